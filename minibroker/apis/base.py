@@ -1,0 +1,176 @@
+"""What an API is to this broker: three steps, and who runs each of them.
+
+``split`` and ``merge`` run at the network processor that read the request; they see the cluster
+image but own no state. ``execute`` runs at the owner of the state: at an I/O worker (partitions,
+groups, producer ids) or at the controller (topics, configs). An API never knows about sockets,
+processes or channels. Invariant: a part and a reply are plain picklable data; record bytes travel
+as an ``ArenaRef`` on the way in and as a ``FileSlice`` on the way out. Kafka's ``KafkaApis`` is
+the same thing as one class; here it is one file per API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from minibroker.cluster.placement import group_owner, partition_owner
+from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+
+if TYPE_CHECKING:
+    from minibroker.cluster.controller import ClusterController
+    from minibroker.cluster.image import Image
+    from minibroker.config import Settings
+    from minibroker.coordinator.service import GroupService
+    from minibroker.runtime.arena import ArenaRef
+    from minibroker.storage.log import Log
+    from protocol.headers import RequestHeader
+    from protocol.registry import ApiKey
+
+Owner = int
+"""Index of an I/O worker, or ``CONTROLLER``."""
+
+CONTROLLER: Final[Owner] = -1
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Part = TypeVar("Part")
+Reply = TypeVar("Reply")
+
+ServedVersions = Mapping["ApiKey", tuple[int, int]]
+
+
+class Caller(NamedTuple):
+    """Who sent a request, as far as the connection tells."""
+
+    connection_id: str
+    listener: str
+    client_host: str
+    client_port: int
+
+
+@dataclass(slots=True)
+class Context:
+    """What ``split`` and ``merge`` may look at.
+
+    ``image`` is the newest image that this process holds when the step begins, so ``merge`` sees
+    what ``execute`` at the controller has changed.
+    """
+
+    header: RequestHeader
+    caller: Caller
+    image: Image
+    settings: Settings
+    workers: int
+    now: float
+    wall_ms: int
+    served: ServedVersions
+    reference: Callable[[memoryview | bytes], ArenaRef]
+    """Turns record bytes of the request into a reference that an owner can resolve."""
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+    def partition_owner(self, topic: str, partition: int) -> Owner:
+        return partition_owner(topic, partition, self.workers)
+
+    def group_owner(self, group_id: str) -> Owner:
+        return group_owner(
+            group_id, self.settings[OFFSETS_TOPIC_NUM_PARTITIONS], self.workers
+        )
+
+
+class WorkerScope(Protocol):
+    """What ``execute`` at an I/O worker may use."""
+
+    index: int
+    settings: Settings
+    groups: GroupService
+    random: Random
+
+    @property
+    def image(self) -> Image: ...
+
+    def now(self) -> float:
+        """Monotonic seconds of the broker's clock."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Epoch milliseconds of the broker's clock."""
+        ...
+
+    def records(self, ref: ArenaRef) -> memoryview:
+        """The bytes behind a reference; valid until ``execute`` returns."""
+        ...
+
+    def log(self, topic: str, partition: int) -> Log | None:
+        """The log of a partition that this worker owns and the image knows, else None."""
+        ...
+
+    def appended(self, topic: str, partition: int) -> None:
+        """Tells waiting fetches that a log has grown."""
+        ...
+
+    async def wait_appended(
+        self, partitions: frozenset[tuple[str, int]], deadline: float
+    ) -> None:
+        """Returns when one of the partitions has grown or the deadline has passed."""
+        ...
+
+    async def next_producer_id(self) -> int:
+        """A producer id that nobody else has, from a block that the controller handed out."""
+        ...
+
+
+class ControllerScope(Protocol):
+    """What ``execute_at_controller`` may use.
+
+    Methods of ``cluster`` return changes; ``publish`` broadcasts them and returns when every
+    process has taken them over, so that any later request on any connection sees them.
+    """
+
+    cluster: ClusterController
+    settings: Settings
+
+    @property
+    def image(self) -> Image: ...
+
+    async def publish(self, changes: list[Any]) -> None: ...
+
+
+class Round(NamedTuple):
+    """A further round of parts that a response still needs (a fetch that has to wait).
+
+    With ``first_only`` the first reply ends the round and the other owners are told to stop.
+    """
+
+    parts: Mapping[Owner, Any]
+    first_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[Request, Part, Reply, Response]):
+    """One API as the registry knows it.
+
+    ``versions`` are advertised and, unless ``served_from`` says more, served. ``merge`` returns
+    None where the protocol knows no response (Produce with acks=0). ``again`` may ask for another
+    round after looking at the replies so far (newest per owner).
+    """
+
+    key: ApiKey
+    versions: tuple[int, int]
+    split: Callable[[Context, Request], Mapping[Owner, Part]]
+    merge: Callable[[Context, Request, Mapping[Owner, Reply]], Response | None]
+    execute: Callable[[WorkerScope, Part], Reply | Awaitable[Reply]] | None = None
+    execute_at_controller: (
+        Callable[[ControllerScope, Part], Awaitable[Reply]] | None
+    ) = None
+    again: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = (
+        None
+    )
+    served_from: int | None = None
+    """Lowest version really served where the advertised minimum is lower (Produce)."""
+    left_out: tuple[str, ...] = ()
+    """What is not done, each with its reason; the docs list them."""

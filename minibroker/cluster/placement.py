@@ -1,0 +1,40 @@
+"""Which I/O worker owns what: the one place that maps partitions and groups to owners.
+
+It must never know what is stored where, only names and counts. Its invariant: the same name
+gives the same owner in every process and after every restart, so an owner needs no lock and a
+request can be split without asking anybody. Groups follow their partition of
+``__consumer_offsets`` as in Kafka's ``GroupMetadataManager.partitionFor``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+def partition_owner(topic: str, partition: int, workers: int) -> int:
+    """Index of the I/O worker that owns a partition; a topic's partitions lie round robin."""
+    return (crc32(topic.encode()) + partition) % workers
+
+
+def java_string_hash(text: str) -> int:
+    """``String.hashCode`` of Java, as a signed 32-bit integer (over UTF-16 code units)."""
+    units = memoryview(text.encode("utf-16-le")).cast("H")
+    value = 0
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
+
+
+def offsets_partition(group_id: str, partitions: int) -> int:
+    """Partition of ``__consumer_offsets`` that keeps a group (Kafka's ``Utils.abs`` of its hash)."""
+    return (java_string_hash(group_id) & 0x7FFFFFFF) % partitions
+
+
+def group_owner(group_id: str, partitions: int, workers: int) -> int:
+    """Index of the I/O worker that coordinates a group."""
+    return partition_owner(
+        OFFSETS_TOPIC, offsets_partition(group_id, partitions), workers
+    )

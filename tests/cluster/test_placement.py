@@ -1,0 +1,43 @@
+"""Ownership is a pure function of names; Java's hash decides as it does in Kafka."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.cluster.placement import (
+    group_owner,
+    java_string_hash,
+    offsets_partition,
+    partition_owner,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("\N{GRINNING FACE}", 1772899),
+    ],
+)
+def test_hash_is_that_of_java(text: str, expected: int) -> None:
+    assert java_string_hash(text) == expected
+
+
+def test_lowest_hash_does_not_become_a_negative_partition() -> None:
+    assert offsets_partition("polygenelubricants", 50) == 0
+
+
+@given(st.text(), st.integers(1, 64))
+def test_every_group_has_an_owner(group: str, workers: int) -> None:
+    assert 0 <= group_owner(group, 50, workers) < workers
+
+
+def test_partitions_of_a_topic_lie_round_robin() -> None:
+    owners = [partition_owner("orders", index, 3) for index in range(6)]
+    assert sorted(owners[:3]) == [0, 1, 2]
+    assert owners[:3] == owners[3:]
