@@ -1,0 +1,91 @@
+# One command per intention; `make help` lists them. Stamp files keep repeated runs fast.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= $(firstword $(foreach v,3 3.13 3.12 3.11,$(shell command -v python$(v) >/dev/null && \
+            python$(v) -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo python$(v))))
+VENV   := .venv
+BIN    := $(VENV)/bin
+LOCK   := .ci/requirements.lock
+REPORTS := build/reports
+PORT   ?= 9092
+ARGS   ?=
+
+SOURCES := minibroker protocol tests system_tests
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: $(VENV)/.installed ## Start a broker on 127.0.0.1:9092 (PORT=…, ARGS="--set k=v …")
+	@exec $(BIN)/minibroker start --listener PLAINTEXT://127.0.0.1:$(PORT) $(ARGS)
+
+test: $(VENV)/.installed-dev ## Unit, contract and simulation tests, then the real clients' tests
+	@mkdir -p $(REPORTS); rm -f $(REPORTS)/{tests,clients}.xml
+	@.ci/toolchains
+	$(BIN)/pytest tests -q --junitxml=$(REPORTS)/tests.xml $(ARGS)
+	$(BIN)/pytest system_tests/clients -q --junitxml=$(REPORTS)/clients.xml $(ARGS)
+	@$(BIN)/python .ci/totals.py $(REPORTS)/tests.xml $(REPORTS)/clients.xml
+
+system-test: $(VENV)/.installed-dev ## Whole brokers under faults; the log read by Kafka's own tools
+	@mkdir -p $(REPORTS); rm -f $(REPORTS)/system.xml
+	@.ci/toolchains
+	$(BIN)/pytest system_tests -q --ignore=system_tests/clients --ignore=system_tests/benchmarks \
+	    --junitxml=$(REPORTS)/system.xml $(ARGS)
+	@$(BIN)/python .ci/totals.py $(REPORTS)/system.xml
+
+lint: $(VENV)/.installed-dev ## Style, types, layers, and that generated pages are current
+	$(BIN)/ruff check $(SOURCES) .ci
+	$(BIN)/ruff format --check $(SOURCES) .ci
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports
+	$(MAKE) docs-check
+
+format: $(VENV)/.installed-dev ## Mend what ruff can mend
+	$(BIN)/ruff check --fix $(SOURCES) .ci
+	$(BIN)/ruff format $(SOURCES) .ci
+
+# name of the page = module that prints it
+PAGES := settings=minibroker.config.reference
+
+docs: $(VENV)/.installed-dev ## Write the generated pages of docs/reference again
+	@for page in $(PAGES); do \
+	    $(BIN)/python -m "$${page#*=}" > "docs/reference/$${page%%=*}.md"; done
+
+docs-check: $(VENV)/.installed-dev
+	@for page in $(PAGES); do \
+	    $(BIN)/python -m "$${page#*=}" | diff -u "docs/reference/$${page%%=*}.md" - \
+	    || { echo "docs/reference/$${page%%=*}.md is behind its source: run make docs" >&2; exit 1; }; done
+
+bench: $(VENV)/.installed-dev ## Measure, beside Apache Kafka and librdkafka's mock
+	$(BIN)/python -m system_tests.benchmarks $(ARGS)
+
+sim: $(VENV)/.installed-dev ## Whole broker on a mock clock; SEED=… replays a run
+	$(BIN)/pytest tests/simulation -q $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
+
+clean: ## Remove what tests and tools leave behind
+	rm -rf build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find minibroker protocol tests system_tests -name __pycache__ -prune -exec rm -rf {} +
+
+nuke: clean ## clean, and remove the environment and downloads too
+	rm -rf $(VENV) .cache
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "minibroker needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml $(LOCK) | $(BIN)/python
+	@echo "installing minibroker into $(VENV)"
+	@$(BIN)/pip install -q --disable-pip-version-check -c $(LOCK) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
+	@echo "installing minibroker and what its tests need into $(VENV)"
+	@$(BIN)/pip install -q --disable-pip-version-check -r $(LOCK)
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@ $(VENV)/.installed
+
+.PHONY: help run test system-test lint format docs docs-check bench sim clean nuke

@@ -1,0 +1,189 @@
+"""House rules as tests: what a reviewer would otherwise have to look for every time.
+
+Owns the limits on length, the pairing of files and tests, and the words that may not stay in the
+tree. It reads sources as text and syntax trees and imports none of them. Invariant: an excuse here
+can only disappear; one that is no longer needed fails the test until it is deleted. After
+TigerBeetle's ``tidy.zig`` and mitmproxy's ``filename_matching.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("minibroker", "protocol")
+TESTS = ("tests", "system_tests")
+TOP_LEVEL = {"minibroker", "protocol", "tests", "system_tests", "docker", "docs"}
+
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 500
+OPENING_SENTENCES_MIN = 2
+
+# Assembled, so that this file may name what it looks for.
+UNFINISHED = re.compile(
+    r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b"
+)
+MACHINE_PATH = re.compile(r"/(home|Users|root)/\w")
+
+MESSAGES = Path("protocol/messages")
+"""Message declarations are compared with their oracles as a whole, not file by file."""
+
+WITHOUT_OWN_TEST: dict[str, str] = {}
+"""Source file -> why it has no test file of its own. It may only shrink."""
+
+REAL_TIME_CLOCKS = ("MockClock", "autojump_clock", "mock_clock", "SharedClock")
+
+
+def sources(*folders: str) -> list[Path]:
+    """Python files under ``folders``, relative to the root, in a stable order."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path.relative_to(ROOT) for path in found if "target" not in path.parts)
+
+
+@functools.cache
+def text(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(text(path), filename=str(path))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_functions_fit_on_a_screen() -> None:
+    too_long = [
+        f"{path}:{node.lineno} {node.name} has {length(node)} lines"
+        for path in sources(*PACKAGES, *TESTS)
+        for node in functions(path)
+        if length(node) > FUNCTION_LINES_MAX
+    ]
+    assert not too_long, "\n".join([f"split these (limit {FUNCTION_LINES_MAX}):", *too_long])
+
+
+def test_files_are_short() -> None:
+    too_long = [
+        f"{path} has {lines} lines"
+        for path in sources(*PACKAGES, *TESTS)
+        if (lines := text(path).count("\n")) > FILE_LINES_MAX
+    ]
+    assert not too_long, "\n".join([f"split these (limit {FILE_LINES_MAX}):", *too_long])
+
+
+def test_every_module_opens_with_what_it_is() -> None:
+    silent = []
+    for path in sources(*PACKAGES):
+        opening = ast.get_docstring(tree(path)) or ""
+        sentences = len(re.findall(r"[.:;](\s|$)", opening))
+        wanted = (
+            1 if path.name == "__init__.py" or MESSAGES in path.parents else OPENING_SENTENCES_MIN
+        )
+        if sentences < wanted:
+            silent.append(f"{path}: say what it owns, what it must never know, and its invariant")
+    assert not silent, "\n".join(silent)
+
+
+def expected_test(path: Path) -> Path:
+    """Where the tests of source file ``path`` live."""
+    parts = path.parts if path.parts[0] == "protocol" else path.parts[1:]
+    return Path("tests", *parts[:-1], f"test_{path.name}")
+
+
+def needs_test(path: Path) -> bool:
+    return path.name not in ("__init__.py", "__main__.py") and MESSAGES not in path.parents
+
+
+def test_every_source_file_has_a_test_file() -> None:
+    missing = [
+        f"{path}: write {expected_test(path)}"
+        for path in sources(*PACKAGES)
+        if needs_test(path)
+        and str(path) not in WITHOUT_OWN_TEST
+        and not (ROOT / expected_test(path)).exists()
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_excuses_only_shrink() -> None:
+    stale = [
+        f"{name} has a test file of its own now, or is gone: delete its excuse"
+        for name in WITHOUT_OWN_TEST
+        if (ROOT / expected_test(Path(name))).exists() or not (ROOT / name).exists()
+    ]
+    assert not stale, "\n".join(stale)
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Every dotted name that ``path`` imports, or mentions in a string (late imports)."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            yield node.value
+
+
+def test_no_file_is_dead() -> None:
+    used = {name for path in sources(*PACKAGES) for name in imported_names(path)}
+    used |= set(re.findall(r"(?:minibroker|protocol)(?:\.\w+)+", text(Path("pyproject.toml"))))
+    used |= set(re.findall(r"(?:minibroker|protocol)(?:\.\w+)+", text(Path("Makefile"))))
+    dead = [
+        str(path)
+        for path in sources(*PACKAGES)
+        if needs_test(path) and ".".join(path.with_suffix("").parts) not in used
+    ]
+    assert not dead, "nothing imports these: " + ", ".join(dead)
+
+
+def sleeps(path: Path) -> Iterator[int]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("trio.sleep", "time.sleep"):
+            yield node.lineno
+
+
+def test_tests_never_wait_for_real_time_to_pass() -> None:
+    waiting = [
+        f"{path}:{line} sleeps: wait for a condition, or run on trio.testing.MockClock"
+        for path in sources("tests")
+        for line in sleeps(path)
+        if not any(clock in text(path) for clock in REAL_TIME_CLOCKS)
+    ]
+    assert not waiting, "\n".join(waiting)
+
+
+@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH], ids=["unfinished", "machine path"])
+def test_nothing_is_left_lying_about(pattern: re.Pattern[str]) -> None:
+    pages = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
+    found = [
+        f"{path}:{number} {line.strip()}"
+        for path in [*sources(*PACKAGES, *TESTS), *pages, Path("README.md"), Path("Makefile")]
+        for number, line in enumerate(text(path).splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_top_level_folders_are_the_ones_agreed() -> None:
+    others = {
+        path.name
+        for path in ROOT.iterdir()
+        if path.is_dir() and not path.name.startswith(".") and path.name not in ("build", "dist")
+    }
+    assert others <= TOP_LEVEL, f"not in the layout: {sorted(others - TOP_LEVEL)}"
