@@ -1,0 +1,7 @@
+"""What people may see of a running broker: metrics and log lines.
+
+Owns the numbers each process counts, how they are merged and shown, and the format of a
+log line. Knows nothing of sockets, channels or how a role works: roles hand it plain numbers.
+Everything it keeps is bounded, whatever clients send. Echoes Kafka's ``RequestMetrics``,
+``BrokerTopicMetrics`` and the JMX names of its monitoring page.
+"""

@@ -1,0 +1,288 @@
+"""Every metric once: its name, kind, labels, unit and meaning.
+
+Owns the catalogue that the recorder, the exposition and the reference page all read.
+Must never know a value, a process or prometheus-client. The invariant: a name, once
+published, keeps its labels and its meaning; each label has a bounded set of values.
+Echoes the JMX names of Kafka's monitoring page; a metric says which one it answers to.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import Final, NamedTuple
+
+TIME_BUCKETS_NS: Final = tuple(
+    int(us * 1000)
+    for us in (
+        *(10, 25, 50, 100, 250, 500),
+        *(1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000),
+        *(1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000),
+    )
+)
+"""Upper bounds, in nanoseconds, of the time histograms: 10 µs to 30 s.
+
+The low end separates a local hop (about 100 µs) from its parts, the high end a long poll
+from a rebalance.
+"""
+
+SIZE_BUCKETS_BYTES: Final = tuple(128 * 4**power for power in range(10))
+"""Upper bounds of the size histograms: 128 B to 32 MiB in steps of four."""
+
+TOPIC_PARTITIONS_MAX: Final = 500
+"""Logs shown one by one; the rest are summed as topic ``(other)``, partition ``-1``."""
+
+QUEUES_MAX: Final = 64
+"""Queues one process may watch."""
+
+LISTENERS_MAX: Final = 16
+"""Listener names one process may count; more are counted as ``(other)``."""
+
+API_KEYS_MAX: Final = 128
+"""Api keys counted one by one; Kafka 4's highest is below 100, and clients may send any."""
+
+OTHER: Final = "(other)"
+"""The label value that takes what is past a bound."""
+
+
+class CloseReason(StrEnum):
+    """Why a connection ended: the whole set, so that the label stays bounded."""
+
+    CLIENT_CLOSED = "client_closed"
+    CLIENT_RESET = "client_reset"
+    IDLE = "idle"
+    FRAME_TOO_LARGE = "frame_too_large"
+    BAD_FRAME = "bad_frame"
+    BAD_REQUEST = "bad_request"
+    UNSUPPORTED_VERSION = "unsupported_version"
+    PARTIAL_REQUEST = "partial_request"
+    SLOW_CLIENT = "slow_client"
+    LIMIT = "limit"
+    ACKS_ZERO_ERROR = "acks_zero_error"
+    PEER_LOST = "peer_lost"
+    STOPPING = "stopping"
+    RESET = "reset"
+    PROCESS_DIED = "process_died"
+    INTERNAL_ERROR = "internal_error"
+
+
+class Kind(Enum):
+    """What Prometheus calls the type of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(NamedTuple):
+    """One metric family.
+
+    ``divisor`` turns what processes count (nanoseconds, whole numbers) into the published
+    unit (seconds). ``jmx`` is Kafka's name for it, or empty.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+    jmx: str = ""
+    divisor: int = 1
+
+
+_NS: Final = 1_000_000_000
+_REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=…"
+
+
+def _request_time(part: str, meaning: str, jmx: str) -> Metric:
+    return Metric(f"minibroker_request_{part}_seconds", Kind.HISTOGRAM, ("api",), meaning, jmx, _NS)
+
+
+REQUESTS: Final = Metric(
+    "minibroker_requests_total",
+    Kind.COUNTER,
+    ("api", "result"),
+    "Requests answered. `result` is `error` where any part of the answer carries an error code, "
+    "else `ok`.",
+    _REQUEST.format("RequestsPerSec") + "; " + _REQUEST.format("ErrorsPerSec"),
+)
+REQUEST_BYTES: Final = Metric(
+    "minibroker_request_size_bytes",
+    Kind.HISTOGRAM,
+    ("api",),
+    "Size of a request, header and body.",
+    _REQUEST.format("RequestBytes"),
+)
+RESPONSE_BYTES: Final = Metric(
+    "minibroker_response_size_bytes",
+    Kind.HISTOGRAM,
+    ("api",),
+    "Size of a response, header and body, records included.",
+)
+QUEUE_TIME: Final = _request_time(
+    "queue",
+    "Time a request waited for an owner of its data to take it up.",
+    _REQUEST.format("RequestQueueTimeMs"),
+)
+NETWORK_TIME: Final = _request_time(
+    "network",
+    "Time a network processor worked for the request: reading, decoding, encoding, sending.",
+    _REQUEST.format("ResponseSendTimeMs") + " (sending only)",
+)
+IO_TIME: Final = _request_time(
+    "io",
+    "Time the owners of the data worked for the request.",
+    _REQUEST.format("LocalTimeMs"),
+)
+TOTAL_TIME: Final = _request_time(
+    "total",
+    "Time from the request's last byte read to the response's last byte handed to the kernel; "
+    "long polls and rebalances wait in here.",
+    _REQUEST.format("TotalTimeMs"),
+)
+
+ACCEPTED: Final = Metric(
+    "minibroker_connections_accepted_total",
+    Kind.COUNTER,
+    ("listener",),
+    "Connections accepted.",
+    "kafka.server:type=socket-server-metrics,name=connection-creation-total",
+)
+CLOSED: Final = Metric(
+    "minibroker_connections_closed_total",
+    Kind.COUNTER,
+    ("listener", "reason"),
+    "Connections closed, by reason.",
+    "kafka.server:type=socket-server-metrics,name=connection-close-total",
+)
+OPEN: Final = Metric(
+    "minibroker_connections_open",
+    Kind.GAUGE,
+    ("process", "listener"),
+    "Connections open.",
+    "kafka.server:type=socket-server-metrics,name=connection-count",
+)
+ACCEPTOR_BLOCKED: Final = Metric(
+    "minibroker_acceptor_blocked_seconds_total",
+    Kind.COUNTER,
+    ("listener",),
+    "Time the acceptor could not hand a connection on because every processor's slots were full.",
+    "kafka.network:type=Acceptor,name=AcceptorBlockedPercent,listener=…",
+    _NS,
+)
+
+QUEUE_USED: Final = Metric(
+    "minibroker_queue_used",
+    Kind.GAUGE,
+    ("process", "queue"),
+    "How full a bounded queue is, in its own unit: slots, bytes of the arena, messages.",
+    "kafka.network:type=RequestChannel,name=RequestQueueSize; "
+    "kafka.network:type=SocketServer,name=MemoryPoolUsed",
+)
+QUEUE_CAPACITY: Final = Metric(
+    "minibroker_queue_capacity", Kind.GAUGE, ("process", "queue"), "The bound of the queue."
+)
+QUEUE_PEAK: Final = Metric(
+    "minibroker_queue_peak",
+    Kind.GAUGE,
+    ("process", "queue"),
+    "The fullest the queue has been since its process started.",
+)
+QUEUE_WAITING: Final = Metric(
+    "minibroker_queue_waiting",
+    Kind.GAUGE,
+    ("process", "queue"),
+    "Senders waiting for room in the queue.",
+)
+
+RECORD_BYTES_IN: Final = Metric(
+    "minibroker_record_bytes_in_total",
+    Kind.COUNTER,
+    (),
+    "Bytes of record batches appended for clients.",
+    "kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec",
+)
+RECORDS_IN: Final = Metric(
+    "minibroker_records_in_total",
+    Kind.COUNTER,
+    (),
+    "Records appended for clients.",
+    "kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec",
+)
+RECORD_BYTES_OUT: Final = Metric(
+    "minibroker_record_bytes_out_total",
+    Kind.COUNTER,
+    (),
+    "Bytes of record batches handed out to consumers.",
+    "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec",
+)
+
+LOG_SIZE: Final = Metric(
+    "minibroker_log_size_bytes",
+    Kind.GAUGE,
+    ("topic", "partition"),
+    "Size of the partition's log files.",
+    "kafka.log:type=Log,name=Size,topic=…,partition=…",
+)
+LOG_START_OFFSET: Final = Metric(
+    "minibroker_log_start_offset",
+    Kind.GAUGE,
+    ("topic", "partition"),
+    "First offset that can still be read.",
+    "kafka.log:type=Log,name=LogStartOffset,topic=…,partition=…",
+)
+LOG_END_OFFSET: Final = Metric(
+    "minibroker_log_end_offset",
+    Kind.GAUGE,
+    ("topic", "partition"),
+    "Offset that the next record gets.",
+    "kafka.log:type=Log,name=LogEndOffset,topic=…,partition=…",
+)
+PURGATORY: Final = Metric(
+    "minibroker_purgatory_size",
+    Kind.GAUGE,
+    ("process", "operation"),
+    "Requests that wait for something to happen: data, members of a group.",
+    "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=…",
+)
+
+BUSY: Final = Metric(
+    "minibroker_process_busy_seconds_total",
+    Kind.COUNTER,
+    ("process",),
+    "Time the process worked.",
+    divisor=_NS,
+)
+ELAPSED: Final = Metric(
+    "minibroker_process_elapsed_seconds_total",
+    Kind.COUNTER,
+    ("process",),
+    "Time the process existed; busy ÷ elapsed is the share it worked.",
+    divisor=_NS,
+)
+IDLE: Final = Metric(
+    "minibroker_process_idle_ratio",
+    Kind.GAUGE,
+    ("process",),
+    "Share of time, 0 to 1, that the process had nothing to do, over a span of at least a second "
+    "before the scrape.",
+    "processors: kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent; "
+    "workers: kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
+)
+UP: Final = Metric(
+    "minibroker_process_up", Kind.GAUGE, ("process",), "1 while the process answers, else 0."
+)
+RESTARTS: Final = Metric(
+    "minibroker_process_restarts_total",
+    Kind.COUNTER,
+    ("process",),
+    "How often the supervisor started the process again after it died.",
+)
+
+METRICS: Final = (
+    *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, QUEUE_TIME, NETWORK_TIME, IO_TIME, TOTAL_TIME),
+    *(ACCEPTED, CLOSED, OPEN, ACCEPTOR_BLOCKED),
+    *(QUEUE_USED, QUEUE_CAPACITY, QUEUE_PEAK, QUEUE_WAITING),
+    *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
+    *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
+    *(BUSY, ELAPSED, IDLE, UP, RESTARTS),
+)
+"""The catalogue, in the order in which it is shown."""
