@@ -1,0 +1,292 @@
+"""The clock that every process wears: monotonic time plus an offset, a rate and a freeze.
+
+It must never know who asks or why; it reads the machine's clock nowhere but here.
+Its invariant: in each process time never goes back, and a wall-clock reading is always the same
+distance from `now()`, so that timestamps and timeouts agree however the clock is turned.
+It echoes Kafka's `Time` / `MockTime`, except that one control call moves all processes at once.
+
+How a change reaches everyone. The page is mapped before the fork. One process (the controller)
+writes it, then sends each process any message. Trio reads the clock after every wait for I/O and
+before the next one, so whatever wakes a loop makes it expire its deadlines and work out its next
+sleep by the changed clock. Nothing needs to be registered.
+
+How a change is never seen half done. The page is a ring of slots and a count of changes. The
+writer fills the next slot, then raises the count; a reader takes the slot that the count names.
+A writer that dies half-way leaves the count alone, so nobody waits for it. A reader sees a torn
+slot only if it is held up for a whole turn of the ring, which it notices by the count.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trio.testing import MockClock
+
+RATE_MIN: Final = 0.001
+RATE_MAX: Final = 1000.0
+"""Virtual seconds a real second. Standing still is `freeze(True)`, not a rate of 0."""
+
+ADVANCE_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
+"""Ten years a call: a float still tells microseconds apart after many such calls."""
+
+SIMULATED_WALL_MS: Final = 1_704_067_200_000
+"""Where a simulation's wall clock begins: 2024-01-01T00:00:00Z."""
+
+# When time slows down, the change takes effect a little ahead of the real clock. Otherwise a
+# process that read the old slot just before the change would have seen a later time than the
+# new slot gives, and processes would disagree about a frozen clock by some microseconds.
+SETTLE_S: Final = 0.001
+
+SLOTS: Final = 64
+READ_RETRIES: Final = 8
+_SLOT_DOUBLES: Final = 8  # one cache line: virtual base, real base, speed, rate, frozen
+_FIRST_SLOT: Final = _SLOT_DOUBLES  # the first line of the page holds the count
+_PAGE_BYTES: Final = mmap.PAGESIZE * -(-(SLOTS + 1) * _SLOT_DOUBLES * 8 // mmap.PAGESIZE)
+
+assert SLOTS & (SLOTS - 1) == 0, "the hot path takes the slot by a mask"
+
+
+class ClockError(ValueError):
+    """A turn of the clock that is refused; the text says what would be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockState:
+    """One consistent reading. `offset_ms` is how far virtual time is ahead of real time."""
+
+    rate: float
+    frozen: bool
+    offset_ms: float
+    now: float
+    wall_ms: int
+
+
+class Clock(Protocol):
+    """What a role needs of time. `now()` equals `trio.current_time()` in the role's loop."""
+
+    def now(self) -> float:
+        """Monotonic virtual seconds, from an arbitrary beginning."""
+
+    def wall_ms(self) -> int:
+        """Virtual milliseconds since 1970, as in record timestamps."""
+
+
+class ControlledClock(Clock, Protocol):
+    """What the controller needs: a clock that can be turned. Only one process may turn it."""
+
+    def advance(self, milliseconds: float) -> None:
+        """Let so much time pass at once. Raises `ClockError` if negative or too much."""
+
+    def freeze(self, frozen: bool) -> None:
+        """Stop time, or let it run again at the rate it had."""
+
+    def set_rate(self, rate: float) -> None:
+        """Virtual seconds a real second from now on. Raises `ClockError` out of bounds."""
+
+    def state(self) -> ClockState:
+        """Everything about the clock, read at one moment."""
+
+
+class _Slot(NamedTuple):
+    virtual_base: float
+    real_base: float
+    speed: float  # what the hot path multiplies with: the rate, or 0 when frozen
+    rate: float
+    frozen: float
+
+    def at(self, real: float) -> float:
+        return self.virtual_base + (real - self.real_base) * self.speed
+
+
+class SharedClock(trio.abc.Clock):
+    """A trio clock on a page shared by all processes forked after it was made.
+
+    Give the same object to `trio.run(..., clock=clock)` in each of them. `real` and `wall` are
+    the machine's clocks (seconds); wall time is read once, here, so a step of the machine's
+    wall clock (NTP) does not reach a running broker.
+    """
+
+    def __init__(
+        self,
+        real: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._page = mmap.mmap(-1, _PAGE_BYTES)
+        whole = memoryview(self._page)
+        self._doubles = whole.cast("d")
+        self._count = whole[:8].cast("q")
+        self._real = real
+        self._latest = -math.inf
+        began = real()
+        self._wall_base_s = wall() - began
+        self._publish(_Slot(began, began, 1.0, 1.0, 0.0))
+
+    def start_clock(self) -> None:
+        """Nothing to set up: the page was there before the process."""
+
+    def current_time(self) -> float:
+        """Virtual seconds; trio asks this several times a turn of its loop."""
+        doubles = self._doubles
+        count = self._count[0]
+        at = _FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES
+        now = doubles[at] + (self._real() - doubles[at + 1]) * doubles[at + 2]
+        if self._count[0] - count >= SLOTS - 1:
+            now = self._read().at(self._real())
+        if now < self._latest:
+            return self._latest
+        self._latest = now
+        return now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Real seconds until the virtual `deadline`; `inf` when frozen (trio caps it at a day)."""
+        remaining = deadline - self.current_time()
+        if remaining <= 0:
+            return 0.0
+        # One double is never torn; should it be newer than the time above, it is the truer.
+        count = self._count[0]
+        speed = self._doubles[_FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES + 2]
+        return remaining / speed if speed else math.inf
+
+    now = current_time
+
+    def wall_ms(self) -> int:
+        """Virtual milliseconds since 1970."""
+        return int((self._wall_base_s + self.current_time()) * 1000)
+
+    def state(self) -> ClockState:
+        """Rate, freeze, offset and both times, of one slot and one moment."""
+        slot, real = self._read(), self._real()
+        now = self._latest = max(self._latest, slot.at(real))
+        return ClockState(
+            rate=slot.rate,
+            frozen=bool(slot.frozen),
+            offset_ms=(now - real) * 1000,
+            now=now,
+            wall_ms=int((self._wall_base_s + now) * 1000),
+        )
+
+    def advance(self, milliseconds: float) -> None:
+        """Let `milliseconds` pass at once, frozen or not."""
+        _check_advance(milliseconds)
+        slot = self._read()
+        self._publish(slot._replace(virtual_base=slot.virtual_base + milliseconds / 1000))
+
+    def freeze(self, frozen: bool) -> None:
+        """Stop time (a thousandth of a second ahead, see `SETTLE_S`) or let it run again."""
+        slot = self._read()
+        self._change_speed(slot.rate, frozen)
+
+    def set_rate(self, rate: float) -> None:
+        """Let time run at `rate`; a frozen clock stays frozen and takes it when it runs."""
+        _check_rate(rate)
+        self._change_speed(rate, bool(self._read().frozen))
+
+    def _change_speed(self, rate: float, frozen: bool) -> None:
+        slot = self._read()
+        speed = 0.0 if frozen else rate
+        real = self._real() + (SETTLE_S if speed < slot.speed else 0.0)
+        self._publish(_Slot(slot.at(real), real, speed, rate, float(frozen)))
+
+    def _read(self) -> _Slot:
+        slot = None
+        for _ in range(READ_RETRIES):
+            count = self._count[0]
+            at = _FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES
+            slot = _Slot._make(self._doubles[at : at + len(_Slot._fields)])
+            if self._count[0] - count < SLOTS - 1:
+                break
+        # If every try was torn, the writer turns the ring faster than this process runs. The
+        # last slot is at worst a mix of two changes, which the next reading mends; waiting for
+        # a quiet moment could hang.
+        assert slot is not None
+        return slot
+
+    def _publish(self, slot: _Slot) -> None:
+        count = self._count[0] + 1
+        at = _FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES
+        for index, value in enumerate(slot):
+            self._doubles[at + index] = value
+        # Processors that reorder stores must not show the count before the slot; the system
+        # call between them (it writes nothing: the page has no file) keeps the order.
+        self._page.flush()
+        self._count[0] = count
+
+
+class SimulatedClock:
+    """The same faces on a `MockClock`, for a whole broker in one nursery.
+
+    The wall clock starts at `SIMULATED_WALL_MS`, so two runs with one seed stamp alike.
+    """
+
+    def __init__(self, mock: MockClock, wall_base_ms: int = SIMULATED_WALL_MS) -> None:
+        self._mock = mock
+        self._wall_base_ms = wall_base_ms
+        self._thawed = (mock.rate, mock.autojump_threshold)
+        self._frozen = False
+
+    def now(self) -> float:
+        """The mock clock's seconds, from 0."""
+        return self._mock.current_time()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970: the fixed base plus `now()`."""
+        # Rounded first: 0.001 * n seconds times 1000 may fall just short of n.
+        return self._wall_base_ms + int(round(self.now() * 1000, 6))
+
+    def state(self) -> ClockState:
+        """As `SharedClock.state`; the offset is all the time that has passed."""
+        return ClockState(
+            rate=self._thawed[0],
+            frozen=self._frozen,
+            offset_ms=self.now() * 1000,
+            now=self.now(),
+            wall_ms=self.wall_ms(),
+        )
+
+    def advance(self, milliseconds: float) -> None:
+        """Jump. Trio's mock clock is read on the loop's next turn, as a shared one is."""
+        _check_advance(milliseconds)
+        self._mock.jump(milliseconds / 1000)
+
+    def freeze(self, frozen: bool) -> None:
+        """Stop the mock clock's rate and its jumping when idle, or give both back."""
+        if frozen and not self._frozen:
+            self._thawed = (self._mock.rate, self._mock.autojump_threshold)
+        self._frozen = frozen
+        self._turn(*((0.0, math.inf) if frozen else self._thawed))
+
+    def set_rate(self, rate: float) -> None:
+        """Let the mock clock also run by itself."""
+        _check_rate(rate)
+        self._thawed = (rate, self._thawed[1])
+        if not self._frozen:
+            self._turn(*self._thawed)
+
+    def _turn(self, rate: float, autojump_threshold: float) -> None:
+        self._mock.rate = rate
+        self._mock.autojump_threshold = autojump_threshold
+
+
+def _check_advance(milliseconds: float) -> None:
+    if not 0 <= milliseconds <= ADVANCE_MS_MAX:
+        raise ClockError(
+            f"can't advance the clock by {milliseconds} ms: time never goes back, and a call "
+            f"takes 0 to {ADVANCE_MS_MAX} ms"
+        )
+
+
+def _check_rate(rate: float) -> None:
+    if not RATE_MIN <= rate <= RATE_MAX:
+        raise ClockError(
+            f"can't run the clock at rate {rate}: give {RATE_MIN} to {RATE_MAX} virtual seconds "
+            f"a second, or freeze it"
+        )

@@ -1,0 +1,308 @@
+"""The shared clock: its arithmetic on a hand-turned machine clock, and two real processes."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from minibroker.runtime.clock import (
+    ADVANCE_MS_MAX,
+    RATE_MAX,
+    RATE_MIN,
+    SETTLE_S,
+    SIMULATED_WALL_MS,
+    SLOTS,
+    ClockError,
+    SharedClock,
+    SimulatedClock,
+)
+
+PATIENCE_S = 20.0
+
+
+class Machine:
+    """The machine's monotonic clock, turned by hand."""
+
+    def __init__(self, seconds: float = 5000.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def clock(machine: Machine) -> SharedClock:
+    return SharedClock(real=machine, wall=lambda: 1_000_000.0)
+
+
+def test_it_starts_as_the_machine_clock(clock: SharedClock, machine: Machine) -> None:
+    machine.seconds += 1.5
+    state = clock.state()
+    assert state.now == clock.now() == clock.current_time() == machine.seconds
+    assert (state.rate, state.frozen, state.offset_ms) == (1.0, False, 0.0)
+    assert state.wall_ms == clock.wall_ms() == 1_000_001_500
+
+
+def test_advance_moves_time_and_wall_time_alike(clock: SharedClock, machine: Machine) -> None:
+    before = clock.state()
+    clock.advance(11_000)
+    after = clock.state()
+    assert after.now - before.now == 11.0
+    assert after.wall_ms - before.wall_ms == 11_000
+    assert after.offset_ms == 11_000
+
+
+def test_a_rate_bends_time_from_now_on(clock: SharedClock, machine: Machine) -> None:
+    machine.seconds += 1
+    clock.set_rate(60)
+    began = clock.now()
+    machine.seconds += 2
+    assert clock.now() - began == 120
+    assert clock.deadline_to_sleep_time(clock.now() + 30) == pytest.approx(0.5)
+
+
+def test_frozen_time_stands_until_let_go(clock: SharedClock, machine: Machine) -> None:
+    clock.set_rate(2)
+    clock.freeze(True)
+    stood = clock.now()
+    machine.seconds += 100
+    assert clock.now() == stood
+    assert clock.state().frozen
+    assert clock.deadline_to_sleep_time(stood + 0.001) == math.inf
+    clock.advance(1)
+    assert clock.now() == stood + 0.001
+    assert clock.deadline_to_sleep_time(stood + 0.001) == 0.0
+    clock.freeze(False)
+    began = clock.now()
+    machine.seconds += 1
+    assert clock.now() - began == 2
+    assert not clock.state().frozen
+
+
+def test_a_frozen_clock_takes_a_rate_for_later(clock: SharedClock, machine: Machine) -> None:
+    clock.freeze(True)
+    clock.set_rate(10)
+    stood = clock.now()
+    machine.seconds += 1
+    assert clock.now() == stood
+    assert clock.state().rate == 10
+    clock.freeze(False)
+    machine.seconds += 1
+    assert clock.now() - stood == 10
+
+
+def test_freezing_takes_effect_ahead_of_every_reader(clock: SharedClock, machine: Machine) -> None:
+    """A reader that computes by the old slot while it changes never sees a later time."""
+    seen_by_the_old_slot = clock.now() + 0.9 * SETTLE_S
+    clock.freeze(True)
+    assert clock.now() >= seen_by_the_old_slot
+
+
+@pytest.mark.parametrize("milliseconds", [-1, -0.001, ADVANCE_MS_MAX + 1, math.inf, math.nan])
+def test_an_absurd_advance_is_refused(clock: SharedClock, milliseconds: float) -> None:
+    before = clock.now()
+    with pytest.raises(ClockError, match="never goes back"):
+        clock.advance(milliseconds)
+    assert clock.now() == before
+
+
+@pytest.mark.parametrize("rate", [0, -1, RATE_MIN / 2, RATE_MAX * 2, math.inf, math.nan])
+def test_an_absurd_rate_is_refused(clock: SharedClock, rate: float) -> None:
+    with pytest.raises(ClockError, match="freeze it"):
+        clock.set_rate(rate)
+    assert clock.state().rate == 1.0
+
+
+turns = st.one_of(
+    st.tuples(st.just("pass"), st.floats(0, 1000)),
+    st.tuples(st.just("advance"), st.floats(0, 1e9)),
+    st.tuples(st.just("rate"), st.floats(RATE_MIN, RATE_MAX)),
+    st.tuples(st.just("freeze"), st.booleans()),
+)
+
+
+@given(st.lists(turns, max_size=3 * SLOTS))
+def test_time_never_goes_back(history: list[tuple[str, float]]) -> None:
+    machine = Machine()
+    clock = SharedClock(real=machine, wall=lambda: 0.0)
+    act: dict[str, Callable[[float], None]] = {
+        "pass": lambda x: setattr(machine, "seconds", machine.seconds + x),
+        "advance": clock.advance,
+        "rate": clock.set_rate,
+        "freeze": lambda x: clock.freeze(bool(x)),
+    }
+    readings = [clock.state()]
+    for kind, amount in history:
+        act[kind](amount)
+        readings.append(clock.state())
+    assert all(a.now <= b.now and a.wall_ms <= b.wall_ms for a, b in pairwise(readings))
+
+
+def test_a_writer_that_died_half_way_changed_nothing(clock: SharedClock) -> None:
+    """The next slot is filled and the count not raised: readers go on, the next writer too."""
+    before = clock.state()
+    slot_bytes = 8 * 8
+    next_slot = clock._count[0] + 1
+    clock._page[slot_bytes * (1 + next_slot) : slot_bytes * (1 + next_slot) + 8] = b"\xff" * 8
+    assert clock.state() == before
+    clock.advance(5)
+    assert clock.now() == before.now + 0.005
+
+
+def test_a_reader_held_up_for_a_turn_of_the_ring_reads_again() -> None:
+    """The machine's clock is asked in the middle of a reading: there the writer intrudes."""
+    machine = Machine()
+    intrude: list[Callable[[], None]] = []
+
+    def real() -> float:
+        while intrude:
+            intrude.pop()()
+        return machine.seconds
+
+    clock = SharedClock(real=real, wall=lambda: 0.0)
+    before = clock.now()
+
+    def turn_the_ring() -> None:
+        for _ in range(SLOTS + 3):
+            clock.advance(1000)
+
+    intrude.append(turn_the_ring)
+    assert clock.current_time() == before + SLOTS + 3
+
+
+def test_a_ring_that_never_rests_does_not_hang_a_reader(clock: SharedClock) -> None:
+    class Restless:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def __getitem__(self, index: int) -> int:
+            self.count += SLOTS
+            return self.count
+
+    clock._count = Restless()  # type: ignore[assignment]
+    clock.current_time()
+    clock.state()
+
+
+@contextmanager
+def forked(main: Callable[[], None]) -> Iterator[None]:
+    """`main` in a forked process, killed and reaped at the end whatever happened."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            main()
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def read_bounded(fd: int) -> bytes:
+    assert select.select([fd], [], [], PATIENCE_S)[0], f"nothing within {PATIENCE_S} s"
+    return os.read(fd, 100)
+
+
+@pytest.mark.parametrize("turn", ["advance", "thaw", "hurry"])
+def test_any_wake_up_makes_another_process_obey(turn: str) -> None:
+    """A real process sleeps an hour; the clock is turned here, and one byte wakes its loop."""
+    clock = SharedClock()
+    if turn == "thaw":
+        clock.freeze(True)
+    said_read, said_write = os.pipe()
+    wake_read, wake_write = os.pipe()
+
+    async def child() -> None:
+        began = trio.current_time()
+        hours = {"advance": 1.0, "thaw": 0.0, "hurry": 0.001}[turn]
+        deadline = began + 0.001 + hours * 3600
+        os.write(said_write, b"sleeping")
+
+        async def take_messages() -> None:
+            await trio.lowlevel.wait_readable(wake_read)
+            os.read(wake_read, 1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_messages)
+            await trio.sleep_until(deadline)
+        os.write(said_write, f"{trio.current_time() - began:.3f}".encode())
+
+    with forked(lambda: trio.run(child, clock=clock)):
+        assert read_bounded(said_read) == b"sleeping"
+        if turn == "advance":
+            clock.advance(3_600_001)
+        elif turn == "thaw":
+            clock.freeze(False)
+        else:
+            clock.set_rate(RATE_MAX)
+        os.write(wake_write, b"!")
+        assert float(read_bounded(said_read)) >= {"advance": 3600, "thaw": 0, "hurry": 3.6}[turn]
+    for fd in (said_read, said_write, wake_read, wake_write):
+        os.close(fd)
+
+
+def test_processes_agree_on_a_frozen_clock() -> None:
+    clock = SharedClock()
+    clock.freeze(True)
+    read_end, write_end = os.pipe()
+    with forked(lambda: (os.write(write_end, clock.now().hex().encode()), None)[1]):
+        assert float.fromhex(read_bounded(read_end).decode()) == clock.now()
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_two_simulations_stamp_alike() -> None:
+    clock = SimulatedClock(MockClock())
+    assert (clock.now(), clock.wall_ms()) == (0.0, SIMULATED_WALL_MS)
+    clock.advance(1)
+    assert clock.wall_ms() == SIMULATED_WALL_MS + 1
+    clock.advance(10_000)
+    state = clock.state()
+    assert state.wall_ms - SIMULATED_WALL_MS == state.offset_ms == 10_001
+    with pytest.raises(ClockError):
+        clock.advance(-1)
+
+
+async def test_a_simulation_obeys_its_clock(autojump_clock: MockClock) -> None:
+    clock = SimulatedClock(autojump_clock)
+    await trio.sleep(3)
+    assert clock.now() == trio.current_time() == pytest.approx(3)
+    clock.freeze(True)
+    with trio.move_on_after(1000) as scope:
+        clock.advance(1_000_000)
+        await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert clock.state().frozen
+    clock.freeze(False)
+    await trio.sleep(3)
+    assert clock.now() == pytest.approx(1006)
+
+
+def test_a_simulated_rate_waits_for_the_thaw() -> None:
+    mock = MockClock()
+    clock = SimulatedClock(mock)
+    clock.freeze(True)
+    clock.set_rate(5)
+    assert mock.rate == 0
+    clock.freeze(False)
+    assert mock.rate == clock.state().rate == 5
+    with pytest.raises(ClockError):
+        clock.set_rate(0)
