@@ -1,0 +1,22 @@
+"""Every setting of the broker and of topics, and the values in force.
+
+``Settings.from_sources(files, pairs, profile)`` reads and checks; ``settings[NUM_IO_THREADS]``
+reads a value.  Settings of topics are in `minibroker.config.topics`, as some share their names
+with the broker's.  Kafka's ``KafkaConfig`` is the same thing.
+"""
+
+from __future__ import annotations
+
+from minibroker.config.definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.listeners import Listener as Listener
+from minibroker.config.listeners import advertised_endpoints as advertised_endpoints
+from minibroker.config.setting import BROKER_SETTINGS as BROKER_SETTINGS
+from minibroker.config.setting import TOPIC_SETTINGS as TOPIC_SETTINGS
+from minibroker.config.setting import Scope as Scope
+from minibroker.config.setting import Setting as Setting
+from minibroker.config.settings import ConfigError as ConfigError
+from minibroker.config.settings import Given as Given
+from minibroker.config.settings import Settings as Settings
+from minibroker.config.settings import read_pairs as read_pairs
+from minibroker.config.settings import read_properties as read_properties
+from minibroker.config.types import HostPort as HostPort

@@ -1,0 +1,175 @@
+"""Names of Kafka's settings that this broker does not serve.
+
+Owns the list, so that a properties file written for Kafka starts this broker with one line of
+warning while a misspelt name is still refused; it must never hold a value.  The invariant: a name
+here is no name in ``definitions`` (a test sees to it).  Gathered from Kafka's configuration
+classes, 2.x to 4.x.
+"""
+
+from __future__ import annotations
+
+from minibroker.config.setting import BROKER_SETTINGS
+
+
+def _names(prefix: str, suffixes: str) -> frozenset[str]:
+    return frozenset(prefix + suffix for suffix in suffixes.split())
+
+
+KNOWN_UNSERVED = frozenset().union(
+    _names(
+        "",
+        """advertised.host.name advertised.port alter.config.policy.class.name
+        alter.log.dirs.replication.quota.window.num
+        alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name
+        auto.include.jmx.reporter auto.leader.rebalance.enable background.threads
+        broker.heartbeat.interval.ms broker.id.generation.enable broker.session.timeout.ms
+        client.quota.callback.class compression.gzip.level compression.lz4.level
+        compression.zstd.level config.providers connection.failed.authentication.delay.ms
+        connections.max.reauth.ms control.plane.listener.name create.topic.policy.class.name
+        delete.records.purgatory.purge.interval.requests early.start.listeners
+        eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
+        follower.replication.throttled.rate host.name initial.broker.registration.timeout.ms
+        inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
+        kafka.metrics.reporters leader.imbalance.check.interval.seconds
+        leader.imbalance.per.broker.percentage leader.replication.throttled.rate
+        max.connection.creation.rate max.connections max.connections.per.ip
+        max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
+        max.request.partition.size.limit metric.reporters metrics.num.samples
+        metrics.recording.level metrics.sample.window.ms num.recovery.threads.per.data.dir
+        num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks
+        offsets.commit.timeout.ms offsets.load.buffer.size offsets.topic.compression.codec
+        password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
+        password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
+        port principal.builder.class process.roles producer.id.expiration.check.interval.ms
+        producer.purgatory.purge.interval.requests quota.consumer.default quota.producer.default
+        quota.window.num quota.window.size.seconds
+        replica.alter.log.dirs.io.max.bytes.per.second replication.quota.window.num
+        replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
+        security.inter.broker.protocol security.providers server.max.startup.time.ms
+        socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+        telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
+        transaction.max.timeout.ms transaction.partition.verification.enable
+        transaction.remove.expired.transaction.cleanup.interval.ms
+        transaction.two.phase.commit.enable transactional.id.expiration.ms
+        unclean.leader.election.interval.ms unstable.api.versions.enable
+        unstable.feature.versions.enable""",
+    ),
+    _names("controlled.shutdown.", "enable max.retries retry.backoff.ms"),
+    _names(
+        "controller.",
+        """performance.always.log.threshold.ms performance.sample.period.ms
+        quorum.append.linger.ms quorum.auto.join.enable quorum.bootstrap.servers
+        quorum.election.backoff.max.ms quorum.election.timeout.ms quorum.fetch.timeout.ms
+        quorum.request.timeout.ms quorum.retry.backoff.ms quorum.voters quota.window.num
+        quota.window.size.seconds socket.timeout.ms""",
+    ),
+    _names(
+        "delegation.token.",
+        "expiry.check.interval.ms expiry.time.ms master.key max.lifetime.ms secret.key",
+    ),
+    _names(
+        "group.consumer.",
+        """assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms
+        max.size migration.policy min.heartbeat.interval.ms min.session.timeout.ms
+        regex.refresh.interval.ms session.timeout.ms""",
+    ),
+    _names("group.coordinator.", "append.linger.ms new.enable rebalance.protocols threads"),
+    _names(
+        "group.share.",
+        """assignors delivery.count.limit enable heartbeat.interval.ms max.groups
+        max.heartbeat.interval.ms max.record.lock.duration.ms max.session.timeout.ms
+        max.share.sessions max.size min.heartbeat.interval.ms min.record.lock.duration.ms
+        min.session.timeout.ms partition.max.record.locks persister.class.name
+        record.lock.duration.ms session.timeout.ms""",
+    ),
+    _names(
+        "group.streams.",
+        """heartbeat.interval.ms initial.rebalance.delay.ms max.heartbeat.interval.ms
+        max.session.timeout.ms max.size max.standby.replicas min.heartbeat.interval.ms
+        min.session.timeout.ms num.standby.replicas session.timeout.ms""",
+    ),
+    _names(
+        "log.",
+        """cleaner.backoff.ms cleaner.dedupe.buffer.size cleaner.enable
+        cleaner.io.buffer.load.factor cleaner.io.buffer.size cleaner.io.max.bytes.per.second
+        cleaner.threads dir.failure.timeout.ms flush.offset.checkpoint.interval.ms
+        flush.start.offset.checkpoint.interval.ms initial.task.delay.ms local.retention.bytes
+        local.retention.ms message.downconversion.enable message.format.version
+        message.timestamp.difference.max.ms preallocate roll.jitter.hours roll.jitter.ms""",
+    ),
+    _names(
+        "metadata.",
+        """log.dir log.max.record.bytes.between.snapshots log.max.snapshot.interval.ms
+        log.segment.bytes log.segment.min.bytes log.segment.ms max.idle.interval.ms
+        max.retention.bytes max.retention.ms""",
+    ),
+    _names(
+        "replica.",
+        """fetch.backoff.ms fetch.max.bytes fetch.min.bytes fetch.response.max.bytes
+        fetch.wait.max.ms high.watermark.checkpoint.interval.ms lag.time.max.ms selector.class
+        socket.receive.buffer.bytes socket.timeout.ms""",
+    ),
+    _names(
+        "sasl.",
+        """client.callback.handler.class enabled.mechanisms jaas.config kerberos.kinit.cmd
+        kerberos.min.time.before.relogin kerberos.principal.to.local.rules kerberos.service.name
+        kerberos.ticket.renew.jitter kerberos.ticket.renew.window.factor
+        login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms
+        login.refresh.buffer.seconds login.refresh.min.period.seconds login.refresh.window.factor
+        login.refresh.window.jitter login.retry.backoff.max.ms login.retry.backoff.ms
+        mechanism.controller.protocol mechanism.inter.broker.protocol
+        oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
+        oauthbearer.jwks.endpoint.refresh.ms oauthbearer.jwks.endpoint.retry.backoff.max.ms
+        oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.jwks.endpoint.url
+        oauthbearer.scope.claim.name oauthbearer.sub.claim.name oauthbearer.token.endpoint.url
+        server.callback.handler.class server.max.receive.size""",
+    ),
+    _names(
+        "share.coordinator.",
+        """append.linger.ms cold.partition.snapshot.interval.ms load.buffer.size
+        snapshot.update.records.per.snapshot state.topic.compression.codec state.topic.min.isr
+        state.topic.num.partitions state.topic.prune.interval.ms state.topic.replication.factor
+        state.topic.segment.bytes threads write.timeout.ms""",
+    ),
+    _names("share.fetch.", "max.fetch.records purgatory.purge.interval.requests"),
+    _names(
+        "ssl.",
+        """allow.dn.changes allow.san.changes cipher.suites client.auth enabled.protocols
+        endpoint.identification.algorithm engine.factory.class key.password keymanager.algorithm
+        keystore.certificate.chain keystore.key keystore.location keystore.password keystore.type
+        principal.mapping.rules protocol provider secure.random.implementation
+        trustmanager.algorithm truststore.certificates truststore.location truststore.password
+        truststore.type""",
+    ),
+    _names(
+        "transaction.state.log.",
+        "load.buffer.size min.isr num.partitions replication.factor segment.bytes",
+    ),
+    _names(
+        "zookeeper.",
+        """clientCnxnSocket connect connection.timeout.ms max.in.flight.requests
+        metadata.migration.enable metadata.migration.min.batch.size session.timeout.ms set.acl
+        ssl.cipher.suites ssl.client.enable ssl.crl.enable ssl.enabled.protocols
+        ssl.endpoint.identification.algorithm ssl.keystore.location ssl.keystore.password
+        ssl.keystore.type ssl.ocsp.enable ssl.protocol ssl.truststore.location
+        ssl.truststore.password ssl.truststore.type""",
+    ),
+)
+
+_KNOWN_PREFIXES = ("remote.", "rlmm.config.", "rsm.config.", "confluent.", "metrics.jmx.")
+_LISTENER_PREFIX = "listener.name."
+
+
+def is_known_unserved(name: str) -> bool:
+    """Whether Kafka has a setting of this name which this broker leaves out.
+
+    A setting for one listener only (``listener.name.internal.ssl.keystore.location``) is known if
+    the setting behind the prefix is; SASL mechanisms may stand between the two.
+    """
+    if name in KNOWN_UNSERVED or name.startswith(_KNOWN_PREFIXES):
+        return True
+    if not name.startswith(_LISTENER_PREFIX):
+        return False
+    words = name.removeprefix(_LISTENER_PREFIX).split(".")
+    rests = (".".join(words[start:]) for start in range(1, len(words)))
+    return any(rest in KNOWN_UNSERVED or rest in BROKER_SETTINGS for rest in rests)

@@ -1,0 +1,102 @@
+"""What a setting is: name, type, default, scope, description, and the rule its values obey.
+
+Owns the class `Setting` and the register of all of them; it must never know which values a
+running broker has (that is `minibroker.config.settings`).  The invariant: a setting's defaults
+fulfil its own rule, checked when it is declared.  Echoes Kafka's ``ConfigDef.ConfigKey``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from minibroker.config.types import BadValueError, SettingType, Valid
+
+T = TypeVar("T")
+
+
+class Scope(enum.Enum):
+    """Where a setting may be given."""
+
+    BROKER = "broker"
+    TOPIC = "topic"
+
+
+@dataclass(frozen=True, eq=False)
+class Setting(Generic[T]):
+    """One setting, declared once; used as the key that reads its value.
+
+    ``kafka_default`` is the value under ``--profile kafka``.  ``no_effect`` says why a value is
+    accepted and reported although nothing acts on it; empty for every setting that does something.
+    """
+
+    name: str
+    type: SettingType[T]
+    default: T
+    kafka_default: T
+    scope: Scope
+    doc: str
+    valid: Valid[Any] | None
+    no_effect: str
+    default_text: str | None
+
+    def parse(self, text: str) -> T:
+        """The value written as ``text``; raises `BadValueError` with what would be valid."""
+        value = self.type.parse(text.strip())
+        if self.valid is not None and value is not None and not self.valid.check(value):
+            raise BadValueError(f"must be {self.valid.text}")
+        return value
+
+    def render(self, value: T) -> str:
+        return self.type.render(value)
+
+    def __repr__(self) -> str:
+        return f"<Setting {self.name}>"
+
+
+_REGISTERS: dict[Scope, dict[str, Setting[Any]]] = {scope: {} for scope in Scope}
+
+BROKER_SETTINGS = _REGISTERS[Scope.BROKER]
+"""Every setting of the broker by name, in the order of the reference."""
+
+TOPIC_SETTINGS = _REGISTERS[Scope.TOPIC]
+"""Every setting of a topic by name, in the order of the reference."""
+
+
+def setting(
+    name: str,
+    type: SettingType[T],  # noqa: A002 - it is what the word means here
+    *,
+    default: T,
+    doc: str,
+    scope: Scope = Scope.BROKER,
+    valid: Valid[Any] | None = None,
+    kafka_default: T | None = None,
+    no_effect: str = "",
+    default_text: str | None = None,
+) -> Setting[T]:
+    """Declare a setting and enter it into its register.
+
+    ``kafka_default`` is left out where it equals ``default``; ``default_text`` is what the
+    reference shows where the default is None, which means «worked out at the start».
+    """
+    for value in (default, kafka_default):
+        if valid is not None and value is not None and not valid.check(value):
+            raise ValueError(f"{name}: the default {value!r} is not {valid.text}")
+    register = _REGISTERS[scope]
+    if name in register:
+        raise ValueError(f"{name} is declared twice")
+    declared = Setting(
+        name=name,
+        type=type,
+        default=default,
+        kafka_default=default if kafka_default is None else kafka_default,
+        scope=scope,
+        doc=doc,
+        valid=valid,
+        no_effect=no_effect,
+        default_text=default_text,
+    )
+    register[name] = declared
+    return declared

@@ -1,0 +1,266 @@
+"""The settings in force: read from files and options, checked, and from then on immutable.
+
+Owns where a value came from, which of several sources wins, and the relations between settings;
+it must never open a socket or a data directory.  The invariant: a `Settings` object that exists
+is valid as a whole, so no role checks a setting again.  Echoes ``KafkaConfig.validateValues`` and
+the precedence of ``DynamicBrokerConfig``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import javaproperties
+
+from minibroker.config import definitions as d
+from minibroker.config.known import is_known_unserved
+from minibroker.config.listeners import Listener, client_listeners, listener_problems
+from minibroker.config.setting import BROKER_SETTINGS, Setting
+from minibroker.config.types import BadValueError
+
+T = TypeVar("T")
+
+PROFILES = ("laptop", "kafka")
+DEFAULT_SOURCE = "default"
+
+
+class Given(NamedTuple):
+    """One name and value as somebody wrote them, and where: ``server.properties:12``, ``--set``."""
+
+    name: str
+    value: str
+    where: str
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used; ``problems`` are sentences that say what, where and how to
+    mend it, all that were found.
+    """
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+        return ConfigError, (self.problems,)
+
+
+def unknown_name(name: str, valid_names: Iterable[str]) -> str:
+    """«; did you mean …?» with the nearest valid name, or nothing if none is near."""
+    near = difflib.get_close_matches(name, list(valid_names), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def read_properties(path: Path | str) -> list[Given]:
+    """The entries of a properties file with their line numbers; `ConfigError` if unreadable."""
+    path = Path(path)
+    found: list[Given] = []
+    line = 1
+    try:
+        with path.open(encoding="utf-8") as file:
+            for entry in javaproperties.parse(file):
+                if isinstance(entry, javaproperties.KeyValue):
+                    found.append(Given(entry.key, entry.value, f"{path}:{line}"))
+                line += entry.source.count("\n")
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: is not text in UTF-8"]) from None
+    except ValueError as error:
+        raise ConfigError([f"{path}:{line}: {error}"]) from None
+    return found
+
+
+def read_pairs(pairs: Iterable[str], where: str = "--set") -> list[Given]:
+    """The entries of ``name=value`` texts; `ConfigError` for one without an equals sign."""
+    found = []
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError([f"{where} {pair}: must be name=value, e.g. num.partitions=3"])
+        found.append(Given(name.strip(), value.strip(), where))
+    return found
+
+
+class Settings:
+    """Values of all settings of the broker; ``settings[NUM_IO_THREADS]`` is an int.
+
+    Picklable and immutable.  ``ignored`` are entries that Kafka knows and this broker does not
+    serve.
+    """
+
+    __slots__ = ("_values", "_where", "ignored", "profile")
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: Mapping[str, str],
+        ignored: tuple[Given, ...],
+        profile: str,
+    ) -> None:
+        self._values = dict(values)
+        self._where = dict(where)
+        self.ignored = ignored
+        self.profile = profile
+
+    @classmethod
+    def from_sources(
+        cls,
+        files: Iterable[Path | str] = (),
+        pairs: Iterable[str] = (),
+        profile: str = "laptop",
+    ) -> Settings:
+        """Settings from properties files and ``name=value`` pairs, later ones winning over
+        earlier ones and pairs over files; raises `ConfigError` with every problem found.
+        """
+        given = [entry for file in files for entry in read_properties(file)]
+        return cls.from_entries([*given, *read_pairs(pairs)], profile)
+
+    @classmethod
+    def from_entries(cls, entries: Iterable[Given], profile: str = "laptop") -> Settings:
+        """The same from entries in order of rising precedence."""
+        if profile not in PROFILES:
+            raise ConfigError([f"--profile {profile}: must be one of {', '.join(PROFILES)}"])
+        values = {
+            name: declared.kafka_default if profile == "kafka" else declared.default
+            for name, declared in BROKER_SETTINGS.items()
+        }
+        where: dict[str, str] = {}
+        ignored: dict[str, Given] = {}
+        problems: list[str] = []
+        for entry in {entry.name: entry for entry in entries}.values():
+            declared = BROKER_SETTINGS.get(entry.name)
+            if declared is not None:
+                try:
+                    values[entry.name] = declared.parse(entry.value)
+                except BadValueError as error:
+                    problems.append(_problem(entry, str(error)))
+                where[entry.name] = entry.where
+            elif is_known_unserved(entry.name):
+                ignored[entry.name] = entry
+            else:
+                near = unknown_name(entry.name, BROKER_SETTINGS)
+                problems.append(f"{entry.name} ({entry.where}): there is no such setting{near}")
+        if problems:
+            raise ConfigError(problems)
+        settings = cls(values, where, tuple(ignored.values()), profile)
+        settings._settle_synonyms()
+        problems = [settings._blame(name, text) for name, text in _relations(settings)]
+        if problems:
+            raise ConfigError(problems)
+        return settings
+
+    def __getitem__(self, key: Setting[T]) -> T:
+        value: T = self._values[key.name]
+        return value
+
+    def where(self, key: Setting[Any]) -> str:
+        """Where a value was given, e.g. ``server.properties:12``; ``default`` if nowhere."""
+        return self._where.get(key.name, DEFAULT_SOURCE)
+
+    def is_given(self, key: Setting[Any]) -> bool:
+        return key.name in self._where
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should be told at the start: at most one line."""
+        if not self.ignored:
+            return ()
+        names = ", ".join(sorted(entry.name for entry in self.ignored))
+        return (f"settings of Kafka that this broker does not serve have no effect: {names}",)
+
+    @property
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """The listeners to open."""
+        return client_listeners(self[d.LISTENERS], self[d.CONTROLLER_LISTENER_NAMES])
+
+    @property
+    def data_dir(self) -> str | None:
+        """The directory to keep data in, None for a temporary one."""
+        dirs = self[d.LOG_DIRS]
+        return dirs[0] if dirs else None
+
+    @property
+    def request_memory_bytes(self) -> int:
+        """The size of the shared memory for requests, in bytes (see `queued.max.request.bytes`)."""
+        wanted = self[d.QUEUED_MAX_REQUEST_BYTES]
+        return wanted if wanted > 0 else _largest_requests(self)
+
+    def _settle_synonyms(self) -> None:
+        """Give both names of a thing the value of the one that was given."""
+        broker_id = self[d.BROKER_ID]
+        if broker_id is not None and broker_id >= 0 and not self.is_given(d.NODE_ID):
+            self._values[d.NODE_ID.name] = broker_id
+        if not self.is_given(d.LOG_DIRS) and self[d.LOG_DIR]:
+            self._values[d.LOG_DIRS.name] = (self[d.LOG_DIR],)
+
+    def _blame(self, name: str, text: str) -> str:
+        declared = BROKER_SETTINGS[name]
+        value = declared.render(self._values[name])
+        return _problem(Given(name, value, self._where.get(name, DEFAULT_SOURCE)), text)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Settings):
+            return NotImplemented
+        return self._values == other._values and self.profile == other.profile
+
+    def __hash__(self) -> int:
+        return hash((self.profile, tuple(self._where.items())))
+
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{name}={BROKER_SETTINGS[name].render(self._values[name])}" for name in self._where
+        )
+        return f"<Settings {self.profile}: {given or 'defaults'}>"
+
+
+def _problem(entry: Given, text: str) -> str:
+    return f"{entry.name}={entry.value} ({entry.where}): {text}"
+
+
+def _largest_requests(settings: Settings) -> int:
+    """Bytes that one request of the largest size for each network processor takes."""
+    return settings[d.SOCKET_REQUEST_MAX_BYTES] * settings[d.NUM_NETWORK_THREADS]
+
+
+Relation = Callable[[Settings], Iterable[tuple[str, str]]]
+
+
+def _identity_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    broker_id, node_id = settings[d.BROKER_ID], settings[d.NODE_ID]
+    if broker_id is not None and broker_id >= 0 and broker_id != node_id:
+        yield "broker.id", f"must agree with node.id={node_id}; give one of the two"
+    if len(settings[d.LOG_DIRS]) > 1:
+        yield "log.dirs", "must be one directory; several are not served"
+
+
+def _listener_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    controllers = settings[d.CONTROLLER_LISTENER_NAMES]
+    told = settings[d.ADVERTISED_LISTENERS]
+    advertised = client_listeners(told or (), controllers)
+    protocols = settings[d.LISTENER_SECURITY_PROTOCOL_MAP]
+    return listener_problems(settings.client_listeners, advertised, dict(protocols))
+
+
+def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    low, high = settings[d.GROUP_MIN_SESSION_TIMEOUT_MS], settings[d.GROUP_MAX_SESSION_TIMEOUT_MS]
+    if low > high:
+        yield "group.min.session.timeout.ms", f"must not exceed group.max.session.timeout.ms={high}"
+    largest, processors = settings[d.SOCKET_REQUEST_MAX_BYTES], settings[d.NUM_NETWORK_THREADS]
+    needed = _largest_requests(settings)
+    if settings.request_memory_bytes < needed:
+        problem = f"must hold one request of socket.request.max.bytes={largest} for each of "
+        problem += f"num.network.threads={processors}, which is {needed}; raise it or lower those"
+        yield "queued.max.request.bytes", problem
+
+
+_RELATIONS: tuple[Relation, ...] = (_identity_relations, _listener_relations, _bound_relations)
+
+
+def _relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    """What is wrong between settings that are right each for itself: (name, sentence) pairs."""
+    for relation in _RELATIONS:
+        yield from relation(settings)

@@ -1,0 +1,180 @@
+"""The kinds of value a setting can have: how each is read from text, checked and written back.
+
+Owns parsing and rendering of single values and the words in which a bad one is refused; it must
+never know which settings exist or where a value came from.  The invariant: for every type,
+``parse(render(value)) == value``, so what DescribeConfigs shows can be put into a properties file.
+Echoes Kafka's ``ConfigDef.Type`` and its validators.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class Kind(enum.IntEnum):
+    """The type tags of DescribeConfigs responses (KIP-569), with Kafka's numbers."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class BadValueError(Exception):
+    """A text that is no value of its type; the message says what would be."""
+
+
+@dataclass(frozen=True)
+class SettingType(Generic[T]):
+    """One kind of value: its tag on the wire, its name for people, and both directions of text."""
+
+    kind: Kind
+    title: str
+    parse: Callable[[str], T]
+    render: Callable[[T], str]
+
+
+@dataclass(frozen=True)
+class Valid(Generic[T]):
+    """What a value must fulfil beyond its type; ``text`` completes the sentence «must be …»."""
+
+    text: str
+    check: Callable[[T], bool]
+
+
+def at_least(minimum: float) -> Valid[float]:
+    """No smaller than ``minimum``."""
+    return Valid(f"at least {minimum}", lambda value: value >= minimum)
+
+
+def between(minimum: float, maximum: float) -> Valid[float]:
+    """Within both bounds, which belong to it."""
+    return Valid(f"between {minimum} and {maximum}", lambda value: minimum <= value <= maximum)
+
+
+def one_of(*allowed: str) -> Valid[str]:
+    """One of a few words, written exactly so."""
+    return Valid(f"one of {', '.join(allowed)}", lambda value: value in allowed)
+
+
+def some_of(*allowed: str) -> Valid[tuple[str, ...]]:
+    """A list of at least one of a few words."""
+    text = f"a list of {', '.join(allowed)}"
+    return Valid(text, lambda value: bool(value) and all(item in allowed for item in value))
+
+
+def any_valid(*options: Valid[T]) -> Valid[T]:
+    """At least one of several conditions holds."""
+    text = " or ".join(option.text for option in options)
+    return Valid(text, lambda value: any(option.check(value) for option in options))
+
+
+def equals(wanted: T) -> Valid[T]:
+    """One value exactly."""
+    return Valid(str(wanted), lambda value: value == wanted)
+
+
+def _whole_number(title: str, bits: int) -> Callable[[str], int]:
+    limit = 1 << (bits - 1)
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]+", text) or len(text) > 20:
+            raise BadValueError(f"must be a whole number ({title})")
+        value = int(text)
+        if not -limit <= value < limit:
+            raise BadValueError(f"must lie between {-limit} and {limit - 1} ({title})")
+        return value
+
+    return parse
+
+
+def _parse_double(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadValueError("must be a number") from None
+    if not math.isfinite(value):
+        raise BadValueError("must be a finite number")
+    return value
+
+
+def _parse_boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise BadValueError("must be true or false")
+    return lowered == "true"
+
+
+def _parse_list(text: str) -> tuple[str, ...]:
+    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
+
+
+INT = SettingType(Kind.INT, "int", _whole_number("32 bits", 32), str)
+SHORT = SettingType(Kind.SHORT, "short", _whole_number("16 bits", 16), str)
+LONG = SettingType(Kind.LONG, "long", _whole_number("64 bits", 64), str)
+DOUBLE = SettingType(Kind.DOUBLE, "double", _parse_double, str)
+BOOLEAN = SettingType(
+    Kind.BOOLEAN, "boolean", _parse_boolean, lambda value: "true" if value else "false"
+)
+STRING: SettingType[str] = SettingType(Kind.STRING, "string", str, str)
+LIST: SettingType[tuple[str, ...]] = SettingType(Kind.LIST, "list", _parse_list, ",".join)
+
+
+def optional(inner: SettingType[U]) -> SettingType[U | None]:
+    """``inner`` or nothing at all, which is written as the empty text."""
+
+    def parse(text: str) -> U | None:
+        return inner.parse(text) if text else None
+
+    def render(value: U | None) -> str:
+        return "" if value is None else inner.render(value)
+
+    return SettingType(inner.kind, inner.title, parse, render)
+
+
+class HostPort(NamedTuple):
+    """Where to listen or connect; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+_HOST = r"\[[0-9a-fA-F:.%]+\]|[0-9a-zA-Z\-%._]*"
+_HOST_PORT = re.compile(rf"(?P<host>{_HOST}):(?P<port>[0-9]{{1,5}})")
+
+
+def parse_host_port(text: str) -> HostPort:
+    """Read ``host:port`` (an IPv6 host in brackets, an empty host for every interface)."""
+    match = _HOST_PORT.fullmatch(text)
+    if match is None:
+        raise BadValueError("must be host:port, an IPv6 host in brackets, e.g. 127.0.0.1:8080")
+    port = int(match["port"])
+    if port > 65535:
+        raise BadValueError(
+            f"has port {port}; a port lies between 0 and 65535 (0 takes a free one)"
+        )
+    return HostPort(match["host"].strip("[]"), port)
+
+
+HOST_PORT = SettingType(Kind.STRING, "host:port", parse_host_port, str)
