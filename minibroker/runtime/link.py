@@ -1,0 +1,255 @@
+"""Conversations over a channel: ask and answer, and links that outlive a peer.
+
+Owns the numbering of questions and who waits for which answer, never what is asked. A question
+is answered exactly once: with the answer, with ``PeerFailed`` when the handler broke, or with
+``PeerLost`` when the peer is gone. Invariant: nobody waits for an answer that can't come any
+more. ``Link`` dials again when its peer is reborn; questions asked in between wait for it.
+
+A side that is asked in both directions must answer from awaitables (which run as tasks of their
+own): a reader that waits for room to send, while the peer's reader does the same, would hang both.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import trio
+
+from minibroker.runtime.channel import Channel, ChannelClosed, ChannelStatistics
+
+QUESTIONS_MAX: Final = 500
+"""Unanswered questions of one side before the next one waits to be sent."""
+
+_ASK: Final = 0
+_ANSWER: Final = 1
+_FAILED: Final = 2
+_CANCEL: Final = 3
+
+Handler = Callable[[Any], Any]
+"""Takes a payload; returns the answer, or an awaitable of it that then runs as its own task."""
+
+_log = logging.getLogger(__name__)
+
+
+class PeerLost(Exception):
+    """The peer went away before it answered; whether it did what was asked is unknown."""
+
+
+class PeerFailed(Exception):
+    """The peer's handler broke; the text says how. The peer itself lives."""
+
+
+class _Question:
+    """Who waits for an answer, and the answer if it came before the wait began."""
+
+    __slots__ = ("answer", "answered", "failed", "task")
+
+    def __init__(self) -> None:
+        self.task: trio.lowlevel.Task | None = None
+        self.answered = False
+        self.answer: Any = None
+        self.failed: Exception | None = None
+
+    def settle(self, answer: Any, failed: Exception | None = None) -> None:
+        self.answered = True
+        self.answer = answer
+        self.failed = failed
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task)
+            self.task = None
+
+    async def wait(self) -> None:
+        """Returns when settled; once cancelled, a late answer wakes nobody."""
+        if not self.answered:
+            self.task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._let_go)
+
+    def _let_go(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _answers_nothing(payload: Any) -> Any:
+    raise TypeError(f"this side answers no questions, got {type(payload).__name__}")
+
+
+class Conversation:
+    """One side of a channel on which each side may ask the other; ``run`` must be running."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        on_ask: Handler = _answers_nothing,
+        *,
+        questions_max: int = QUESTIONS_MAX,
+    ) -> None:
+        self._channel = channel
+        self._on_ask = on_ask
+        self._room = trio.Semaphore(questions_max, max_value=questions_max)
+        self._number = 0
+        self._questions: dict[int, _Question] = {}
+        self._answering: dict[int, trio.CancelScope] = {}
+        self._over = False
+
+    async def ask(self, payload: object) -> Any:
+        """The peer's answer. Raises ``PeerLost`` or ``PeerFailed``.
+
+        A cancelled question is withdrawn: the peer's handler is cancelled too.
+        """
+        try:
+            self._room.acquire_nowait()
+        except trio.WouldBlock:
+            await self._room.acquire()
+        self._number += 1
+        number = self._number
+        question = _Question()
+        self._questions[number] = question
+        try:
+            if self._over:
+                raise PeerLost("the conversation is over")
+            await self._send((_ASK, number, payload))
+            await question.wait()
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await self._withdraw(number)
+            raise
+        finally:
+            del self._questions[number]
+            self._room.release()
+        if question.failed is not None:
+            raise question.failed
+        return question.answer
+
+    async def _send(self, message: tuple[int, int, object]) -> None:
+        try:
+            await self._channel.send(message)
+        except ChannelClosed as closed:
+            raise PeerLost(str(closed)) from None
+
+    async def _withdraw(self, number: int) -> None:
+        with suppress(ChannelClosed):  # Then nobody is left who could go on answering.
+            await self._channel.send((_CANCEL, number, None))
+
+    async def run(self) -> None:
+        """Receives until the channel closes; then every open question gets ``PeerLost``."""
+        try:
+            async with trio.open_nursery() as nursery:
+                try:
+                    while True:
+                        await self._handle(nursery, await self._channel.receive())
+                except ChannelClosed:
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._over = True
+            self._channel.close()
+            for question in self._questions.values():
+                question.settle(None, PeerLost("the peer is gone"))
+
+    async def _handle(self, nursery: trio.Nursery, message: tuple[int, int, Any]) -> None:
+        kind, number, payload = message
+        if kind == _ASK:
+            await self._answer(nursery, number, payload)
+        elif kind == _CANCEL:
+            if number in self._answering:
+                self._answering[number].cancel()
+        elif number in self._questions:
+            failed = PeerFailed(payload) if kind == _FAILED else None
+            self._questions[number].settle(payload, failed)
+
+    async def _answer(self, nursery: trio.Nursery, number: int, payload: Any) -> None:
+        try:
+            answer = self._on_ask(payload)
+        except Exception as error:  # noqa: BLE001 - told to the asker and logged
+            await self._send_failure(number, error)
+            return
+        if inspect.isawaitable(answer):
+            nursery.start_soon(self._answer_later, number, answer)
+        else:
+            await self._channel.send((_ANSWER, number, answer))
+
+    async def _answer_later(self, number: int, answer: Awaitable[Any]) -> None:
+        with trio.CancelScope() as scope:
+            self._answering[number] = scope
+            try:
+                result = await answer
+                await self._channel.send((_ANSWER, number, result))
+            except ChannelClosed:
+                pass  # ``run`` notices by itself.
+            except Exception as error:  # noqa: BLE001 - told to the asker and logged
+                await self._send_failure(number, error)
+            finally:
+                del self._answering[number]
+
+    async def _send_failure(self, number: int, error: Exception) -> None:
+        _log.exception("a handler broke", exc_info=error)
+        with suppress(ChannelClosed):  # ``run`` notices by itself.
+            await self._channel.send((_FAILED, number, f"{type(error).__name__}: {error}"))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def statistics(self) -> ChannelStatistics:
+        return self._channel.statistics()
+
+
+class Link:
+    """A conversation with a peer that may die and come back; ``run`` must be running.
+
+    ``dial`` opens a channel and waits until the peer listens. ``greet`` says who we are and is
+    done before anybody else may ask; a peer that goes away meanwhile is dialled again.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[], Awaitable[Channel]],
+        greet: Callable[[Conversation], Awaitable[None]],
+        on_ask: Handler = _answers_nothing,
+        *,
+        questions_max: int = QUESTIONS_MAX,
+    ) -> None:
+        self._dial = dial
+        self._greet = greet
+        self._on_ask = on_ask
+        self._questions_max = questions_max
+        self._conversation: Conversation | None = None
+        self._connected = trio.Event()
+
+    async def ask(self, payload: object) -> Any:
+        """As ``Conversation.ask``; waits first while the peer is being reborn."""
+        while self._conversation is None:
+            await self._connected.wait()
+        return await self._conversation.ask(payload)
+
+    async def wait_connected(self) -> None:
+        """Returns when the peer has been greeted."""
+        await self._connected.wait()
+
+    async def run(self) -> None:
+        """Dials, greets and converses, again and again, until cancelled."""
+        while True:
+            conversation = Conversation(
+                await self._dial(), self._on_ask, questions_max=self._questions_max
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._begin, conversation)
+                await conversation.run()
+                self._conversation = None
+                if self._connected.is_set():
+                    self._connected = trio.Event()
+                nursery.cancel_scope.cancel()
+
+    async def _begin(self, conversation: Conversation) -> None:
+        try:
+            await self._greet(conversation)
+        except PeerLost:
+            return
+        self._conversation = conversation
+        self._connected.set()
+
+    def statistics(self) -> ChannelStatistics | None:
+        """Counts of the present channel; None while the peer is away."""
+        return None if self._conversation is None else self._conversation.statistics()

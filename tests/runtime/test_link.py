@@ -1,0 +1,207 @@
+"""Questions are answered exactly once, whatever becomes of the peer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.runtime.channel import Channel, memory_channel_pair
+from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
+
+
+class Peers:
+    """Two conversations joined in memory, the second answering with ``handler``."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+
+    def join(
+        self, handler: Callable[[Any], Any], questions_max: int = 10
+    ) -> tuple[Conversation, Channel]:
+        here, there = memory_channel_pair()
+        asker = Conversation(here, questions_max=questions_max)
+        self.nursery.start_soon(asker.run)
+        self.nursery.start_soon(Conversation(there, handler).run)
+        return asker, there
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Peers]:
+    async with trio.open_nursery() as nursery:
+        yield Peers(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_question_gets_its_answer(peers: Peers) -> None:
+    asker, _ = peers.join(lambda payload: payload * 2)
+    assert await asker.ask(21) == 42
+
+
+async def test_awaitable_answers_do_not_hold_up_later_questions(peers: Peers) -> None:
+    gate = trio.Event()
+
+    async def slow() -> str:
+        await gate.wait()
+        return "slow"
+
+    asker, _ = peers.join(lambda payload: slow() if payload == "slow" else payload)
+    answers = []
+
+    async def ask_slow() -> None:
+        answers.append(await asker.ask("slow"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_slow)
+        await wait_all_tasks_blocked()
+        answers.append(await asker.ask("quick"))
+        gate.set()
+    assert answers == ["quick", "slow"]
+
+
+async def test_a_broken_handler_is_told_and_the_conversation_goes_on(
+    peers: Peers, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(payload: Any) -> Any:
+        if payload == "bad":
+            raise ValueError("no such thing")
+        return payload
+
+    asker, _ = peers.join(handler)
+    with pytest.raises(PeerFailed, match="ValueError: no such thing"):
+        await asker.ask("bad")
+    assert await asker.ask("good") == "good"
+    assert "a handler broke" in caplog.text
+
+
+async def test_open_questions_learn_that_the_peer_is_gone(peers: Peers) -> None:
+    async def handler() -> None:
+        await trio.sleep_forever()
+
+    asker, there = peers.join(lambda _payload: handler())
+    async with trio.open_nursery() as nursery:
+
+        async def expect_lost() -> None:
+            with pytest.raises(PeerLost):
+                await asker.ask("never answered")
+
+        nursery.start_soon(expect_lost)
+        await wait_all_tasks_blocked()
+        there.close()
+    with pytest.raises(PeerLost):
+        await asker.ask("too late")
+
+
+async def test_a_cancelled_question_is_withdrawn_at_the_peer(peers: Peers) -> None:
+    withdrawn = trio.Event()
+
+    async def handler() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            withdrawn.set()
+
+    asker, _ = peers.join(lambda _payload: handler())
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asker.ask, "slow")
+            await wait_all_tasks_blocked()
+            scope.cancel()
+    with trio.fail_after(1):
+        await withdrawn.wait()
+
+
+async def test_questions_beyond_the_limit_wait(peers: Peers) -> None:
+    seen: list[int] = []
+    gate = trio.Event()
+
+    async def handler(payload: int) -> None:
+        seen.append(payload)
+        await gate.wait()
+
+    asker, _ = peers.join(handler, questions_max=2)
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(asker.ask, number)
+        await wait_all_tasks_blocked()
+        assert len(seen) == 2
+        gate.set()
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
+class Reborn:
+    """A peer that can die; every dial reaches its newest life."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.lives = 0
+        self.greeted: list[Any] = []
+        self.listens = trio.Event()
+        self.listens.set()
+        self.channel: Channel | None = None
+
+    async def dial(self) -> Channel:
+        await self.listens.wait()
+        self.lives += 1
+        here, there = memory_channel_pair()
+        self.channel = there
+        self.nursery.start_soon(Conversation(there, self.answer).run)
+        return here
+
+    def answer(self, payload: Any) -> Any:
+        if payload == "hello":
+            self.greeted.append(self.lives)
+            return None
+        return (self.lives, payload)
+
+
+async def _hello(conversation: Conversation) -> None:
+    await conversation.ask("hello")
+
+
+async def test_a_link_greets_before_anybody_asks_and_dials_a_reborn_peer() -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Reborn(nursery)
+        link = Link(peer.dial, _hello)
+        nursery.start_soon(link.run)
+        assert await link.ask("a") == (1, "a")
+        peer.listens = trio.Event()
+        assert peer.channel is not None
+        peer.channel.close()
+        await wait_all_tasks_blocked()
+        assert link.statistics() is None
+        answers: list[Any] = []
+
+        async def ask_meanwhile() -> None:
+            answers.append(await link.ask("b"))
+
+        async with trio.open_nursery() as meanwhile:
+            meanwhile.start_soon(ask_meanwhile)
+            await wait_all_tasks_blocked()
+            peer.listens.set()
+        assert answers == [(2, "b")]
+        assert peer.greeted == [1, 2]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_dies_while_greeted_is_dialled_again() -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Reborn(nursery)
+        greetings = 0
+
+        async def greet(conversation: Conversation) -> None:
+            nonlocal greetings
+            greetings += 1
+            if greetings == 1:
+                assert peer.channel is not None
+                peer.channel.close()
+            await conversation.ask("hello")
+
+        link = Link(peer.dial, greet)
+        nursery.start_soon(link.run)
+        await link.wait_connected()
+        assert (await link.ask("x"))[0] == 2
+        nursery.cancel_scope.cancel()
