@@ -1,0 +1,240 @@
+"""The image of the cluster that every process holds, and the changes between one and the next.
+
+Owns what is known of brokers, topics, partitions and configs, and how a change alters it; it must
+never know where the facts are stored or how changes travel.  The invariant: the same changes in
+the same order give the same image in every process, and an image once made never changes.  Echoes
+Kafka's ``MetadataImage`` and ``MetadataDelta``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+Uuid: TypeAlias = bytes
+"""16 bytes, as in `protocol`."""
+
+TOPIC = "topic"
+BROKER = "broker"
+"""Kinds of resources that have configs: the first half of a key of `Image.configs`."""
+
+EMPTY: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition: ``leader`` is a broker's id or -1, the lists hold broker ids."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class Topic(NamedTuple):
+    """One topic; ``partitions[n].index == n``."""
+
+    name: str
+    topic_id: Uuid
+    partitions: tuple[Partition, ...]
+    internal: bool = False
+
+
+class Broker(NamedTuple):
+    """One broker; ``endpoints`` says what clients of each listener dial: name -> (host, port)."""
+
+    broker_id: int
+    rack: str | None
+    endpoints: Mapping[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Everything known of the cluster after change number ``number`` of a controller epoch.
+
+    ``topic_names`` finds the name by topic id; ``configs`` holds what was set for one resource,
+    by (kind, name), without defaults.
+    """
+
+    controller_epoch: int = 0
+    number: int = 0
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topic_names: Mapping[Uuid, str] = field(default_factory=dict)
+    configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+
+    def topic_by_id(self, topic_id: Uuid) -> Topic | None:
+        """The topic with this id, or None."""
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition, or None if the topic or the partition does not exist."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
+
+    def topic_overrides(self, topic: str) -> Mapping[str, str]:
+        """What was set for this topic itself, by setting name."""
+        return self.configs.get((TOPIC, topic), EMPTY)
+
+    def brokers_at(self, listener: str) -> Iterator[tuple[Broker, str, int]]:
+        """The brokers that have a listener of this name, each with the host and port to dial."""
+        for broker in self.brokers.values():
+            endpoint = broker.endpoints.get(listener)
+            if endpoint is not None:
+                yield broker, *endpoint
+
+
+class TopicCreated(NamedTuple):
+    """A topic exists from now on, with what was set for it."""
+
+    topic: Topic
+    config: Mapping[str, str] = EMPTY
+
+
+class TopicDeleted(NamedTuple):
+    """A topic, its partitions and its config are gone; the id tells it from a later namesake."""
+
+    name: str
+    topic_id: Uuid
+
+
+class PartitionsAdded(NamedTuple):
+    """A topic has further partitions, numbered on from those it had."""
+
+    name: str
+    partitions: tuple[Partition, ...]
+
+
+class ConfigChanged(NamedTuple):
+    """All that is set for a resource from now on; an empty mapping means nothing is."""
+
+    kind: str
+    name: str
+    config: Mapping[str, str]
+
+
+class BrokerChanged(NamedTuple):
+    """A broker is there, for the first time or with other endpoints."""
+
+    broker: Broker
+
+
+class BrokerGone(NamedTuple):
+    """A broker has left."""
+
+    broker_id: int
+
+
+class Reset(NamedTuple):
+    """Every topic is gone, with all configs of topics and all that groups have committed.
+
+    ``internal`` are the internal topics as they exist from now on, empty and with new ids.
+    """
+
+    internal: tuple[Topic, ...] = ()
+
+
+Change: TypeAlias = (
+    TopicCreated
+    | TopicDeleted
+    | PartitionsAdded
+    | ConfigChanged
+    | BrokerChanged
+    | BrokerGone
+    | Reset
+)
+
+
+class Update(NamedTuple):
+    """Changes that are taken over together, as the controller numbers and broadcasts them."""
+
+    controller_epoch: int
+    number: int
+    changes: tuple[Change, ...]
+
+
+class ImageGapError(Exception):
+    """An update that does not follow the image at hand; ask the controller for a whole image."""
+
+
+def apply_update(image: Image, update: Update) -> Image:
+    """The image after an update; one that is already contained changes nothing.
+
+    Raises `ImageGapError` if updates between the two are missing or the controller is another.
+    """
+    if update.controller_epoch == image.controller_epoch and update.number <= image.number:
+        return image
+    if (update.controller_epoch, update.number) != (image.controller_epoch, image.number + 1):
+        raise ImageGapError(
+            f"update {update.number} of controller epoch {update.controller_epoch} does not "
+            f"follow image {image.number} of epoch {image.controller_epoch}"
+        )
+    for change in update.changes:
+        image = apply(image, change)
+    return replace(image, number=update.number)
+
+
+def apply(image: Image, change: Change) -> Image:
+    """The image after one change; the number is left as it is."""
+    match change:
+        case TopicCreated(topic, config):
+            return _with_topic(image, topic, config)
+        case TopicDeleted(name, _):
+            return _without_topic(image, name)
+        case PartitionsAdded(name, partitions):
+            topic = image.topics[name]
+            grown = topic._replace(partitions=topic.partitions + partitions)
+            return replace(image, topics={**image.topics, name: grown})
+        case ConfigChanged(kind, name, config):
+            return replace(image, configs=_with_config(image, (kind, name), config))
+        case BrokerChanged(broker):
+            return replace(image, brokers={**image.brokers, broker.broker_id: broker})
+        case BrokerGone(broker_id):
+            left = {key: broker for key, broker in image.brokers.items() if key != broker_id}
+            return replace(image, brokers=left)
+        case Reset(internal):
+            return _reset(image, internal)
+
+
+def _with_config(
+    image: Image, key: tuple[str, str], config: Mapping[str, str]
+) -> dict[tuple[str, str], Mapping[str, str]]:
+    configs = {known: value for known, value in image.configs.items() if known != key}
+    if config:
+        configs[key] = dict(config)
+    return configs
+
+
+def _with_topic(image: Image, topic: Topic, config: Mapping[str, str]) -> Image:
+    return replace(
+        image,
+        topics={**image.topics, topic.name: topic},
+        topic_names={**image.topic_names, topic.topic_id: topic.name},
+        configs=_with_config(image, (TOPIC, topic.name), config),
+    )
+
+
+def _without_topic(image: Image, name: str) -> Image:
+    topics = {known: topic for known, topic in image.topics.items() if known != name}
+    return replace(
+        image,
+        topics=topics,
+        topic_names={topic.topic_id: topic.name for topic in topics.values()},
+        configs=_with_config(image, (TOPIC, name), EMPTY),
+    )
+
+
+def _reset(image: Image, internal: tuple[Topic, ...]) -> Image:
+    return replace(
+        image,
+        topics={topic.name: topic for topic in internal},
+        topic_names={topic.topic_id: topic.name for topic in internal},
+        configs={key: value for key, value in image.configs.items() if key[0] != TOPIC},
+    )
