@@ -1,0 +1,370 @@
+"""What the control API asks of a broker, and the shapes of the answers.
+
+Owns the ``Backend`` protocol, which the controller role implements, and the dataclasses that it
+takes and gives; their annotations are also the API's documentation and its checks. Must never
+know HTTP, channels or processes. The invariant: every answer is plain, immutable data, and every
+refusal is a ``BackendError`` that says what, where and how to mend it. Echoes Kafka's ``Admin``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal, Protocol
+
+from minibroker.control.schema import Doc, Length, Range
+from minibroker.observability.metrics import Snapshot
+from minibroker.runtime.clock import ADVANCE_MS_MAX, RATE_MAX, RATE_MIN
+
+TOPIC_NAME_MAX: Final = 249
+"""Kafka's longest topic name."""
+
+PARTITIONS_MAX: Final = 10_000
+"""Partitions one request may ask for; the broker may allow fewer."""
+
+CONFIGS_MAX: Final = 100
+"""Config overrides one request may carry."""
+
+
+class BackendError(Exception):
+    """A request the broker refuses.
+
+    ``code`` is Kafka's name of the error where it has one, e.g. ``TOPIC_ALREADY_EXISTS``.
+    ``status`` is the HTTP status: 400 bad, 404 not there, 409 in the way, 503 not now.
+    """
+
+    def __init__(self, code: str, message: str, hint: str = "", *, status: int = 400) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.status = status
+
+
+class NotFound(BackendError):
+    """What the request names isn't there."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(code, message, hint, status=404)
+
+
+class Conflict(BackendError):
+    """Something is in the way of the request, e.g. a topic of the same name."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(code, message, hint, status=409)
+
+
+class Unavailable(BackendError):
+    """Not now: a process is being restarted, or the broker is stopping. Try again."""
+
+    def __init__(self, code: str, message: str, hint: str = "Try again in a moment.") -> None:
+        super().__init__(code, message, hint, status=503)
+
+
+# Health and cluster ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHealth:
+    """One process of the broker."""
+
+    name: Annotated[str, Doc("Role and index, e.g. `processor-0`.")]
+    pid: Annotated[int | None, Doc("Process id; null while it is down or in a simulation.")]
+    state: Literal["starting", "running", "restarting", "stopping", "failed"]
+    restarts: Annotated[int, Doc("How often it was started again after it died.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the broker serves, and how its processes are."""
+
+    ready: Annotated[bool, Doc("True when every process runs and clients are served.")]
+    version: Annotated[str, Doc("minibroker's version.")]
+    uptime_ms: Annotated[int, Doc("Time since the broker started, on its own clock.")]
+    processes: tuple[ProcessHealth, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where clients of one listener connect."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """One broker of the cluster."""
+
+    broker_id: int
+    rack: str | None
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster image that every process holds."""
+
+    cluster_id: str
+    controller_id: int
+    controller_epoch: int
+    change: Annotated[int, Doc("Number of the last change every process has acknowledged.")]
+    brokers: tuple[BrokerView, ...]
+    topics: Annotated[int, Doc("Number of topics, internal ones included.")]
+    partitions: Annotated[int, Doc("Number of partitions of all topics.")]
+
+
+# Topics ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic in a list."""
+
+    name: str
+    topic_id: Annotated[str, Doc("Topic id in Kafka's base64url form.")]
+    internal: bool
+    partitions: Annotated[int, Doc("Number of partitions.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """All topics, by name."""
+
+    topics: tuple[TopicSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition and its log."""
+
+    partition: int
+    leader: Annotated[int, Doc("Broker id, or -1 if there is none.")]
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    log_start_offset: Annotated[int, Doc("First offset that can be read.")]
+    high_watermark: Annotated[int, Doc("First offset that consumers don't see yet.")]
+    log_end_offset: Annotated[int, Doc("Offset that the next record gets.")]
+    size_bytes: Annotated[int, Doc("Size of the log's segments.")]
+    owner: Annotated[str, Doc("Process that owns the partition, e.g. `worker-1`.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic with its partitions and the configs set on it."""
+
+    name: str
+    topic_id: Annotated[str, Doc("Topic id in Kafka's base64url form.")]
+    internal: bool
+    partitions: tuple[PartitionView, ...]
+    configs: Annotated[Mapping[str, str], Doc("Configs set on this topic; the rest are defaults.")]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: Annotated[str, Length(1, TOPIC_NAME_MAX), Doc("Letters, digits, `.`, `_` and `-`.")]
+    partitions: Annotated[
+        int | None, Range(1, PARTITIONS_MAX), Doc("Default: the setting `num.partitions`.")
+    ] = None
+    configs: Annotated[
+        Mapping[str, str],
+        Length(0, CONFIGS_MAX),
+        Doc("Topic configs as in Kafka, each value as text, e.g. `retention.ms`."),
+    ] = field(default_factory=dict)
+
+
+# Groups ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A consumer group in a list."""
+
+    group_id: str
+    state: Annotated[str, Doc("Kafka's name of the state, e.g. `Stable`.")]
+    protocol_type: str
+    members: Annotated[int, Doc("Number of members.")]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """All groups, by id."""
+
+    groups: tuple[GroupSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedTopic:
+    """The partitions of one topic that a member was given."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a group."""
+
+    member_id: str
+    group_instance_id: Annotated[str | None, Doc("Set for static members.")]
+    client_id: str
+    client_host: str
+    assignment: Annotated[
+        tuple[AssignedTopic, ...], Doc("Empty where the protocol isn't the consumer's.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """How far a group has come in one partition."""
+
+    topic: str
+    partition: int
+    offset: Annotated[int, Doc("The committed offset: the next record to read.")]
+    metadata: str
+    log_end_offset: Annotated[int | None, Doc("Null where the partition is gone.")]
+    lag: Annotated[int | None, Doc("Records not read yet; null where the partition is gone.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group with its members and committed offsets."""
+
+    group_id: str
+    state: Annotated[str, Doc("Kafka's name of the state, e.g. `Stable`.")]
+    protocol_type: str
+    protocol: Annotated[str, Doc("The assignor the members agreed on, or empty.")]
+    generation: int
+    leader: Annotated[str | None, Doc("Member id of the leader.")]
+    coordinator: Annotated[str, Doc("Process that owns the group, e.g. `worker-0`.")]
+    members: tuple[Member, ...]
+    offsets: tuple[CommittedOffset, ...]
+
+
+# Connections ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One client connection."""
+
+    connection_id: Annotated[str, Doc("Kafka's form: local address, remote address, number.")]
+    listener: str
+    client_address: Annotated[str, Doc("Address and port of the client.")]
+    client_id: Annotated[str | None, Doc("As in its last request; null before the first.")]
+    software_name: Annotated[str | None, Doc("As it said in ApiVersions.")]
+    software_version: Annotated[str | None, Doc("As it said in ApiVersions.")]
+    age_ms: int
+    state: Annotated[str, Doc("State of the connection, e.g. `reading` or `muted`.")]
+    in_flight: Annotated[str | None, Doc("API being answered, e.g. `Fetch`; null when idle.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorConnections:
+    """The connections of one network processor and its queue of new ones."""
+
+    processor: Annotated[str, Doc("E.g. `processor-0`.")]
+    slots_total: Annotated[int, Doc("New connections that fit into its queue.")]
+    slots_used: Annotated[int, Doc("New connections waiting in its queue.")]
+    connections: tuple[Connection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerView:
+    """A listener and how many connections it has."""
+
+    listener: str
+    host: str
+    port: int
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """All client connections, by listener (counts) and by processor (each one)."""
+
+    listeners: tuple[ListenerView, ...]
+    processors: tuple[ProcessorConnections, ...]
+
+
+# Clock and reset ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClockView:
+    """The clock that every process of the broker wears."""
+
+    now: Annotated[float, Doc("Monotonic seconds; the beginning is arbitrary.")]
+    wall_ms: Annotated[int, Doc("Milliseconds since 1970, as in record timestamps.")]
+    offset_ms: Annotated[float, Doc("How far the broker's time is ahead of the machine's.")]
+    rate: Annotated[float, Doc("Broker seconds a real second.")]
+    frozen: Annotated[bool, Doc("True while time stands still.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A turn of the clock: `freeze` and `rate` take effect first, then `advance_ms`."""
+
+    advance_ms: Annotated[int | None, Range(0, ADVANCE_MS_MAX), Doc("Let this much time pass.")] = (
+        None
+    )
+    freeze: Annotated[bool | None, Doc("Stop time, or let it go on.")] = None
+    rate: Annotated[
+        float | None, Range(RATE_MIN, RATE_MAX), Doc("Broker seconds a real second.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDone:
+    """What a reset dropped."""
+
+    topics: Annotated[int, Doc("Topics deleted.")]
+    groups: Annotated[int, Doc("Groups deleted, with their offsets.")]
+
+
+class Backend(Protocol):
+    """A running broker. Every method may raise ``BackendError``."""
+
+    async def health(self) -> Health:
+        """The broker's processes; answers at once, also when some are down."""
+
+    async def cluster(self) -> Cluster:
+        """The cluster as this process sees it."""
+
+    async def topics(self) -> TopicList:
+        """All topics, internal ones included."""
+
+    async def topic(self, name: str) -> Topic:
+        """One topic; ``NotFound`` if there is none of that name."""
+
+    async def create_topic(self, new: NewTopic) -> Topic:
+        """Create it and answer when every process knows it; ``Conflict`` if it exists."""
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete it and answer when no process knows it any more; ``NotFound`` if none."""
+
+    async def groups(self) -> GroupList:
+        """All groups."""
+
+    async def group(self, group_id: str) -> Group:
+        """One group; ``NotFound`` if there is none of that id."""
+
+    async def connections(self) -> Connections:
+        """All client connections."""
+
+    async def clock(self) -> ClockView:
+        """The clock now."""
+
+    async def turn_clock(self, change: ClockChange) -> ClockView:
+        """Turn the clock of every process, at least one field being set; the clock afterwards."""
+
+    async def reset(self) -> ResetDone:
+        """Drop all topics, groups and offsets; answers when every process has."""
+
+    async def metrics(self) -> Sequence[Snapshot]:
+        """A fresh snapshot of every process that answers; those that are down are left out."""

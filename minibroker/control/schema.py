@@ -1,0 +1,325 @@
+"""One declaration for three uses: dataclasses that are checked, written and described as JSON.
+
+Owns the mapping between annotated dataclasses, JSON values and JSON Schema. Must never know what
+any of the dataclasses mean, nor HTTP. The invariant: what ``parse`` accepts and what ``to_json``
+writes are valid against ``json_schema`` of the same type. Nothing of Kafka's.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+Json: TypeAlias = Any
+"""What the ``json`` module reads and writes."""
+
+_T = TypeVar("_T")
+
+SHOWN_MAX: Final = 60
+"""How many characters of what somebody sent are repeated in an answer about it."""
+
+FAULTS_MAX: Final = 20
+"""Unknown fields named in one answer, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """What a field means, for the description."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Least and greatest value of a number."""
+
+    least: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Least and greatest length of a text, or least and greatest count of a mapping's entries."""
+
+    least: int
+    greatest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a JSON value: where (``configs.retention.ms``) and what."""
+
+    path: str
+    message: str
+
+
+class InvalidJson(ValueError):
+    """A JSON value doesn't fit its type; ``faults`` holds every reason found."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(f"{fault.path}: {fault.message}" for fault in self.faults))
+
+
+# Writing ------------------------------------------------------------------------------------
+
+
+def to_json(value: object) -> Json:
+    """The JSON value of a dataclass, or of any nesting of the types ``json_schema`` describes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: to_json(getattr(value, name)) for name in _field_names(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+# Describing ---------------------------------------------------------------------------------
+
+
+def json_schema(hint: Any) -> dict[str, Json]:
+    """The JSON Schema (draft 2020-12) of a type; dataclasses become references to components."""
+    base, notes = _unwrap(hint)
+    schema = _bare_schema(base)
+    for note in notes:
+        match note:
+            case Doc(text):
+                schema["description"] = text
+            case Range(least, greatest):
+                _not_null(schema).update(minimum=least, maximum=greatest)
+            case Length(least, greatest) if _is_mapping(_without_none(base)):
+                _not_null(schema).update(minProperties=least, maxProperties=greatest)
+            case Length(least, greatest):
+                _not_null(schema).update(minLength=least, maxLength=greatest)
+    return schema
+
+
+def component(cls: type) -> dict[str, Json]:
+    """The JSON Schema of a dataclass itself, for the description's list of components."""
+    hints = _hints(cls)
+    return {
+        "type": "object",
+        "description": " ".join((cls.__doc__ or "").split()),
+        "properties": {field.name: json_schema(hints[field.name]) for field in fields(cls)},
+        "required": [field.name for field in fields(cls) if not _has_default(field)],
+        "additionalProperties": False,
+    }
+
+
+def components_of(hint: Any) -> Iterator[type]:
+    """Every dataclass that a type mentions, itself included, deepest last."""
+    base, _ = _unwrap(hint)
+    if isinstance(base, type) and is_dataclass(base):
+        yield base
+        for inner in _hints(base).values():
+            yield from components_of(inner)
+    else:
+        for inner in get_args(base):
+            if get_origin(base) is not Literal and inner is not Ellipsis:
+                yield from components_of(inner)
+
+
+def _bare_schema(base: Any) -> dict[str, Json]:
+    if isinstance(base, type) and is_dataclass(base):
+        return {"$ref": f"#/components/schemas/{base.__name__}"}
+    if base in _SIMPLE:
+        return {"type": _SIMPLE[base]}
+    origin, arguments = get_origin(base), get_args(base)
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if _is_mapping(base):
+        return {"type": "object", "additionalProperties": json_schema(arguments[1])}
+    if origin is tuple:
+        return {"type": "array", "items": json_schema(arguments[0])}
+    if origin in {Union, types.UnionType}:
+        return {"anyOf": [json_schema(argument) for argument in arguments]}
+    raise TypeError(f"{base!r} has no JSON Schema here; see minibroker.control.schema")
+
+
+_SIMPLE: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    types.NoneType: "null",
+}
+
+
+def _not_null(schema: dict[str, Json]) -> dict[str, Json]:
+    return cast("dict[str, Json]", schema["anyOf"][0]) if "anyOf" in schema else schema
+
+
+def _unwrap(hint: Any) -> tuple[Any, tuple[object, ...]]:
+    if get_origin(hint) is Annotated:
+        base, *notes = get_args(hint)
+        return base, tuple(notes)
+    return hint, ()
+
+
+def _without_none(base: Any) -> Any:
+    if get_origin(base) in {Union, types.UnionType}:
+        return next(inner for inner in get_args(base) if inner is not types.NoneType)
+    return base
+
+
+def _is_mapping(base: Any) -> bool:
+    return get_origin(base) is Mapping
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+# Checking -----------------------------------------------------------------------------------
+
+
+def parse(cls: type[_T], value: Json) -> _T:
+    """An instance of the dataclass ``cls`` from a JSON value.
+
+    Raises ``InvalidJson`` with every fault found, each with the path of its field.
+    """
+    faults: list[Fault] = []
+    result = _parse(cls, value, "", faults)
+    if faults:
+        raise InvalidJson(faults)
+    return cast("_T", result)
+
+
+def _parse(hint: Any, value: Json, path: str, faults: list[Fault]) -> Any:
+    base, notes = _unwrap(hint)
+    if get_origin(base) in {Union, types.UnionType}:
+        if value is None:
+            return None
+        base = _without_none(base)
+    if isinstance(base, type) and is_dataclass(base):
+        return _parse_object(base, value, path, faults)
+    before = len(faults)
+    if base in _READERS:
+        value = _READERS[base](value, path, faults)
+    elif _is_mapping(base):
+        value = _parse_mapping(base, value, path, faults)
+    else:
+        raise TypeError(f"{base!r} can't be read from JSON here; see minibroker.control.schema")
+    if len(faults) == before:
+        for note in notes:
+            _check(note, value, path, faults)
+    return value
+
+
+def _parse_object(cls: type, value: Json, path: str, faults: list[Fault]) -> Any:
+    if not isinstance(value, dict):
+        faults.append(Fault(path or "(body)", f"must be an object, not {_kind(value)}"))
+        return None
+    known = {field.name: field for field in fields(cls)}
+    for name in value:
+        if name not in known and len(faults) < FAULTS_MAX:
+            near = get_close_matches(name, known, n=1, cutoff=0.5)
+            advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            faults.append(Fault(_below(path, name), f"unknown field; {advice}"))
+    given: dict[str, Any] = {}
+    for name, field in known.items():
+        if name in value:
+            given[name] = _parse(_hints(cls)[name], value[name], _below(path, name), faults)
+        elif not _has_default(field):
+            faults.append(Fault(_below(path, name), "is missing"))
+    return None if faults else cls(**given)
+
+
+def _parse_mapping(base: Any, value: Json, path: str, faults: list[Fault]) -> Any:
+    if not isinstance(value, dict):
+        faults.append(Fault(path, f"must be an object, not {_kind(value)}"))
+        return None
+    inner = get_args(base)[1]
+    return {key: _parse(inner, item, _below(path, key), faults) for key, item in value.items()}
+
+
+def _read_str(value: Json, path: str, faults: list[Fault]) -> Json:
+    if not isinstance(value, str):
+        faults.append(Fault(path, f"must be a text, not {_kind(value)}"))
+    return value
+
+
+def _read_bool(value: Json, path: str, faults: list[Fault]) -> Json:
+    if not isinstance(value, bool):
+        faults.append(Fault(path, f"must be true or false, not {_kind(value)}"))
+    return value
+
+
+def _read_int(value: Json, path: str, faults: list[Fault]) -> Json:
+    # JSON has one kind of number, and 1e3 is as whole as 1000.
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        faults.append(Fault(path, f"must be a whole number, not {_kind(value)}"))
+    return value
+
+
+def _read_float(value: Json, path: str, faults: list[Fault]) -> Json:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        faults.append(Fault(path, f"must be a number, not {_kind(value)}"))
+    return value
+
+
+_READERS = {str: _read_str, bool: _read_bool, int: _read_int, float: _read_float}
+
+
+def _check(note: object, value: Json, path: str, faults: list[Fault]) -> None:
+    match note:
+        case Range(least, greatest) if not least <= value <= greatest:
+            faults.append(
+                Fault(path, f"must be from {least:,} to {greatest:,}, not {_shown(f'{value:,}')}")
+            )
+        case Length(least, greatest) if not least <= len(value) <= greatest:
+            unit = "entries" if isinstance(value, dict) else "characters"
+            faults.append(Fault(path, f"must have {least} to {greatest} {unit}, not {len(value)}"))
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{_shown(name)}" if path else _shown(name)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def _kind(value: Json) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return "a text"
+        case int() | float():
+            return f"the number {_shown(f'{value:,}')}"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
