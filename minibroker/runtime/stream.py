@@ -1,0 +1,192 @@
+"""Byte streams: what a connection of a client is to us, a TCP socket or two ends in memory.
+
+Owns reading into memory that somebody else lends, writing, and sending a piece of a file; never
+what the bytes mean. Every call tries at once and waits only when the kernel says so. Invariant:
+a stream that failed stays failed, and says why in ``StreamClosed``. One contract suite
+(``tests/contracts/test_stream.py``) holds both implementations to the same behaviour.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+MEMORY_STREAM_BYTES_MAX: Final = 64 * 1024
+"""Bytes that one direction of an in-memory stream holds before its sender waits."""
+
+Address = tuple[str, int]
+
+
+class StreamClosed(Exception):
+    """The peer hung up in the middle of something, or this side was closed."""
+
+
+class ByteStream(ABC):
+    """One end of a two-way stream of bytes."""
+
+    peer: Address
+    local: Address
+
+    @abstractmethod
+    async def receive_into(self, view: memoryview) -> int:
+        """Fills the front of ``view``; returns the number of bytes, 0 when the peer has ended."""
+
+    @abstractmethod
+    async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
+        """Sends all of ``data``; with ``more`` the kernel may hold it back for what follows."""
+
+    @abstractmethod
+    async def send_file(self, descriptor: int, position: int, length: int) -> None:
+        """Sends ``length`` bytes of a file. Raises ``StreamClosed`` if the file is shorter."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends both directions; waiting calls end with ``StreamClosed``. May be called twice."""
+
+
+class SocketStream(ByteStream):
+    """A connected, non-blocking TCP socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._closed = False
+        self.peer = _address(sock.getpeername)
+        self.local = _address(sock.getsockname)
+
+    async def receive_into(self, view: memoryview) -> int:
+        while True:
+            try:
+                return self._socket.recv_into(view)
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_readable)
+            except OSError as error:
+                raise StreamClosed(_why(error)) from None
+
+    async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
+        flags = socket.MSG_MORE if more else 0
+        rest = data
+        while True:
+            try:
+                sent = self._socket.send(rest, flags)
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_writable)
+                continue
+            except OSError as error:
+                raise StreamClosed(_why(error)) from None
+            if sent == len(rest):
+                return
+            rest = memoryview(rest)[sent:]
+
+    async def send_file(self, descriptor: int, position: int, length: int) -> None:
+        end = position + length
+        while position < end:
+            try:
+                sent = os.sendfile(self._socket.fileno(), descriptor, position, end - position)
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_writable)
+                continue
+            except OSError as error:
+                raise StreamClosed(_why(error)) from None
+            if sent == 0:
+                raise StreamClosed(f"the file ends {end - position} bytes too early")
+            position += sent
+
+    async def _wait(self, condition: Callable[[socket.socket], Awaitable[None]]) -> None:
+        try:
+            await condition(self._socket)
+        except (trio.ClosedResourceError, ValueError, OSError):
+            raise StreamClosed("closed on this side") from None
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+def _address(getter: Callable[[], Any]) -> Address:
+    try:
+        host, port = getter()[:2]
+    except (OSError, ValueError):
+        return ("", 0)  # The peer has hung up already; reading will tell.
+    return (host, port)
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+class _Pipe:
+    """One direction of an in-memory stream: a bounded buffer and who waits at either end."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self.ended = False
+        self.changed = trio.Event()
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+class MemoryStream(ByteStream):
+    """One end of a stream between two tasks of one trio run."""
+
+    def __init__(self, outgoing: _Pipe, incoming: _Pipe, local: Address, peer: Address) -> None:
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._closed = False
+        self.local = local
+        self.peer = peer
+
+    async def receive_into(self, view: memoryview) -> int:
+        pipe = self._incoming
+        while not pipe.buffer and not pipe.ended and not self._closed:
+            await pipe.changed.wait()
+        if self._closed:
+            raise StreamClosed("closed on this side")
+        count = min(len(view), len(pipe.buffer))
+        view[:count] = pipe.buffer[:count]
+        del pipe.buffer[:count]
+        pipe.notify()
+        return count
+
+    async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
+        del more  # Nothing is held back in memory.
+        pipe = self._outgoing
+        rest = memoryview(data)
+        while rest:
+            while len(pipe.buffer) >= MEMORY_STREAM_BYTES_MAX and not pipe.ended:
+                await pipe.changed.wait()
+            if pipe.ended:
+                raise StreamClosed("closed on this side" if self._closed else "Broken pipe")
+            room = MEMORY_STREAM_BYTES_MAX - len(pipe.buffer)
+            pipe.buffer += rest[:room]
+            rest = rest[room:]
+            pipe.notify()
+
+    async def send_file(self, descriptor: int, position: int, length: int) -> None:
+        data = os.pread(descriptor, length, position)
+        await self.send_all(data)
+        if len(data) < length:
+            raise StreamClosed(f"the file ends {length - len(data)} bytes too early")
+
+    def close(self) -> None:
+        self._closed = True
+        for pipe in (self._outgoing, self._incoming):
+            pipe.ended = True
+            pipe.notify()
+
+
+def memory_stream_pair(
+    near: Address = ("127.0.0.1", 0), far: Address = ("127.0.0.1", 0)
+) -> tuple[MemoryStream, MemoryStream]:
+    """Two joined in-memory ends; the first one's local address is ``near``."""
+    there, back = _Pipe(), _Pipe()
+    return MemoryStream(there, back, near, far), MemoryStream(back, there, far, near)

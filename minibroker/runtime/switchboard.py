@@ -1,0 +1,157 @@
+"""The switchboard: how a role listens under its name and dials others by theirs.
+
+Owns names and listening ends, never what is said. On Unix sockets the listening ends are made
+before the fork and held by the supervisor for its whole life, so a name can be dialled while its
+process is being reborn: the call waits in the backlog. Invariant: the directory that holds the
+sockets is open to the broker's own user alone, because channels carry pickles.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from minibroker.runtime.channel import (
+    Channel,
+    ChannelClosed,
+    SocketChannel,
+    memory_channel_pair,
+)
+from minibroker.runtime.handoff import Handoff, SocketHandoff, memory_handoff_pair
+
+BACKLOG: Final = 128
+"""Calls that wait at a name before further dialling waits."""
+
+End = TypeVar("End")
+
+
+class Listener(Generic[End]):
+    """Where calls to one name arrive."""
+
+    def __init__(self, accept: Callable[[], Awaitable[End]]) -> None:
+        self._accept = accept
+
+    async def accept(self) -> End:
+        """The next caller."""
+        return await self._accept()
+
+
+class Switchboard(ABC):
+    """Names of roles to channels and handoffs between them."""
+
+    @abstractmethod
+    def listen(self, name: str) -> Listener[Channel]:
+        """Takes the channel calls to a name."""
+
+    @abstractmethod
+    def listen_handoff(self, name: str) -> Listener[Handoff]:
+        """Takes the handoff calls to a name."""
+
+    @abstractmethod
+    async def dial(self, name: str) -> Channel:
+        """A channel to whoever listens under the name, now or soon."""
+
+    @abstractmethod
+    async def dial_handoff(self, name: str) -> Handoff:
+        """A handoff to whoever listens under the name, now or soon."""
+
+
+class UnixSwitchboard(Switchboard):
+    """Names as socket files in a private directory; make it before the fork."""
+
+    def __init__(self, directory: Path, channels: Iterable[str], handoffs: Iterable[str]) -> None:
+        self._directory = directory
+        self._listening: dict[str, socket.socket] = {}
+        if directory.stat().st_mode & 0o077:
+            raise PermissionError(f"{directory} must be open to its owner alone (mode 0700)")
+        for name in channels:
+            self._listening[name] = self._bind(name, socket.SOCK_STREAM)
+        for name in handoffs:
+            self._listening[name] = self._bind(name, socket.SOCK_SEQPACKET)
+
+    def _bind(self, name: str, kind: int) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, kind)
+        sock.bind(os.fspath(self._directory / name))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        return sock
+
+    def listen(self, name: str) -> Listener[Channel]:
+        async def accept() -> Channel:
+            return SocketChannel(await _accept(self._listening[name]))
+
+        return Listener(accept)
+
+    def listen_handoff(self, name: str) -> Listener[Handoff]:
+        async def accept() -> Handoff:
+            return SocketHandoff(await _accept(self._listening[name]))
+
+        return Listener(accept)
+
+    async def dial(self, name: str) -> Channel:
+        return SocketChannel(await self._connect(name, socket.SOCK_STREAM))
+
+    async def dial_handoff(self, name: str) -> Handoff:
+        return SocketHandoff(await self._connect(name, socket.SOCK_SEQPACKET))
+
+    async def _connect(self, name: str, kind: int) -> socket.socket:
+        sock = trio.socket.socket(socket.AF_UNIX, kind)
+        try:
+            await sock.connect(os.fspath(self._directory / name))
+        except OSError as error:
+            sock.close()
+            raise ChannelClosed(f"{name} can't be dialled: {error}") from None
+        return socket.socket(fileno=sock.detach())
+
+    def close(self) -> None:
+        """Closes the listening ends and removes their files; for the supervisor, at its end."""
+        for name, sock in self._listening.items():
+            sock.close()
+            (self._directory / name).unlink(missing_ok=True)
+
+
+async def _accept(listening: socket.socket) -> socket.socket:
+    while True:
+        try:
+            return listening.accept()[0]
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(listening)
+
+
+class MemorySwitchboard(Switchboard):
+    """Names as queues of one trio run."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, _Queue[Channel]] = {}
+        self._handoffs: dict[str, _Queue[Handoff]] = {}
+
+    def listen(self, name: str) -> Listener[Channel]:
+        return Listener(self._channels.setdefault(name, _Queue()).receive.receive)
+
+    def listen_handoff(self, name: str) -> Listener[Handoff]:
+        return Listener(self._handoffs.setdefault(name, _Queue()).receive.receive)
+
+    async def dial(self, name: str) -> Channel:
+        here, there = memory_channel_pair()
+        await self._channels.setdefault(name, _Queue()).send.send(there)
+        return here
+
+    async def dial_handoff(self, name: str) -> Handoff:
+        here, there = memory_handoff_pair()
+        await self._handoffs.setdefault(name, _Queue()).send.send(there)
+        return here
+
+
+class _Queue(Generic[End]):
+    """Calls to one name that nobody has taken yet."""
+
+    def __init__(self) -> None:
+        self.send: trio.MemorySendChannel[End]
+        self.receive: trio.MemoryReceiveChannel[End]
+        self.send, self.receive = trio.open_memory_channel(BACKLOG)

@@ -1,0 +1,114 @@
+"""The contract of a handoff: messages in order, each connection with exactly one owner."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.runtime.channel import ChannelClosed
+from minibroker.runtime.handoff import (
+    Connection,
+    Handoff,
+    as_stream,
+    memory_handoff_pair,
+    socket_handoff_pair,
+)
+from minibroker.runtime.stream import ByteStream, SocketStream, memory_stream_pair
+
+Pair = tuple[Handoff, Handoff]
+
+
+@pytest.fixture(params=["memory", "socket"])
+async def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def pair(kind: str) -> AsyncIterator[Pair]:
+    here, there = memory_handoff_pair() if kind == "memory" else socket_handoff_pair()
+    yield here, there
+    here.close()
+    there.close()
+
+
+@pytest.fixture
+async def connection(kind: str) -> AsyncIterator[tuple[Connection, ByteStream]]:
+    """A connection to hand over, and the client's end of it."""
+    if kind == "memory":
+        near, far = memory_stream_pair()
+        yield near, far
+        far.close()
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = SocketStream(socket.create_connection(listener.getsockname()))
+            accepted, _ = listener.accept()
+        yield accepted, client
+        client.close()
+
+
+async def test_messages_arrive_in_order_in_both_directions(pair: Pair) -> None:
+    here, there = pair
+    await here.send("a")
+    await here.send(("b", 2))
+    await there.send("credit")
+    assert await there.receive() == ("a", None)
+    assert await there.receive() == (("b", 2), None)
+    assert await here.receive() == ("credit", None)
+
+
+async def test_the_receiver_serves_the_connection(
+    pair: Pair, connection: tuple[Connection, ByteStream]
+) -> None:
+    here, there = pair
+    accepted, client = connection
+    await here.send("yours", accepted)
+    message, received = await there.receive()
+    assert message == "yours"
+    assert received is not None
+    stream = as_stream(received)
+    await stream.send_all(b"hello")
+    buffer = bytearray(5)
+    assert await client.receive_into(memoryview(buffer)) == 5
+    assert buffer == b"hello"
+    stream.close()
+    assert await client.receive_into(memoryview(buffer)) == 0
+
+
+async def test_connections_not_received_are_closed_with_the_receiver(
+    pair: Pair, connection: tuple[Connection, ByteStream]
+) -> None:
+    here, there = pair
+    accepted, client = connection
+    await here.send("never taken", accepted)
+    there.close()
+    assert await client.receive_into(memoryview(bytearray(1))) == 0
+
+
+async def test_a_connection_that_could_not_be_sent_is_closed(
+    pair: Pair, connection: tuple[Connection, ByteStream]
+) -> None:
+    here, there = pair
+    accepted, client = connection
+    there.close()
+    with pytest.raises(ChannelClosed):
+        await here.send("nobody there", accepted)
+    assert await client.receive_into(memoryview(bytearray(1))) == 0
+
+
+async def test_closing_is_noticed_by_both_ends(pair: Pair) -> None:
+    here, there = pair
+
+    async def expect_closed(end: Handoff) -> None:
+        with pytest.raises(ChannelClosed):
+            await end.receive()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(expect_closed, here)
+        nursery.start_soon(expect_closed, there)
+        await wait_all_tasks_blocked()
+        here.close()
+    here.close()

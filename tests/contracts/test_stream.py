@@ -1,0 +1,132 @@
+"""The contract of a byte stream, held against sockets and memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.runtime.stream import ByteStream, SocketStream, StreamClosed, memory_stream_pair
+
+Pair = tuple[ByteStream, ByteStream]
+
+
+def tcp_pair() -> Pair:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    return SocketStream(client), SocketStream(server)
+
+
+@pytest.fixture(params=[memory_stream_pair, tcp_pair], ids=["memory", "tcp"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    client, server = request.param()
+    yield client, server
+    client.close()
+    server.close()
+
+
+async def receive_exactly(stream: ByteStream, count: int) -> bytes:
+    data = bytearray(count)
+    view = memoryview(data)
+    filled = 0
+    while filled < count:
+        received = await stream.receive_into(view[filled:])
+        assert received
+        filled += received
+    return bytes(data)
+
+
+async def test_bytes_pass_in_order(pair: Pair) -> None:
+    client, server = pair
+    await client.send_all(b"one ", more=True)
+    await client.send_all(memoryview(b"two"))
+    assert await receive_exactly(server, 7) == b"one two"
+
+
+async def test_large_data_passes_and_its_sender_waits(pair: Pair) -> None:
+    client, server = pair
+    data = os.urandom(8_000_000)
+    done = False
+
+    async def send() -> None:
+        nonlocal done
+        await client.send_all(data)
+        done = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await wait_all_tasks_blocked()
+        assert not done
+        assert await receive_exactly(server, len(data)) == data
+
+
+async def test_end_of_the_peer_reads_as_zero(pair: Pair) -> None:
+    client, server = pair
+    await client.send_all(b"last")
+    client.close()
+    assert await receive_exactly(server, 4) == b"last"
+    assert await server.receive_into(memoryview(bytearray(10))) == 0
+
+
+async def test_sending_to_a_gone_peer_fails(pair: Pair) -> None:
+    client, server = pair
+    server.close()
+    with pytest.raises(StreamClosed):
+        await client.send_all(b"x" * 10_000_000)
+
+
+async def test_closing_wakes_a_waiting_reader(pair: Pair) -> None:
+    client, _server = pair
+
+    async def expect_closed() -> None:
+        with pytest.raises(StreamClosed):
+            await client.receive_into(memoryview(bytearray(1)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(expect_closed)
+        await wait_all_tasks_blocked()
+        client.close()
+
+
+async def test_a_piece_of_a_file_is_sent(pair: Pair, tmp_path: Path) -> None:
+    client, server = pair
+    content = os.urandom(3_000_000)
+    file = tmp_path / "segment"
+    file.write_bytes(content)
+    with file.open("rb") as opened:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_file, opened.fileno(), 1_000, 2_500_000)
+            assert await receive_exactly(server, 2_500_000) == content[1_000:2_501_000]
+
+
+async def test_a_file_that_is_too_short_is_told(pair: Pair, tmp_path: Path) -> None:
+    client, server = pair
+    file = tmp_path / "segment"
+    file.write_bytes(b"short")
+    with (
+        file.open("rb") as opened,
+        pytest.raises(StreamClosed, match="the file ends 5 bytes too early"),
+    ):
+        await client.send_file(opened.fileno(), 0, 10)
+    assert await receive_exactly(server, 5) == b"short"
+
+
+async def test_both_ends_know_their_addresses(pair: Pair) -> None:
+    client, server = pair
+    assert client.peer == server.local
+    assert server.peer == client.local
+    assert client.peer[0] == "127.0.0.1"
+
+
+async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
+    client, server = pair
+    with trio.move_on_after(0):
+        await server.receive_into(memoryview(bytearray(4)))
+    await client.send_all(b"kept")
+    assert await receive_exactly(server, 4) == b"kept"
