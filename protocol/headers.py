@@ -1,0 +1,107 @@
+"""Request and response headers.
+
+It owns what stands between a frame's length and its body: which API and version follow, and the
+correlation id. It never looks into bodies. Every request passes through here, so decoding is
+written out by hand; the declarations below are the same schema for the dissector and the tests.
+Tagged fields in headers are read and dropped. Kafka's classes are
+``org.apache.kafka.common.requests.{RequestHeader,ResponseHeader}``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from protocol import registry
+from protocol.errors import DecodeError, EncodeError
+from protocol.schema import Message, field
+from protocol.types import INT16, INT32, PLAIN_NULLABLE_STRING, STRING_LENGTH_MAX
+from protocol.wire import Buffer, skip_tagged_fields
+
+
+class RequestHeaderSchema(Message, versions="1-2", flexible="2+"):
+    """Version 2 goes before requests in the compact encoding, version 1 before all others."""
+
+    request_api_key: int = field(INT16)
+    request_api_version: int = field(INT16)
+    correlation_id: int = field(INT32)
+    client_id: str | None = field(PLAIN_NULLABLE_STRING, default="")
+
+
+class ResponseHeaderSchema(Message, versions="0-1", flexible="1+"):
+    """Version 1 goes before responses in the compact encoding."""
+
+    correlation_id: int = field(INT32)
+
+
+class RequestHeader(NamedTuple):
+    """Who asks for what. `client_id` is None when the client sent null."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+_FIXED: Final = struct.Struct(">hhih")
+_CORRELATION: Final = struct.Struct(">i")
+
+
+def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
+    """The header and where the body begins.
+
+    `DecodeError` for bytes that are no header, `UnsupportedVersion` for an API that is not
+    declared: without its schema nobody knows where its header ends. A version that is not
+    declared is read with the newest known header, so that ApiVersions can be answered.
+    """
+    try:
+        key, version, correlation_id, length = _FIXED.unpack_from(buf, pos)
+    except struct.error:
+        raise DecodeError("request header is cut short", pos) from None
+    pos += 10
+    client_id = None
+    if length >= 0:
+        end = pos + length
+        if end > len(buf):
+            raise DecodeError(f"client id of {length} bytes overruns the frame", pos)
+        try:
+            client_id = str(buf[pos:end], "utf-8")
+        except UnicodeDecodeError:
+            raise DecodeError("client id is not UTF-8", pos) from None
+        pos = end
+    elif length < -1:
+        raise DecodeError(f"client id length {length} is negative", pos - 2)
+    if registry.schema(key).flexible(version):
+        pos = skip_tagged_fields(buf, pos)
+    return RequestHeader(key, version, correlation_id, client_id), pos
+
+
+def encode_request_header(header: RequestHeader) -> bytes:
+    """The header in the version that its API and version call for."""
+    data = b"" if header.client_id is None else header.client_id.encode("utf-8")
+    if len(data) > STRING_LENGTH_MAX:
+        raise EncodeError(f"client id has {len(data)} bytes, more than {STRING_LENGTH_MAX}")
+    length = -1 if header.client_id is None else len(data)
+    fixed = _FIXED.pack(header.api_key, header.api_version, header.correlation_id, length)
+    flexible = registry.schema(header.api_key).flexible(header.api_version)
+    return fixed + data + (b"\0" if flexible else b"")
+
+
+def decode_response_header(
+    buf: Buffer, api_key: int, api_version: int, pos: int = 0
+) -> tuple[int, int]:
+    """The correlation id and where the body begins."""
+    try:
+        (correlation_id,) = _CORRELATION.unpack_from(buf, pos)
+    except struct.error:
+        raise DecodeError("response header is cut short", pos) from None
+    pos += 4
+    if registry.schema(api_key).response_header_version(api_version):
+        pos = skip_tagged_fields(buf, pos)
+    return correlation_id, pos
+
+
+def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
+    """The header in the version that a response of this API and version has before it."""
+    tags = registry.schema(api_key).response_header_version(api_version)
+    return _CORRELATION.pack(correlation_id) + (b"\0" if tags else b"")

@@ -1,0 +1,21 @@
+"""AddOffsetsToTxn (API key 25): make a group's offsets part of a transaction.
+
+Versions 0 to 4, in the compact encoding from 3 on.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, field
+from protocol.types import INT16, INT32, INT64, STRING
+
+
+class AddOffsetsToTxnRequest(Message, api_key=25, versions="0-4", flexible="3+"):
+    transactional_id: str = field(STRING)
+    producer_id: int = field(INT64)
+    producer_epoch: int = field(INT16)
+    group_id: str = field(STRING)
+
+
+class AddOffsetsToTxnResponse(Message, api_key=25, versions="0-4", flexible="3+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)

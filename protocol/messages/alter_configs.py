@@ -1,0 +1,37 @@
+"""AlterConfigs (API key 33): replace all settings of topics or brokers.
+
+Versions 0 to 2, in the compact encoding from 2 on.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING
+
+
+class AlterableConfig(Struct):
+    name: str = field(STRING)
+    value: str | None = field(NULLABLE_STRING)
+
+
+class AlterConfigsResource(Struct):
+    resource_type: int = field(INT8)
+    resource_name: str = field(STRING)
+    configs: list[AlterableConfig] = field(array(AlterableConfig))
+
+
+class AlterConfigsRequest(Message, api_key=33, versions="0-2", flexible="2+"):
+    resources: list[AlterConfigsResource] = field(array(AlterConfigsResource))
+    validate_only: bool = field(BOOLEAN)
+
+
+class AlterConfigsResourceResponse(Struct):
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING)
+    resource_type: int = field(INT8)
+    resource_name: str = field(STRING)
+
+
+class AlterConfigsResponse(Message, api_key=33, versions="0-2", flexible="2+"):
+    throttle_time_ms: int = field(INT32)
+    responses: list[AlterConfigsResourceResponse] = field(array(AlterConfigsResourceResponse))

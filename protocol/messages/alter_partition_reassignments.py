@@ -1,0 +1,47 @@
+"""AlterPartitionReassignments (API key 45): move partitions between brokers.
+
+Versions 0 to 1, all in the compact encoding.
+
+What changed:
+  1  request adds allow_replication_factor_change; response adds allow_replication_factor_change
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BOOLEAN, INT16, INT32, NULLABLE_STRING, STRING
+
+
+class ReassignablePartition(Struct):
+    partition_index: int = field(INT32)
+    replicas: list[int] | None = field(array(INT32), nullable="0+", default=None)
+
+
+class ReassignableTopic(Struct):
+    name: str = field(STRING)
+    partitions: list[ReassignablePartition] = field(array(ReassignablePartition))
+
+
+class AlterPartitionReassignmentsRequest(Message, api_key=45, versions="0-1", flexible="0+"):
+    timeout_ms: int = field(INT32, default=60000)
+    allow_replication_factor_change: bool = field(BOOLEAN, versions="1+", default=True)
+    topics: list[ReassignableTopic] = field(array(ReassignableTopic))
+
+
+class ReassignablePartitionResponse(Struct):
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING)
+
+
+class ReassignableTopicResponse(Struct):
+    name: str = field(STRING)
+    partitions: list[ReassignablePartitionResponse] = field(array(ReassignablePartitionResponse))
+
+
+class AlterPartitionReassignmentsResponse(Message, api_key=45, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    allow_replication_factor_change: bool = field(BOOLEAN, versions="1+", default=True)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING)
+    responses: list[ReassignableTopicResponse] = field(array(ReassignableTopicResponse))

@@ -1,0 +1,40 @@
+"""AlterReplicaLogDirs (API key 34): move replicas between a broker's directories.
+
+Versions 1 to 2, in the compact encoding from 2 on.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, STRING
+
+
+class AlterReplicaLogDirTopic(Struct):
+    name: str = field(STRING)
+    partitions: list[int] = field(array(INT32))
+
+
+class AlterReplicaLogDir(Struct):
+    path: str = field(STRING)
+    topics: list[AlterReplicaLogDirTopic] = field(array(AlterReplicaLogDirTopic))
+
+
+class AlterReplicaLogDirsRequest(Message, api_key=34, versions="1-2", flexible="2+"):
+    dirs: list[AlterReplicaLogDir] = field(array(AlterReplicaLogDir))
+
+
+class AlterReplicaLogDirPartitionResult(Struct):
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    topic_name: str = field(STRING)
+    partitions: list[AlterReplicaLogDirPartitionResult] = field(
+        array(AlterReplicaLogDirPartitionResult)
+    )
+
+
+class AlterReplicaLogDirsResponse(Message, api_key=34, versions="1-2", flexible="2+"):
+    throttle_time_ms: int = field(INT32)
+    results: list[AlterReplicaLogDirTopicResult] = field(array(AlterReplicaLogDirTopicResult))

@@ -1,0 +1,31 @@
+"""BrokerHeartbeat (API key 63): a broker tells the controller that it lives.
+
+Versions 0 to 2, all in the compact encoding.
+
+What changed:
+  1  request adds offline_log_dirs
+  2  request adds cordoned_log_dirs
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, array, field
+from protocol.types import BOOLEAN, INT16, INT32, INT64, UUID, Uuid
+
+
+class BrokerHeartbeatRequest(Message, api_key=63, versions="0-2", flexible="0+"):
+    broker_id: int = field(INT32)
+    broker_epoch: int = field(INT64, default=-1)
+    current_metadata_offset: int = field(INT64)
+    want_fence: bool = field(BOOLEAN)
+    want_shut_down: bool = field(BOOLEAN)
+    offline_log_dirs: list[Uuid] = field(array(UUID), tagged="1+", tag=0)
+    cordoned_log_dirs: list[Uuid] = field(array(UUID), tagged="2+", tag=1)
+
+
+class BrokerHeartbeatResponse(Message, api_key=63, versions="0-2", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    is_caught_up: bool = field(BOOLEAN)
+    is_fenced: bool = field(BOOLEAN, default=True)
+    should_shut_down: bool = field(BOOLEAN)

@@ -1,0 +1,44 @@
+"""ConsumerGroupHeartbeat (API key 68): membership of a consumer group (KIP-848).
+
+Versions 0 to 1, all in the compact encoding.
+
+What changed:
+  1  request adds subscribed_topic_regex
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, NULLABLE_STRING, STRING, UUID, Uuid
+
+
+class TopicPartitions(Struct):
+    topic_id: Uuid = field(UUID)
+    partitions: list[int] = field(array(INT32))
+
+
+class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions="0-1", flexible="0+"):
+    group_id: str = field(STRING)
+    member_id: str = field(STRING)
+    member_epoch: int = field(INT32)
+    instance_id: str | None = field(NULLABLE_STRING, default=None)
+    rack_id: str | None = field(NULLABLE_STRING, default=None)
+    rebalance_timeout_ms: int = field(INT32, default=-1)
+    subscribed_topic_names: list[str] | None = field(array(STRING), nullable="0+", default=None)
+    subscribed_topic_regex: str | None = field(NULLABLE_STRING, versions="1+", default=None)
+    server_assignor: str | None = field(NULLABLE_STRING, default=None)
+    topic_partitions: list[TopicPartitions] | None = field(array(TopicPartitions), nullable="0+")
+
+
+class Assignment(Struct):
+    topic_partitions: list[TopicPartitions] = field(array(TopicPartitions))
+
+
+class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+    member_id: str | None = field(NULLABLE_STRING, default=None)
+    member_epoch: int = field(INT32)
+    heartbeat_interval_ms: int = field(INT32)
+    assignment: Assignment | None = field(Assignment, nullable="0+", default=None)

@@ -1,0 +1,36 @@
+"""DeleteShareGroupOffsets (API key 92): forget where a share group stands.
+
+Version 0, in the compact encoding.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, NULLABLE_STRING, STRING, UUID, Uuid
+
+
+class DeleteShareGroupOffsetsRequestTopic(Struct):
+    topic_name: str = field(STRING)
+
+
+class DeleteShareGroupOffsetsRequest(Message, api_key=92, versions="0", flexible="0+"):
+    group_id: str = field(STRING)
+    topics: list[DeleteShareGroupOffsetsRequestTopic] = field(
+        array(DeleteShareGroupOffsetsRequestTopic)
+    )
+
+
+class DeleteShareGroupOffsetsResponseTopic(Struct):
+    topic_name: str = field(STRING)
+    topic_id: Uuid = field(UUID)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+
+
+class DeleteShareGroupOffsetsResponse(Message, api_key=92, versions="0", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+    responses: list[DeleteShareGroupOffsetsResponseTopic] = field(
+        array(DeleteShareGroupOffsetsResponseTopic)
+    )

@@ -1,0 +1,38 @@
+"""DescribeCluster (API key 60): the brokers and the cluster's id.
+
+Versions 0 to 2, all in the compact encoding.
+
+What changed:
+  1  request adds endpoint_type; response adds endpoint_type
+  2  request adds include_fenced_brokers; response adds is_fenced
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING
+
+
+class DescribeClusterRequest(Message, api_key=60, versions="0-2", flexible="0+"):
+    include_cluster_authorized_operations: bool = field(BOOLEAN)
+    endpoint_type: int = field(INT8, versions="1+", default=1)
+    include_fenced_brokers: bool = field(BOOLEAN, versions="2+")
+
+
+class DescribeClusterBroker(Struct):
+    broker_id: int = field(INT32)
+    host: str = field(STRING)
+    port: int = field(INT32)
+    rack: str | None = field(NULLABLE_STRING, default=None)
+    is_fenced: bool = field(BOOLEAN, versions="2+")
+
+
+class DescribeClusterResponse(Message, api_key=60, versions="0-2", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+    endpoint_type: int = field(INT8, versions="1+", default=1)
+    cluster_id: str = field(STRING)
+    controller_id: int = field(INT32, default=-1)
+    brokers: list[DescribeClusterBroker] = field(array(DescribeClusterBroker))
+    cluster_authorized_operations: int = field(INT32, default=-0x80000000)

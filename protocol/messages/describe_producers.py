@@ -1,0 +1,44 @@
+"""DescribeProducers (API key 61): which producers write to partitions.
+
+Version 0, in the compact encoding.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING
+
+
+class TopicRequest(Struct):
+    name: str = field(STRING)
+    partition_indexes: list[int] = field(array(INT32))
+
+
+class DescribeProducersRequest(Message, api_key=61, versions="0", flexible="0+"):
+    topics: list[TopicRequest] = field(array(TopicRequest))
+
+
+class ProducerState(Struct):
+    producer_id: int = field(INT64)
+    producer_epoch: int = field(INT32)
+    last_sequence: int = field(INT32, default=-1)
+    last_timestamp: int = field(INT64, default=-1)
+    coordinator_epoch: int = field(INT32)
+    current_txn_start_offset: int = field(INT64, default=-1)
+
+
+class PartitionResponse(Struct):
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+    active_producers: list[ProducerState] = field(array(ProducerState))
+
+
+class TopicResponse(Struct):
+    name: str = field(STRING)
+    partitions: list[PartitionResponse] = field(array(PartitionResponse))
+
+
+class DescribeProducersResponse(Message, api_key=61, versions="0", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    topics: list[TopicResponse] = field(array(TopicResponse))

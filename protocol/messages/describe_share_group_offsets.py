@@ -1,0 +1,63 @@
+"""DescribeShareGroupOffsets (API key 90): where a share group stands.
+
+Versions 0 to 1, all in the compact encoding.
+
+What changed:
+  1  response adds lag
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
+
+
+class DescribeShareGroupOffsetsRequestTopic(Struct):
+    topic_name: str = field(STRING)
+    partitions: list[int] = field(array(INT32))
+
+
+class DescribeShareGroupOffsetsRequestGroup(Struct):
+    group_id: str = field(STRING)
+    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = field(
+        array(DescribeShareGroupOffsetsRequestTopic), nullable="0+"
+    )
+
+
+class DescribeShareGroupOffsetsRequest(Message, api_key=90, versions="0-1", flexible="0+"):
+    groups: list[DescribeShareGroupOffsetsRequestGroup] = field(
+        array(DescribeShareGroupOffsetsRequestGroup)
+    )
+
+
+class DescribeShareGroupOffsetsResponsePartition(Struct):
+    partition_index: int = field(INT32)
+    start_offset: int = field(INT64)
+    leader_epoch: int = field(INT32)
+    lag: int = field(INT64, versions="1+", default=-1)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+
+
+class DescribeShareGroupOffsetsResponseTopic(Struct):
+    topic_name: str = field(STRING)
+    topic_id: Uuid = field(UUID)
+    partitions: list[DescribeShareGroupOffsetsResponsePartition] = field(
+        array(DescribeShareGroupOffsetsResponsePartition)
+    )
+
+
+class DescribeShareGroupOffsetsResponseGroup(Struct):
+    group_id: str = field(STRING)
+    topics: list[DescribeShareGroupOffsetsResponseTopic] = field(
+        array(DescribeShareGroupOffsetsResponseTopic)
+    )
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+
+
+class DescribeShareGroupOffsetsResponse(Message, api_key=90, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    groups: list[DescribeShareGroupOffsetsResponseGroup] = field(
+        array(DescribeShareGroupOffsetsResponseGroup)
+    )

@@ -1,0 +1,26 @@
+"""EndTxn (API key 26): commit or abort a transaction.
+
+Versions 0 to 5, in the compact encoding from 3 on.
+
+What changed:
+  5  response adds producer_id, producer_epoch
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, field
+from protocol.types import BOOLEAN, INT16, INT32, INT64, STRING
+
+
+class EndTxnRequest(Message, api_key=26, versions="0-5", flexible="3+"):
+    transactional_id: str = field(STRING)
+    producer_id: int = field(INT64)
+    producer_epoch: int = field(INT16)
+    committed: bool = field(BOOLEAN)
+
+
+class EndTxnResponse(Message, api_key=26, versions="0-5", flexible="3+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    producer_id: int = field(INT64, versions="5+", default=-1)
+    producer_epoch: int = field(INT16, versions="5+", default=-1)

@@ -1,0 +1,32 @@
+"""InitProducerId (API key 22): get or renew a producer's id and epoch.
+
+Versions 0 to 6, in the compact encoding from 2 on.
+
+What changed:
+  3  request adds producer_id, producer_epoch
+  6  request adds enable2_pc, keep_prepared_txn; response adds ongoing_txn_producer_id,
+     ongoing_txn_producer_epoch
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, field
+from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING
+
+
+class InitProducerIdRequest(Message, api_key=22, versions="0-6", flexible="2+"):
+    transactional_id: str | None = field(NULLABLE_STRING)
+    transaction_timeout_ms: int = field(INT32)
+    producer_id: int = field(INT64, versions="3+", default=-1)
+    producer_epoch: int = field(INT16, versions="3+", default=-1)
+    enable2_pc: bool = field(BOOLEAN, versions="6+")
+    keep_prepared_txn: bool = field(BOOLEAN, versions="6+")
+
+
+class InitProducerIdResponse(Message, api_key=22, versions="0-6", flexible="2+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    producer_id: int = field(INT64, default=-1)
+    producer_epoch: int = field(INT16)
+    ongoing_txn_producer_id: int = field(INT64, versions="6+", default=-1)
+    ongoing_txn_producer_epoch: int = field(INT16, versions="6+", default=-1)

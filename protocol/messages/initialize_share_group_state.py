@@ -1,0 +1,40 @@
+"""InitializeShareGroupState (API key 83): begin a share partition's state.
+
+Version 0, in the compact encoding.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
+
+
+class PartitionData(Struct):
+    partition: int = field(INT32)
+    state_epoch: int = field(INT32)
+    start_offset: int = field(INT64)
+
+
+class InitializeStateData(Struct):
+    topic_id: Uuid = field(UUID)
+    partitions: list[PartitionData] = field(array(PartitionData))
+
+
+class InitializeShareGroupStateRequest(Message, api_key=83, versions="0", flexible="0+"):
+    group_id: str = field(STRING)
+    topics: list[InitializeStateData] = field(array(InitializeStateData))
+
+
+class PartitionResult(Struct):
+    partition: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+
+
+class InitializeStateResult(Struct):
+    topic_id: Uuid = field(UUID)
+    partitions: list[PartitionResult] = field(array(PartitionResult))
+
+
+class InitializeShareGroupStateResponse(Message, api_key=83, versions="0", flexible="0+"):
+    results: list[InitializeStateResult] = field(array(InitializeStateResult))

@@ -1,0 +1,27 @@
+"""ListConfigResources (API key 74): the resources that have settings.
+
+Versions 0 to 1, all in the compact encoding.
+
+What changed:
+  1  request adds resource_types; response adds resource_type
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT8, INT16, INT32, STRING
+
+
+class ListConfigResourcesRequest(Message, api_key=74, versions="0-1", flexible="0+"):
+    resource_types: list[int] = field(array(INT8), versions="1+")
+
+
+class ConfigResource(Struct):
+    resource_name: str = field(STRING)
+    resource_type: int = field(INT8, versions="1+", default=16)
+
+
+class ListConfigResourcesResponse(Message, api_key=74, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    config_resources: list[ConfigResource] = field(array(ConfigResource))

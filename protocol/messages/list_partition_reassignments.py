@@ -1,0 +1,40 @@
+"""ListPartitionReassignments (API key 46): which partitions are moving.
+
+Version 0, in the compact encoding.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, NULLABLE_STRING, STRING
+
+
+class ListPartitionReassignmentsTopics(Struct):
+    name: str = field(STRING)
+    partition_indexes: list[int] = field(array(INT32))
+
+
+class ListPartitionReassignmentsRequest(Message, api_key=46, versions="0", flexible="0+"):
+    timeout_ms: int = field(INT32, default=60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = field(
+        array(ListPartitionReassignmentsTopics), nullable="0+", default=None
+    )
+
+
+class OngoingPartitionReassignment(Struct):
+    partition_index: int = field(INT32)
+    replicas: list[int] = field(array(INT32))
+    adding_replicas: list[int] = field(array(INT32))
+    removing_replicas: list[int] = field(array(INT32))
+
+
+class OngoingTopicReassignment(Struct):
+    name: str = field(STRING)
+    partitions: list[OngoingPartitionReassignment] = field(array(OngoingPartitionReassignment))
+
+
+class ListPartitionReassignmentsResponse(Message, api_key=46, versions="0", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING)
+    topics: list[OngoingTopicReassignment] = field(array(OngoingTopicReassignment))

@@ -1,0 +1,49 @@
+"""ReadShareGroupState (API key 84): read a share partition's state.
+
+Version 0, in the compact encoding.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT8, INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
+
+
+class PartitionData(Struct):
+    partition: int = field(INT32)
+    leader_epoch: int = field(INT32)
+
+
+class ReadStateData(Struct):
+    topic_id: Uuid = field(UUID)
+    partitions: list[PartitionData] = field(array(PartitionData))
+
+
+class ReadShareGroupStateRequest(Message, api_key=84, versions="0", flexible="0+"):
+    group_id: str = field(STRING)
+    topics: list[ReadStateData] = field(array(ReadStateData))
+
+
+class StateBatch(Struct):
+    first_offset: int = field(INT64)
+    last_offset: int = field(INT64)
+    delivery_state: int = field(INT8)
+    delivery_count: int = field(INT16)
+
+
+class PartitionResult(Struct):
+    partition: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+    state_epoch: int = field(INT32)
+    start_offset: int = field(INT64)
+    state_batches: list[StateBatch] = field(array(StateBatch))
+
+
+class ReadStateResult(Struct):
+    topic_id: Uuid = field(UUID)
+    partitions: list[PartitionResult] = field(array(PartitionResult))
+
+
+class ReadShareGroupStateResponse(Message, api_key=84, versions="0", flexible="0+"):
+    results: list[ReadStateResult] = field(array(ReadStateResult))

@@ -1,0 +1,46 @@
+"""ReadShareGroupStateSummary (API key 87): read a share partition's offsets.
+
+Versions 0 to 1, all in the compact encoding.
+
+What changed:
+  1  response adds delivery_complete_count
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
+
+
+class PartitionData(Struct):
+    partition: int = field(INT32)
+    leader_epoch: int = field(INT32)
+
+
+class ReadStateSummaryData(Struct):
+    topic_id: Uuid = field(UUID)
+    partitions: list[PartitionData] = field(array(PartitionData))
+
+
+class ReadShareGroupStateSummaryRequest(Message, api_key=87, versions="0-1", flexible="0+"):
+    group_id: str = field(STRING)
+    topics: list[ReadStateSummaryData] = field(array(ReadStateSummaryData))
+
+
+class PartitionResult(Struct):
+    partition: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+    state_epoch: int = field(INT32)
+    leader_epoch: int = field(INT32)
+    start_offset: int = field(INT64)
+    delivery_complete_count: int = field(INT32, versions="1+", default=-1)
+
+
+class ReadStateSummaryResult(Struct):
+    topic_id: Uuid = field(UUID)
+    partitions: list[PartitionResult] = field(array(PartitionResult))
+
+
+class ReadShareGroupStateSummaryResponse(Message, api_key=87, versions="0-1", flexible="0+"):
+    results: list[ReadStateSummaryResult] = field(array(ReadStateSummaryResult))

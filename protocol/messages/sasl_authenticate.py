@@ -1,0 +1,23 @@
+"""SaslAuthenticate (API key 36): one step of a SASL exchange.
+
+Versions 0 to 2, in the compact encoding from 2 on.
+
+What changed:
+  1  response adds session_lifetime_ms
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, field
+from protocol.types import BYTES, INT16, INT64, NULLABLE_STRING
+
+
+class SaslAuthenticateRequest(Message, api_key=36, versions="0-2", flexible="2+"):
+    auth_bytes: bytes = field(BYTES)
+
+
+class SaslAuthenticateResponse(Message, api_key=36, versions="0-2", flexible="2+"):
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING)
+    auth_bytes: bytes = field(BYTES)
+    session_lifetime_ms: int = field(INT64, versions="1+")

@@ -1,0 +1,113 @@
+"""StreamsGroupHeartbeat (API key 88): membership of a streams group (KIP-1071).
+
+Version 0, in the compact encoding.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BOOLEAN, INT8, INT16, INT32, INT64, NULLABLE_STRING, STRING, UINT16
+
+
+class KeyValue(Struct):
+    key: str = field(STRING)
+    value: str = field(STRING)
+
+
+class TopicInfo(Struct):
+    name: str = field(STRING)
+    partitions: int = field(INT32)
+    replication_factor: int = field(INT16)
+    topic_configs: list[KeyValue] = field(array(KeyValue))
+
+
+class CopartitionGroup(Struct):
+    source_topics: list[int] = field(array(INT16))
+    source_topic_regex: list[int] = field(array(INT16))
+    repartition_source_topics: list[int] = field(array(INT16))
+
+
+class Subtopology(Struct):
+    subtopology_id: str = field(STRING)
+    source_topics: list[str] = field(array(STRING))
+    source_topic_regex: list[str] = field(array(STRING))
+    state_changelog_topics: list[TopicInfo] = field(array(TopicInfo))
+    repartition_sink_topics: list[str] = field(array(STRING))
+    repartition_source_topics: list[TopicInfo] = field(array(TopicInfo))
+    copartition_groups: list[CopartitionGroup] = field(array(CopartitionGroup))
+
+
+class Topology(Struct):
+    epoch: int = field(INT32)
+    subtopologies: list[Subtopology] = field(array(Subtopology))
+
+
+class TaskIds(Struct):
+    subtopology_id: str = field(STRING)
+    partitions: list[int] = field(array(INT32))
+
+
+class Endpoint(Struct):
+    host: str = field(STRING)
+    port: int = field(UINT16)
+
+
+class TaskOffset(Struct):
+    subtopology_id: str = field(STRING)
+    partition: int = field(INT32)
+    offset: int = field(INT64)
+
+
+class StreamsGroupHeartbeatRequest(Message, api_key=88, versions="0", flexible="0+"):
+    group_id: str = field(STRING)
+    member_id: str = field(STRING)
+    member_epoch: int = field(INT32)
+    endpoint_information_epoch: int = field(INT32)
+    instance_id: str | None = field(NULLABLE_STRING, default=None)
+    rack_id: str | None = field(NULLABLE_STRING, default=None)
+    rebalance_timeout_ms: int = field(INT32, default=-1)
+    topology: Topology | None = field(Topology, nullable="0+", default=None)
+    active_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    standby_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    warmup_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    process_id: str | None = field(NULLABLE_STRING, default=None)
+    user_endpoint: Endpoint | None = field(Endpoint, nullable="0+", default=None)
+    client_tags: list[KeyValue] | None = field(array(KeyValue), nullable="0+")
+    task_offsets: list[TaskOffset] | None = field(array(TaskOffset), nullable="0+")
+    task_end_offsets: list[TaskOffset] | None = field(array(TaskOffset), nullable="0+")
+    shutdown_application: bool = field(BOOLEAN)
+
+
+class Status(Struct):
+    status_code: int = field(INT8)
+    status_detail: str = field(STRING)
+
+
+class TopicPartition(Struct):
+    topic: str = field(STRING)
+    partitions: list[int] = field(array(INT32))
+
+
+class EndpointToPartitions(Struct):
+    user_endpoint: Endpoint = field(Endpoint)
+    active_partitions: list[TopicPartition] = field(array(TopicPartition))
+    standby_partitions: list[TopicPartition] = field(array(TopicPartition))
+
+
+class StreamsGroupHeartbeatResponse(Message, api_key=88, versions="0", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, default=None)
+    member_id: str = field(STRING)
+    member_epoch: int = field(INT32)
+    heartbeat_interval_ms: int = field(INT32)
+    acceptable_recovery_lag: int = field(INT32)
+    task_offset_interval_ms: int = field(INT32)
+    status: list[Status] | None = field(array(Status), nullable="0+")
+    active_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    standby_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    warmup_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    endpoint_information_epoch: int = field(INT32)
+    partitions_by_user_endpoint: list[EndpointToPartitions] | None = field(
+        array(EndpointToPartitions), nullable="0+"
+    )

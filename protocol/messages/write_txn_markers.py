@@ -1,0 +1,51 @@
+"""WriteTxnMarkers (API key 27): write a transaction's outcome into its partitions.
+
+Versions 1 to 2, all in the compact encoding.
+
+What changed:
+  2  request adds transaction_version
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BOOLEAN, INT8, INT16, INT32, INT64, STRING
+
+
+class WritableTxnMarkerTopic(Struct):
+    name: str = field(STRING)
+    partition_indexes: list[int] = field(array(INT32))
+
+
+class WritableTxnMarker(Struct):
+    producer_id: int = field(INT64)
+    producer_epoch: int = field(INT16)
+    transaction_result: bool = field(BOOLEAN)
+    topics: list[WritableTxnMarkerTopic] = field(array(WritableTxnMarkerTopic))
+    coordinator_epoch: int = field(INT32)
+    transaction_version: int = field(INT8, versions="2+")
+
+
+class WriteTxnMarkersRequest(Message, api_key=27, versions="1-2", flexible="0+"):
+    markers: list[WritableTxnMarker] = field(array(WritableTxnMarker))
+
+
+class WritableTxnMarkerPartitionResult(Struct):
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+
+
+class WritableTxnMarkerTopicResult(Struct):
+    name: str = field(STRING)
+    partitions: list[WritableTxnMarkerPartitionResult] = field(
+        array(WritableTxnMarkerPartitionResult)
+    )
+
+
+class WritableTxnMarkerResult(Struct):
+    producer_id: int = field(INT64)
+    topics: list[WritableTxnMarkerTopicResult] = field(array(WritableTxnMarkerTopicResult))
+
+
+class WriteTxnMarkersResponse(Message, api_key=27, versions="1-2", flexible="0+"):
+    markers: list[WritableTxnMarkerResult] = field(array(WritableTxnMarkerResult))
