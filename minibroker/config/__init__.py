@@ -1,12 +1,13 @@
 """Every setting of the broker and of topics, and the values in force.
 
 ``Settings.from_sources(files, pairs, profile)`` reads and checks; ``settings[NUM_IO_THREADS]``
-reads a value.  Settings of topics are in `minibroker.config.topics`, as some share their names
-with the broker's.  Kafka's ``KafkaConfig`` is the same thing.
+reads a value.  Settings of topics stand in ``topics``, as some share their names with the
+broker's.  Kafka's ``KafkaConfig`` is the same thing.
 """
 
 from __future__ import annotations
 
+from minibroker.config import topics as topics
 from minibroker.config.definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints

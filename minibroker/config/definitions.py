@@ -148,7 +148,7 @@ QUEUED_MAX_REQUEST_BYTES = setting(
     "queued.max.request.bytes",
     LONG,
     default=-1,
-    valid=any_valid(equals(-1.0), at_least(1)),
+    valid=any_valid(equals(-1), at_least(1)),
     doc="The shared memory that requests in flight lie in, in bytes; when it is full, sockets are "
     "not read. It is divided equally among the network processors. -1 takes "
     "`socket.request.max.bytes` for each network processor.",
@@ -171,14 +171,14 @@ SOCKET_SEND_BUFFER_BYTES = setting(
     "socket.send.buffer.bytes",
     INT,
     default=100 * 1024,
-    valid=any_valid(equals(-1.0), at_least(1)),
+    valid=any_valid(equals(-1), at_least(1)),
     doc="SO_SNDBUF of client connections, in bytes; -1 leaves it to the system.",
 )
 SOCKET_RECEIVE_BUFFER_BYTES = setting(
     "socket.receive.buffer.bytes",
     INT,
     default=100 * 1024,
-    valid=any_valid(equals(-1.0), at_least(1)),
+    valid=any_valid(equals(-1), at_least(1)),
     doc="SO_RCVBUF of client connections, in bytes; -1 leaves it to the system.",
 )
 CONNECTIONS_MAX_IDLE_MS = setting(

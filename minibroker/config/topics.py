@@ -222,7 +222,7 @@ COMPRESSION_GZIP_LEVEL = _topic(
     INT,
     "The level of gzip when the broker compresses.",
     default=-1,
-    valid=any_valid(equals(-1.0), between(1, 9)),
+    valid=any_valid(equals(-1), between(1, 9)),
     no_effect=_CODEC_LEVEL,
 )
 COMPRESSION_LZ4_LEVEL = _topic(

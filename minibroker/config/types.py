@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -80,13 +80,13 @@ def some_of(*allowed: str) -> Valid[tuple[str, ...]]:
     return Valid(text, lambda value: bool(value) and all(item in allowed for item in value))
 
 
-def any_valid(*options: Valid[T]) -> Valid[T]:
+def any_valid(*options: Valid[Any]) -> Valid[Any]:
     """At least one of several conditions holds."""
     text = " or ".join(option.text for option in options)
     return Valid(text, lambda value: any(option.check(value) for option in options))
 
 
-def equals(wanted: T) -> Valid[T]:
+def equals(wanted: object) -> Valid[Any]:
     """One value exactly."""
     return Valid(str(wanted), lambda value: value == wanted)
 

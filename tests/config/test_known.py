@@ -1,0 +1,32 @@
+"""Names of Kafka that are not served: told apart from those that are, and from misspelt ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.config import BROKER_SETTINGS
+from minibroker.config.known import KNOWN_UNSERVED, is_known_unserved
+
+
+def test_no_served_setting_is_listed_as_unserved() -> None:
+    assert not KNOWN_UNSERVED & set(BROKER_SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssl.keystore.location",
+        "zookeeper.connect",
+        "remote.log.storage.system.enable",
+        "listener.name.internal.ssl.keystore.location",
+        "listener.name.internal.plain.sasl.jaas.config",
+        "listener.name.internal.num.network.threads",
+    ],
+)
+def test_names_of_kafka_are_known(name: str) -> None:
+    assert is_known_unserved(name)
+
+
+@pytest.mark.parametrize("name", ["ssl.keystor.location", "listener.name.a", "num.io.threads", ""])
+def test_other_names_are_not(name: str) -> None:
+    assert not is_known_unserved(name)

@@ -1,0 +1,217 @@
+"""Settings in force: sources, precedence, words of refusal, and files written for Kafka."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from minibroker import config
+from minibroker.config import ConfigError, Settings, read_properties
+
+SHIPPED_WITH_KAFKA_3 = """\
+# what config/server.properties of Kafka 3 sets
+broker.id=0
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kafka-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.retention.check.interval.ms=300000
+zookeeper.connect=localhost:2181
+zookeeper.connection.timeout.ms=18000
+group.initial.rebalance.delay.ms=0
+"""
+
+SHIPPED_WITH_KAFKA_4 = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,\\
+    SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+num.network.threads=3
+log.dirs=/tmp/kraft-combined-logs
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+log.segment.bytes=1073741824
+"""
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Path:
+    return tmp_path / "server.properties"
+
+
+def refusal(*pairs: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_sources(pairs=pairs)
+    return str(caught.value)
+
+
+def test_a_file_shipped_with_kafka_3_starts_with_one_line_of_warning(properties: Path) -> None:
+    properties.write_text(SHIPPED_WITH_KAFKA_3)
+    settings = Settings.from_sources(files=[properties])
+    assert settings[config.NODE_ID] == 0
+    assert settings[config.NUM_IO_THREADS] == 8
+    assert settings.data_dir == "/tmp/kafka-logs"
+    [warning] = settings.warnings
+    assert warning == (
+        "settings of Kafka that this broker does not serve have no effect: "
+        "num.recovery.threads.per.data.dir, transaction.state.log.min.isr, "
+        "transaction.state.log.replication.factor, zookeeper.connect, "
+        "zookeeper.connection.timeout.ms"
+    )
+
+
+def test_a_file_shipped_with_kafka_4_opens_the_listener_for_clients_only(properties: Path) -> None:
+    properties.write_text(SHIPPED_WITH_KAFKA_4)
+    settings = Settings.from_sources(files=[properties])
+    assert [str(listener) for listener in settings.client_listeners] == ["PLAINTEXT://:9092"]
+    assert "process.roles" in settings.warnings[0]
+
+
+def test_nothing_to_say_means_no_warning() -> None:
+    settings = Settings.from_sources()
+    assert settings.warnings == ()
+    assert settings.data_dir is None
+
+
+def test_options_win_over_files_and_later_over_earlier(properties: Path) -> None:
+    properties.write_text("num.partitions=2\nnum.io.threads = 5\n")
+    settings = Settings.from_sources(
+        files=[properties], pairs=["num.partitions=3", "num.partitions=4"]
+    )
+    assert settings[config.NUM_PARTITIONS] == 4
+    assert settings.where(config.NUM_PARTITIONS) == "--set"
+    assert settings.where(config.NUM_IO_THREADS) == f"{properties}:2"
+    assert settings.where(config.LISTENERS) == "default"
+    assert not settings.is_given(config.LISTENERS)
+
+
+def test_the_profile_of_kafka_brings_its_defaults() -> None:
+    laptop, kafka = Settings.from_sources(), Settings.from_sources(profile="kafka")
+    read = (config.NUM_NETWORK_THREADS, config.NUM_IO_THREADS)
+    assert [laptop[key] for key in read] == [2, 2]
+    assert [kafka[key] for key in read] == [3, 8]
+    assert kafka[config.GROUP_INITIAL_REBALANCE_DELAY_MS] == 3000
+    assert kafka[config.NUM_PARTITIONS] == 1
+    assert Settings.from_sources(pairs=["num.io.threads=1"], profile="kafka") != kafka
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--profile big: must be one of laptop, kafka"):
+        Settings.from_sources(profile="big")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    assert refusal("num.io.thread=3") == (
+        "num.io.thread (--set): there is no such setting; did you mean num.io.threads?"
+    )
+    assert refusal("colour=red").endswith("there is no such setting")
+
+
+def test_a_bad_value_says_which_where_and_what_is_valid(properties: Path) -> None:
+    properties.write_text("# a comment\n\nnum.io.threads=\\\n  none\n")
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_sources(files=[properties])
+    assert str(caught.value) == (
+        f"num.io.threads=none ({properties}:3): must be a whole number (32 bits)"
+    )
+    assert refusal("num.io.threads=0") == "num.io.threads=0 (--set): must be between 1 and 64"
+
+
+def test_every_problem_is_named_at_once() -> None:
+    assert len(refusal("num.io.threads=0", "foo.bar.baz=1", "listeners=x").splitlines()) == 3
+
+
+def test_a_pair_without_equals_sign_is_refused() -> None:
+    assert refusal("num.partitions") == (
+        "--set num.partitions: must be name=value, e.g. num.partitions=3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["broker.id=1", "node.id=2"], "broker.id=1 (--set): must agree with node.id=2"),
+        (["log.dirs=/a,/b"], "log.dirs=/a,/b (--set): must be one directory"),
+        (["listeners=SSL://h:1"], "listeners=SSL://h:1 (--set): has SSL://h:1 with security"),
+        (["advertised.listeners=X://h:1"], "advertised.listeners=X://h:1 (--set): names X"),
+        (
+            ["group.min.session.timeout.ms=9000000"],
+            "must not exceed group.max.session.timeout.ms=1800000",
+        ),
+        (
+            ["queued.max.request.bytes=1000", "socket.request.max.bytes=501"],
+            "each of num.network.threads=2, which is 1002",
+        ),
+        (["queued.max.request.bytes=0"], "must be -1 or at least 1"),
+    ],
+)
+def test_settings_must_fit_each_other(pairs: list[str], message: str) -> None:
+    assert message in refusal(*pairs)
+
+
+def test_request_memory_follows_the_largest_request_unless_given() -> None:
+    derived = Settings.from_sources(pairs=["socket.request.max.bytes=1000"])
+    assert derived.request_memory_bytes == 2000
+    given = Settings.from_sources(
+        pairs=["socket.request.max.bytes=1000", "queued.max.request.bytes=5000"]
+    )
+    assert given.request_memory_bytes == 5000
+
+
+def test_older_names_stand_in_for_the_newer() -> None:
+    settings = Settings.from_sources(pairs=["broker.id=7", "log.dir=/data"])
+    assert settings[config.NODE_ID] == 7
+    assert settings.data_dir == "/data"
+    assert Settings.from_sources(pairs=["broker.id=-1"])[config.NODE_ID] == 1
+    assert Settings.from_sources(pairs=["log.dir=/a", "log.dirs=/b"]).data_dir == "/b"
+
+
+def test_settings_of_one_listener_are_known_but_not_served() -> None:
+    settings = Settings.from_sources(
+        pairs=[
+            "listener.name.internal.ssl.keystore.location=/k",
+            "listener.name.internal.scram-sha-256.sasl.jaas.config=x",
+            "listener.name.internal.max.connections=5",
+        ]
+    )
+    assert len(settings.ignored) == 3
+    assert "no such setting" in refusal("listener.name.internal.colour=red")
+
+
+def test_settings_travel_between_processes() -> None:
+    settings = Settings.from_sources(pairs=["num.partitions=3", "zookeeper.connect=x"])
+    copy = pickle.loads(pickle.dumps(settings))
+    assert copy == settings
+    assert hash(copy) == hash(settings)
+    assert copy.warnings == settings.warnings
+    assert repr(copy) == "<Settings laptop: num.partitions=3>"
+    error = pickle.loads(pickle.dumps(ConfigError(["a", "b"])))
+    assert error.problems == ("a", "b")
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing.properties: cannot be read: No such file"):
+        read_properties(tmp_path / "missing.properties")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not text in UTF-8"):
+        read_properties(binary)
+    broken = tmp_path / "broken"
+    broken.write_text("a=1\nb=\\u12\n")
+    with pytest.raises(ConfigError, match="broken:2: "):
+        read_properties(broken)

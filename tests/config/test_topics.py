@@ -1,0 +1,69 @@
+"""Settings of topics: overrides, the broker's stand-ins with their units, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.config import TOPIC_SETTINGS, Settings, topics
+from minibroker.config.topics import TopicConfig, parse_topic_value, topic_config
+from minibroker.config.types import LONG_MAX, BadValueError
+
+
+def in_force(*pairs: str, **overrides: str) -> TopicConfig:
+    named = {name.replace("_", "."): value for name, value in overrides.items()}
+    return topic_config(Settings.from_sources(pairs=pairs), named)
+
+
+def test_without_a_word_a_topic_has_kafkas_defaults() -> None:
+    config = in_force()
+    assert config[topics.RETENTION_MS] == 7 * 24 * 3_600_000
+    assert config[topics.RETENTION_BYTES] == -1
+    assert config[topics.SEGMENT_BYTES] == 1 << 30
+    assert config[topics.SEGMENT_MS] == 7 * 24 * 3_600_000
+    assert config[topics.MAX_MESSAGE_BYTES] == 1_048_588
+    assert config[topics.CLEANUP_POLICY] == ("delete",)
+    assert config[topics.FLUSH_MS] == LONG_MAX
+
+
+def test_a_topics_own_value_wins() -> None:
+    config = in_force("log.retention.ms=9", retention_ms="5")
+    assert config[topics.RETENTION_MS] == 5
+
+
+def test_the_finest_unit_that_is_given_wins() -> None:
+    assert in_force("log.retention.hours=2")[topics.RETENTION_MS] == 7_200_000
+    assert in_force("log.retention.hours=2", "log.retention.minutes=3")[topics.RETENTION_MS] == (
+        180_000
+    )
+    assert in_force("log.retention.minutes=3", "log.retention.ms=4")[topics.RETENTION_MS] == 4
+    assert in_force("log.roll.hours=1")[topics.SEGMENT_MS] == 3_600_000
+
+
+def test_for_ever_is_for_ever_in_every_unit() -> None:
+    assert in_force("log.retention.hours=-1")[topics.RETENTION_MS] == -1
+
+
+def test_an_unset_flush_interval_follows_the_schedulers() -> None:
+    assert in_force("log.flush.scheduler.interval.ms=50")[topics.FLUSH_MS] == 50
+    config = in_force("log.flush.scheduler.interval.ms=50", "log.flush.interval.ms=20")
+    assert config[topics.FLUSH_MS] == 20
+
+
+def test_every_topic_setting_has_a_value() -> None:
+    config = in_force()
+    for declared in TOPIC_SETTINGS.values():
+        assert declared.parse(declared.render(config[declared])) == config[declared]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("retention.m", "5", r"Unknown topic config name: retention.m; did you mean retention.ms"),
+        ("retention.ms", None, "Null value not supported for topic config: retention.ms"),
+        ("retention.ms", "-2", "Invalid value -2 for configuration retention.ms: must be at least"),
+        ("cleanup.policy", "shred", "must be a list of compact, delete"),
+    ],
+)
+def test_bad_values_are_refused_in_kafkas_words(name: str, text: str | None, message: str) -> None:
+    with pytest.raises(BadValueError, match=message):
+        parse_topic_value(name, text)
