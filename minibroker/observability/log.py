@@ -1,0 +1,233 @@
+"""Log lines: one event, one line, on standard error.
+
+Owns the format of a line and how often the same event is told. Must never know why something is
+logged, nor block on anything but the write itself. The invariant: a line is one line of bounded
+length whatever a client put into its fields, and a client that repeats itself costs a bounded
+number of lines. Stands where Kafka has log4j; ``ConnectionCloses`` answers to the lines that
+Kafka's ``Selector`` and ``SocketServer`` write when they drop a connection.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, TextIO
+
+from minibroker.observability.definitions import CloseReason
+from minibroker.observability.metrics import ProcessMetrics
+
+ROOT: Final = "minibroker"
+
+BURST: Final = 5
+"""Lines of one event within ``WINDOW_S`` that are written; the rest are counted."""
+
+WINDOW_S: Final = 10.0
+
+EVENTS_MAX: Final = 256
+"""Events told apart at a time; past it the one not seen for longest is forgotten."""
+
+VALUE_MAX: Final = 200
+"""Characters of one field's value."""
+
+LINE_MAX: Final = 2000
+"""Characters of a line: below what a pipe takes in one piece, so that lines never mix."""
+
+WALL_MS_MAX: Final = 253_402_300_799_999
+"""The last moment of the year 9999; a clock turned further is shown as this."""
+
+_ORDINARY: Final = frozenset(
+    {
+        CloseReason.CLIENT_CLOSED,
+        CloseReason.CLIENT_RESET,
+        CloseReason.IDLE,
+        CloseReason.STOPPING,
+        CloseReason.RESET,
+    }
+)
+
+
+class Log:
+    """Where a part of the broker writes what happened: ``log.warning("what", key=value)``.
+
+    The message says which event it is and is a constant; what differs goes into the fields.
+    """
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the part of the broker, e.g. ``network``."""
+        self._logger = logging.getLogger(f"{ROOT}.{name}")
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        """Something ordinary that only matters when one looks for it."""
+        self._write(logging.DEBUG, message, fields)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        """Something that happens seldom and that people want to know."""
+        self._write(logging.INFO, message, fields)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Something wrong that the broker can live with, such as a client's bad input."""
+        self._write(logging.WARNING, message, fields)
+
+    def error(self, message: str, /, **fields: object) -> None:
+        """Something wrong in the broker itself."""
+        self._write(logging.ERROR, message, fields)
+
+    def failure(self, message: str, error: BaseException, /, **fields: object) -> None:
+        """An exception nobody expected, with the line that raised it instead of a traceback."""
+        self._write(
+            logging.ERROR,
+            message,
+            {**fields, "error": f"{type(error).__name__}: {error}", "at": _raised_at(error)},
+        )
+
+    def _write(self, level: int, message: str, fields: Mapping[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", message, extra={"fields": fields})
+
+
+class ConnectionCloses:
+    """Counts and tells the end of each connection of a process."""
+
+    def __init__(self, metrics: ProcessMetrics, log: Log) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def closed(self, listener: str, reason: CloseReason, /, **fields: object) -> None:
+        """An open connection ended; ``fields`` say whose and what was wrong."""
+        self._metrics.connection_closed(listener, reason)
+        self._tell("connection closed", listener, reason, fields)
+
+    def refused(self, listener: str, reason: CloseReason, /, **fields: object) -> None:
+        """A connection ended before any processor had opened it."""
+        self._metrics.connection_refused(listener, reason)
+        self._tell("connection refused", listener, reason, fields)
+
+    def _tell(
+        self, message: str, listener: str, reason: CloseReason, fields: Mapping[str, object]
+    ) -> None:
+        # Named by reason, so that a flood of one kind doesn't hide another.
+        tell = self._log.debug if reason in _ORDINARY else self._log.warning
+        tell(f"{message}: {reason.value}", listener=listener, **fields)
+
+
+class Admission(NamedTuple):
+    """A line may be written: after how many left out, and whether it is the burst's last."""
+
+    left_out: int
+    last: bool
+
+
+class RepeatLimiter:
+    """Decides which repetitions of an event are told. Pure: ``now`` is in seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def admit(self, event: str, now: float) -> Admission | None:
+        """None where the line is to be left out."""
+        began, count = self._seen.pop(event, (now, 0))
+        left_out = 0
+        if now - began >= WINDOW_S:
+            left_out = max(0, count - BURST)
+            began, count = now, 0
+        while len(self._seen) >= EVENTS_MAX:
+            del self._seen[next(iter(self._seen))]
+        self._seen[event] = (began, count + 1)
+        if count >= BURST:
+            return None
+        return Admission(left_out, count == BURST - 1)
+
+
+class _Handler(logging.Handler):
+    def __init__(
+        self, process: str, wall_ms: Callable[[], int], stream: TextIO, real: Callable[[], float]
+    ) -> None:
+        super().__init__()
+        self._process = process
+        self._wall_ms = wall_ms
+        self._stream = stream
+        self._real = real
+        self._limiter = RepeatLimiter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        # Repetitions are counted in real time: a frozen clock must not silence the log.
+        admission = self._limiter.admit(f"{record.name} {record.levelno} {message}", self._real())
+        if admission is None:
+            return
+        fields: dict[str, object] = dict(getattr(record, "fields", {}))
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["error"] = repr(record.exc_info[1])
+            fields["at"] = _raised_at(record.exc_info[1])
+        if admission.left_out:
+            fields["left_out"] = admission.left_out
+        if admission.last:
+            fields["repeats"] = f"left out for {WINDOW_S:g} s"
+        line = format_line(self._wall_ms(), self._process, record.levelname, message, fields)
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass  # nobody reads the log any more; serving goes on
+
+
+def configure(
+    process: str,
+    wall_ms: Callable[[], int],
+    *,
+    stream: TextIO | None = None,
+    level: int = logging.INFO,
+    real: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Send this process's log lines to ``stream`` (standard error). A second call replaces it.
+
+    ``process`` is e.g. ``processor-0``; ``wall_ms`` gives the broker's wall clock; ``real`` counts
+    real seconds.
+    """
+    logger = logging.getLogger(ROOT)
+    logger.handlers[:] = [_Handler(process, wall_ms, stream or sys.stderr, real)]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def format_line(
+    wall_ms: int, process: str, level: str, message: str, fields: Mapping[str, object]
+) -> str:
+    """One line, newline included: time (UTC), process, level, message, ``key=value`` …"""
+    seconds, milliseconds = divmod(min(wall_ms, WALL_MS_MAX), 1000)
+    at = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    parts = [f"{at}.{milliseconds:03}Z {process} {level} {_clean(message)}"]
+    parts += [f"{key}={_value(value)}" for key, value in fields.items()]
+    line = " ".join(parts)
+    return (line if len(line) < LINE_MAX else f"{line[: LINE_MAX - 2]}…") + "\n"
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    if len(text) > VALUE_MAX:
+        text = f"{text[:VALUE_MAX]}…"
+    # What a client sent may hold line breaks, escapes or half a surrogate pair.
+    plain = text.isascii() and text.isprintable() and text and not set(text) & _NEEDS_QUOTES
+    return text if plain else json.dumps(text)
+
+
+def _clean(message: str) -> str:
+    return message if message.isprintable() else json.dumps(message)
+
+
+_NEEDS_QUOTES: Final = frozenset(' "=')
+
+
+def _raised_at(error: BaseException) -> str:
+    step = error.__traceback__
+    if step is None:
+        return "unknown"
+    while step.tb_next is not None:
+        step = step.tb_next
+    return f"{step.tb_frame.f_globals.get('__name__', '?')}:{step.tb_lineno}"

@@ -1,0 +1,130 @@
+"""What a scrape shows is what was counted, under the names of the catalogue."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from minibroker.observability.definitions import METRICS, OTHER, CloseReason
+from minibroker.observability.exposition import api_name, render
+from minibroker.observability.metrics import Fill, LogFigures, ProcessMetrics
+from minibroker.observability.totals import Totals
+
+Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scrape(totals: Totals, restarts: dict[str, int] | None = None) -> Shown:
+    families = text_string_to_metric_families(render(totals, restarts or {}).decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(shown: Shown, name: str, **labels: str) -> float:
+    return shown[name, tuple(sorted(labels.items()))]
+
+
+@pytest.fixture
+def shown() -> Shown:
+    processor, worker = ProcessMetrics("processor", 0), ProcessMetrics("worker", 1)
+    processor.request(0, False, 128, 1000, 20_000, 30_000, 40_000, 2_000_000)
+    processor.request(0, True, 129, 1000, 20_000, 30_000, 40_000, 60_000_000_000)
+    processor.request(32_000, True, 1, 1, 1, 1, 1, 1)
+    processor.request(127, True, 1, 1, 1, 1, 1, 1)
+    processor.connection_accepted("PLAINTEXT")
+    processor.connection_opened("PLAINTEXT")
+    processor.connection_opened("PLAINTEXT")
+    processor.connection_closed("PLAINTEXT", CloseReason.BAD_FRAME)
+    processor.acceptor_blocked("PLAINTEXT", 1_500_000_000)
+    processor.watch_queue("connection_slots", lambda: Fill(3, 20, 7, 1))
+    worker.produced(1000, 10)
+    worker.fetched(300)
+    worker.watch_purgatory("fetch", lambda: 4)
+    worker.watch_logs(lambda: [LogFigures("orders", 2, 1000, 5, 10)])
+    totals = Totals()
+    totals.take([processor.snapshot(), worker.snapshot()])
+    return scrape(totals, {"processor-0": 2, "controller-0": 1})
+
+
+def test_requests_and_errors(shown: Shown) -> None:
+    assert value(shown, "minibroker_requests_total", api="Produce", result="ok") == 1
+    assert value(shown, "minibroker_requests_total", api="Produce", result="error") == 1
+    assert value(shown, "minibroker_requests_total", api="unknown", result="error") == 2
+
+
+def test_histograms_are_cumulative_and_in_base_units(shown: Shown) -> None:
+    def bucket(le: str) -> float:
+        return value(shown, "minibroker_request_total_seconds_bucket", api="Produce", le=le)
+
+    assert (bucket("0.001"), bucket("0.0025"), bucket("30.0"), bucket("+Inf")) == (0, 1, 1, 2)
+    assert value(shown, "minibroker_request_total_seconds_count", api="Produce") == 2
+    assert value(shown, "minibroker_request_total_seconds_sum", api="Produce") == 60.002
+    assert value(shown, "minibroker_request_io_seconds_sum", api="Produce") == pytest.approx(8e-5)
+    sizes = "minibroker_request_size_bytes"
+    assert value(shown, f"{sizes}_bucket", api="Produce", le="128") == 1
+    assert value(shown, f"{sizes}_sum", api="Produce") == 257
+
+
+def test_connections_queues_and_logs(shown: Shown) -> None:
+    assert value(shown, "minibroker_connections_accepted_total", listener="PLAINTEXT") == 1
+    closed = "minibroker_connections_closed_total"
+    assert value(shown, closed, listener="PLAINTEXT", reason="bad_frame") == 1
+    at = {"process": "processor-0", "queue": "connection_slots"}
+    assert value(shown, "minibroker_queue_used", **at) == 3
+    assert value(shown, "minibroker_queue_capacity", **at) == 20
+    assert value(shown, "minibroker_queue_peak", **at) == 7
+    assert value(shown, "minibroker_queue_waiting", **at) == 1
+    opened = "minibroker_connections_open"
+    assert value(shown, opened, process="processor-0", listener="PLAINTEXT") == 1
+    blocked = "minibroker_acceptor_blocked_seconds_total"
+    assert value(shown, blocked, listener="PLAINTEXT") == 1.5
+    assert value(shown, "minibroker_log_size_bytes", topic="orders", partition="2") == 1000
+    assert value(shown, "minibroker_log_start_offset", topic="orders", partition="2") == 5
+    assert value(shown, "minibroker_log_end_offset", topic="orders", partition="2") == 10
+    assert value(shown, "minibroker_purgatory_size", process="worker-1", operation="fetch") == 4
+    assert value(shown, "minibroker_records_in_total") == 10
+    assert value(shown, "minibroker_record_bytes_in_total") == 1000
+    assert value(shown, "minibroker_record_bytes_out_total") == 300
+
+
+def test_processes(shown: Shown) -> None:
+    assert value(shown, "minibroker_process_up", process="worker-1") == 1
+    assert value(shown, "minibroker_process_up", process="controller-0") == 0
+    assert value(shown, "minibroker_process_restarts_total", process="controller-0") == 1
+    assert value(shown, "minibroker_process_restarts_total", process="worker-1") == 0
+    assert value(shown, "minibroker_process_idle_ratio", process="worker-1") == 1
+    assert value(shown, "minibroker_process_elapsed_seconds_total", process="worker-1") > 0
+    assert value(shown, "minibroker_process_busy_seconds_total", process="worker-1") == 0
+
+
+def test_every_metric_of_the_catalogue_is_shown_with_its_labels(shown: Shown) -> None:
+    labels: dict[str, set[str]] = {}
+    for name, pairs in shown:
+        family = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+        labels.setdefault(family, set()).update(label for label, _ in pairs if label != "le")
+    assert labels == {metric.name: set(metric.labels) for metric in METRICS}
+
+
+def test_a_broker_that_did_nothing_can_be_scraped() -> None:
+    assert value(scrape(Totals()), "minibroker_records_in_total") == 0
+
+
+def test_hostile_topic_names_are_escaped() -> None:
+    worker, totals = ProcessMetrics("worker", 0), Totals()
+    worker.watch_logs(lambda: [LogFigures('a"b\n\\', 0, 1, 0, 1), LogFigures(OTHER, -1, 7, 0, 0)])
+    totals.take([worker.snapshot()])
+    assert value(scrape(totals), "minibroker_log_size_bytes", topic='a"b\n\\', partition="0") == 1
+    assert value(scrape(totals), "minibroker_log_size_bytes", topic=OTHER, partition="-1") == 7
+
+
+def test_api_names_are_kafkas() -> None:
+    assert [api_name(key) for key in (0, 18, 22, 60, -1, 4)] == [
+        "Produce",
+        "ApiVersions",
+        "InitProducerId",
+        "DescribeCluster",
+        "unknown",
+        "unknown",
+    ]

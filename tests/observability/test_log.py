@@ -1,0 +1,181 @@
+"""Log lines: one event, one line, bounded, whatever clients send."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.observability.definitions import CLOSED, CloseReason
+from minibroker.observability.log import (
+    BURST,
+    EVENTS_MAX,
+    LINE_MAX,
+    ROOT,
+    WINDOW_S,
+    Admission,
+    ConnectionCloses,
+    Log,
+    RepeatLimiter,
+    configure,
+    format_line,
+)
+from minibroker.observability.metrics import ProcessMetrics
+
+WALL_MS = 1_700_000_000_123
+
+
+class Written(io.StringIO):
+    def lines(self) -> list[str]:
+        return self.getvalue().splitlines()
+
+
+class Seconds:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def real() -> Seconds:
+    return Seconds()
+
+
+@pytest.fixture
+def written(real: Seconds) -> Iterator[Written]:
+    logger = logging.getLogger(ROOT)
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    stream = Written()
+    configure("processor-0", lambda: WALL_MS, stream=stream, real=real)
+    yield stream
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def test_a_line_has_time_process_level_message_and_fields(written: Written) -> None:
+    Log("network").info("listening", listener="PLAINTEXT", port=9092)
+    assert written.lines() == [
+        "2023-11-14T22:13:20.123Z processor-0 INFO listening listener=PLAINTEXT port=9092"
+    ]
+
+
+def test_ordinary_events_are_only_told_when_asked_for(written: Written, real: Seconds) -> None:
+    log = Log("network")
+    log.debug("quiet")
+    assert written.lines() == []
+    configure("p", lambda: WALL_MS, stream=written, level=logging.DEBUG, real=real)
+    log.debug("quiet")
+    assert len(written.lines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("plain/1.2:3", "plain/1.2:3"),
+        ("two words", '"two words"'),
+        ("", '""'),
+        ("a\nFAKE line", '"a\\nFAKE line"'),
+        ("\x1b[31m", '"\\u001b[31m"'),
+        ("a=b", '"a=b"'),
+        ("\ud800", '"\\ud800"'),
+        (None, "None"),
+    ],
+)
+def test_values_cannot_break_out_of_their_field(value: object, shown: str) -> None:
+    assert format_line(0, "p", "INFO", "m", {"k": value}).endswith(f" m k={shown}\n")
+
+
+def test_a_clock_turned_past_every_calendar_still_logs() -> None:
+    assert format_line(10**18, "p", "INFO", "m", {}) == "9999-12-31T23:59:59.999Z p INFO m\n"
+
+
+@given(st.text(), st.dictionaries(st.sampled_from("abc"), st.text(max_size=3000)))
+def test_a_line_is_one_bounded_line_of_ascii_fields(message: str, fields: dict[str, str]) -> None:
+    line = format_line(0, "p", "INFO", message, fields)
+    assert len(line) <= LINE_MAX
+    assert len(line.splitlines()) == 1
+    assert line.endswith("\n")
+
+
+def test_a_failure_says_where_it_was_raised(written: Written) -> None:
+    try:
+        raise KeyError("gone")
+    except KeyError as error:
+        Log("apis").failure("request failed", error, api="Fetch")
+    (line,) = written.lines()
+    assert "ERROR request failed api=Fetch error=\"KeyError: 'gone'\" at=" in line.replace("\\", "")
+    assert "Traceback" not in line
+
+
+def test_exceptions_of_other_libraries_become_one_line(written: Written) -> None:
+    try:
+        raise ValueError("x")
+    except ValueError:
+        logging.getLogger(f"{ROOT}.other").exception("went wrong")
+    (line,) = written.lines()
+    assert "went wrong error=ValueError('x') at=" in line
+
+
+def test_a_flood_is_told_in_a_few_lines_and_counted(written: Written, real: Seconds) -> None:
+    log = Log("network")
+    for number in range(100):
+        log.warning("bad frame", client=number)
+    assert len(written.lines()) == BURST
+    assert 'repeats="left out for 10 s"' in written.lines()[-1]
+    real.now = WINDOW_S
+    log.warning("bad frame", client=100)
+    assert written.lines()[-1].endswith(f"client=100 left_out={100 - BURST}")
+
+
+def test_a_reader_that_went_away_does_not_hurt(real: Seconds, written: Written) -> None:
+    written.close()
+    Log("network").warning("nobody listens")
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), max_size=200))
+def test_any_window_tells_at_most_two_bursts_and_all_are_accounted_for(
+    steps: list[tuple[int, float]],
+) -> None:
+    limiter, now = RepeatLimiter(), 0.0
+    told: dict[str, list[float]] = {}
+    for event, wait in steps:
+        now += wait
+        if limiter.admit(str(event), now) is not None:
+            told.setdefault(str(event), []).append(now)
+    for times in told.values():
+        for first, at in enumerate(times):
+            assert sum(at <= t < at + WINDOW_S for t in times[first:]) <= 2 * BURST
+
+
+def test_the_limiter_forgets_the_event_not_seen_for_longest() -> None:
+    limiter = RepeatLimiter()
+    for _ in range(BURST):
+        limiter.admit("old", 0)
+    assert limiter.admit("old", 0) is None
+    for number in range(EVENTS_MAX):
+        limiter.admit(f"new {number}", 0)
+    assert limiter.admit("old", 0) == Admission(0, False)
+    assert len(limiter._seen) == EVENTS_MAX
+
+
+def test_closes_are_counted_and_bad_ones_told(written: Written) -> None:
+    metrics = ProcessMetrics("processor", 0)
+    closes = ConnectionCloses(metrics, Log("network"))
+    closes.closed("PLAINTEXT", CloseReason.CLIENT_CLOSED, client="127.0.0.1:5")
+    closes.closed("PLAINTEXT", CloseReason.FRAME_TOO_LARGE, client="127.0.0.1:6", size=2**30)
+    closes.refused("PLAINTEXT", CloseReason.LIMIT, client="127.0.0.1:7")
+    counters = metrics.snapshot().counters
+    assert {labels[1] for name, labels in counters if name == CLOSED.name} == {
+        "client_closed",
+        "frame_too_large",
+        "limit",
+    }
+    assert [line.split(" WARNING ")[1] for line in written.lines()] == [
+        "connection closed: frame_too_large listener=PLAINTEXT client=127.0.0.1:6 size=1073741824",
+        "connection refused: limit listener=PLAINTEXT client=127.0.0.1:7",
+    ]
