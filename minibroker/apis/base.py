@@ -41,6 +41,10 @@ Reply = TypeVar("Reply")
 ServedVersions = Mapping["ApiKey", tuple[int, int]]
 
 
+class CloseConnection(Exception):
+    """The only honest answer is to hang up; the text says why, for the log."""
+
+
 class Caller(NamedTuple):
     """Who sent a request, as far as the connection tells."""
 
@@ -52,10 +56,10 @@ class Caller(NamedTuple):
 
 @dataclass(slots=True)
 class Context:
-    """What ``split`` and ``merge`` may look at.
+    """What ``split``, ``again`` and ``merge`` may look at.
 
-    ``image`` is the newest image that this process holds when the step begins, so ``merge`` sees
-    what ``execute`` at the controller has changed.
+    ``image`` and ``now`` are the newest when a step begins, so ``merge`` sees what ``execute`` at
+    the controller has changed; ``received`` (monotonic seconds) stays.
     """
 
     header: RequestHeader
@@ -63,6 +67,7 @@ class Context:
     image: Image
     settings: Settings
     workers: int
+    received: float
     now: float
     wall_ms: int
     served: ServedVersions
@@ -77,9 +82,7 @@ class Context:
         return partition_owner(topic, partition, self.workers)
 
     def group_owner(self, group_id: str) -> Owner:
-        return group_owner(
-            group_id, self.settings[OFFSETS_TOPIC_NUM_PARTITIONS], self.workers
-        )
+        return group_owner(group_id, self.settings[OFFSETS_TOPIC_NUM_PARTITIONS], self.workers)
 
 
 class WorkerScope(Protocol):
@@ -109,13 +112,11 @@ class WorkerScope(Protocol):
         """The log of a partition that this worker owns and the image knows, else None."""
         ...
 
-    def appended(self, topic: str, partition: int) -> None:
-        """Tells waiting fetches that a log has grown."""
+    def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
+        """Counts what a log has taken and wakes the fetches that wait for it."""
         ...
 
-    async def wait_appended(
-        self, partitions: frozenset[tuple[str, int]], deadline: float
-    ) -> None:
+    async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         """Returns when one of the partitions has grown or the deadline has passed."""
         ...
 
@@ -164,12 +165,8 @@ class Api(Generic[Request, Part, Reply, Response]):
     split: Callable[[Context, Request], Mapping[Owner, Part]]
     merge: Callable[[Context, Request, Mapping[Owner, Reply]], Response | None]
     execute: Callable[[WorkerScope, Part], Reply | Awaitable[Reply]] | None = None
-    execute_at_controller: (
-        Callable[[ControllerScope, Part], Awaitable[Reply]] | None
-    ) = None
-    again: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = (
-        None
-    )
+    execute_at_controller: Callable[[ControllerScope, Part], Awaitable[Reply]] | None = None
+    again: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = None
     served_from: int | None = None
     """Lowest version really served where the advertised minimum is lower (Produce)."""
     left_out: tuple[str, ...] = ()

@@ -1,0 +1,273 @@
+"""Fetch (1): read record batches from partitions, waiting for some if told to.
+
+Versions 4-18. Owners answer with the place of the bytes in their files, never with the bytes. One
+owner waits for ``min_bytes`` by itself; several are first asked for what they have, and if that
+is too little each is asked to tell when it has more, until together they have enough or
+``max_wait_ms`` is over. ``max_bytes`` bounds each owner's answer and, in the order of the request,
+the merged one; the first partition with records always gets in, so a large batch can't block.
+Every fetch is a full one: session id 0 tells the client so, as a broker does whose session cache
+is full (KIP-227). Echoes ``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import NamedTuple
+
+from minibroker.apis.base import Api, Context, Owner, Round, WorkerScope
+from minibroker.config import FETCH_MAX_BYTES
+from minibroker.storage.errors import LogError
+from minibroker.storage.slices import FileSlice
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from protocol.registry import ApiKey
+
+READ_COMMITTED = 1
+FINAL_EPOCH = -1
+
+
+class Wanted(NamedTuple):
+    """One partition to read."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+
+
+class Part(NamedTuple):
+    """What one owner reads. It answers when it has ``enough`` bytes or at ``deadline``."""
+
+    wanted: tuple[Wanted, ...]
+    max_bytes: int
+    enough: int
+    deadline: float
+
+
+class Found(NamedTuple):
+    """What one partition had."""
+
+    error: int
+    records: FileSlice | None = None
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+
+class Reply(NamedTuple):
+    """What one owner had; ``due`` when it answered because it was enough or time was over."""
+
+    found: dict[tuple[str, int], Found]
+    size: int
+    failed: bool
+    due: bool
+
+
+def _topic_name(ctx: Context, topic: FetchTopic) -> str | None:
+    if ctx.version >= 13:
+        return ctx.image.topic_names.get(topic.topic_id)
+    return topic.topic if topic.topic in ctx.image.topics else None
+
+
+def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, Part]:
+    """By owner; several owners are at first asked only for what they have."""
+    if _session_error(request):
+        return {}
+    wanted: dict[Owner, list[Wanted]] = {}
+    failed = False
+    for topic in request.topics:
+        name = _topic_name(ctx, topic)
+        for asked in topic.partitions:
+            if name is None or ctx.image.partition(name, asked.partition) is None:
+                failed = True
+                continue
+            owner = ctx.partition_owner(name, asked.partition)
+            wanted.setdefault(owner, []).append(_wanted(name, asked))
+    # An error is answered at once, as in Kafka.
+    enough = request.min_bytes if len(wanted) == 1 and not failed else 0
+    return {
+        owner: Part(tuple(entries), _bytes_max(ctx, request), enough, _deadline(ctx, request))
+        for owner, entries in wanted.items()
+    }
+
+
+def _wanted(name: str, asked: FetchPartition) -> Wanted:
+    return Wanted(
+        name,
+        asked.partition,
+        asked.fetch_offset,
+        asked.partition_max_bytes,
+        asked.current_leader_epoch,
+    )
+
+
+def _bytes_max(ctx: Context, request: FetchRequest) -> int:
+    return min(request.max_bytes, ctx.settings[FETCH_MAX_BYTES])
+
+
+def _deadline(ctx: Context, request: FetchRequest) -> float:
+    return ctx.received + max(request.max_wait_ms, 0) / 1000
+
+
+def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
+    """Read at once; wait only when that is not enough."""
+    reply = _read(scope, part)
+    if reply.due or scope.now() >= part.deadline:
+        return reply._replace(due=True)
+    return _wait_and_read(scope, part)
+
+
+async def _wait_and_read(scope: WorkerScope, part: Part) -> Reply:
+    partitions = frozenset((wanted.topic, wanted.partition) for wanted in part.wanted)
+    while True:
+        await scope.wait_appended(partitions, part.deadline)
+        reply = _read(scope, part)
+        if reply.due or scope.now() >= part.deadline:
+            return reply
+
+
+def _read(scope: WorkerScope, part: Part) -> Reply:
+    found: dict[tuple[str, int], Found] = {}
+    left = part.max_bytes
+    size = 0
+    failed = False
+    for wanted in part.wanted:
+        result = _read_partition(scope, wanted, left, first=size == 0)
+        failed = failed or result.error != ErrorCode.NONE
+        if result.records is not None:
+            size += len(result.records)
+            left -= len(result.records)
+        found[wanted.topic, wanted.partition] = result
+    return Reply(found, size, failed, due=failed or size >= part.enough)
+
+
+def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: bool) -> Found:
+    log = scope.log(wanted.topic, wanted.partition)
+    known = scope.image.partition(wanted.topic, wanted.partition)
+    if log is None or known is None:
+        return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if wanted.leader_epoch != FINAL_EPOCH and wanted.leader_epoch != known.leader_epoch:
+        older = wanted.leader_epoch < known.leader_epoch
+        return Found(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    try:
+        records = None
+        if first or left > 0:
+            records = log.read(wanted.offset, min(wanted.max_bytes, max(left, 0)), min_one=first)
+    except LogError as error:
+        return Found(error.code, None, log.high_watermark, log.log_start_offset)
+    return Found(ErrorCode.NONE, records, log.high_watermark, log.log_start_offset)
+
+
+def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> Round | None:
+    """Several owners with too little so far: ask each to tell when it has more."""
+    size = sum(reply.size for reply in replies.values())
+    over = ctx.now >= _deadline(ctx, request)
+    if len(replies) < 2 or over or size >= request.min_bytes or _any_error(ctx, request, replies):
+        return None
+    parts = {
+        owner: part._replace(enough=replies[owner].size + 1)
+        for owner, part in split(ctx, request).items()
+        if owner in replies
+    }
+    return Round(parts, first_only=True)
+
+
+def _any_error(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> bool:
+    if any(reply.failed for reply in replies.values()):
+        return True
+    asked = sum(len(topic.partitions) for topic in request.topics)
+    return asked > sum(len(reply.found) for reply in replies.values())
+
+
+def merge(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> FetchResponse:
+    """Every partition in the order of the request, within ``max_bytes``."""
+    error = _session_error(request)
+    if error:
+        return FetchResponse(error_code=error)
+    found: dict[tuple[str, int], Found] = {}
+    for reply in replies.values():
+        found.update(reply.found)
+    budget = _Budget(_bytes_max(ctx, request))
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=list(_partitions(ctx, request, topic, found, budget)),
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+class _Budget:
+    """Bytes that the response may still take; the first records always fit."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+        self._first = True
+
+    def take(self, records: FileSlice | None) -> FileSlice | bytes:
+        if records is None or not (self._first or len(records) <= self._left):
+            return b""
+        self._first = False
+        self._left -= len(records)
+        return records
+
+
+def _partitions(
+    ctx: Context,
+    request: FetchRequest,
+    topic: FetchTopic,
+    found: Mapping[tuple[str, int], Found],
+    budget: _Budget,
+) -> Iterator[PartitionData]:
+    name = _topic_name(ctx, topic) or topic.topic
+    by_id = ctx.version >= 13
+    unknown_topic = by_id and topic.topic_id not in ctx.image.topic_names
+    missing = Found(
+        ErrorCode.UNKNOWN_TOPIC_ID if unknown_topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    for asked in topic.partitions:
+        result = found.get((name, asked.partition), missing)
+        failed = result.error != ErrorCode.NONE
+        yield PartitionData(
+            partition_index=asked.partition,
+            error_code=result.error,
+            high_watermark=result.high_watermark,
+            last_stable_offset=-1 if failed else result.high_watermark,
+            log_start_offset=result.log_start_offset,
+            aborted_transactions=[] if request.isolation_level == READ_COMMITTED else None,
+            records=budget.take(result.records),
+        )
+
+
+def _session_error(request: FetchRequest) -> ErrorCode | None:
+    """No session was ever handed out, so a request that continues one names an unknown one."""
+    if request.session_id != 0:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    if request.session_epoch not in (-1, 0):
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    return None
+
+
+API: Api[FetchRequest, Part, Reply, FetchResponse] = Api(
+    key=ApiKey.FETCH,
+    versions=(4, 18),
+    split=split,
+    execute=execute,
+    merge=merge,
+    again=again,
+    left_out=(
+        "incremental fetch sessions: every fetch is full, as with a full session cache",
+        "aborted transactions: transactions are not served yet, so read_committed reads all",
+        "follower fetches: one broker has no followers",
+    ),
+)

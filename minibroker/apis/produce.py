@@ -1,0 +1,184 @@
+"""Produce (0): append record batches to partitions.
+
+Versions 0-13 are advertised, 3-13 served: brokers of 4.x advertise 0-2 too, without which older
+librdkafka can't compress (KAFKA-18659), and hang up on them. Each partition is appended, or
+refused, by its owner, for itself; the answer waits for all owners. With one replica acks=1 and
+acks=all are the same. acks=0 gets no response, and hanging up if anything was refused, as Kafka
+does it. Record bytes stay in the request's memory until the owner has written them.
+Echoes ``KafkaApis.handleProduceRequest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from minibroker.apis.base import Api, CloseConnection, Context, Owner, WorkerScope
+from minibroker.runtime.arena import ArenaRef
+from minibroker.storage.errors import LogError
+from protocol.errors import ErrorCode
+from protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from protocol.registry import ApiKey
+
+VALID_ACKS = (0, 1, -1)
+NO_OFFSET = -1
+
+
+class Batch(NamedTuple):
+    """One partition's records and where they lie; ``ref`` is None where the client sent none."""
+
+    topic: str
+    partition: int
+    ref: ArenaRef | None
+
+
+class Outcome(NamedTuple):
+    """What became of one partition's records."""
+
+    error: int
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = -1
+    log_start_offset: int = NO_OFFSET
+    message: str | None = None
+
+
+Part = tuple[Batch, ...]
+Reply = dict[tuple[str, int], Outcome]
+
+
+def _topic_name(ctx: Context, topic: TopicProduceData) -> str | None:
+    """The name of a topic that exists, from version 13 on by its id."""
+    if ctx.version >= 13:
+        return ctx.image.topic_names.get(topic.topic_id)
+    return topic.name if topic.name in ctx.image.topics else None
+
+
+def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, Part]:
+    """By owner, the partitions that exist; what is wrong with the others ``merge`` tells."""
+    if request.acks not in VALID_ACKS:
+        return {}
+    parts: dict[Owner, list[Batch]] = {}
+    for topic in request.topic_data:
+        name = _topic_name(ctx, topic)
+        if name is None:
+            continue
+        for data in topic.partition_data:
+            if ctx.image.partition(name, data.index) is not None:
+                ref = None if data.records is None else ctx.reference(data.records)
+                owner = ctx.partition_owner(name, data.index)
+                parts.setdefault(owner, []).append(Batch(name, data.index, ref))
+    return {owner: tuple(batches) for owner, batches in parts.items()}
+
+
+def execute(scope: WorkerScope, part: Part) -> Reply:
+    """Append each partition's records to its log."""
+    return {(batch.topic, batch.partition): _append(scope, batch) for batch in part}
+
+
+def _append(scope: WorkerScope, batch: Batch) -> Outcome:
+    log = scope.log(batch.topic, batch.partition)
+    if log is None:
+        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if batch.ref is None:
+        return Outcome(ErrorCode.INVALID_RECORD, message="the partition's records are null")
+    try:
+        appended = log.append(scope.records(batch.ref), now_ms=scope.wall_ms())
+    except LogError as error:
+        return Outcome(error.code, message=error.text)
+    if not appended.duplicate:
+        records = appended.last_offset - appended.base_offset + 1
+        scope.appended(batch.topic, batch.partition, batch.ref.length, records)
+    return Outcome(
+        ErrorCode.NONE,
+        appended.base_offset,
+        appended.log_append_time_ms,
+        appended.log_start_offset,
+    )
+
+
+def merge(
+    ctx: Context, request: ProduceRequest, replies: Mapping[Owner, Reply]
+) -> ProduceResponse | None:
+    """Every partition's outcome, in the order of the request."""
+    outcomes: Reply = {}
+    for reply in replies.values():
+        outcomes.update(reply)
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=list(_partitions(ctx, request, topic, outcomes)),
+            )
+            for topic in request.topic_data
+        ]
+    )
+    if request.acks == 0:
+        _hang_up_on_errors(response)
+        return None
+    return response
+
+
+def _partitions(
+    ctx: Context, request: ProduceRequest, topic: TopicProduceData, outcomes: Reply
+) -> Iterator[PartitionProduceResponse]:
+    name = _topic_name(ctx, topic)
+    missing = _why_missing(ctx, request)
+    for data in topic.partition_data:
+        outcome = outcomes.get((name or topic.name, data.index), missing)
+        yield _partition_response(data, outcome)
+
+
+def _why_missing(ctx: Context, request: ProduceRequest) -> Outcome:
+    """What a partition gets that went to no owner."""
+    if request.acks not in VALID_ACKS:
+        return Outcome(ErrorCode.INVALID_REQUIRED_ACKS)
+    by_id = ctx.version >= 13
+    return Outcome(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _partition_response(data: PartitionProduceData, outcome: Outcome) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=data.index,
+        error_code=outcome.error,
+        base_offset=outcome.base_offset,
+        log_append_time_ms=outcome.log_append_time_ms,
+        log_start_offset=outcome.log_start_offset,
+        record_errors=[]
+        if outcome.message is None
+        else [BatchIndexAndErrorMessage(batch_index_error_message=outcome.message)],
+        error_message=outcome.message,
+    )
+
+
+def _hang_up_on_errors(response: ProduceResponse) -> None:
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            if partition.error_code != ErrorCode.NONE:
+                code = ErrorCode(partition.error_code)
+                raise CloseConnection(
+                    f"records for {topic.name}-{partition.index} sent with acks=0 were "
+                    f"refused ({code.name}), and no response can say so"
+                )
+
+
+API: Api[ProduceRequest, Part, Reply, ProduceResponse] = Api(
+    key=ApiKey.PRODUCE,
+    versions=(0, 13),
+    served_from=3,
+    split=split,
+    execute=execute,
+    merge=merge,
+    left_out=(
+        "transactional batches: transactions are not served yet",
+        "timeout_ms: with one replica nothing is waited for",
+    ),
+)
