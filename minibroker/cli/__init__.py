@@ -1,0 +1,34 @@
+"""The command line: what a person types, and what they read.
+
+Owns the entry point and what a failed command says last. It must never hold behaviour of the
+broker: every command but ``start`` talks to a broker over Kafka's protocol, as any client does.
+Invariant: `main` ends with one of the exit codes of `minibroker.cli.errors` and never a traceback
+for a mistake that a person can make. Kafka's counterparts are the scripts in its ``bin`` folder.
+"""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command that ``sys.argv`` names; always raises `SystemExit`."""
+    import os
+    import sys
+
+    from minibroker.cli.app import app
+    from minibroker.cli.errors import CliError, ExitCode
+
+    try:
+        app(prog_name="minibroker")
+    except CliError as error:
+        sys.stdout.flush()
+        print(f"minibroker: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away (`minibroker consume … | head`): nothing to report,
+        # and nothing left to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.OK)

@@ -1,0 +1,98 @@
+"""``minibroker settings``: what can be set, from the same definitions that the broker reads.
+
+Owns two ways to look at the definitions; it must never hold a default or a description of its own.
+Invariant: what it prints needs no running broker. Kafka's counterpart is the documentation that
+its ``ConfigDef`` generates.
+"""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from minibroker.cli.errors import UsageMistake
+from minibroker.cli.output import emit, table
+
+if TYPE_CHECKING:
+    from minibroker.config import Setting
+
+app = typer.Typer(
+    help="List and explain settings.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+LIST_EXAMPLES = """Examples:
+
+\b
+  minibroker settings list
+  minibroker settings list retention
+  minibroker settings list --topic
+"""
+
+EXPLAIN_EXAMPLES = """Examples:
+
+\b
+  minibroker settings explain num.io.threads
+  minibroker settings explain retention.ms
+"""
+
+
+def default_text(setting: Setting[Any]) -> str:
+    """The default as it would be written in a file, or in words where it is worked out."""
+    if setting.default_text is not None:
+        return setting.default_text
+    return setting.render(setting.default)
+
+
+@app.command("list", epilog=LIST_EXAMPLES)
+def list_(
+    part: Annotated[str, typer.Argument(metavar="[PART]", help="Only names that hold this.")] = "",
+    topic: Annotated[bool, typer.Option("--topic", help="Settings of topics.")] = False,
+) -> None:
+    """List the settings of the broker, or of topics, with their defaults."""
+    from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+
+    register = TOPIC_SETTINGS if topic else BROKER_SETTINGS
+    rows = [
+        (setting.name, setting.type.title, default_text(setting))
+        for setting in register.values()
+        if part in setting.name
+    ]
+    if not rows:
+        raise UsageMistake(f"no setting has '{part}' in its name")
+    emit(table(("SETTING", "TYPE", "DEFAULT"), rows))
+
+
+@app.command("explain", epilog=EXPLAIN_EXAMPLES)
+def explain(name: Annotated[str, typer.Argument(help="The setting.")]) -> None:
+    """Say what one setting does, what it may be, and what it is by default."""
+    from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+
+    found = [
+        (scope, register[name])
+        for scope, register in (("broker", BROKER_SETTINGS), ("topic", TOPIC_SETTINGS))
+        if name in register
+    ]
+    if not found:
+        near = difflib.get_close_matches(name, [*BROKER_SETTINGS, *TOPIC_SETTINGS], n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; see `minibroker settings list`"
+        raise UsageMistake(f"there is no setting {name}{hint}")
+    emit("\n\n".join(_explanation(scope, setting) for scope, setting in found))
+
+
+def _explanation(scope: str, setting: Setting[Any]) -> str:
+    lines = [f"{setting.name} ({setting.type.title}, of a {scope})", ""]
+    lines += [textwrap.fill(setting.doc, 90, initial_indent="  ", subsequent_indent="  "), ""]
+    lines.append(f"  default         {default_text(setting)}")
+    if setting.kafka_default != setting.default:
+        lines.append(f"  profile kafka   {setting.render(setting.kafka_default)}")
+    if setting.valid is not None:
+        lines.append(f"  must be         {setting.valid.text}")
+    if setting.no_effect:
+        lines.append(f"  has no effect   {setting.no_effect}")
+    return "\n".join(lines)

@@ -1,0 +1,117 @@
+"""``minibroker start``: options in, a running broker out.
+
+Owns how options become settings; it must never know how a broker is put together. Invariant: an
+option is worth exactly what the setting of the same meaning is worth, and wins over it, so that
+``--listener`` beats a ``listeners`` line in the file. Kafka's ``kafka-server-start.sh`` is the same
+with ``--override``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibroker.cli.errors import BadConfig, UsageMistake
+
+if TYPE_CHECKING:
+    from minibroker.config import Settings
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker start
+  minibroker start --listener PLAINTEXT://127.0.0.1:0 --json
+  minibroker start --data-dir ./data --config server.properties
+  minibroker start --set num.partitions=3 --set log.retention.ms=60000
+  minibroker start --listener INSIDE://127.0.0.1:9092 --listener OUTSIDE://0.0.0.0:9192
+
+Without --data-dir the data lies in memory-backed storage where the system has it, and is removed
+at the end. Stop it with Ctrl-C.
+"""
+
+
+def start(
+    listener: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME://HOST:PORT",
+            help="Where clients connect; may be repeated; port 0 takes a free one. "
+            "[default: PLAINTEXT://127.0.0.1:9092]",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep data here. [default: a temporary directory]"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A server.properties file.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="One setting; may be repeated; wins over the file. See `minibroker settings`.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="PROFILE", help="Where defaults come from: laptop (few processes) or kafka."
+        ),
+    ] = "laptop",
+    control: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where the HTTP control API listens. [default: a free port of 127.0.0.1]",
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Say ready as one line of JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Start a broker and run it until it is told to stop."""
+    settings = read_settings(
+        listeners=listener or [],
+        data_dir=data_dir,
+        config=config,
+        pairs=set_ or [],
+        profile=profile,
+        control=control,
+    )
+    from minibroker import broker
+
+    raise typer.Exit(broker.start(settings, json_ready=json))
+
+
+def read_settings(
+    *,
+    listeners: list[str],
+    data_dir: Path | None,
+    config: Path | None,
+    pairs: list[str],
+    profile: str,
+    control: str | None,
+) -> Settings:
+    """The settings that the options and the file ask for; `BadConfig` names all that is wrong."""
+    from minibroker.config import ConfigError, Given, Settings, read_pairs, read_properties
+
+    if config is not None and not config.exists():
+        raise UsageMistake(f"--config {config}: there is no such file")
+    entries: list[Given] = []
+    try:
+        if config is not None:
+            entries += read_properties(config)
+        entries += read_pairs(pairs)
+        if listeners:
+            entries.append(Given("listeners", ",".join(listeners), "--listener"))
+        if data_dir is not None:
+            entries.append(Given("log.dirs", str(data_dir), "--data-dir"))
+        if control is not None:
+            entries.append(Given("control.listener", control, "--control"))
+        return Settings.from_entries(entries, profile)
+    except ConfigError as error:
+        raise BadConfig("\n  ".join(["these settings cannot be used:", *error.problems])) from None

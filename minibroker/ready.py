@@ -1,0 +1,67 @@
+"""What a broker says when it is ready: one line for programs, a few for people.
+
+Owns the words and the JSON keys, which scripts and the test fixture rely on; it must never know
+how a broker becomes ready, nor print. Invariant: the JSON form is exactly one line, and is valid
+only when clients can connect. Kafka says the same as ``Kafka Server started`` in its log.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from minibroker import __version__
+
+EVENT = "ready"
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+class Ready(NamedTuple):
+    """A broker that serves: where clients and the control API are, where data lies."""
+
+    bootstrap_servers: str
+    """``host:port``, comma-separated: one for each listener."""
+    control_url: str
+    data_dir: str
+    temporary: bool
+    """Whether ``data_dir`` is removed at the end."""
+    pid: int
+    """The supervisor's process, which stops the broker on SIGTERM."""
+
+
+def as_json(ready: Ready) -> str:
+    """One line of JSON, without its line break."""
+    return json.dumps(
+        {
+            "event": EVENT,
+            "bootstrap_servers": ready.bootstrap_servers,
+            "control_url": ready.control_url,
+            "pid": ready.pid,
+        }
+    )
+
+
+def as_text(ready: Ready, command: str = "minibroker") -> str:
+    """Lines for a person; ``command`` is how that person calls this program."""
+    address = ready.bootstrap_servers.split(",")[0]
+    server = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
+    kept = "removed at the end" if ready.temporary else "kept"
+    return "\n".join(
+        (
+            f"minibroker {__version__} is ready, process {ready.pid}; Ctrl-C stops it",
+            f"  Kafka clients   {ready.bootstrap_servers}",
+            f"  control         {ready.control_url} (/metrics, /openapi.json)",
+            f"  data            {ready.data_dir} ({kept})",
+            "Try it in another terminal:",
+            f"  echo hello | {command} produce cats{server}",
+            f"  {command} consume cats --from-beginning{server}",
+        )
+    )
+
+
+def command_name(argv0: str, found: str | None) -> str:
+    """How to call this program again: its name where the shell finds it under ``found``."""
+    name = argv0.rpartition("/")[2]
+    if name == "__main__.py":
+        return "python -m minibroker"
+    return name if found is not None else argv0

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner import murmur2 as oracle
+
+from minibroker.cli.partitioner import murmur2, partition_of
+
+
+@given(st.binary(max_size=64))
+def test_hash_agrees_with_another_client(data: bytes) -> None:
+    assert murmur2(data) == oracle(data) & 0xFFFFFFFF
+
+
+@given(st.binary(max_size=64), st.integers(1, 1000))
+def test_partition_exists(key: bytes, partitions: int) -> None:
+    assert 0 <= partition_of(key, partitions) < partitions

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+
+from minibroker.ready import Ready, as_json, as_text, command_name
+
+READY = Ready("127.0.0.1:9092", "http://127.0.0.1:40001", "/dev/shm/x", True, 4242)
+
+
+def test_programs_read_one_line_with_exactly_these_keys() -> None:
+    line = as_json(READY)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "event": "ready",
+        "bootstrap_servers": "127.0.0.1:9092",
+        "control_url": "http://127.0.0.1:40001",
+        "pid": 4242,
+    }
+
+
+def test_people_read_where_everything_is_and_what_to_type() -> None:
+    text = as_text(READY)
+    assert "127.0.0.1:9092" in text
+    assert "http://127.0.0.1:40001" in text
+    assert "/dev/shm/x (removed at the end)" in text
+    assert text.endswith("  minibroker consume cats --from-beginning")
+
+
+def test_commands_name_the_broker_where_it_is_not_at_the_default_port() -> None:
+    text = as_text(READY._replace(bootstrap_servers="127.0.0.1:40000,127.0.0.1:40002"))
+    assert text.endswith("consume cats --from-beginning -b 127.0.0.1:40000")
+
+
+def test_data_that_is_kept_is_said_to_be_kept() -> None:
+    assert "/data (kept)" in as_text(READY._replace(data_dir="/data", temporary=False))
+
+
+def test_the_command_is_named_as_the_person_can_type_it() -> None:
+    assert command_name("/usr/bin/minibroker", "/usr/bin/minibroker") == "minibroker"
+    assert command_name(".venv/bin/minibroker", None) == ".venv/bin/minibroker"
+    assert command_name("/lib/minibroker/__main__.py", None) == "python -m minibroker"
