@@ -1,0 +1,1 @@
+"""The same scenarios for every client; see `model` for their vocabulary."""

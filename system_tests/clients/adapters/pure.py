@@ -1,0 +1,279 @@
+"""kafka-python 3, written in Python throughout.
+
+It owns the translation between the scenarios' words and the package's; no expectations live here.
+The invariant: a member commits inside the revocation callback, where it still owns the partitions,
+and every error of the package that carries Kafka's number becomes `Refused`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as Position
+from kafka.admin import ConfigResource, KafkaAdminClient
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError, OffsetOutOfRangeError
+
+from system_tests.clients.model import (
+    CLIENT_MAX_BYTES,
+    HEARTBEAT_MS,
+    SESSION_MS,
+    Client,
+    Cluster,
+    Code,
+    Group,
+    GroupMember,
+    Member,
+    Record,
+    Refused,
+    Stored,
+    TopicPartition,
+)
+from system_tests.harness.waiting import PATIENCE_S, TimedOut
+
+__all__ = ["KafkaPythonClient"]
+
+ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except OffsetOutOfRangeError as failure:
+        raise Refused(Code.OFFSET_OUT_OF_RANGE, str(failure)) from failure
+    except KafkaError as failure:
+        if getattr(failure, "errno", 0) > 0:
+            raise Refused(failure.errno, str(failure)) from failure
+        raise
+
+
+def _stored(polled: Mapping[Position, Sequence[Any]]) -> list[Stored]:
+    return [
+        Stored(
+            each.topic,
+            each.partition,
+            each.offset,
+            each.timestamp,
+            each.key,
+            each.value,
+            tuple(each.headers),
+        )
+        for batch in polled.values()
+        for each in batch
+    ]
+
+
+class _CommitOnRevoke(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, member: KafkaPythonMember) -> None:
+        self._member = member
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self._member.commit()
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._member.assignments += 1
+
+
+class KafkaPythonMember(Member):
+    def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
+        self._consumer = consumer
+        consumer.subscribe([topic], listener=_CommitOnRevoke(self))
+
+    def poll(self, timeout_s: float = 0.1) -> list[Stored]:
+        with _translated():
+            return _stored(self._consumer.poll(timeout_ms=timeout_s * 1000))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset((each.topic, each.partition) for each in self._consumer.assignment())
+
+    def commit(self) -> None:
+        with _translated():
+            self._consumer.commit()
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        with _translated():
+            found: int | None = self._consumer.committed(Position(topic, partition))
+            return found
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonClient(Client):
+    name = "kafka-python"
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__(bootstrap_servers)
+        self._common = {"bootstrap_servers": bootstrap_servers, "client_id": self.client_id}
+        self._admin = KafkaAdminClient(**self._common)
+        self._producers: dict[tuple[str, str, bool], KafkaProducer] = {}
+        self._reader = KafkaConsumer(
+            **self._common,
+            group_id=None,
+            auto_offset_reset="none",
+            allow_auto_create_topics=False,
+            max_partition_fetch_bytes=CLIENT_MAX_BYTES,
+        )
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replicas: int = 1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        wanted = {
+            "num_partitions": partitions,
+            "replication_factor": replicas,
+            "configs": dict(configs or {}),
+        }
+        with _translated():
+            self._admin.create_topics({name: wanted})
+
+    def delete_topic(self, name: str) -> None:
+        with _translated():
+            self._admin.delete_topics([name])
+
+    def topics(self) -> set[str]:
+        return set(self._admin.list_topics())
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        [found] = self._admin.describe_topics([topic])
+        if found["error_code"]:
+            raise Refused(found["error_code"])
+        return {each["partition_index"]: each["leader_id"] for each in found["partitions"]}
+
+    def topic_configs(self, topic: str) -> dict[str, str | None]:
+        return self._configs("topic", topic)
+
+    def broker_configs(self, broker_id: int) -> dict[str, str | None]:
+        return self._configs("broker", str(broker_id))
+
+    def _configs(self, kind: str, name: str) -> dict[str, str | None]:
+        found = self._admin.describe_configs([ConfigResource(kind, name)], config_filter="all")
+        return {key: entry["value"] for key, entry in found[kind][name].items()}
+
+    def cluster(self) -> Cluster:
+        seen = self._admin.describe_cluster()
+        nodes = tuple((each["broker_id"], each["host"], each["port"]) for each in seen["brokers"])
+        return Cluster(seen["cluster_id"], seen["controller_id"], nodes)
+
+    def groups(self) -> set[str]:
+        return {each["group_id"] for each in self._admin.list_groups()}
+
+    def describe_group(self, group: str) -> Group:
+        seen = self._admin.describe_groups([group])[group]
+        members = tuple(
+            GroupMember(
+                each["client_id"],
+                each["group_instance_id"],
+                frozenset(
+                    (given["topic"], index)
+                    for given in (each["member_assignment"] or {}).get("assigned_partitions", ())
+                    for index in given["partitions"]
+                ),
+            )
+            for each in seen["members"]
+        )
+        return Group(seen["group_state"].lower(), members)
+
+    def produce(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        acks: str = "all",
+        idempotent: bool = False,
+    ) -> list[int]:
+        producer = self._producer(codec, acks, idempotent)
+        with _translated():
+            futures = [
+                producer.send(
+                    topic,
+                    record.value,
+                    record.key,
+                    list(record.headers),
+                    partition,
+                    record.timestamp_ms,
+                )
+                for record in records
+            ]
+            return [future.get(PATIENCE_S).offset for future in futures]
+
+    def _producer(self, codec: str, acks: str, idempotent: bool) -> KafkaProducer:
+        wanted = (codec, acks, idempotent)
+        if wanted not in self._producers:
+            self._producers[wanted] = KafkaProducer(
+                **self._common,
+                compression_type=None if codec == "none" else codec,
+                acks=acks if acks == "all" else int(acks),
+                enable_idempotence=idempotent,
+                max_request_size=CLIENT_MAX_BYTES,
+                linger_ms=5,
+            )
+        return self._producers[wanted]
+
+    def read(self, topic: str, partition: int, offset: int, count: int) -> list[Stored]:
+        seen: list[Stored] = []
+        deadline = time.monotonic() + PATIENCE_S
+        at = Position(topic, partition)
+        self._reader.assign([at])
+        try:
+            self._reader.seek(at, offset)
+            while len(seen) < count:
+                with _translated():
+                    seen += _stored(self._reader.poll(timeout_ms=100))
+                if len(seen) < count and time.monotonic() > deadline:
+                    raise TimedOut(f"{len(seen)} of {count} records read from {topic}")
+        finally:
+            self._reader.unsubscribe()
+        return seen
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        at = Position(topic, partition)
+        with _translated():
+            return self._reader.beginning_offsets([at])[at], self._reader.end_offsets([at])[at]
+
+    def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        at = Position(topic, partition)
+        with _translated():
+            found = self._reader.offsets_for_times({at: timestamp_ms})[at]
+        return None if found is None else found.offset
+
+    def join(
+        self,
+        group: str,
+        topic: str,
+        *,
+        assignor: str = "range",
+        instance_id: str | None = None,
+        start: str = "earliest",
+        max_wait_ms: int = 500,
+    ) -> Member:
+        consumer = KafkaConsumer(
+            **self._common,
+            group_id=group,
+            group_instance_id=instance_id,
+            partition_assignment_strategy=[ASSIGNORS[assignor]],
+            auto_offset_reset=start,
+            enable_auto_commit=False,
+            fetch_max_wait_ms=max_wait_ms,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+        )
+        return KafkaPythonMember(consumer, topic)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._admin.close()
+        for producer in self._producers.values():
+            producer.close(timeout=1)

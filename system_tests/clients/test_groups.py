@@ -1,0 +1,180 @@
+"""Groups through each client: two members, rebalances, static members, descriptions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from system_tests.clients.model import (
+    Client,
+    Code,
+    Member,
+    Record,
+    Refused,
+    Stored,
+    TopicPartition,
+)
+from system_tests.harness.waiting import wait_until
+
+Names = Callable[[str], str]
+PARTITIONS = 4
+
+
+@pytest.fixture
+def closer() -> Iterator[ExitStack]:
+    """Close the members of a test, last first, also when it failed."""
+    with ExitStack() as stack:
+        yield stack
+
+
+class Crew:
+    """Some members polled in turn, and everything that any of them was handed."""
+
+    def __init__(self, topic: str) -> None:
+        self.members: list[Member] = []
+        self.seen: list[Stored] = []
+        self.everything = frozenset((topic, index) for index in range(PARTITIONS))
+
+    def poll(self) -> None:
+        for member in self.members:
+            self.seen.extend(member.poll(0.05))
+
+    def shared_out(self) -> bool:
+        """Poll all, then say if each has something and all of it is given to one member each."""
+        self.poll()
+        shares = [member.assignment() for member in self.members]
+        return all(shares) and Counter(part for share in shares for part in share) == Counter(
+            self.everything
+        )
+
+    def wait_shared_out(self) -> None:
+        wait_until(self.shared_out, f"{len(self.members)} members to share the partitions")
+
+    def wait_seen(self, count: int) -> None:
+        def enough() -> bool:
+            self.poll()
+            return len(self.seen) >= count
+
+        wait_until(enough, f"{count} records", pause_s=0)
+
+
+def produce_to_all(client: Client, topic: str, stem: str, count: int = 25) -> list[bytes]:
+    sent = []
+    for partition in range(PARTITIONS):
+        values = [f"{stem} {partition} {i}".encode() for i in range(count)]
+        client.produce(topic, [Record(None, value) for value in values], partition=partition)
+        sent += values
+    return sent
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_second_member_joins_and_leaves_and_nothing_is_lost_or_doubled(
+    client: Client, assignor: str, fresh: Names, closer: ExitStack
+) -> None:
+    if assignor == "cooperative-sticky" and not client.has_cooperative:
+        pytest.skip(f"{client.name} has no cooperative assignor")
+    topic, group = fresh("shared"), fresh("group")
+    client.create_topic(topic, PARTITIONS)
+    crew = Crew(topic)
+
+    def join() -> Member:
+        member = client.join(group, topic, assignor=assignor)
+        closer.enter_context(closing(member))
+        crew.members.append(member)
+        return member
+
+    join()
+    sent = produce_to_all(client, topic, "alone")
+    crew.wait_seen(len(sent))
+    crew.wait_shared_out()
+
+    second = join()
+    crew.wait_shared_out()
+    assert [len(member.assignment()) for member in crew.members] == [2, 2]
+    sent += produce_to_all(client, topic, "together")
+    crew.wait_seen(len(sent))
+
+    second.commit()
+    second.close()
+    crew.members.remove(second)
+    crew.wait_shared_out()
+    sent += produce_to_all(client, topic, "alone again")
+    crew.wait_seen(len(sent))
+    crew.poll()
+
+    assert Counter(each.value for each in crew.seen) == Counter(sent)
+    crew.members[0].commit()
+    committed = {part: crew.members[0].committed(topic, part) for part in range(PARTITIONS)}
+    assert committed == dict.fromkeys(range(PARTITIONS), 75)
+
+
+def test_static_member_comes_back_without_a_rebalance(
+    client: Client, fresh: Names, closer: ExitStack
+) -> None:
+    topic, group = fresh("static"), fresh("group")
+    client.create_topic(topic, PARTITIONS)
+    crew = Crew(topic)
+    for name in ("anna", "bert"):
+        crew.members.append(client.join(group, topic, instance_id=name))
+        closer.enter_context(closing(crew.members[-1]))
+    crew.wait_shared_out()
+    anna, bert = crew.members
+    before, assignments = [member.assignment() for member in crew.members], anna.assignments
+
+    bert.close()
+    crew.members[1] = client.join(group, topic, instance_id="bert")
+    closer.enter_context(closing(crew.members[1]))
+    crew.wait_shared_out()
+    assert [member.assignment() for member in crew.members] == before
+    assert anna.assignments == assignments
+
+
+def test_a_static_members_double_takes_its_place(
+    client: Client, fresh: Names, closer: ExitStack
+) -> None:
+    topic, group = fresh("double"), fresh("group")
+    client.create_topic(topic, PARTITIONS)
+    first = client.join(group, topic, instance_id="only-one")
+    closer.enter_context(closing(first))
+    wait_until(lambda: first.poll() or len(first.assignment()) == PARTITIONS, "the first to own")
+    second = client.join(group, topic, instance_id="only-one")
+    closer.enter_context(closing(second))
+    wait_until(lambda: second.poll() or len(second.assignment()) == PARTITIONS, "the second to own")
+
+    def fenced() -> bool:
+        try:
+            first.poll()
+        except Refused as refused:
+            return refused.code == Code.FENCED_INSTANCE_ID
+        return False
+
+    wait_until(fenced, "the first to be fenced")
+
+
+def test_groups_are_listed_and_described(client: Client, fresh: Names, closer: ExitStack) -> None:
+    topic, group = fresh("described"), fresh("group")
+    client.create_topic(topic, PARTITIONS)
+    client.produce(topic, [Record(None, b"v")])
+    member = client.join(group, topic)
+    closer.enter_context(closing(member))
+    wait_until(lambda: member.poll(), "a record")
+    member.commit()
+
+    assert group in client.groups()
+    described = wait_until(
+        lambda: (seen := client.describe_group(group)).state == "stable" and seen, "a stable group"
+    )
+    [only] = described.members
+    assert only.client_id == client.client_id
+    everything: set[TopicPartition] = {(topic, index) for index in range(PARTITIONS)}
+    assert only.partitions == everything
+
+    member.close()
+    emptied = wait_until(
+        lambda: (seen := client.describe_group(group)).state == "empty" and seen, "an empty group"
+    )
+    assert emptied.members == ()
+    assert group in client.groups()

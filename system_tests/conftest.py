@@ -1,0 +1,97 @@
+"""Which broker the system tests run against, and what they may ask of the machine.
+
+It owns the choice (`--broker minibroker`, the default, or `--broker kafka`, which shows that a test
+is true of Kafka itself), the shared broker of a run and the rule for missing toolchains: a test
+that needs one is skipped with the reason, and fails where CI is set, since there it must not be
+left out. The invariant: every test gets topics and groups of its own, so that all can share one
+broker.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.jars import ToolchainMissing, kafka_jars
+
+# Kafka's shipped server.properties does the same: nobody tests by waiting three seconds a group.
+KAFKA_TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--broker",
+        choices=["minibroker", "kafka"],
+        default=os.environ.get("SYSTEM_TESTS_BROKER", "minibroker"),
+        help="what the system tests run against (default: minibroker)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--broker") == "minibroker":
+        return
+    skip = pytest.mark.skip(reason="about minibroker alone; --broker kafka was asked for")
+    for item in items:
+        if item.get_closest_marker("minibroker"):
+            item.add_marker(skip)
+
+
+def without_toolchain(missing: ToolchainMissing) -> None:
+    """Skip the test, or fail it in CI, where nothing may be left out."""
+    if os.environ.get("CI", "").lower() in {"1", "true"}:
+        pytest.fail(f"left out in CI: {missing}", pytrace=False)
+    pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def kafka_libs() -> Path:
+    """The folder of Apache Kafka's jars."""
+    try:
+        return kafka_jars()
+    except ToolchainMissing as missing:
+        without_toolchain(missing)
+        raise
+
+
+@pytest.fixture(scope="session")
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory-backed storage where there is one; removed at the end."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="minibroker-system-tests-", dir=parent))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+    """The broker that the tests of this run share."""
+    if request.config.getoption("--broker") == "kafka":
+        request.getfixturevalue("kafka_libs")
+        folder = request.getfixturevalue("memory_folder")
+        running = start_kafka(folder / "kafka", settings=KAFKA_TEST_SETTINGS)
+    else:
+        running = start_minibroker()
+    yield running
+    try:
+        running.stop()
+        if printed := running.printed():
+            print(f"\nwhat the broker printed:\n{printed}")
+    finally:
+        running.forget()
+
+
+@pytest.fixture
+def fresh() -> Callable[[str], str]:
+    """Make names that nothing else uses: `fresh("orders")`."""
+
+    def name(stem: str) -> str:
+        return f"{stem}-{uuid.uuid4().hex[:10]}"
+
+    return name

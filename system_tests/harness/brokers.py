@@ -1,0 +1,235 @@
+"""Brokers as operating-system processes: minibroker and one node of Apache Kafka, side by side.
+
+It owns starting, readiness, stopping and killing; it knows nothing of clients or tests. The
+invariant: whoever starts a broker here can end it, with everything it forked, by `stop()` or
+`kill()`, and a broker that doesn't come up is reported with what it printed. Kafka runs as a KRaft
+node that is broker and controller in one, which is what its own quick start does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from system_tests.harness.jars import classpath, kafka_jars
+from system_tests.harness.waiting import wait_until
+
+START_PATIENCE_S = 60.0
+# What Kafka's own start script gives the JVM, and log4j's part left out.
+KAFKA_JVM = (
+    "-Xms1G -Xmx1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20"
+    " -XX:InitiatingHeapOccupancyPercent=35 -XX:+ExplicitGCInvokesConcurrent"
+    " -XX:MaxInlineLevel=15 -Djava.awt.headless=true"
+).split()
+
+
+class StartFailed(Exception):
+    """A broker ended, or said nothing, before it was ready; the text holds what it printed."""
+
+
+@dataclass
+class RunningBroker:
+    """A broker that answered. `control_url` is None for Kafka."""
+
+    kind: str
+    bootstrap_servers: str
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    data_dir: Path | None = None
+    control_url: str | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.bootstrap_servers.split(",")[0].rsplit(":", 1)
+        return host, int(port)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def printed(self) -> str:
+        return _content(self.output)
+
+    def stop(self, *, within_s: float = 30.0) -> int:
+        """SIGTERM, wait, and return the exit status; a broker that stays is killed."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(within_s)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the process itself, and only it: what it forked must notice by itself."""
+        self.process.kill()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def forget(self) -> None:
+        """Kill what is left and close the file of what it printed."""
+        self.kill()
+        self.output.close()
+
+
+def start_minibroker(
+    *arguments: str,
+    data_dir: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    listener: str = "PLAINTEXT://127.0.0.1:0",
+    environment: Mapping[str, str] | None = None,
+) -> RunningBroker:
+    """Start `minibroker start --json` with this interpreter and wait for its line."""
+    command = [sys.executable, "-m", "minibroker", "start", "--listener", listener, "--json"]
+    if data_dir is not None:
+        command += ["--data-dir", str(data_dir)]
+    for name, value in (settings or {}).items():
+        command += ["--set", f"{name}={value}"]
+    output = tempfile.TemporaryFile()
+    process = subprocess.Popen(
+        [*command, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=output,
+        env={**os.environ, **(environment or {})},
+    )
+    ready = _first_line(process, output)
+    return RunningBroker(
+        kind="minibroker",
+        bootstrap_servers=ready["bootstrap_servers"],
+        process=process,
+        output=output,
+        data_dir=data_dir,
+        control_url=ready["control_url"],
+    )
+
+
+def _first_line(process: subprocess.Popen[bytes], output: IO[bytes]) -> dict[str, str]:
+    assert process.stdout is not None
+    deadline = time.monotonic() + START_PATIENCE_S
+    line = b""
+    while not line.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        readable, _, _ = select.select([process.stdout], [], [], max(left, 0))
+        piece = os.read(process.stdout.fileno(), 65536) if readable else b""
+        if not piece:
+            process.kill()
+            status = process.wait()
+            raise StartFailed(
+                f"minibroker was not ready (status {status}) and printed:\n"
+                f"{line.decode(errors='replace')}{_content(output)}"
+            )
+        line += piece
+    ready: dict[str, str] = json.loads(line.splitlines()[0])
+    if ready.get("event") != "ready":
+        process.kill()
+        raise StartFailed(f"expected the ready event, got {line!r}")
+    return ready
+
+
+def kafka_settings(data_dir: Path, port: int, controller_port: int) -> dict[str, str]:
+    """Return what a single KRaft node cannot do without; everything else is Kafka's default."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": str(data_dir),
+        # One node can hold one replica only.
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+
+
+def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -> tuple[Path, int]:
+    """Write a properties file, format `data_dir` with Kafka's tool; return the file and port."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    port, controller_port = free_port(), free_port()
+    properties = data_dir.parent / f"{data_dir.name}.properties"
+    chosen = {**kafka_settings(data_dir, port, controller_port), **(settings or {})}
+    properties.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
+    done = subprocess.run(
+        [*_java(["-XX:TieredStopAtLevel=1"]), "kafka.tools.StorageTool", "format", "--standalone"]
+        + ["-t", _cluster_id(), "-c", str(properties)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=START_PATIENCE_S,
+    )
+    if done.returncode != 0:
+        raise StartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
+    return properties, port
+
+
+def launch_kafka(properties: Path, port: int) -> RunningBroker:
+    """Start the node on a formatted folder, without waiting for it."""
+    output = tempfile.TemporaryFile()
+    process = subprocess.Popen(
+        [*_java(KAFKA_JVM), "kafka.Kafka", str(properties)],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+    )
+    return RunningBroker(
+        kind="kafka", bootstrap_servers=f"127.0.0.1:{port}", process=process, output=output
+    )
+
+
+def start_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -> RunningBroker:
+    """Format `data_dir`, start one node on it and wait until it accepts connections."""
+    properties, port = format_kafka(data_dir, settings=settings)
+    broker = launch_kafka(properties, port)
+    broker.data_dir = data_dir
+    wait_for_port(broker)
+    return broker
+
+
+def wait_for_port(broker: RunningBroker, *, pause_s: float = 0.02) -> None:
+    def answering() -> bool:
+        if broker.process.poll() is not None:
+            raise StartFailed(f"{broker.kind} ended at start and printed:\n{broker.printed()}")
+        with socket.socket() as probe:
+            return probe.connect_ex(broker.address) == 0
+
+    wait_until(answering, f"{broker.kind} to listen", within_s=START_PATIENCE_S, pause_s=pause_s)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _java(options: Sequence[str]) -> list[str]:
+    logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+    return ["java", *options, logging, "-cp", classpath(kafka_jars())]
+
+
+def _cluster_id() -> str:
+    # Kafka's command line takes an id with a leading dash for an option.
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
+def _content(file: IO[bytes]) -> str:
+    """Read a file that a process is writing, without moving the offset it shares with us."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")

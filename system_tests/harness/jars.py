@@ -1,0 +1,96 @@
+"""Apache Kafka's jars, fetched once through Maven into the project's cache folder.
+
+It owns the cache and what counts as a complete toolchain; it never starts anything that stays. The
+invariant: `kafka_jars()` and `java_driver()` either return something that can be run or raise
+`ToolchainMissing` with a sentence that says what to install. The versions are those of
+`system_tests/java/pom.xml`, which is the one place that names them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = PROJECT / ".cache"
+JAVA = PROJECT / "system_tests" / "java"
+MAVEN_PATIENCE_S = 300
+
+
+class ToolchainMissing(Exception):
+    """Something outside Python is not installed or could not be fetched; the text says what."""
+
+
+def kafka_jars() -> Path:
+    """Return the folder of jars that the pom names, fetched with Maven if need be."""
+    _require("java", "a JDK of version 17 or later")
+    pom = JAVA / "pom.xml"
+    folder = CACHE / f"kafka-jars-{_digest([pom])}"
+    with _one_at_a_time("jars"):
+        if not folder.is_dir():
+            _require("mvn", "Apache Maven")
+            fresh = folder.with_suffix(".part")
+            shutil.rmtree(fresh, ignore_errors=True)
+            _run(
+                ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+                + [f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"],
+                "Maven could not fetch Kafka's jars",
+            )
+            fresh.rename(folder)
+    return folder
+
+
+def classpath(*folders: Path) -> str:
+    """Return a Java class path of every jar (or class) in `folders`."""
+    return ":".join(
+        str(folder / "*") if any(folder.glob("*.jar")) else str(folder) for folder in folders
+    )
+
+
+def java_driver() -> str:
+    """Return the class path of the Java test client, compiled if it is not up to date."""
+    jars = kafka_jars()
+    _require("javac", "a JDK of version 17 or later")
+    sources = sorted((JAVA / "src").glob("*.java"))
+    classes = CACHE / f"java-classes-{_digest(sources)}"
+    with _one_at_a_time("classes"):
+        if not classes.is_dir():
+            fresh = classes.with_suffix(".part")
+            shutil.rmtree(fresh, ignore_errors=True)
+            _run(
+                ["javac", "-nowarn", "-cp", classpath(jars), "-d", str(fresh), *map(str, sources)],
+                "javac could not compile the Java test client",
+            )
+            fresh.rename(classes)
+    return classpath(classes, jars)
+
+
+def _require(program: str, what: str) -> None:
+    if shutil.which(program) is None:
+        raise ToolchainMissing(f"`{program}` is not on the path: install {what}")
+
+
+def _digest(files: list[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def _run(command: list[str], failure: str) -> None:
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=MAVEN_PATIENCE_S
+    )
+    if done.returncode != 0:
+        raise ToolchainMissing(f"{failure}:\n{(done.stdout + done.stderr).strip()[-2000:]}")
+
+
+@contextmanager
+def _one_at_a_time(name: str) -> Iterator[None]:
+    """Hold a lock file, so that the workers of one pytest-xdist run fetch and compile once."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

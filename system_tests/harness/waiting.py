@@ -1,0 +1,39 @@
+"""Waiting for a condition with a deadline, which is the only kind of waiting that these tests do.
+
+It owns the loop, the pause between looks and the message when time runs out; it knows nothing of
+brokers or clients. The invariant: a wait ends as soon as its condition holds, and one that fails
+says what it waited for and what it saw last. Kafka's own tests have `TestUtils.waitForCondition`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Long enough for a JVM on a busy machine with two cores; a healthy run comes nowhere near it.
+PATIENCE_S = 20.0
+PAUSE_S = 0.02
+
+
+class TimedOut(AssertionError):
+    """A condition did not come true by its deadline."""
+
+
+def wait_until(
+    look: Callable[[], T], what: str, *, within_s: float = PATIENCE_S, pause_s: float = PAUSE_S
+) -> T:
+    """Call `look` until it returns something true, and return that.
+
+    Raises `TimedOut`, which names `what` and the last value seen, after `within_s` seconds.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        if time.monotonic() >= deadline:
+            raise TimedOut(f"waited {within_s:g} s for {what}; last saw {seen!r}")
+        time.sleep(pause_s)
