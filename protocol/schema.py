@@ -267,7 +267,8 @@ def _struct_node(cls: type[Struct], version: int, flexible: bool) -> ObjectNode:
             continue
         node = _node(item, version, flexible)
         if flexible and item.tagged.has(version) and item.tag is not None:
-            tagged.append(Tagged(item.tag, item.name, node, item.is_default))
+            default = item.make_default()
+            tagged.append(Tagged(item.tag, item.name, node, default, item.is_default))
         else:
             members.append(item.name / node)
     if flexible:

@@ -108,13 +108,14 @@ class _Length(NamedTuple):
     """How the length before a value is written: its node, and what is added to it."""
 
     node: Any
+    code: str  # as the struct module has it; the first byte if compact
     added: int  # compact lengths are written one higher, so that 0 can mean null
     compact: bool
 
 
-_INT16_LENGTH = _Length(cs.Int16sb, 0, False)
-_INT32_LENGTH = _Length(cs.Int32sb, 0, False)
-_COMPACT_LENGTH = _Length(UVARINT, 1, True)
+_INT16_LENGTH = _Length(cs.Int16sb, "h", 0, False)
+_INT32_LENGTH = _Length(cs.Int32sb, "i", 0, False)
+_COMPACT_LENGTH = _Length(UVARINT, "B", 1, True)
 
 
 class LengthPrefixed(cs.Construct):  # type: ignore[misc]
@@ -255,6 +256,7 @@ class Tagged(NamedTuple):
     tag: int
     name: str
     node: Any
+    default: Any
     is_default: Callable[[Any], bool]  # such a value is left out when the struct is encoded
 
 

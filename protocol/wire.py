@@ -77,24 +77,30 @@ def varint(value: int, bits: int = 32) -> bytes:
     return bytes(out)
 
 
+def read_unknown_tagged(buf: Buffer, pos: int) -> tuple[dict[int, bytes] | None, int]:
+    """A section of tagged fields that nobody declared: bytes by tag, and the position after it."""
+    count, pos = read_uvarint(buf, pos)
+    if count * 2 > len(buf) - pos:
+        raise Malformed(f"{count} tagged fields do not fit the {len(buf) - pos} bytes left")
+    fields: dict[int, bytes] = {}
+    for _ in range(count):
+        tag, pos = read_uvarint(buf, pos)
+        size, pos = read_uvarint(buf, pos)
+        if size > len(buf) - pos:
+            raise Malformed(f"tagged field {tag} of {size} bytes overruns")
+        fields[tag] = bytes(buf[pos : pos + size])
+        pos += size
+    return fields or None, pos
+
+
 def skip_tagged_fields(buf: Buffer, pos: int) -> int:
     """The position after a section of tagged fields, all of which are dropped."""
-    start = pos
     try:
-        count, pos = read_uvarint(buf, pos)
-        if count * 2 > len(buf) - pos:
-            raise Malformed(f"{count} tagged fields do not fit the bytes left")
-        for _ in range(count):
-            _, pos = read_uvarint(buf, pos)
-            size, pos = read_uvarint(buf, pos)
-            pos += size
-            if pos > len(buf):
-                raise Malformed(f"a tagged field of {size} bytes overruns")
+        return read_unknown_tagged(buf, pos)[1]
     except IndexError:
-        raise DecodeError("tagged fields are cut short", start) from None
+        raise DecodeError("tagged fields are cut short", pos) from None
     except Malformed as error:
-        raise DecodeError(str(error), start) from None
-    return pos
+        raise DecodeError(str(error), pos) from None
 
 
 def tagged_section(unknown: dict[int, bytes] | None, known: dict[int, bytes]) -> bytes:

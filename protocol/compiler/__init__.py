@@ -1,0 +1,78 @@
+"""Codecs for traffic: one flat Python function for each message, version and direction.
+
+It owns turning the construct tree of a message into functions, when a version is first met, and
+keeping them. It never declares anything: what it can't find in the tree doesn't exist. Invariant:
+a generated function and construct's interpretation of the same tree agree on every input, and any
+bytes at all give an object or a `DecodeError`. Kafka writes the like ahead of time, in
+``org.apache.kafka.message.MessageDataGenerator``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sized
+from typing import Any, TypeAlias, TypeVar, cast
+
+from protocol.compiler import decoding, encoding
+from protocol.errors import EncodeError
+from protocol.schema import Message, construct_for
+from protocol.wire import Buffer
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+# Bytes, or whatever stood in a records field: something with a length that the sender knows.
+Chunk: TypeAlias = "bytes | bytearray | memoryview | Sized"
+Decoder: TypeAlias = Callable[..., tuple[MessageT, int]]
+Encoder: TypeAlias = Callable[[Message], list[Chunk]]
+
+
+def decoder(cls: type[MessageT], version: int) -> Decoder[MessageT]:
+    """``decode(buf, pos=0) -> (message, position after it)`` for one version.
+
+    `buf` holds bytes; a memoryview must be one of bytes too. Records fields become memoryviews of
+    `buf`, everything else is copied out of it. `UnsupportedVersion` here, `DecodeError` there.
+    """
+    return cast("Decoder[MessageT]", _decoder(cls, version))
+
+
+def encoder(cls: type[Message], version: int) -> Encoder:
+    """``encode(message) -> chunks`` for one version, whose lengths sum up to the message's.
+
+    What stands in a records field is a chunk of its own, not looked at beyond its length, and the
+    bytes between two such are one chunk. `UnsupportedVersion` here, `EncodeError` there.
+    """
+    return _encoder(cls, version)
+
+
+def decode(cls: type[MessageT], version: int, buf: Buffer, pos: int = 0) -> MessageT:
+    """The message that begins at `pos`; what follows it is not looked at."""
+    return decoder(cls, version)(buf, pos)[0]
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The whole message as bytes; `EncodeError` if a records field holds something else."""
+    chunks = _encoder(type(message), version)(message)
+    try:
+        return b"".join(cast("list[bytes]", chunks))
+    except TypeError as error:
+        raise EncodeError(f"{type(message).__name__} has records that are not bytes") from error
+
+
+def decoder_source(cls: type[Message], version: int) -> str:
+    """The Python text of the function that `decoder` gives; for people and for tests."""
+    return decoding.emit(construct_for(cls, version), f"{cls.__name__} v{version}").text()
+
+
+def encoder_source(cls: type[Message], version: int) -> str:
+    """The Python text of the function that `encoder` gives."""
+    return encoding.emit(construct_for(cls, version), f"{cls.__name__} v{version}").text()
+
+
+@functools.cache
+def _decoder(cls: type[Message], version: int) -> Decoder[Any]:
+    return decoding.emit(construct_for(cls, version), f"{cls.__name__} v{version}").function()
+
+
+@functools.cache
+def _encoder(cls: type[Message], version: int) -> Encoder:
+    return encoding.emit(construct_for(cls, version), f"{cls.__name__} v{version}").function()
