@@ -1,0 +1,55 @@
+"""When a dead process is started again, and when that has ceased to make sense.
+
+It must never know processes or clocks: deaths and `now` in, a delay or a refusal out.
+Its invariant: within any window a process is restarted at most so many times, so a crash loop
+ends with an error instead of burning a core for ever.
+Kafka leaves this to its operator; the shape is that of Erlang's supervisor intensity.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+RESTARTS_MAX: Final = 10
+RESTART_WINDOW_S: Final = 10.0
+BACKOFF_S: Final = 0.05
+BACKOFF_MAX_S: Final = 0.5
+
+# A process that dies at once must reach the maximum inside the window, or it would loop for ever.
+assert RESTARTS_MAX * BACKOFF_MAX_S < RESTART_WINDOW_S
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """At most `restarts_max` restarts within `window_s` seconds.
+
+    The first is immediate; then `backoff_s`, doubled each time, up to `backoff_max_s`.
+    """
+
+    restarts_max: int = RESTARTS_MAX
+    window_s: float = RESTART_WINDOW_S
+    backoff_s: float = BACKOFF_S
+    backoff_max_s: float = BACKOFF_MAX_S
+
+
+class Restarts:
+    """The deaths of one process."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._deaths: deque[float] = deque()
+
+    def died(self, now: float) -> float | None:
+        """Seconds to wait before the restart, or None if there were too many."""
+        policy = self._policy
+        while self._deaths and self._deaths[0] <= now - policy.window_s:
+            self._deaths.popleft()
+        earlier = len(self._deaths)
+        if earlier >= policy.restarts_max:
+            return None
+        self._deaths.append(now)
+        if earlier == 0:
+            return 0.0
+        return min(policy.backoff_s * 2.0 ** (earlier - 1), policy.backoff_max_s)

@@ -1,0 +1,379 @@
+"""The process that forks all others, watches them, restarts them and takes them down.
+
+It must never run an event loop or a thread, nor know what a role does: it has to be the one
+process that can't be stuck, and only a process without threads can fork safely at any time.
+Its invariant: every process it forked is reaped before `supervise` returns, and none outlives
+it unknowingly (the lifeline).
+It echoes Kafka's `KafkaServer.startup` and `shutdown`, and the order of the latter.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from minibroker.runtime.child import READY_MESSAGE, SIGNALS, ChildLife, ChildSpec, live
+from minibroker.runtime.restarts import RestartPolicy, Restarts
+from minibroker.runtime.roles import RoleTable, describe_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+START_SECONDS_MAX: Final = 30.0
+DRAIN_SECONDS: Final = 2.0
+KILL_SECONDS_MAX: Final = 5.0
+"""How long a killed process may take to vanish (it can hang in the kernel) before it is left."""
+
+
+class Exit(enum.IntEnum):
+    """What `supervise` returns, to be the exit status of the program."""
+
+    CLEAN = 0
+    """Everything was told to end and did so in time."""
+
+    FAILED = 1
+    """A role failed to start, or one failed while ending or had to be killed."""
+
+    CRASH_LOOP = 3
+    """A role died too often."""
+
+
+class EventKind(enum.Enum):
+    """What the supervisor reports."""
+
+    STARTED = "started"
+    READY = "ready"
+    DIED = "died"
+    STOPPING = "stopping"
+    ENDED = "ended"
+    KILLED = "killed"
+    GAVE_UP = "gave up"
+
+
+class Event(NamedTuple):
+    """One report; `name` is empty and `pid` 0 for what concerns all."""
+
+    kind: EventKind
+    name: str
+    pid: int
+    incarnation: int
+    text: str
+
+
+class _Phase(enum.Enum):
+    STARTING = enum.auto()
+    RUNNING = enum.auto()
+    STOPPING = enum.auto()
+
+
+class _Role:
+    def __init__(self, index: int, spec: ChildSpec, policy: RestartPolicy) -> None:
+        self.index = index
+        self.spec = spec
+        self.restarts = Restarts(policy)
+        self.pid = 0
+        self.incarnation = 0
+        self.is_ready = False
+        self.was_ready = False
+        self.was_killed = False
+        self.restart_at: float | None = None
+
+
+def supervise(
+    children: Sequence[ChildSpec],
+    *,
+    stop_groups: Sequence[Sequence[str]],
+    on_ready: Callable[[], None],
+    on_event: Callable[[Event], None],
+    drain_seconds: float = DRAIN_SECONDS,
+    start_seconds: float = START_SECONDS_MAX,
+    restart_policy: RestartPolicy | None = None,
+) -> int:
+    """Runs `children` until a SIGTERM, SIGINT or SIGHUP; returns an `Exit`.
+
+    All are forked at once; `on_ready` is called when all have said `ready`. One that dies before
+    its first `ready`, or takes longer than `start_seconds`, fails the start. Later deaths lead to
+    a restart by `restart_policy`; too many stop everything.
+
+    Stopping sends SIGTERM to the `stop_groups`, each when the group before has ended or has used
+    its share of `drain_seconds`; roles in no group come last. Who still lives after
+    `drain_seconds` is killed. Further signals change nothing: some tools send them twice. One that
+    the caller ignores (`nohup`) stays ignored. Must be called in the main thread of a process
+    without other threads.
+    """
+    names = [spec.name for spec in children]
+    unknown = {name for group in stop_groups for name in group} - set(names)
+    if unknown:
+        raise ValueError(f"stop_groups name {sorted(unknown)}, which are not among {names}")
+    _refuse_threads()
+    supervisor = _Supervisor(
+        children=children,
+        stop_groups=stop_groups,
+        on_ready=on_ready,
+        on_event=on_event,
+        drain_seconds=drain_seconds,
+        policy=restart_policy or RestartPolicy(),
+    )
+    try:
+        # Objects made so far live as long as the process. Kept from the garbage collector, they
+        # aren't written to by it, so parent and children go on sharing their pages.
+        gc.freeze()
+        return supervisor.run(start_seconds)
+    finally:
+        supervisor.close()
+        gc.unfreeze()
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        *,
+        children: Sequence[ChildSpec],
+        stop_groups: Sequence[Sequence[str]],
+        on_ready: Callable[[], None],
+        on_event: Callable[[Event], None],
+        drain_seconds: float,
+        policy: RestartPolicy,
+    ) -> None:
+        self._table = RoleTable([spec.name for spec in children])
+        self._roles = [_Role(index, spec, policy) for index, spec in enumerate(children)]
+        by_name = {role.spec.name: role for role in self._roles}
+        groups = [[by_name[name] for name in group] for group in stop_groups]
+        grouped = {name for group in stop_groups for name in group}
+        groups.append([role for role in self._roles if role.spec.name not in grouped])
+        self._groups = deque(groups)
+        self._asked: list[_Role] = []  # those that were sent SIGTERM
+        self._on_ready = on_ready
+        self._on_event = on_event
+        self._drain_seconds = drain_seconds
+        self._phase = _Phase.STARTING
+        self._exit = Exit.CLEAN
+        self._next_group_at = 0.0
+        self._kill_at = 0.0
+        self._lifeline_read, self._lifeline_write = os.pipe()
+        self._ready_read, self._ready_write = os.pipe()
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._ready_read, self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._old_handlers = {
+            number: signal.signal(number, _note)
+            for number in SIGNALS
+            if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN
+        }
+        self._old_wake_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+
+    def run(self, start_seconds: float) -> Exit:
+        start_by = time.monotonic() + start_seconds
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._ready_read, select.POLLIN)
+        for role in self._roles:
+            self._start(role)
+        while not self._is_over(time.monotonic()):
+            poll.poll(self._timeout_ms(time.monotonic(), start_by))
+            now = time.monotonic()
+            self._take_signals(now)
+            # Before the dead are reaped: one that was ready and then died did start.
+            self._take_ready()
+            self._reap(now)
+            self._act(now, start_by)
+        return self._exit
+
+    def close(self) -> None:
+        """Leaves nothing behind, also when a callback has raised."""
+        for role in self._roles:
+            if role.pid:
+                os.kill(role.pid, signal.SIGKILL)
+        give_up_at = time.monotonic() + KILL_SECONDS_MAX
+        for role in self._roles:
+            while role.pid and time.monotonic() < give_up_at:
+                if os.waitpid(role.pid, os.WNOHANG)[0]:
+                    role.pid = 0
+                else:
+                    time.sleep(0.001)
+        signal.set_wakeup_fd(self._old_wake_fd)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        for fd in (self._lifeline_read, self._ready_write, *self._private_fds()):
+            os.close(fd)
+
+    def _private_fds(self) -> tuple[int, ...]:
+        """What no child may keep: a copy of the lifeline's end would keep all others alive."""
+        return (self._lifeline_write, self._ready_read, self._wake_read, self._wake_write)
+
+    def _start(self, role: _Role) -> None:
+        role.incarnation += 1
+        role.is_ready = False
+        role.restart_at = None
+        _flush()  # or the child would print what is still in the buffers once more
+        life = ChildLife(
+            name=role.spec.name,
+            incarnation=role.incarnation,
+            lifeline_fd=self._lifeline_read,
+            roles=self._table,
+            index=role.index,
+            ready_fd=self._ready_write,
+        )
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            role.pid = os.fork()
+            if role.pid == 0:
+                live(role.spec, life, self._private_fds())
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        self._table.started(role.index, role.pid, role.incarnation)
+        self._tell(EventKind.STARTED, role)
+
+    def _take_signals(self, now: float) -> None:
+        with suppress(BlockingIOError):
+            for number in os.read(self._wake_read, 4096):
+                if number != signal.SIGCHLD:
+                    self._stop(now, Exit.CLEAN, signal.Signals(number).name)
+
+    def _take_ready(self) -> None:
+        with suppress(BlockingIOError):
+            received = os.read(self._ready_read, READY_MESSAGE.size * 512)
+            for index, incarnation in READY_MESSAGE.iter_unpack(received):
+                role = self._roles[index]
+                if role.pid and incarnation == role.incarnation and not role.is_ready:
+                    role.is_ready = role.was_ready = True
+                    self._table.ready(index)
+                    self._tell(EventKind.READY, role)
+        if self._phase is _Phase.STARTING and all(role.is_ready for role in self._roles):
+            self._phase = _Phase.RUNNING
+            self._on_ready()
+
+    def _reap(self, now: float) -> None:
+        for role in self._roles:
+            if role.pid:
+                pid, status = os.waitpid(role.pid, os.WNOHANG)
+                if pid:
+                    self._buried(role, status, now)
+
+    def _buried(self, role: _Role, status: int, now: float) -> None:
+        pid, role.pid, role.is_ready = role.pid, 0, False
+        text = describe_exit(status)
+        if self._phase is _Phase.STOPPING:
+            self._table.ended(role.index, status, restarts=False)
+            # SIGTERM may come before the role handles it: its default action is a clean end.
+            if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGTERM):
+                self._exit = self._exit or Exit.FAILED
+            self._tell(EventKind.ENDED, role, text, pid)
+            return
+        self._tell(EventKind.DIED, role, text, pid)
+        failed_start = self._phase is _Phase.STARTING and not role.was_ready
+        delay = None if failed_start else role.restarts.died(now)
+        self._table.ended(role.index, status, restarts=delay is not None)
+        if delay is not None:
+            role.restart_at = now + delay
+        elif failed_start:
+            self._give_up(now, Exit.FAILED, f"{role.spec.name} did not start: {text}")
+        else:
+            self._give_up(
+                now,
+                Exit.CRASH_LOOP,
+                f"{role.spec.name} died too often, the last time with {text} "
+                f"in its incarnation {role.incarnation}",
+            )
+
+    def _act(self, now: float, start_by: float) -> None:
+        if self._phase is _Phase.STARTING and now >= start_by:
+            late = [role.spec.name for role in self._roles if not role.is_ready]
+            self._give_up(now, Exit.FAILED, f"{', '.join(late)} did not get ready in time")
+        if self._phase is _Phase.STOPPING:
+            self._drain(now)
+            return
+        for role in self._roles:
+            if role.restart_at is not None and now >= role.restart_at:
+                self._start(role)
+
+    def _give_up(self, now: float, code: Exit, text: str) -> None:
+        sys.stderr.write(f"minibroker stops: {text}\n")
+        self._tell(EventKind.GAVE_UP, None, text)
+        self._stop(now, code, text)
+
+    def _stop(self, now: float, code: Exit, text: str) -> None:
+        if self._phase is _Phase.STOPPING:
+            return
+        self._phase = _Phase.STOPPING
+        self._exit = code
+        self._next_group_at = now
+        self._kill_at = now + self._drain_seconds
+        self._tell(EventKind.STOPPING, None, text)
+
+    def _drain(self, now: float) -> None:
+        if now >= self._kill_at:
+            self._kill_the_rest()
+            return
+        while self._groups and (
+            now >= self._next_group_at or not any(role.pid for role in self._asked)
+        ):
+            group = self._groups.popleft()
+            for role in group:
+                if role.pid:
+                    os.kill(role.pid, signal.SIGTERM)
+            self._asked += group
+            # A group that hangs may not use up the time of those after it.
+            self._next_group_at = now + (self._kill_at - now) / (len(self._groups) + 1)
+
+    def _kill_the_rest(self) -> None:
+        for role in self._roles:
+            if role.pid and not role.was_killed:
+                role.was_killed = True
+                os.kill(role.pid, signal.SIGKILL)
+                self._exit = self._exit or Exit.FAILED
+                self._tell(EventKind.KILLED, role, f"it did not end in {self._drain_seconds} s")
+
+    def _is_over(self, now: float) -> bool:
+        return self._phase is _Phase.STOPPING and (
+            not any(role.pid for role in self._roles) or now >= self._kill_at + KILL_SECONDS_MAX
+        )
+
+    def _timeout_ms(self, now: float, start_by: float) -> int | None:
+        """Until something is due without anybody reporting; None is for ever."""
+        due = [role.restart_at for role in self._roles if role.restart_at is not None]
+        if self._phase is _Phase.STARTING:
+            due.append(start_by)
+        if self._phase is _Phase.STOPPING:
+            due = [self._kill_at if now < self._kill_at else self._kill_at + KILL_SECONDS_MAX]
+            if self._groups:
+                due.append(self._next_group_at)
+        if not due:
+            return None
+        return max(0, int((min(due) - now) * 1000) + 1)
+
+    def _tell(self, kind: EventKind, role: _Role | None, text: str = "", pid: int = 0) -> None:
+        if role is None:
+            self._on_event(Event(kind, "", 0, 0, text))
+        else:
+            self._on_event(Event(kind, role.spec.name, pid or role.pid, role.incarnation, text))
+
+
+def _note(number: int, frame: object) -> None:
+    """Does nothing: a Python handler has to exist for the wake-up descriptor to be written."""
+
+
+def _flush() -> None:
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _refuse_threads() -> None:
+    """A lock held by another thread at the fork would stay locked in the child for ever."""
+    count = len(os.listdir("/proc/self/task"))
+    if count > 1:
+        names = [thread.name for thread in threading.enumerate()]
+        raise RuntimeError(
+            f"this process runs {count} threads ({', '.join(names)} among them); fork the roles "
+            f"before anything starts one"
+        )

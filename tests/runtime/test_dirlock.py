@@ -1,0 +1,63 @@
+"""The lock of a data directory, between open files and between processes."""
+
+from __future__ import annotations
+
+import os
+import select
+from pathlib import Path
+
+import pytest
+
+from minibroker.runtime.dirlock import HOLDER_BYTES_MAX, LOCK_FILE, DirLock, DirLockedError
+
+
+def test_the_second_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+    with DirLock(tmp_path, "starting") as lock:
+        lock.describe("minibroker on 127.0.0.1:9092")
+        with pytest.raises(DirLockedError) as refused:
+            DirLock(tmp_path, "another")
+    text = str(refused.value)
+    assert str(tmp_path) in text
+    assert f"pid {os.getpid()}, minibroker on 127.0.0.1:9092" in text
+    assert "give another directory" in text
+    DirLock(tmp_path, "next").release()
+
+
+def test_a_file_left_by_a_dead_holder_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).write_text("pid 1, long gone, with a rather long description\n")
+    with DirLock(tmp_path, "new"):
+        assert (tmp_path / LOCK_FILE).read_text() == f"pid {os.getpid()}, new\n"
+
+
+def test_a_killed_holder_lets_go_when_its_last_child_has_ended(tmp_path: Path) -> None:
+    end_read, end_write = os.pipe()
+    pid_read, pid_write = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        try:
+            DirLock(tmp_path, "holder")
+            if os.fork() == 0:
+                os.close(end_write)
+                os.write(pid_write, str(os.getpid()).encode())
+                os.read(end_read, 1)
+        finally:
+            os._exit(0)
+    os.waitpid(holder, 0)
+    last_child = os.pidfd_open(int(os.read(pid_read, 100)))
+    with pytest.raises(DirLockedError, match=f"pid {holder}, holder"):
+        DirLock(tmp_path, "too early")
+    os.close(end_write)
+    assert select.select([last_child], [], [], 20)[0]
+    DirLock(tmp_path, "next").release()
+    for fd in (end_read, pid_read, pid_write, last_child):
+        os.close(fd)
+
+
+def test_a_long_description_is_cut(tmp_path: Path) -> None:
+    with DirLock(tmp_path, "x" * 5000):
+        assert (tmp_path / LOCK_FILE).stat().st_size == HOLDER_BYTES_MAX
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        DirLock(tmp_path / "missing", "x")
