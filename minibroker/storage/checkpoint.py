@@ -1,0 +1,109 @@
+"""The small files beside a partition's segments: what a restart must know that they don't say.
+
+Owns ``checkpoint.json`` (where the log begins, from where it may be torn, whether it was closed
+cleanly, the producers' last batches) and ``partition.metadata`` (the topic id). It must never
+know segments. Its invariant: a file is replaced whole or not at all. Echoes Kafka's
+``log-start-offset-checkpoint``, ``recovery-point-offset-checkpoint`` and ``.kafka_cleanshutdown``,
+which are one per data directory there; one per partition lets each owner write its own. Kafka
+ignores files that it doesn't know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
+from protocol.types import Uuid, uuid_from_text, uuid_text
+
+_CHECKPOINT: Final = "checkpoint.json"
+_METADATA: Final = "partition.metadata"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """``recovery_point``: base offset of the first segment that may not be whole on disk.
+
+    ``clean`` is (log end offset, bytes of the last segment) after an orderly close, else None.
+    """
+
+    log_start_offset: int
+    recovery_point: int
+    clean: tuple[int, int] | None
+    producers: ProducerTable
+
+
+def write_checkpoint(directory: str, checkpoint: Checkpoint, *, sync: bool) -> None:
+    """Replace the checkpoint; with ``sync`` it is on the disk before it counts. OSError."""
+    table = checkpoint.producers
+    document = {
+        "version": _VERSION,
+        "log_start_offset": checkpoint.log_start_offset,
+        "recovery_point": checkpoint.recovery_point,
+        "clean": checkpoint.clean,
+        "producers": {
+            "end_offset": table.end_offset,
+            "entries": [
+                [producer_id, producer.epoch, producer.last_timestamp, producer.batches]
+                for producer_id, producer in table.producers.items()
+            ],
+        },
+    }
+    _replace(directory, _CHECKPOINT, json.dumps(document), sync)
+
+
+def read_checkpoint(directory: str) -> Checkpoint | None:
+    """The checkpoint, or None when there is none or it can't be read."""
+    try:
+        with open(os.path.join(directory, _CHECKPOINT), encoding="utf-8") as file:
+            return _parse(json.load(file))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _parse(document: dict[str, Any]) -> Checkpoint:
+    if document["version"] != _VERSION:
+        raise ValueError(document["version"])
+    entries = document["producers"]["entries"]
+    table = ProducerTable(
+        (
+            (int(key), Producer(int(epoch), int(last), tuple(SeenBatch(*b) for b in batches)))
+            for key, epoch, last, batches in entries
+        ),
+        int(document["producers"]["end_offset"]),
+    )
+    clean = document["clean"]
+    return Checkpoint(
+        int(document["log_start_offset"]),
+        int(document["recovery_point"]),
+        None if clean is None else (int(clean[0]), int(clean[1])),
+        table,
+    )
+
+
+def write_topic_id(directory: str, topic_id: Uuid) -> None:
+    """Say in Kafka's way whose directory this is."""
+    _replace(directory, _METADATA, f"version: 0\ntopic_id: {uuid_text(topic_id)}", sync=False)
+
+
+def read_topic_id(directory: str) -> Uuid | None:
+    """The topic id that the directory belongs to, or None when no file says so."""
+    try:
+        with open(os.path.join(directory, _METADATA), encoding="utf-8") as file:
+            fields = dict(line.strip().split(": ", 1) for line in file if line.strip())
+        return uuid_from_text(fields["topic_id"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def _replace(directory: str, name: str, text: str, sync: bool) -> None:
+    path = os.path.join(directory, name)
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(path + ".tmp", path)

@@ -1,0 +1,460 @@
+"""One partition's log: append, read, find by time, forget.
+
+Owns the order of things: check, number, write, and only then remember. It must never know who
+asks, sockets or event loops; it is called by one thread and is given the time. Its invariant:
+offsets between ``log_start_offset`` and ``log_end_offset`` are readable, and whatever ``append``
+returned is found again after a kill at any moment. Echoes ``UnifiedLog`` and ``LocalLog``; with
+one replica the high watermark is the log's end.
+
+A segment that retention drops keeps its name until ``file_delete_delay_ms`` have passed, where
+Kafka renames it at once: readers here open files by path, and a reply may be on its way. After a
+crash it is known as dropped because it ends below the checkpointed log start.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from typing import NamedTuple
+
+from minibroker.storage.checkpoint import (
+    Checkpoint,
+    read_topic_id,
+    write_checkpoint,
+    write_topic_id,
+)
+from minibroker.storage.config import LogConfig
+from minibroker.storage.errors import LogError
+from minibroker.storage.paths import (
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    offset_file,
+    offsets_of,
+    partition_directory,
+    remove_files,
+    set_aside,
+)
+from minibroker.storage.producers import SeenBatch, encode_snapshot
+from minibroker.storage.recovery import Recovered, recover
+from minibroker.storage.retention import expired, must_roll
+from minibroker.storage.segment import ActiveSegment, Segment, TimestampOffset
+from minibroker.storage.slices import FileSlice
+from minibroker.storage.validation import Origin, check_batch, check_size
+from protocol.errors import DecodeError, ErrorCode
+from protocol.records import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    TimestampType,
+    parse_batch_header,
+    recompressed,
+    stamped_header,
+)
+from protocol.types import Uuid
+
+__all__ = ["Appended", "Log", "Origin", "TimestampOffset"]
+
+
+class Appended(NamedTuple):
+    """Where a batch went. ``log_append_time_ms`` is -1 when the topic keeps create times.
+
+    For a duplicate all fields are those of the earlier append, and the time is its batch's
+    largest timestamp, as Kafka answers.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class Log:
+    """A partition's log. Made by ``Log.open``; one owner, one thread."""
+
+    def __init__(
+        self,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        recovered: Recovered,
+        *,
+        now_ms: int,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self.log_start_offset = recovered.log_start_offset
+        self.recovered_bytes = recovered.truncated
+        """Bytes of torn batches that opening cut off."""
+        self.opened_clean = recovered.clean
+        """Whether the log had been closed in order, so that nothing was scanned."""
+        self._sealed = recovered.sealed
+        self._bases = [segment.base_offset for segment in recovered.sealed]
+        self._active = recovered.active
+        self._producers = recovered.producers
+        self._recovery_point = recovered.recovery_point
+        self._flushed_offset = self.log_end_offset if recovered.clean else recovered.recovery_point
+        self._flushed_ms = now_ms
+        self._dropped: list[tuple[int, int]] = []
+        self._open = True
+
+    @classmethod
+    def open(
+        cls,
+        data_dir: str | os.PathLike[str],
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        topic_id: Uuid | None = None,
+    ) -> Log:
+        """Open or create ``<data_dir>/<topic>-<partition>``, recovering it where needed.
+
+        ``now_ms`` is wall time. Raises LogError INCONSISTENT_TOPIC_ID when the directory belongs
+        to another topic of this name, and OSError.
+        """
+        directory = partition_directory(data_dir, topic, partition)
+        os.makedirs(directory, exist_ok=True)
+        if topic_id is not None:
+            _claim(directory, topic_id)
+        recovered = recover(directory, config, now_ms=now_ms)
+        log = cls(directory, topic, partition, config, recovered, now_ms=now_ms)
+        log._checkpoint(sync=False)
+        return log
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._active.next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what consumers may read."""
+        return self._active.next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments that are still readable."""
+        return sum(segment.size for segment in self._sealed) + self._active.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._sealed) + 1
+
+    @property
+    def producer_count(self) -> int:
+        """Idempotent producers that are remembered."""
+        return len(self._producers.producers)
+
+    def append(
+        self,
+        records: Buffer,
+        *,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        leader_epoch: int = 0,
+    ) -> Appended:
+        """Append the one batch in ``records``, which is neither changed nor kept.
+
+        Costs one checksum and one write. Raises LogError with the code that Kafka answers; the
+        log is then as it was.
+        """
+        config = self.config
+        header = check_batch(records, config, now_ms=now_ms, origin=origin)
+        if header.producer_id >= 0 and origin is Origin.CLIENT:
+            seen = self._producers.check(header)
+            if seen is not None:
+                return self._repeated(seen)
+        if config.compression is not None and header.codec != config.compression:
+            records, header = self._converted(records, header)
+        stamp = None if config.timestamp_type is TimestampType.CREATE_TIME else now_ms
+        try:
+            return self._write(records, header, now_ms, leader_epoch, stamp)
+        except OSError as error:
+            raise self._broken("written", error) from error
+
+    def _write(
+        self,
+        records: Buffer,
+        header: BatchHeader,
+        now_ms: int,
+        leader_epoch: int,
+        stamp: int | None,
+    ) -> Appended:
+        config = self.config
+        base_offset = self._active.next_offset
+        last_offset = base_offset + header.last_offset_delta
+        max_timestamp = header.max_timestamp if stamp is None else stamp
+        if must_roll(
+            self._active.growth,
+            config,
+            batch_size=header.size,
+            last_offset=last_offset,
+            max_timestamp=max_timestamp,
+            now_ms=now_ms,
+        ):
+            self.roll(now_ms=now_ms)
+        active = self._active
+        head = stamped_header(
+            records,
+            header,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            log_append_time_ms=stamp,
+        )
+        active.write(head, memoryview(records)[HEADER_BYTES : header.size])
+        active.note(
+            base_offset,
+            last_offset,
+            header.size,
+            max_timestamp,
+            index_interval_bytes=config.index_interval_bytes,
+        )
+        active.modified_ms = now_ms
+        if header.producer_id >= 0 and not header.is_control:
+            self._producers.record(header, last_offset, max_timestamp)
+        self._producers.end_offset = last_offset + 1
+        if last_offset + 1 - self._flushed_offset >= config.flush_messages:
+            self.flush(now_ms=now_ms)
+        log_append_time_ms = NO_TIMESTAMP if stamp is None else stamp
+        return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
+
+    def _repeated(self, seen: SeenBatch) -> Appended:
+        return Appended(
+            seen.first_offset, seen.last_offset, seen.timestamp, self.log_start_offset, True
+        )
+
+    def _converted(self, records: Buffer, header: BatchHeader) -> tuple[Buffer, BatchHeader]:
+        assert self.config.compression is not None
+        try:
+            converted = recompressed(records, self.config.compression)
+        except DecodeError as error:
+            raise LogError(ErrorCode.INVALID_RECORD, f"the batch can't be read: {error}") from error
+        header = parse_batch_header(converted)
+        check_size(header, self.config)
+        return converted, header
+
+    def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> FileSlice | None:
+        """Name at most ``max_bytes`` from the batch that holds ``offset`` on; None at the end.
+
+        With ``min_one`` the first batch is named whole even if it is larger; without, the slice is
+        empty then. The slice ends with the segment, and may cut off its last batch. Raises
+        LogError OFFSET_OUT_OF_RANGE.
+        """
+        end_offset = self._active.next_offset
+        if offset == end_offset:
+            return None
+        if not self.log_start_offset <= offset < end_offset:
+            raise LogError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.topic}-{self.partition} is outside"
+                f" [{self.log_start_offset}, {end_offset}]",
+            )
+        try:
+            segment, position, first = self._locate(offset)
+        except (OSError, DecodeError) as error:
+            raise self._broken("read", error) from error
+        length = min(segment.size - position, max(max_bytes, first) if min_one else max_bytes)
+        return FileSlice(segment.path, position, length if length >= first else 0)
+
+    def _locate(self, offset: int) -> tuple[Segment, int, int]:
+        """(segment, position, size) of the first batch that ends at or after ``offset``."""
+        if offset < self._active.base_offset:
+            for segment in self._sealed[bisect_right(self._bases, offset) - 1 :]:
+                found = segment.locate(offset)
+                if found is not None:
+                    return segment, *found
+        found = self._active.locate(offset)
+        if found is None:
+            raise DecodeError(f"no batch at or after offset {offset}", 0)
+        return self._active, *found
+
+    def offset_for_time(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record that is as late as ``timestamp_ms``, or None. Exact within batches."""
+        try:
+            for segment in (*self._sealed, self._active):
+                if segment.max_timestamp >= timestamp_ms:
+                    found = segment.find_time(timestamp_ms, self.log_start_offset)
+                    if found is not None:
+                        return found
+        except (OSError, DecodeError) as error:
+            raise self._broken("searched", error) from error
+        return None
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The latest record, or None when no record has a timestamp (KIP-734)."""
+        segments: tuple[Segment, ...] = (*self._sealed, self._active)
+        try:
+            return max(segments, key=lambda segment: segment.max_timestamp).find_max_timestamp()
+        except (OSError, DecodeError) as error:
+            raise self._broken("searched", error) from error
+
+    def roll(self, *, now_ms: int) -> None:
+        """Begin a new segment at the log's end; does nothing while the last one is empty."""
+        if self._active.size == 0:
+            return
+        # In this order: an empty file named by this offset must not lie there if sealing fails.
+        self._active.finish_indexes()
+        following = ActiveSegment(self.directory, self.log_end_offset, now_ms=now_ms)
+        self._sealed.append(self._active.seal())
+        self._bases.append(self._active.base_offset)
+        self._active = following
+        self._snapshot()
+        self._checkpoint(sync=False)
+
+    def delete_records(self, before_offset: int) -> int:
+        """Move the log's start up to ``before_offset``; returns the start. Never moves it back.
+
+        Segments that end below it go at the next ``apply_retention``. Raises LogError
+        OFFSET_OUT_OF_RANGE past the high watermark.
+        """
+        if not 0 <= before_offset <= self.high_watermark:
+            raise LogError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"records of {self.topic}-{self.partition} can't be deleted before offset"
+                f" {before_offset}; the high watermark is {self.high_watermark}",
+            )
+        if before_offset > self.log_start_offset:
+            self.log_start_offset = before_offset
+            self._checkpoint(sync=False)
+        return self.log_start_offset
+
+    def apply_retention(self, *, now_ms: int) -> int:
+        """Drop the segments that have expired; returns how many. To be called now and then.
+
+        Also forgets idle producers, and removes the files of what was dropped long enough ago.
+        """
+        self._remove_dropped(now_ms)
+        self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
+        extents = [segment.extent for segment in (*self._sealed, self._active)]
+        gone = expired(extents, self.config, log_start_offset=self.log_start_offset, now_ms=now_ms)
+        if not gone:
+            return 0
+        try:
+            self._drop(gone, now_ms)
+        except OSError as error:
+            raise self._broken("shortened", error) from error
+        return gone
+
+    def _drop(self, count: int, now_ms: int) -> None:
+        if count > len(self._sealed):
+            self.roll(now_ms=now_ms)
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        self._dropped += ((due_ms, segment.base_offset) for segment in self._sealed[:count])
+        del self._sealed[:count], self._bases[:count]
+        first = self._bases[0] if self._bases else self._active.base_offset
+        self.log_start_offset = max(self.log_start_offset, first)
+        self._recovery_point = max(self._recovery_point, first)
+        self._checkpoint(sync=False)
+        self._remove_dropped(now_ms)
+
+    def _remove_dropped(self, now_ms: int | None) -> None:
+        """Remove dropped segments' files that are due; all of them when no time is given."""
+        waiting = []
+        for due_ms, base_offset in self._dropped:
+            if now_ms is None or due_ms <= now_ms:
+                remove_files(self.directory, base_offset, (*SEGMENT_SUFFIXES, SNAPSHOT))
+            else:
+                waiting.append((due_ms, base_offset))
+        self._dropped = waiting
+
+    def flush_due(self, *, now_ms: int) -> bool:
+        """Flush if flush.ms has passed with records unflushed, or a segment was rolled.
+
+        Returns whether it did. To be called now and then.
+        """
+        unflushed = self.log_end_offset > self._flushed_offset
+        waited = unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
+        if waited or self._recovery_point < self._active.base_offset:
+            self.flush(now_ms=now_ms)
+            return True
+        return False
+
+    def flush(self, *, now_ms: int) -> None:
+        """Put all records on the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
+        try:
+            for segment in self._sealed[bisect_right(self._bases, self._recovery_point - 1) :]:
+                _sync_file(segment.path)
+            self._active.sync()
+            if self._recovery_point < self._active.base_offset:
+                self._recovery_point = self._active.base_offset
+                self._checkpoint(sync=True)
+                self._drop_snapshots()
+        except OSError as error:
+            raise self._broken("flushed", error) from error
+        self._flushed_offset = self.log_end_offset
+        self._flushed_ms = now_ms
+
+    def close(self, *, now_ms: int) -> None:
+        """Flush, and leave word that nothing needs recovery. A second time does nothing."""
+        if not self._open:
+            return
+        self._remove_dropped(None)
+        self._active.finish_indexes()
+        if self.log_end_offset > self._flushed_offset:
+            self.flush(now_ms=now_ms)
+        self._snapshot()
+        self._drop_snapshots()
+        self._checkpoint(sync=True, clean=(self.log_end_offset, self._active.size))
+        self._release()
+
+    def abandon(self) -> None:
+        """Let go of the files without writing anything: what a kill does."""
+        self._release()
+
+    def delete(self) -> str:
+        """End the log and free its directory's name; returns the path it was set aside under.
+
+        Give that to ``paths.remove_aside`` once no reader can be at it any more.
+        """
+        self._release()
+        return set_aside(self.directory)
+
+    def _release(self) -> None:
+        self._open = False
+        self._active.close()
+
+    def _snapshot(self) -> None:
+        if self._producers.end_offset > 0:
+            path = offset_file(self.directory, self._producers.end_offset, SNAPSHOT)
+            with open(path, "wb") as file:
+                file.write(encode_snapshot(self._producers))
+
+    def _drop_snapshots(self) -> None:
+        """Keep the snapshots that recovery could begin from, and the newest."""
+        offsets = offsets_of(self.directory, SNAPSHOT)
+        usable = {self._recovery_point, *self._bases, self._active.base_offset}
+        for offset in offsets[:-1]:
+            if offset < self._recovery_point or offset not in usable:
+                remove_files(self.directory, offset, (SNAPSHOT,))
+
+    def _checkpoint(self, *, sync: bool, clean: tuple[int, int] | None = None) -> None:
+        checkpoint = Checkpoint(self.log_start_offset, self._recovery_point, clean, self._producers)
+        write_checkpoint(self.directory, checkpoint, sync=sync)
+
+    def _broken(self, what: str, error: Exception) -> LogError:
+        return LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} can't be {what}: {error}")
+
+
+def _claim(directory: str, topic_id: Uuid) -> None:
+    known = read_topic_id(directory)
+    if known is None:
+        write_topic_id(directory, topic_id)
+    elif known != topic_id:
+        raise LogError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{directory} belongs to an earlier topic of this name; remove it or delete the topic",
+        )
+
+
+def _sync_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

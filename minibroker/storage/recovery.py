@@ -1,0 +1,261 @@
+"""Opening a partition's directory: which segments there are, and how far they can be believed.
+
+Owns the reading of a directory after an orderly close (nothing is scanned) and after anything else
+(from the recovery point on, every batch is checked and the first bad one ends the log). It must
+never know appends or retention. Its invariant: what it returns ends in a growing segment, has no
+batch with a wrong checksum or offset after the recovery point, and knows the producers of all
+batches. Echoes ``LogLoader`` and ``LogSegment.recover``.
+
+A segment's batches have gapless offsets, so a damaged base offset, which no checksum covers, is
+found too. The leader epoch is the one field that nothing vouches for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from minibroker.storage.checkpoint import Checkpoint, read_checkpoint
+from minibroker.storage.config import LogConfig
+from minibroker.storage.index import TIME_ENTRY, last_in_file
+from minibroker.storage.paths import (
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    TIME_INDEX,
+    offset_file,
+    offsets_of,
+    remove_files,
+)
+from minibroker.storage.producers import ProducerTable, decode_snapshot
+from minibroker.storage.segment import ActiveSegment, Segment
+from protocol.errors import DecodeError
+from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batch_header, verify_crc
+
+_FRESH: Final = Checkpoint(0, 0, None, ProducerTable())
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was found. ``truncated`` counts the bytes of torn batches that were cut off."""
+
+    sealed: list[Segment]
+    active: ActiveSegment
+    log_start_offset: int
+    recovery_point: int
+    producers: ProducerTable
+    truncated: int = 0
+    clean: bool = False
+
+
+def recover(directory: str, config: LogConfig, *, now_ms: int) -> Recovered:
+    """Open the segments in ``directory``, repairing what a killed process left behind."""
+    checkpoint = read_checkpoint(directory) or _FRESH
+    bases = _drop_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
+    if not bases:
+        return _empty(directory, checkpoint.log_start_offset, now_ms)
+    if checkpoint.clean is not None:
+        recovered = _open_clean(directory, bases, checkpoint, config, now_ms)
+        if recovered is not None:
+            return recovered
+    return _Scan(directory, config, checkpoint, now_ms).run(bases)
+
+
+def valid_batches(path: str, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of the batches of a segment file, up to the first that isn't whole."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        end = os.fstat(fd).st_size
+        if end < HEADER_BYTES:
+            return
+        with mmap.mmap(fd, end, prot=mmap.PROT_READ) as pages, memoryview(pages) as view:
+            position, expected = 0, base_offset
+            while position < end:
+                try:
+                    header = parse_batch_header(view, position)
+                except DecodeError:
+                    return
+                if header.base_offset != expected or not verify_crc(view, position):
+                    return
+                yield position, header
+                position += header.size
+                expected = header.next_offset
+    finally:
+        os.close(fd)
+
+
+def _drop_deleted(directory: str, bases: list[int], log_start_offset: int) -> list[int]:
+    """Remove segments that end below the log's start: deleted, but not yet off the disk."""
+    gone = sum(1 for _, following in pairwise(bases) if following <= log_start_offset)
+    for base in bases[:gone]:
+        remove_files(directory, base, SEGMENT_SUFFIXES)
+    return bases[gone:]
+
+
+def _empty(directory: str, offset: int, now_ms: int) -> Recovered:
+    active = ActiveSegment(directory, offset, now_ms=now_ms)
+    return Recovered([], active, offset, offset, ProducerTable(end_offset=offset))
+
+
+def _open_clean(
+    directory: str, bases: list[int], checkpoint: Checkpoint, config: LogConfig, now_ms: int
+) -> Recovered | None:
+    """Believe the files of an orderly close; None when they are not as it left them."""
+    assert checkpoint.clean is not None
+    end_offset, size = checkpoint.clean
+    producers = checkpoint.producers
+    if os.path.getsize(offset_file(directory, bases[-1], LOG)) != size:
+        return None
+    if producers.end_offset != end_offset:
+        return None
+    active = ActiveSegment(directory, bases[-1], now_ms=now_ms)
+    try:
+        active.restore(size, end_offset)
+    except (DecodeError, OSError):
+        active.close()
+        return None
+    sealed = _open_sealed(directory, bases, config, now_ms)
+    start = max(checkpoint.log_start_offset, bases[0])
+    return Recovered(sealed, active, start, active.base_offset, producers, clean=True)
+
+
+def _open_sealed(directory: str, bases: list[int], config: LogConfig, now_ms: int) -> list[Segment]:
+    return [
+        _sealed(directory, base, following, config, now_ms) for base, following in pairwise(bases)
+    ]
+
+
+def _sealed(
+    directory: str, base_offset: int, next_offset: int, config: LogConfig, now_ms: int
+) -> Segment:
+    """Open a segment that is whole; lost index files are rebuilt."""
+    index, times = (offset_file(directory, base_offset, s) for s in (OFFSET_INDEX, TIME_INDEX))
+    if not (os.path.exists(index) and os.path.exists(times)):
+        segment = _rebuilt(directory, base_offset, config, now_ms)
+        segment.finish_indexes()
+        return segment.seal()
+    last = last_in_file(times, TIME_ENTRY)
+    status = os.stat(offset_file(directory, base_offset, LOG))
+    return Segment(
+        directory,
+        base_offset,
+        size=status.st_size,
+        next_offset=next_offset,
+        max_timestamp=NO_TIMESTAMP if last is None else last[0],
+        modified_ms=status.st_mtime_ns // 1_000_000,
+    )
+
+
+def _rebuilt(
+    directory: str,
+    base_offset: int,
+    config: LogConfig,
+    now_ms: int,
+    tables: Sequence[ProducerTable] = (),
+) -> ActiveSegment:
+    """Check a segment batch by batch, index it, and bring the producers up to its end."""
+    segment = ActiveSegment(directory, base_offset, now_ms=now_ms)
+    for _, header in valid_batches(segment.path, base_offset):
+        segment.note(
+            header.base_offset,
+            header.last_offset,
+            header.size,
+            header.max_timestamp,
+            index_interval_bytes=config.index_interval_bytes,
+        )
+        replay(tables, header)
+    return segment
+
+
+def replay(tables: Sequence[ProducerTable], header: BatchHeader) -> None:
+    """Bring the producers' states up to a batch that lies in the log, where they don't know it."""
+    for table in tables:
+        if header.last_offset >= table.end_offset:
+            if header.has_producer_id and not header.is_control:
+                table.record(header, header.last_offset, header.max_timestamp)
+            table.end_offset = header.next_offset
+
+
+class _Scan:
+    """One recovery of a directory that wasn't closed in order."""
+
+    def __init__(
+        self, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._checkpoint = checkpoint
+        self._now_ms = now_ms
+        self._truncated = 0
+
+    def run(self, bases: list[int]) -> Recovered:
+        doubtful = max(
+            (i for i, base in enumerate(bases) if base <= self._checkpoint.recovery_point),
+            default=0,
+        )
+        sealed = _open_sealed(self._directory, bases[: doubtful + 1], self._config, self._now_ms)
+        tables = [self._checkpoint.producers, self._producers_at(bases[doubtful])]
+        known_to = [table.end_offset for table in tables]
+        for segment in sealed:
+            if segment.next_offset > known_to[1]:
+                for header in segment.headers():
+                    replay(tables, header)
+        active = self._scan(bases[doubtful:], sealed, tables)
+        # The checkpoint's producers are the better ones, unless the log was cut off below them.
+        producers = tables[0] if known_to[0] <= active.next_offset else tables[1]
+        producers.end_offset = active.next_offset
+        start = max(self._checkpoint.log_start_offset, bases[0])
+        if active.next_offset < start:
+            return self._start_over(active, sealed, start)
+        for offset in offsets_of(self._directory, SNAPSHOT):
+            if offset > active.next_offset:
+                remove_files(self._directory, offset, (SNAPSHOT,))
+        point = min(self._checkpoint.recovery_point, active.base_offset)
+        return Recovered(sealed, active, start, point, producers, self._truncated)
+
+    def _scan(
+        self, bases: list[int], sealed: list[Segment], tables: list[ProducerTable]
+    ) -> ActiveSegment:
+        """Check the segments; all after the first torn one are removed."""
+        for slot, base in enumerate(bases, start=1):
+            active = _rebuilt(self._directory, base, self._config, self._now_ms, tables)
+            active.finish_indexes()
+            torn = os.path.getsize(active.path) - active.size
+            if torn or slot == len(bases):
+                self._cut_off(active, torn, bases[slot:])
+                return active
+            sealed.append(active.seal())
+        raise AssertionError("a log has at least one segment")
+
+    def _cut_off(self, active: ActiveSegment, torn: int, later: list[int]) -> None:
+        active.cut_off()
+        self._truncated += torn
+        for base in later:
+            self._truncated += os.path.getsize(offset_file(self._directory, base, LOG))
+            remove_files(self._directory, base, SEGMENT_SUFFIXES)
+
+    def _start_over(self, active: ActiveSegment, sealed: list[Segment], start: int) -> Recovered:
+        """The log was cut off below where it begins: nothing in it can be read any more."""
+        active.close()
+        for segment in (*sealed, active):
+            remove_files(self._directory, segment.base_offset, SEGMENT_SUFFIXES)
+        recovered = _empty(self._directory, start, self._now_ms)
+        recovered.truncated = self._truncated
+        return recovered
+
+    def _producers_at(self, offset: int) -> ProducerTable:
+        """The newest snapshot of the producers at or before ``offset``."""
+        for at in reversed(offsets_of(self._directory, SNAPSHOT)):
+            if at <= offset:
+                path = offset_file(self._directory, at, SNAPSHOT)
+                try:
+                    with open(path, "rb") as file:
+                        return decode_snapshot(file.read(), at)
+                except DecodeError:
+                    os.unlink(path)
+        return ProducerTable()

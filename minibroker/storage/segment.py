@@ -1,0 +1,344 @@
+"""One segment of a log: a file of record batches, and its two indexes.
+
+Owns where batches lie in the file, for one that is sealed (``Segment``) and for the one that grows
+(``ActiveSegment``). It must never know offsets' meaning to clients, producers or retention. Its
+invariant: ``size`` covers whole batches only, ``max_timestamp`` is the largest in any of them, and
+only the growing segment holds a file descriptor. Echoes ``LogSegment`` and ``FileRecords``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from minibroker.storage.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    OffsetIndex,
+    TimeIndex,
+    search_file,
+)
+from minibroker.storage.paths import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
+from minibroker.storage.retention import Extent, Growth
+from protocol.errors import DecodeError
+from protocol.records import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    TimestampType,
+    iter_records,
+    parse_batch_header,
+)
+
+RECENT_BATCHES: Final = 512
+"""Batches at the growing end whose positions are known exactly: where live consumers read."""
+
+_WALK_BYTES: Final = 8192
+"""Read at once while looking for a batch: an index interval of Kafka's default, and some."""
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time; ``leader_epoch`` is that of its batch, -1 when it has none."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Segment:
+    """A sealed segment, and what the growing one shares with it."""
+
+    __slots__ = (
+        "base_offset",
+        "directory",
+        "max_timestamp",
+        "modified_ms",
+        "next_offset",
+        "path",
+        "size",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int = 0,
+        next_offset: int | None = None,
+        max_timestamp: int = NO_TIMESTAMP,
+        modified_ms: int = 0,
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = offset_file(directory, base_offset, LOG)
+        self.size = size
+        self.next_offset = base_offset if next_offset is None else next_offset
+        self.max_timestamp = max_timestamp
+        self.modified_ms = modified_ms
+
+    @property
+    def extent(self) -> Extent:
+        latest = self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
+        return Extent(self.base_offset, self.size, latest)
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """(position, size) of the batch that holds ``offset``, or of the first one after it."""
+        with self._reader() as fd:
+            for position, header in self._walk(fd, self._index_position(offset)):
+                if header.last_offset >= offset:
+                    return position, header.size
+        return None
+
+    def find_time(self, timestamp: int, first_offset: int) -> TimestampOffset | None:
+        """The first record at or after ``first_offset`` that is as late as ``timestamp``."""
+        start = max(self._time_offset(timestamp), first_offset)
+        with self._reader() as fd:
+            for position, header in self._walk(fd, self._index_position(start)):
+                if header.max_timestamp < timestamp or header.last_offset < first_offset:
+                    continue
+                for record in iter_records(os.pread(fd, header.size, position)):
+                    if record.timestamp >= timestamp and record.offset >= first_offset:
+                        epoch = header.partition_leader_epoch
+                        return TimestampOffset(record.timestamp, record.offset, epoch)
+        return None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The segment's latest record; of several the first, of a log append time the last."""
+        latest = self.max_timestamp
+        if latest < 0:
+            return None
+        with self._reader() as fd:
+            for position, header in self._walk(fd, self._index_position(self._time_offset(latest))):
+                if header.max_timestamp != latest:
+                    continue
+                epoch = header.partition_leader_epoch
+                if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+                    return TimestampOffset(latest, header.last_offset, epoch)
+                for record in iter_records(os.pread(fd, header.size, position)):
+                    if record.timestamp == latest:
+                        return TimestampOffset(latest, record.offset, epoch)
+        return None
+
+    def headers(self) -> Iterator[BatchHeader]:
+        """All batch headers, oldest first, without checking checksums."""
+        with self._reader() as fd:
+            for _, header in self._walk(fd, 0):
+                yield header
+
+    def _walk(self, fd: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from ``position``, the beginning of one, on."""
+        chunk, start = b"", position
+        while position < self.size:
+            if position + HEADER_BYTES > start + len(chunk):
+                chunk, start = os.pread(fd, _WALK_BYTES, position), position
+            header = parse_batch_header(chunk, position - start)
+            yield position, header
+            position += header.size
+
+    @contextmanager
+    def _reader(self) -> Iterator[int]:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _index_position(self, offset: int) -> int:
+        path = offset_file(self.directory, self.base_offset, OFFSET_INDEX)
+        return search_file(path, OFFSET_ENTRY, offset - self.base_offset) or 0
+
+    def _time_offset(self, timestamp: int) -> int:
+        path = offset_file(self.directory, self.base_offset, TIME_INDEX)
+        return self.base_offset + (search_file(path, TIME_ENTRY, timestamp) or 0)
+
+
+class ActiveSegment(Segment):
+    """The segment that grows: its indexes in memory, its file open."""
+
+    __slots__ = (
+        "_fd",
+        "_indexed_to",
+        "_max_timestamp_offset",
+        "_offsets_written",
+        "_recent_offsets",
+        "_recent_positions",
+        "_times_written",
+        "created_ms",
+        "first_timestamp",
+        "offset_index",
+        "time_index",
+    )
+
+    def __init__(self, directory: str, base_offset: int, *, now_ms: int) -> None:
+        """Open the segment's file, creating it; it holds nothing until ``note`` says so."""
+        super().__init__(directory, base_offset, modified_ms=now_ms)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.created_ms = now_ms
+        self.first_timestamp = NO_TIMESTAMP
+        self.offset_index = OffsetIndex(base_offset)
+        self.time_index = TimeIndex(base_offset)
+        self._max_timestamp_offset = base_offset
+        self._indexed_to = 0
+        self._offsets_written = 0
+        self._times_written = 0
+        self._recent_offsets = array("q")
+        self._recent_positions = array("q")
+
+    @property
+    def growth(self) -> Growth:
+        return Growth(
+            self.base_offset,
+            self.size,
+            len(self.offset_index),
+            len(self.time_index),
+            self.first_timestamp,
+            self.created_ms,
+        )
+
+    def write(self, head: bytes, body: memoryview) -> None:
+        """Write a batch's bytes at the end. It counts only once it is noted; raises OSError.
+
+        What a failed write leaves behind is cut off or, if even that fails, overwritten by the
+        next batch.
+        """
+        try:
+            _write_all(self._fd, head, body, self.size)
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            raise
+
+    def note(
+        self,
+        base_offset: int,
+        last_offset: int,
+        size: int,
+        max_timestamp: int,
+        *,
+        index_interval_bytes: int,
+    ) -> None:
+        """Take in that a batch of ``size`` bytes lies at the end of the file."""
+        position = self.size
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        if position - self._indexed_to > index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
+            self._indexed_to = position
+        offsets, positions = self._recent_offsets, self._recent_positions
+        offsets.append(base_offset)
+        positions.append(position)
+        if len(offsets) > 2 * RECENT_BATCHES:
+            del offsets[:RECENT_BATCHES], positions[:RECENT_BATCHES]
+        self.size = position + size
+        self.next_offset = last_offset + 1
+
+    def restore(self, size: int, next_offset: int) -> None:
+        """Take over a cleanly closed segment with its index files, instead of noting each batch.
+
+        Raises DecodeError or OSError when the index files don't fit; nothing is taken over then.
+        """
+        offset_index = OffsetIndex.decode(self._index_bytes(OFFSET_INDEX), self.base_offset)
+        time_index = TimeIndex.decode(self._index_bytes(TIME_INDEX), self.base_offset)
+        if offset_index.last_position >= max(size, 1):
+            raise DecodeError("the index files are not those of the segment", 0)
+        first_timestamp = NO_TIMESTAMP
+        if size:
+            first_timestamp = parse_batch_header(os.pread(self._fd, HEADER_BYTES, 0)).max_timestamp
+        self.offset_index, self.time_index = offset_index, time_index
+        self._offsets_written, self._times_written = len(offset_index), len(time_index)
+        self._indexed_to = offset_index.last_position
+        self.max_timestamp, self._max_timestamp_offset = time_index.last
+        self.first_timestamp = first_timestamp
+        self.size, self.next_offset = size, next_offset
+
+    def _index_bytes(self, suffix: str) -> bytes:
+        with open(offset_file(self.directory, self.base_offset, suffix), "rb") as file:
+            return file.read()
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        slot = bisect_right(self._recent_offsets, offset) - 1
+        if slot < 0:
+            return super().locate(offset)
+        position = self._recent_positions[slot]
+        is_last = slot + 1 == len(self._recent_positions)
+        end = self.size if is_last else self._recent_positions[slot + 1]
+        return position, end - position
+
+    def sync(self) -> None:
+        """Have the kernel put the records on the disk, and the index entries in their files."""
+        self.write_indexes()
+        os.fsync(self._fd)
+
+    def write_indexes(self) -> None:
+        """Append the entries that the files lack; files from before are overwritten."""
+        entries, done = self.offset_index.encode(self._offsets_written), self._offsets_written
+        self._write_index(OFFSET_INDEX, entries, done * OFFSET_ENTRY.size)
+        self._offsets_written = len(self.offset_index)
+        entries, done = self.time_index.encode(self._times_written), self._times_written
+        self._write_index(TIME_INDEX, entries, done * TIME_ENTRY.size)
+        self._times_written = len(self.time_index)
+
+    def _write_index(self, suffix: str, entries: bytes, position: int) -> None:
+        path = offset_file(self.directory, self.base_offset, suffix)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(fd, b"", memoryview(entries), position)
+            os.ftruncate(fd, position + len(entries))
+        finally:
+            os.close(fd)
+
+    def seal(self) -> Segment:
+        """Close the file, whose indexes must be finished."""
+        self.close()
+        return Segment(
+            self.directory,
+            self.base_offset,
+            size=self.size,
+            next_offset=self.next_offset,
+            max_timestamp=self.max_timestamp,
+            modified_ms=self.modified_ms,
+        )
+
+    def finish_indexes(self) -> None:
+        """Write out the index files, with the largest timestamp as last entry."""
+        self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
+        self.write_indexes()
+
+    def cut_off(self) -> None:
+        """Cut the file to the noted batches."""
+        os.ftruncate(self._fd, self.size)
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @contextmanager
+    def _reader(self) -> Iterator[int]:
+        yield self._fd
+
+    def _index_position(self, offset: int) -> int:
+        return self.offset_index.position(offset)
+
+    def _time_offset(self, timestamp: int) -> int:
+        return self.time_index.offset(timestamp)
+
+
+def _write_all(fd: int, head: bytes, body: memoryview, position: int) -> None:
+    """Write head and body in one call, or in several when the kernel takes less."""
+    written = os.pwritev(fd, (head, body), position)
+    while written < len(head) + len(body):
+        pieces = (head[written:], body[max(0, written - len(head)) :])
+        count = os.pwritev(fd, pieces, position + written)
+        if not count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written += count
