@@ -1,0 +1,139 @@
+"""Who worked how long: the time of task steps, charged to accounts, and the loop's idle time.
+
+It must never know what an account stands for (a request, a connection), nor what time means:
+it reads a timer, which a simulation replaces.
+Its invariant: a moment in a task's step is charged to one account at most, namely the one in
+force at that moment, and waiting is charged to nobody.
+It echoes Kafka's `requestThreadTimeNanos` (KIP-124), which a long poll there inflates, and the
+idle percentage of its handler and network threads.
+
+The account in force lies in a context variable, so tasks started inside `charge` are charged to
+the same account, and tasks that only share the loop aren't.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Token
+    from types import TracebackType
+
+_NOT_STEPPING: Final = -1
+
+
+class Account:
+    """Worked nanoseconds up to the end of the last step; `WorkTime.settle` adds the rest."""
+
+    __slots__ = ("worked_ns",)
+
+    def __init__(self) -> None:
+        self.worked_ns = 0
+
+
+_account: ContextVar[Account | None] = ContextVar("account", default=None)
+
+
+class LoopTime(NamedTuple):
+    """A loop's life so far in nanoseconds; of it, `idle_ns` were spent waiting for something."""
+
+    total_ns: int
+    idle_ns: int
+
+    @property
+    def idle_share(self) -> float:
+        """0.0 (never waited) to 1.0; of a loop that hasn't lived yet 1.0."""
+        return self.idle_ns / self.total_ns if self.total_ns else 1.0
+
+    def since(self, earlier: LoopTime) -> LoopTime:
+        """What came after an earlier reading: rates are taken over such spans."""
+        return LoopTime(self.total_ns - earlier.total_ns, self.idle_ns - earlier.idle_ns)
+
+
+class WorkTime(trio.abc.Instrument):
+    """Give it to the loop: `trio.run(..., instruments=[work_time])`. One a loop.
+
+    `timer` counts nanoseconds; a simulation passes one of its own, so that the same seed gives
+    the same worked time.
+    """
+
+    def __init__(self, timer: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._timer = timer
+        self._step_from = _NOT_STEPPING
+        self._wait_from = 0
+        self._idle_ns = 0
+        self._began = timer()
+
+    def charge(self, account: Account) -> Charge:
+        """`with work_time.charge(account):` charges the steps inside to `account`.
+
+        Nests: the account outside gets nothing of what is inside. Waiting inside is free.
+        """
+        return Charge(self, account)
+
+    def settle(self) -> None:
+        """Charges the running step up to now, for who reads an account inside of its step."""
+        if self._step_from != _NOT_STEPPING:
+            now = self._timer()
+            account = _account.get()
+            if account is not None:
+                account.worked_ns += now - self._step_from
+            self._step_from = now
+
+    def loop_time(self) -> LoopTime:
+        """The loop's life so far and how much of it was idle."""
+        return LoopTime(self._timer() - self._began, self._idle_ns)
+
+    def before_run(self) -> None:
+        """The loop's life begins."""
+        self._began = self._timer()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 - trio's shape
+        """A task goes on."""
+        self._step_from = self._timer()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A task waits or has ended."""
+        account = task.context.get(_account)
+        if account is not None:
+            account.worked_ns += self._timer() - self._step_from
+        self._step_from = _NOT_STEPPING
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's shape
+        """The loop asks the system for events."""
+        self._wait_from = self._timer()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """The loop has its events. With work at hand (no timeout) it only looked, not waited."""
+        if timeout > 0:
+            self._idle_ns += self._timer() - self._wait_from
+
+
+class Charge:
+    """Made by `WorkTime.charge`; enter it once."""
+
+    __slots__ = ("_account", "_token", "_work_time")
+
+    def __init__(self, work_time: WorkTime, account: Account) -> None:
+        self._work_time = work_time
+        self._account = account
+        self._token: Token[Account | None] | None = None
+
+    def __enter__(self) -> None:
+        self._work_time.settle()
+        self._token = _account.set(self._account)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._work_time.settle()
+        assert self._token is not None
+        _account.reset(self._token)

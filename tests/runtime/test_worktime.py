@@ -1,0 +1,194 @@
+"""Worked time on a timer turned by hand: work is what turns it, and waiting isn't charged."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from minibroker.runtime.worktime import Account, LoopTime, WorkTime
+
+
+class Timer:
+    """Nanoseconds that pass only when somebody works."""
+
+    def __init__(self) -> None:
+        self.ns = 1000
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def work(self, ns: int) -> None:
+        self.ns += ns
+
+
+@pytest.fixture
+def timer() -> Timer:
+    return Timer()
+
+
+@pytest.fixture
+def work_time(timer: Timer) -> WorkTime:
+    return WorkTime(timer)
+
+
+def run(work_time: WorkTime, main: Callable[[], Awaitable[None]]) -> None:
+    trio.run(main, instruments=[work_time], clock=MockClock(autojump_threshold=0))
+
+
+def test_only_steps_inside_are_charged(work_time: WorkTime, timer: Timer) -> None:
+    account = Account()
+
+    async def main() -> None:
+        timer.work(1)
+        await trio.lowlevel.checkpoint()
+        timer.work(10)
+        with work_time.charge(account):
+            timer.work(100)
+            await trio.lowlevel.checkpoint()
+            timer.work(1000)
+        timer.work(10_000)
+        await trio.lowlevel.checkpoint()
+        timer.work(100_000)
+
+    run(work_time, main)
+    assert account.worked_ns == 1100
+
+
+def test_waiting_and_other_tasks_are_not_charged(work_time: WorkTime, timer: Timer) -> None:
+    first, second = Account(), Account()
+    turn = trio.testing.Sequencer()
+
+    async def one() -> None:
+        with work_time.charge(first):
+            async with turn(0):
+                timer.work(1)
+            await trio.sleep(3600)
+            async with turn(2):
+                timer.work(10)
+
+    async def other() -> None:
+        with work_time.charge(second):
+            async with turn(1):
+                timer.work(100)
+            await trio.sleep(1)
+            timer.work(1000)
+
+    async def bystander() -> None:
+        await trio.sleep(2)
+        timer.work(10_000)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for task in (one, other, bystander):
+                nursery.start_soon(task)
+
+    run(work_time, main)
+    assert (first.worked_ns, second.worked_ns) == (11, 1100)
+
+
+def test_the_inner_account_takes_over_in_the_middle_of_a_step(
+    work_time: WorkTime, timer: Timer
+) -> None:
+    outer, inner = Account(), Account()
+
+    async def main() -> None:
+        with work_time.charge(outer):
+            timer.work(1)
+            with work_time.charge(inner):
+                timer.work(10)
+                await trio.lowlevel.checkpoint()
+                timer.work(100)
+            timer.work(1000)
+
+    run(work_time, main)
+    assert (outer.worked_ns, inner.worked_ns) == (1001, 110)
+
+
+def test_tasks_started_inside_are_charged_too(work_time: WorkTime, timer: Timer) -> None:
+    account = Account()
+
+    async def helper() -> None:
+        timer.work(10)
+        await trio.lowlevel.checkpoint()
+        timer.work(100)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            with work_time.charge(account):
+                nursery.start_soon(helper)
+            nursery.start_soon(helper)
+
+    run(work_time, main)
+    assert account.worked_ns == 110
+
+
+def test_an_account_read_inside_its_step_is_settled_first(
+    work_time: WorkTime, timer: Timer
+) -> None:
+    account = Account()
+    seen: list[int] = []
+
+    async def main() -> None:
+        with work_time.charge(account):
+            timer.work(5)
+            seen.append(account.worked_ns)
+            work_time.settle()
+            seen.append(account.worked_ns)
+            timer.work(2)
+
+    run(work_time, main)
+    assert seen == [0, 5]
+    assert account.worked_ns == 7
+
+
+def test_a_step_that_fails_is_charged(work_time: WorkTime, timer: Timer) -> None:
+    account = Account()
+
+    async def main() -> None:
+        with work_time.charge(account):
+            timer.work(5)
+            await trio.lowlevel.checkpoint()
+            timer.work(7)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run(work_time, main)
+    assert account.worked_ns == 12
+
+
+def test_a_charge_outside_of_any_loop_counts_nothing(work_time: WorkTime, timer: Timer) -> None:
+    account = Account()
+    with work_time.charge(account):
+        timer.work(5)
+    assert account.worked_ns == 0
+
+
+def test_idle_is_what_the_loop_waited(work_time: WorkTime, timer: Timer) -> None:
+    class Waits(trio.abc.Instrument):
+        """Time passes while the loop waits, and while it only looks."""
+
+        def before_io_wait(self, timeout: float) -> None:
+            timer.work(100 if timeout > 0 else 1)
+
+    spans: list[LoopTime] = []
+
+    async def main() -> None:
+        before = work_time.loop_time()
+        await trio.lowlevel.checkpoint()  # only looks
+        await trio.testing.wait_all_tasks_blocked(0.001)  # waits
+        timer.work(98)
+        spans.append(work_time.loop_time().since(before))
+
+    trio.run(main, instruments=[work_time, Waits()])
+    assert spans[0].idle_ns % 100 == 0
+    assert spans[0].idle_ns >= 100
+    assert spans[0].total_ns - spans[0].idle_ns >= 99
+    assert spans[0].idle_share == spans[0].idle_ns / spans[0].total_ns
+
+
+def test_a_loop_that_has_not_lived_is_idle() -> None:
+    assert LoopTime(0, 0).idle_share == 1.0
