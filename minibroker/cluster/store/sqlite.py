@@ -1,0 +1,248 @@
+"""The store that needs no server: one SQLite file, or none at all.
+
+Owns the file, its one table and the watches of this process; it must never know what the nodes
+mean.  The invariant: an operation that returned survives the death of the process and, as every
+commit is synced, that of the machine; what did not return happened whole or not at all.  Stands
+in for ZooKeeper; one process at a time uses a file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from minibroker.cluster.store.tree import (
+    ANY_VERSION,
+    WATCH_MAX_EVENTS,
+    BadPathError,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    EphemeralParentError,
+    Event,
+    EventKind,
+    EventsLostError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    Result,
+    Set,
+    Store,
+    StoreError,
+    check_data,
+    check_path,
+    parent_of,
+    sequence_text,
+)
+
+MEMORY = ":memory:"
+FORMAT = 1
+"""Kept as SQLite's user_version; a file of another format is refused."""
+
+_SCHEMA = f"""
+CREATE TABLE node (
+    path TEXT PRIMARY KEY,
+    parent TEXT NOT NULL,
+    data BLOB NOT NULL,
+    version INTEGER NOT NULL DEFAULT 0,
+    created INTEGER NOT NULL DEFAULT 0,  -- how many children were ever created
+    ephemeral INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX node_parent ON node (parent);
+INSERT INTO node (path, parent, data) VALUES ('/', '', x'');
+PRAGMA user_version = {FORMAT};
+"""
+
+
+class SqliteStore(Store):
+    """A `Store` in one file, or in memory with the path ``:memory:``.
+
+    Calls do not wait for anything but the disk, for which they hold the process up: a change
+    takes tenths of a millisecond plus one sync, and topics are not created by the thousand.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        """Open or create the file; `StoreError` if it is no store or not of this format."""
+        self._path = str(path)
+        self._watches: list[_Watch] = []
+        try:
+            self._db = sqlite3.connect(self._path, isolation_level=None)
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            raise StoreError(self._path, f"cannot be used as config store: {error}") from None
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        if found == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        elif found != FORMAT:
+            self._db.close()
+            raise StoreError(self._path, f"has format {found}, this program reads {FORMAT}")
+        # Whoever made them is gone: a file has one user at a time.
+        self._db.execute("DELETE FROM node WHERE ephemeral")
+
+    async def get(self, path: str) -> Node:
+        await trio.lowlevel.checkpoint()
+        check_path(path)
+        row = self._db.execute("SELECT data, version FROM node WHERE path = ?", (path,)).fetchone()
+        if row is None:
+            raise NoNodeError(path, "does not exist")
+        return Node(*row)
+
+    async def exists(self, path: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        check_path(path)
+        return self._version(path) is not None
+
+    async def children(self, path: str) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        check_path(path)
+        if self._version(path) is None:
+            raise NoNodeError(path, "does not exist")
+        rows = self._db.execute("SELECT path FROM node WHERE parent = ? ORDER BY path", (path,))
+        return [child.rpartition("/")[2] for (child,) in rows]
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        await trio.lowlevel.checkpoint()
+        events: list[Event] = []
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            results = [self._execute(operation, events) for operation in operations]
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+        self._tell(events)
+        return results
+
+    @contextmanager
+    def watch(self, path: str) -> Iterator[AsyncIterator[Event]]:
+        check_path(path)
+        watch = _Watch(path)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+            watch.end()
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+        for watch in self._watches:
+            watch.end()
+        self._db.execute("DELETE FROM node WHERE ephemeral")
+        self._db.close()
+
+    def _execute(self, operation: Operation, events: list[Event]) -> Result:
+        check_path(operation.path)
+        match operation:
+            case Create():
+                return self._create(operation, events)
+            case Set(path, data, version):
+                check_data(path, data)
+                changed = self._expect(path, version) + 1
+                self._db.execute(
+                    "UPDATE node SET data = ?, version = ? WHERE path = ?", (data, changed, path)
+                )
+                events.append(Event(EventKind.CHANGED, path))
+                return changed
+            case Delete(path, version):
+                self._delete(path, version)
+                events.append(Event(EventKind.DELETED, path))
+                return None
+            case Check(path, version):
+                self._expect(path, version)
+                return None
+
+    def _create(self, operation: Create, events: list[Event]) -> str:
+        path, data, ephemeral, sequential = operation
+        if path == "/":
+            raise BadPathError(path, "the root exists always")
+        check_data(path, data)
+        parent = parent_of(path)
+        row = self._db.execute(
+            "SELECT created, ephemeral FROM node WHERE path = ?", (parent,)
+        ).fetchone()
+        if row is None:
+            raise NoNodeError(parent, "does not exist")
+        created, parent_is_ephemeral = row
+        if parent_is_ephemeral:
+            raise EphemeralParentError(parent, "is ephemeral and can have no children")
+        if sequential:
+            path += sequence_text(created)
+        if self._version(path) is not None:
+            raise NodeExistsError(path, "exists already")
+        self._db.execute("UPDATE node SET created = created + 1 WHERE path = ?", (parent,))
+        self._db.execute(
+            "INSERT INTO node (path, parent, data, ephemeral) VALUES (?, ?, ?, ?)",
+            (path, parent, data, ephemeral),
+        )
+        events.append(Event(EventKind.CREATED, path))
+        return path
+
+    def _delete(self, path: str, version: int) -> None:
+        if path == "/":
+            raise BadPathError(path, "the root exists always")
+        self._expect(path, version)
+        if self._db.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
+            raise NotEmptyError(path, "has children")
+        self._db.execute("DELETE FROM node WHERE path = ?", (path,))
+
+    def _version(self, path: str) -> int | None:
+        row = self._db.execute("SELECT version FROM node WHERE path = ?", (path,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _expect(self, path: str, version: int) -> int:
+        found = self._version(path)
+        if found is None:
+            raise NoNodeError(path, "does not exist")
+        if version not in (ANY_VERSION, found):
+            raise BadVersionError(path, f"has version {found}, not {version}")
+        return found
+
+    def _tell(self, events: list[Event]) -> None:
+        for watch in self._watches:
+            for event in events:
+                watch.tell(event)
+
+
+class _Watch(AsyncIterator[Event]):
+    """One reader's view of what happens at and below a path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._below = path.rstrip("/") + "/"
+        self._send, self._receive = trio.open_memory_channel[Event](WATCH_MAX_EVENTS)
+        self._overflowed = False
+
+    def tell(self, event: Event) -> None:
+        if event.path != self._path and not event.path.startswith(self._below):
+            return
+        try:
+            self._send.send_nowait(event)
+        except trio.WouldBlock:
+            self._overflowed = True
+            self._send.close()
+        except trio.ClosedResourceError:
+            return  # it has overflowed before, and its reader will hear of it
+
+    def end(self) -> None:
+        self._send.close()
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self._receive.receive()
+        except trio.EndOfChannel:
+            if self._overflowed:
+                text = f"more than {WATCH_MAX_EVENTS} events waited at {self._path}"
+                raise EventsLostError(text) from None
+            raise StopAsyncIteration from None

@@ -1,0 +1,212 @@
+"""The tree of paths that keeps the cluster's facts: the interface, and what every store promises.
+
+Owns the operations, their errors and the rules for paths; it must never know what stands behind
+them.  The invariant: everything here can be had from ZooKeeper, and a reader of a store cannot
+tell which one it is.  Echoes ZooKeeper's client API (kazoo's ``KazooClient``): versions count
+from 0 with each change of a node's data, ephemeral nodes go when the store is closed, sequential
+ones end in ten digits, `Store.multi` is atomic, a watch sees its node and all below it.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, TypeAlias
+
+ANY_VERSION = -1
+NODE_MAX_BYTES = 1_000_000
+"""The most data that one node holds; ZooKeeper's own bound is jute.maxbuffer, 0xfffff."""
+
+WATCH_MAX_EVENTS = 4096
+"""How many events a watch keeps for its reader before it gives up and says so."""
+
+
+class StoreError(Exception):
+    """A store refused an operation; ``path`` says at which node."""
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(f"{path}: {text}")
+        self.path = path
+
+
+class NoNodeError(StoreError):
+    """The node, or the parent of a node to create, does not exist."""
+
+
+class NodeExistsError(StoreError):
+    """The node to create exists already."""
+
+
+class BadVersionError(StoreError):
+    """The node's version is not the one that was expected."""
+
+
+class NotEmptyError(StoreError):
+    """The node to delete has children."""
+
+
+class EphemeralParentError(StoreError):
+    """An ephemeral node can have no children."""
+
+
+class BadPathError(StoreError):
+    """The text is no path, or the root was to be created or deleted."""
+
+
+class TooLargeError(StoreError):
+    """The data exceeds `NODE_MAX_BYTES`."""
+
+
+class EventsLostError(Exception):
+    """A watch can no longer say what happened; read the tree again and watch anew."""
+
+
+class Node(NamedTuple):
+    """A node's data and its version, which begins at 0 and grows with every `Set`."""
+
+    data: bytes
+    version: int
+
+
+class Create(NamedTuple):
+    """Create a node below an existing one; gives the path, which for a sequential one is longer."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+class Set(NamedTuple):
+    """Replace a node's data if its version is as expected; gives the new version."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+class Delete(NamedTuple):
+    """Delete a node without children if its version is as expected."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class Check(NamedTuple):
+    """Nothing but the condition that a node exists with this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Operation: TypeAlias = Create | Set | Delete | Check
+Result: TypeAlias = str | int | None
+"""The path of a `Create`, the new version of a `Set`, None for the others."""
+
+
+class EventKind(enum.Enum):
+    """What happened to a node."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    DELETED = "deleted"
+
+
+class Event(NamedTuple):
+    """Something happened to a node at or below the watched one."""
+
+    kind: EventKind
+    path: str
+
+
+class Store(abc.ABC):
+    """A tree of nodes; every method may raise `StoreError`."""
+
+    @abc.abstractmethod
+    async def get(self, path: str) -> Node:
+        """A node's data and version; `NoNodeError` if it does not exist."""
+
+    @abc.abstractmethod
+    async def exists(self, path: str) -> bool:
+        """Whether the node exists."""
+
+    @abc.abstractmethod
+    async def children(self, path: str) -> list[str]:
+        """The names of a node's children, sorted; `NoNodeError` if it does not exist."""
+
+    @abc.abstractmethod
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        """All operations in order, or none: then the first one's error is raised."""
+
+    @abc.abstractmethod
+    def watch(self, path: str) -> AbstractContextManager[AsyncIterator[Event]]:
+        """Events at and below a node, whether it exists or not, from now until the context ends.
+
+        Events come in the order in which things happened, after they can be read.  Iterating
+        raises `EventsLostError` when more than `WATCH_MAX_EVENTS` wait or the store was away.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """End the session: its ephemeral nodes go, its watches end."""
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Create one node and return its path (see `Create`)."""
+        [made] = await self.multi([Create(path, data, ephemeral, sequential)])
+        assert isinstance(made, str)
+        return made
+
+    async def set(self, path: str, data: bytes, *, version: int = ANY_VERSION) -> int:
+        """Replace one node's data and return the new version (see `Set`)."""
+        [changed] = await self.multi([Set(path, data, version)])
+        assert isinstance(changed, int)
+        return changed
+
+    async def delete(self, path: str, *, version: int = ANY_VERSION) -> None:
+        """Delete one node (see `Delete`)."""
+        await self.multi([Delete(path, version)])
+
+    async def ensure(self, path: str) -> None:
+        """Create a node and those above it, without data, where they do not exist."""
+        check_path(path)
+        parts = path.split("/")[1:]
+        for depth in range(1, len(parts) + 1):
+            above = "/" + "/".join(parts[:depth])
+            if above != "/" and not await self.exists(above):
+                try:
+                    await self.create(above)
+                except NodeExistsError:
+                    continue  # somebody else was faster, which is all we want
+
+
+def check_path(path: str) -> None:
+    """Raise `BadPathError` unless the text is a path as ZooKeeper takes them."""
+    if path == "/":
+        return
+    if not path.startswith("/") or path.endswith("/"):
+        raise BadPathError(path, "a path begins with a slash and does not end with one")
+    for part in path.split("/")[1:]:
+        if part in ("", ".", ".."):
+            raise BadPathError(path, f"a path has no part '{part}'")
+    if "\0" in path:
+        raise BadPathError(path, "a path has no null character")
+
+
+def check_data(path: str, data: bytes) -> None:
+    """Raise `TooLargeError` if a node cannot hold the data."""
+    if len(data) > NODE_MAX_BYTES:
+        raise TooLargeError(path, f"{len(data)} bytes are more than the {NODE_MAX_BYTES} of a node")
+
+
+def parent_of(path: str) -> str:
+    """The path of the node above, for any path but the root."""
+    return path.rpartition("/")[0] or "/"
+
+
+def sequence_text(number: int) -> str:
+    """How the number of a sequential node is written."""
+    return f"{number:010d}"
