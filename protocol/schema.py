@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, dataclass_transform
 
 import construct as cs
 
@@ -191,7 +191,9 @@ class Struct(metaclass=_StructType):
     __slots__ = ("unknown_tagged_fields",)
     __fields__: ClassVar[tuple[Field, ...]]
 
-    unknown_tagged_fields: dict[int, bytes] | None
+    if TYPE_CHECKING:
+        # To a type checker a field like others, with a default; at run time a slot can't have one.
+        unknown_tagged_fields: dict[int, bytes] | None = None
 
     def __init__(self, **values: Any) -> None:
         _install_init(type(self))

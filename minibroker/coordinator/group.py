@@ -1,0 +1,436 @@
+"""A classic consumer group: its state, its phases and what time does to it.
+
+Theory of operation. A member joins and waits. The first member of an empty group starts a short
+initial delay, prolonged while more come, so that a fleet that starts together gets one
+generation, not ten. Any later change makes all members rejoin within the longest rebalance
+timeout among them; who does not is dropped, unless it is static (then its session timeout
+decides). With everybody there, the generation number rises, votes choose the protocol, and the
+leader gets the list of members. Its assignment goes to the log *before* anybody hears of it, so a
+killed worker comes back with the generation that its clients know.
+
+This module must never know of sockets, tasks, clocks or files; ids come from ``make_id``, what
+members ask for is in ``machine``. Invariants: the generation only grows; every waiter gets one
+answer; there is a leader exactly when there are members. The rules are those of Kafka's
+``GroupCoordinator`` (3.x) and ``GroupMetadataManager`` (4.x), with KIP-62, 134, 345, 394, 559 and
+814.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING
+
+from minibroker.coordinator.events import (
+    Answer,
+    Decision,
+    GroupImage,
+    JoinResult,
+    Moment,
+    Note,
+    Persist,
+    Result,
+    SyncResult,
+    Waiter,
+)
+from minibroker.coordinator.limits import RETRY_JOIN_PHASE_S_MIN, GroupLimits
+from minibroker.coordinator.member import Member, restored
+from minibroker.coordinator.offsets import OffsetTable
+from minibroker.coordinator.roster import Roster
+from minibroker.coordinator.states import STORY_LENGTH_MAX, GroupState, Move, Step, next_state
+from minibroker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    AfterPersist = Callable[[ErrorCode], None]
+
+
+class Group:
+    """One group. Feed it through ``machine.handle``; read its attributes freely.
+
+    ``at`` is the moment of the event being handled. ``state_since_ms`` is epoch milliseconds.
+    """
+
+    def __init__(
+        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], at: Moment
+    ) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self.make_id = make_id
+        self.at = at
+        self.state = GroupState.EMPTY
+        self.state_since_ms = at.wall_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.subscribed: frozenset[str] | None = None
+        self.roster = Roster()
+        self.offsets = OffsetTable()
+        self.story: deque[Step] = deque(maxlen=STORY_LENGTH_MAX)
+        self.after_persist: AfterPersist | None = None
+        self.newcomer_during_delay = False
+        self._out: list[Decision] = []
+        self._persist: Persist | None = None
+        self._join_deadline: float | None = None
+        self._initial_delay: tuple[float, float] | None = None
+        """This delay and what remains after it, while an empty group gathers its members."""
+        self._sync_deadline: float | None = None
+        self._wake_at: float | None = None
+
+    # -------------------------------------------------------------------- what is going on
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When to send ``TimePassed`` at the latest: never after the earliest deadline."""
+        return self._wake_at
+
+    @property
+    def is_consumer_group(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member may still consume the topic; where nobody can tell, it may."""
+        if self.subscribed is None:
+            return self.is_consumer_group and len(self.roster) > 0
+        return topic in self.subscribed
+
+    def supports(self, protocol_type: str, names: list[str]) -> bool:
+        """Whether somebody with these protocols can be a member now."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(names)
+        return self.protocol_type == protocol_type and self.roster.supported_by_all(names)
+
+    def image(self, assignments: Mapping[str, bytes]) -> GroupImage:
+        """What the log is to know of this generation."""
+        name = self.protocol_name
+        members = (
+            ()
+            if name is None
+            else tuple(m.image(name, assignments.get(m.member_id, b"")) for m in self.roster)
+        )
+        return GroupImage(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol_name=name,
+            leader=self.roster.leader,
+            state_since_ms=self.state_since_ms,
+            members=members,
+        )
+
+    def assignments(self) -> dict[str, bytes]:
+        return {member.member_id: member.assignment for member in self.roster}
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Whether such a member exists, and is the one that its static name stands for."""
+        if group_instance_id is not None:
+            current = self.roster.static_member_id(group_instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.roster else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
+        """Topic and partition of offsets that nobody can be using any more.
+
+        A group that had members keeps its offsets until it has been empty for the retention time;
+        with members, only those of topics that none of them consumes any more can expire.
+        """
+        age_from_ms: int | None = None
+        consumed: Container[str] = ()
+        if self.protocol_type is None:
+            pass
+        elif self.state is GroupState.EMPTY:
+            age_from_ms = self.state_since_ms if self.state_since_ms >= 0 else None
+        elif self.state is GroupState.STABLE and self.subscribed is not None:
+            consumed = self.subscribed
+        else:
+            return []
+        return self.offsets.expired(
+            wall_ms=wall_ms,
+            retention_ms=self.limits.offsets_retention_ms,
+            age_from_ms=age_from_ms,
+            consumed=consumed,
+        )
+
+    # ------------------------------------------------------------------------- decisions
+
+    def answer(self, waiter: Waiter | None, result: Result) -> None:
+        """Answers a waiter, if there is one."""
+        if waiter is not None:
+            self._out.append(Answer(waiter, result))
+
+    def note(self, text: str) -> None:
+        self._out.append(Note(f"group {self.group_id!r} {text}"))
+
+    def persist(self, assignments: Mapping[str, bytes], then: AfterPersist) -> None:
+        """Has the group written; ``then`` is called with what became of it."""
+        self._persist = Persist(self.image(assignments))
+        self.after_persist = then
+
+    def take_decisions(self) -> list[Decision]:
+        """What was decided since last asked; a ``Persist`` comes last."""
+        out, self._out = self._out, []
+        if self._persist is not None:
+            out.append(self._persist)
+            self._persist = None
+        return out
+
+    def move(self, move: Move) -> None:
+        before = self.state
+        self.state = next_state(self.group_id, before, move, list(self.story))
+        self.story.append(Step(self.at.now, before, move, self.state))
+        self.state_since_ms = self.at.wall_ms
+
+    # -------------------------------------------------------------------------- members
+
+    def extend_session(self, member: Member, seconds: float | None = None) -> None:
+        """The member was heard of: silence counts from now on."""
+        timeout = member.session_timeout_ms / 1000 if seconds is None else seconds
+        member.expires_at = self.at.now + timeout
+        self.wake_at(member.expires_at)
+
+    def drop(self, member_id: str) -> None:
+        """Takes an id out, and sends away whoever waits under it."""
+        member = self.roster.remove(member_id)
+        if member is not None:
+            self.answer(member.join_waiter, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
+            self.answer(member.sync_waiter, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
+
+    def remove_member(self, member_id: str, reason: str) -> None:
+        """A member has gone: the others have to share anew."""
+        self.drop(member_id)
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare_rebalance(reason)
+        else:
+            self.complete_join_if_ready()
+
+    def join_result(
+        self, member: Member, *, leader: str, as_leader: bool, skip_assignment: bool = False
+    ) -> JoinResult:
+        """How the current generation looks to a member."""
+        name = self.protocol_name or ""
+        return JoinResult(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=leader,
+            skip_assignment=skip_assignment,
+            members=self.roster.joined_members(name) if as_leader else (),
+        )
+
+    # ------------------------------------------------------------------------ rebalancing
+
+    def prepare_rebalance(self, reason: str) -> None:
+        """Makes everybody rejoin, unless that is under way already."""
+        if self.state in (GroupState.PREPARING_REBALANCE, GroupState.DEAD):
+            return
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self.answer_syncs(SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
+        self.roster.pending_sync.clear()
+        self._sync_deadline = None
+        timeout = self.roster.rebalance_timeout_s()
+        if self.state is GroupState.EMPTY:
+            delay = self.limits.initial_rebalance_delay_s
+            self._initial_delay = (delay, max(timeout - delay, 0.0))
+            self._set_join_deadline(self.at.now + delay)
+        else:
+            self._initial_delay = None
+            self._set_join_deadline(self.at.now + timeout)
+        self.move(Move.REBALANCE)
+        self.note(f"rebalances after generation {self.generation}: {reason}")
+        self.complete_join_if_ready()
+
+    def complete_join_if_ready(self) -> None:
+        """Begins the next generation as soon as everybody has rejoined; an initial delay is
+        waited for in any case.
+        """
+        if (
+            self.state is GroupState.PREPARING_REBALANCE
+            and self._initial_delay is None
+            and self.roster.all_joined
+        ):
+            self._complete_join()
+
+    def _complete_join(self) -> None:
+        self._join_deadline = None
+        self._initial_delay = None
+        late = [m.member_id for m in self.roster if not (m.awaits_join or m.is_static)]
+        for member_id in late:
+            self.drop(member_id)
+        if late:
+            self.note(f"drops members that have not rejoined in time: {', '.join(late)}")
+        if self.roster and not self.roster.elect_joined_leader():
+            # Only static members are left, and none of them is back: their sessions decide.
+            wait = max(self.roster.rebalance_timeout_s(), RETRY_JOIN_PHASE_S_MIN)
+            self._set_join_deadline(self.at.now + wait)
+            return
+        self.generation += 1
+        self.roster.pending_sync.clear()
+        if self.roster:
+            self._begin_generation()
+        else:
+            self.protocol_name = None
+            self.subscribed = frozenset() if self.is_consumer_group else None
+            self.move(Move.ALL_GONE)
+            self.persist({}, self._emptiness_persisted)
+            self.note(f"is empty in generation {self.generation}")
+
+    def _begin_generation(self) -> None:
+        self.protocol_name = self.roster.select_protocol()
+        self.subscribed = (
+            self.roster.subscribed_topics(self.protocol_name) if self.is_consumer_group else None
+        )
+        self.move(Move.NEW_GENERATION)
+        leader = self.roster.leader or ""
+        for member in self.roster:
+            waiter = self.roster.release_join(member)
+            result = self.join_result(member, leader=leader, as_leader=member.member_id == leader)
+            self.answer(waiter, result)
+            self.extend_session(member)
+            member.is_new = False
+            self.roster.pending_sync.add(member.member_id)
+        self._sync_deadline = self.at.now + self.roster.rebalance_timeout_s()
+        self.wake_at(self._sync_deadline)
+        self.note(f"begins generation {self.generation} with {len(self.roster)} members")
+
+    def _emptiness_persisted(self, error: ErrorCode) -> None:
+        if error is not ErrorCode.NONE:
+            # Harmless: after a crash the last generation comes back and its members time out.
+            self.note(f"could not write that it is empty: {error.name}")
+
+    def answer_syncs(self, failure: SyncResult | None = None) -> None:
+        """Gives everybody who waits the assignment, or the failure."""
+        for member in self.roster:
+            if failure is not None:
+                member.assignment = b""
+            waiter, member.sync_waiter = member.sync_waiter, None
+            if waiter is not None:
+                self.answer(waiter, failure or self.sync_result(member))
+                self.extend_session(member)
+
+    def sync_result(self, member: Member) -> SyncResult:
+        return SyncResult(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+    def synced(self, member_id: str) -> None:
+        """The member has asked for its assignment."""
+        self.roster.pending_sync.discard(member_id)
+        if not self.roster.pending_sync:
+            self._sync_deadline = None
+
+    # ------------------------------------------------------------------------------- time
+
+    def wake_at(self, deadline: float) -> None:
+        if self._wake_at is None or deadline < self._wake_at:
+            self._wake_at = deadline
+
+    def _set_join_deadline(self, deadline: float) -> None:
+        self._join_deadline = deadline
+        self.wake_at(deadline)
+
+    def forget_deadlines(self) -> None:
+        self._join_deadline = self._sync_deadline = self._wake_at = None
+
+    def run_due(self) -> None:
+        """Does what is due, the earliest first, until something has to be written or nothing
+        is due any more.
+        """
+        while self._wake_at is not None and self._wake_at <= self.at.now:
+            deadlines = sorted(self._deadlines())
+            self._wake_at = deadlines[0][0] if deadlines else None
+            for deadline, kind, member_id in deadlines:
+                if deadline > self.at.now:
+                    break
+                if self.after_persist is not None:
+                    return
+                self._fire(deadline, kind, member_id)
+
+    def _deadlines(self) -> list[tuple[float, str, str]]:
+        found = [
+            (member.expires_at, "session", member.member_id)
+            for member in self.roster
+            if member.expires_at is not None
+        ]
+        found.extend((lapse, "pending", key) for key, lapse in self.roster.pending.items())
+        if self._join_deadline is not None:
+            found.append((self._join_deadline, "join", ""))
+        if self._sync_deadline is not None:
+            found.append((self._sync_deadline, "sync", ""))
+        return found
+
+    def _fire(self, deadline: float, kind: str, member_id: str) -> None:
+        """Acts on a deadline, unless what was done since has moved it."""
+        if kind == "join" and deadline == self._join_deadline:
+            self._join_timed_out()
+        elif kind == "sync" and deadline == self._sync_deadline:
+            self._sync_timed_out()
+        elif kind == "pending" and self.roster.pending.get(member_id) == deadline:
+            self.note(f"forgets the id {member_id} that nobody came back with")
+            self.drop(member_id)
+            self.complete_join_if_ready()
+        elif kind == "session":
+            member = self.roster.get(member_id)
+            if member is not None and member.expires_at == deadline:
+                self._session_timed_out(member)
+
+    def _session_timed_out(self, member: Member) -> None:
+        member.expires_at = None
+        if member.may_expire:
+            reason = f"{member.member_id} was not heard of in its session timeout"
+            self.note(f"drops a member: {reason}")
+            self.remove_member(member.member_id, reason)
+
+    def _join_timed_out(self) -> None:
+        self._join_deadline = None
+        if self._initial_delay is not None and self.newcomer_during_delay:
+            delay, remaining = self._initial_delay
+            if remaining > 0:
+                self.newcomer_during_delay = False
+                longer = min(self.limits.initial_rebalance_delay_s, remaining)
+                self._initial_delay = (longer, max(remaining - delay, 0.0))
+                self._set_join_deadline(self.at.now + longer)
+                return
+        self._complete_join()
+
+    def _sync_timed_out(self) -> None:
+        self._sync_deadline = None
+        silent = [m.member_id for m in self.roster if m.member_id in self.roster.pending_sync]
+        if not silent:
+            return
+        for member_id in silent:
+            self.drop(member_id)
+        reason = f"no sync request in time from {', '.join(silent)}"
+        self.note(f"drops members: {reason}")
+        self.prepare_rebalance(reason)
+
+
+def restored_group(
+    group_id: str,
+    image: GroupImage,
+    limits: GroupLimits,
+    make_id: Callable[[], str],
+    at: Moment,
+) -> Group:
+    """A group as the log knew it: stable if it had members, else empty. ``Restored`` must be its
+    first event.
+    """
+    group = Group(group_id, limits, make_id, at)
+    group.generation = image.generation
+    group.protocol_type = image.protocol_type or None
+    group.protocol_name = image.protocol_name
+    group.state_since_ms = image.state_since_ms
+    if image.members and image.protocol_name is not None:
+        for member in image.members:
+            group.roster.add(restored(member, image.protocol_name))
+        group.roster.leader = image.leader or group.roster.leader
+        group.state = GroupState.STABLE
+        if group.is_consumer_group:
+            group.subscribed = group.roster.subscribed_topics(image.protocol_name)
+    elif group.is_consumer_group:
+        group.subscribed = frozenset()
+    return group

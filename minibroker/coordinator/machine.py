@@ -1,0 +1,425 @@
+"""What members ask of a group, and the one door through which events reach it.
+
+Each request has a function of its own that reads like the rule it keeps; ``handle`` finds it in a
+table. Nothing here touches a file, a task or a clock. Invariant: after ``handle`` nothing is due
+any more at that moment, unless the group waits for ``Persisted``, which then must be the next
+event. Two departures from Kafka's ``GroupCoordinator``: a waiter whose place a retry takes over,
+and one whose member is removed while it waits for an assignment, are answered; Kafka forgets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from minibroker.coordinator.events import (
+    CommitRequested,
+    CommitResult,
+    Decision,
+    Event,
+    HeartbeatReceived,
+    HeartbeatResult,
+    JoinRequested,
+    JoinResult,
+    Leaver,
+    LeaveRequested,
+    LeaveResult,
+    Moment,
+    Persisted,
+    Removed,
+    Restored,
+    SyncRequested,
+    SyncResult,
+    TimePassed,
+)
+from minibroker.coordinator.group import Group
+from minibroker.coordinator.limits import (
+    MEMBER_METADATA_BYTES_MAX,
+    NEW_MEMBER_JOIN_TIMEOUT_S,
+    PENDING_MEMBERS_MAX,
+    GroupLimits,
+)
+from minibroker.coordinator.member import Member
+from minibroker.coordinator.states import COMMIT_ANSWERS, HEARTBEAT_ANSWERS, GroupState, Move
+from protocol.errors import ErrorCode
+
+
+def handle(group: Group, event: Event, at: Moment) -> list[Decision]:
+    """What follows from the event, in the order in which it must be done.
+
+    Raises ``RuntimeError`` for any event but ``Persisted`` while a ``Persist`` is out, and for a
+    ``Persisted`` that nobody waits for.
+    """
+    if isinstance(event, Persisted) != (group.after_persist is not None):
+        raise RuntimeError(
+            f"group {group.group_id!r}: {type(event).__name__} came while "
+            f"{'a' if group.after_persist else 'no'} write was outstanding"
+        )
+    group.at = at
+    HANDLERS[type(event)](group, event)
+    if group.after_persist is None:
+        group.run_due()
+    return group.take_decisions()
+
+
+def join_refusal(limits: GroupLimits, group_id: str, event: JoinRequested) -> ErrorCode:
+    """What is wrong with a join whatever the group's state; looked at before one is made."""
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    timeout = event.session_timeout_ms
+    if not limits.session_timeout_ms_min <= timeout <= limits.session_timeout_ms_max:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    if sum(len(metadata) for _, metadata in event.protocols) > MEMBER_METADATA_BYTES_MAX:
+        return ErrorCode.POLICY_VIOLATION
+    return ErrorCode.NONE
+
+
+# --------------------------------------------------------------------------------------- join
+
+
+def _join(group: Group, event: JoinRequested) -> None:
+    if not _has_room(group, event.member_id):
+        group.drop(event.member_id)
+        group.answer(event.waiter, JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
+    elif group.state is GroupState.DEAD:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        group.answer(event.waiter, JoinResult(error=error, member_id=event.member_id))
+    elif not group.supports(event.protocol_type, [name for name, _ in event.protocols]):
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        group.answer(event.waiter, JoinResult(error=error, member_id=event.member_id))
+    elif event.member_id == "":
+        _join_without_id(group, event)
+    elif event.member_id in group.roster.pending and event.group_instance_id is None:
+        _add_member(group, event, event.member_id)
+    else:
+        _rejoin(group, event)
+    group.complete_join_if_ready()
+
+
+def _has_room(group: Group, member_id: str) -> bool:
+    """While members rejoin, only those that are back count: so the last ones to come back to a
+    group that has become too large are turned away.
+    """
+    limit = group.limits.members_max
+    member = group.roster.get(member_id)
+    if group.state in (GroupState.EMPTY, GroupState.DEAD):
+        return True
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return (member is not None and member.awaits_join) or group.roster.awaiting_join < limit
+    return member is not None or len(group.roster) < limit
+
+
+def _join_without_id(group: Group, event: JoinRequested) -> None:
+    prefix = event.client_id if event.group_instance_id is None else event.group_instance_id
+    member_id = f"{prefix}-{group.make_id()}"
+    if event.group_instance_id is not None:
+        current = group.roster.static_member_id(event.group_instance_id)
+        if current is None:
+            _add_member(group, event, member_id)
+        else:
+            _replace_static_member(group, event, group.roster[current], member_id)
+    elif not event.require_known_member_id:
+        _add_member(group, event, member_id)
+    elif len(group.roster.pending) >= PENDING_MEMBERS_MAX:
+        group.answer(event.waiter, JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
+    else:
+        lapse = group.at.now + event.session_timeout_ms / 1000
+        group.roster.pending[member_id] = lapse
+        group.wake_at(lapse)
+        error = ErrorCode.MEMBER_ID_REQUIRED
+        group.answer(event.waiter, JoinResult(error=error, member_id=member_id))
+
+
+def _add_member(group: Group, event: JoinRequested, member_id: str) -> None:
+    member = Member(
+        member_id=member_id,
+        group_instance_id=event.group_instance_id,
+        client_id=event.client_id,
+        client_host=event.client_host,
+        session_timeout_ms=event.session_timeout_ms,
+        rebalance_timeout_ms=event.rebalance_timeout_ms,
+        protocols=event.protocols,
+        join_waiter=event.waiter,
+        is_new=True,
+    )
+    if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
+        group.newcomer_during_delay = True
+    if not group.roster:
+        group.protocol_type = event.protocol_type
+    group.roster.add(member)
+    group.extend_session(member, NEW_MEMBER_JOIN_TIMEOUT_S)
+    group.prepare_rebalance(f"{member_id} joins; its reason: {event.reason or 'not given'}")
+
+
+def _rejoin(group: Group, event: JoinRequested) -> None:
+    error = group.check_member(event.member_id, event.group_instance_id)
+    if error is not ErrorCode.NONE:
+        group.answer(event.waiter, JoinResult(error=error, member_id=event.member_id))
+        return
+    member = group.roster[event.member_id]
+    as_leader = group.roster.leader == event.member_id
+    unchanged = member.protocols == event.protocols
+    # A leader of a stable group that joins again has seen topics change, and wants to assign
+    # anew. Otherwise the same metadata means that the last answer was lost: it is repeated.
+    if unchanged and (
+        group.state is GroupState.COMPLETING_REBALANCE
+        or (group.state is GroupState.STABLE and not as_leader)
+    ):
+        leader = group.roster.leader or ""
+        group.answer(event.waiter, group.join_result(member, leader=leader, as_leader=as_leader))
+        return
+    _park(group, event, member)
+    who = f"the leader {member.member_id}" if as_leader else member.member_id
+    what = "the same" if unchanged else "other"
+    group.prepare_rebalance(
+        f"{who} rejoins with {what} metadata; its reason: {event.reason or 'not given'}"
+    )
+
+
+def _park(group: Group, event: JoinRequested, member: Member) -> None:
+    """Takes over what the member says now, and lets it wait."""
+    group.roster.update(
+        member,
+        event.protocols,
+        session_timeout_ms=event.session_timeout_ms,
+        rebalance_timeout_ms=event.rebalance_timeout_ms,
+    )
+    superseded = group.roster.park_join(member, event.waiter)
+    error = ErrorCode.REBALANCE_IN_PROGRESS
+    group.answer(superseded, JoinResult(error=error, member_id=member.member_id))
+
+
+def _replace_static_member(
+    group: Group, event: JoinRequested, member: Member, member_id: str
+) -> None:
+    """A static member is back without its id, so its client was restarted: it gets a new id, and
+    whoever used the old one is fenced.
+    """
+    fenced = ErrorCode.FENCED_INSTANCE_ID
+    old_id, old_leader = member.member_id, group.roster.leader or ""
+    group.answer(group.roster.release_join(member), JoinResult(error=fenced, member_id=old_id))
+    waiter, member.sync_waiter = member.sync_waiter, None
+    group.answer(waiter, SyncResult(error=fenced))
+    before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
+    group.roster.rename(member, member_id)
+    _park(group, event, member)
+    group.extend_session(member)
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        # The leader may be assigning to the old id already.
+        group.prepare_rebalance(f"static member {event.group_instance_id} is back as {member_id}")
+    elif group.state is not GroupState.STABLE:
+        return
+    elif group.roster.select_protocol() != group.protocol_name:
+        group.prepare_rebalance(f"static member {event.group_instance_id} changes the protocol")
+    else:
+        group.note(f"lets static member {event.group_instance_id} back in as {member_id}")
+        group.persist(
+            group.assignments(),
+            lambda error: _static_member_stored(
+                group, event, member, (old_id, old_leader, before), error
+            ),
+        )
+
+
+def _static_member_stored(
+    group: Group,
+    event: JoinRequested,
+    member: Member,
+    old: tuple[str, str, tuple[tuple[tuple[str, bytes], ...], int, int]],
+    error: ErrorCode,
+) -> None:
+    """Answers a static member that came back without a rebalance, or undoes its return."""
+    old_id, old_leader, (protocols, session_timeout_ms, rebalance_timeout_ms) = old
+    waiter = group.roster.release_join(member)
+    if error is not ErrorCode.NONE:
+        group.roster.update(
+            member,
+            protocols,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+        )
+        group.roster.rename(member, old_id)
+        group.extend_session(member)
+        group.answer(waiter, JoinResult(error=error))
+        return
+    leads = group.roster.leader == member.member_id
+    if event.can_skip_assignment:
+        result = group.join_result(
+            member, leader=group.roster.leader or "", as_leader=leads, skip_assignment=leads
+        )
+    else:
+        # An older client that believed itself the leader would assign, and nobody would listen:
+        # it is told the leader's former id, which is not its own.
+        result = group.join_result(member, leader=old_leader, as_leader=False)
+    group.answer(waiter, result)
+
+
+# --------------------------------------------------------------------------------------- sync
+
+
+def _sync(group: Group, event: SyncRequested) -> None:
+    error = _sync_error(group, event)
+    if error is not ErrorCode.NONE:
+        group.answer(event.waiter, SyncResult(error=error))
+        return
+    member = group.roster[event.member_id]
+    group.synced(event.member_id)
+    if group.state is GroupState.STABLE:
+        group.answer(event.waiter, group.sync_result(member))
+        group.extend_session(member)
+        return
+    superseded, member.sync_waiter = member.sync_waiter, event.waiter
+    group.answer(superseded, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
+    if group.roster.leader == event.member_id:
+        brought = dict(event.assignments)
+        assignments = {m.member_id: brought.get(m.member_id, b"") for m in group.roster}
+        group.persist(assignments, lambda error: _assignment_stored(group, assignments, error))
+
+
+def _sync_error(group: Group, event: SyncRequested) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = group.check_member(event.member_id, event.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if event.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if event.protocol_type not in (None, group.protocol_type):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if event.protocol_name not in (None, group.protocol_name):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _assignment_stored(group: Group, assignments: dict[str, bytes], error: ErrorCode) -> None:
+    if error is not ErrorCode.NONE:
+        group.answer_syncs(SyncResult(error=error))
+        group.prepare_rebalance(f"the assignment could not be written: {error.name}")
+        return
+    for member in group.roster:
+        member.assignment = assignments[member.member_id]
+    group.move(Move.ASSIGNED)
+    group.answer_syncs()
+
+
+# ---------------------------------------------------------------- heartbeat, commit and leave
+
+
+def _heartbeat(group: Group, event: HeartbeatReceived) -> None:
+    error = HEARTBEAT_ANSWERS[group.state]
+    if group.state is not GroupState.DEAD:
+        wrong = _generation_error(group, event)
+        if wrong is ErrorCode.NONE:
+            group.extend_session(group.roster[event.member_id])
+        else:
+            error = wrong
+    group.answer(event.waiter, HeartbeatResult(error))
+
+
+def _generation_error(group: Group, event: HeartbeatReceived | CommitRequested) -> ErrorCode:
+    error = group.check_member(event.member_id, event.group_instance_id)
+    if error is ErrorCode.NONE and event.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error
+
+
+def _commit(group: Group, event: CommitRequested) -> None:
+    group.answer(event.waiter, CommitResult(_commit_error(group, event)))
+
+
+def _commit_error(group: Group, event: CommitRequested) -> ErrorCode:
+    if group.state is GroupState.EMPTY and event.generation < 0:
+        return ErrorCode.NONE  # an administrator, or a consumer that assigns to itself
+    anonymous = event.generation < 0 and event.member_id == "" and event.group_instance_id is None
+    if group.state is not GroupState.DEAD:
+        if anonymous:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = _generation_error(group, event)
+        if error is not ErrorCode.NONE:
+            return error
+    if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+        group.extend_session(group.roster[event.member_id])
+    return COMMIT_ANSWERS[group.state]
+
+
+def _leave(group: Group, event: LeaveRequested) -> None:
+    if group.state is GroupState.DEAD:
+        group.answer(event.waiter, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
+    results = tuple((leaver, _leave_one(group, leaver)) for leaver in event.members)
+    group.answer(event.waiter, LeaveResult(ErrorCode.NONE, results))
+
+
+def _leave_one(group: Group, leaver: Leaver) -> ErrorCode:
+    member_id: str | None = leaver.member_id
+    if leaver.member_id == "":
+        # An administrator removes a static member by its name.
+        instance = leaver.group_instance_id
+        member_id = None if instance is None else group.roster.static_member_id(instance)
+        if member_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+    elif leaver.member_id in group.roster.pending:
+        group.drop(leaver.member_id)
+        group.complete_join_if_ready()
+        return ErrorCode.NONE
+    else:
+        error = group.check_member(leaver.member_id, leaver.group_instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+    group.remove_member(
+        str(member_id), f"{member_id} leaves; its reason: {leaver.reason or 'not given'}"
+    )
+    return ErrorCode.NONE
+
+
+# ------------------------------------------------------------------------ the shell's own events
+
+
+def _time_passed(_group: Group, _event: TimePassed) -> None:
+    """``handle`` looks at the deadlines after every event."""
+
+
+def _persisted(group: Group, event: Persisted) -> None:
+    then, group.after_persist = group.after_persist, None
+    if then is not None:
+        then(event.error)
+
+
+def _restored(group: Group, _event: Restored) -> None:
+    for member in group.roster:
+        group.extend_session(member)
+    if len(group.roster) > group.limits.members_max:
+        group.prepare_rebalance(
+            f"it has {len(group.roster)} members, more than group.max.size allows"
+        )
+
+
+def _removed(group: Group, _event: Removed) -> None:
+    error = ErrorCode.NOT_COORDINATOR
+    for member in list(group.roster):
+        group.answer(
+            group.roster.release_join(member),
+            JoinResult(error=error, member_id=member.member_id),
+        )
+        waiter, member.sync_waiter = member.sync_waiter, None
+        group.answer(waiter, SyncResult(error=error))
+        group.drop(member.member_id)
+    for member_id in list(group.roster.pending):
+        group.drop(member_id)
+    group.forget_deadlines()
+    group.move(Move.REMOVED)
+
+
+HANDLERS: Final[dict[type[Event], Callable[[Group, Any], None]]] = {
+    JoinRequested: _join,
+    SyncRequested: _sync,
+    HeartbeatReceived: _heartbeat,
+    CommitRequested: _commit,
+    LeaveRequested: _leave,
+    TimePassed: _time_passed,
+    Persisted: _persisted,
+    Restored: _restored,
+    Removed: _removed,
+}

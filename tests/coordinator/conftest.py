@@ -1,0 +1,237 @@
+"""A playbook for groups: events with ``>>``, expected decisions with ``<<``, seconds with ``>>``.
+
+A number after ``>>`` lets that many seconds pass. ``STORED`` after ``<<`` expects the group to be
+written and says that it was. Notes to the log are left out unless ``play.notes`` is looked at. A
+playbook that ends with decisions nobody expected fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from minibroker.coordinator.events import (
+    Answer,
+    CommitRequested,
+    Decision,
+    Event,
+    HeartbeatReceived,
+    JoinedMember,
+    JoinRequested,
+    JoinResult,
+    Leaver,
+    LeaveRequested,
+    Moment,
+    Note,
+    Persist,
+    Persisted,
+    Result,
+    SyncRequested,
+    SyncResult,
+    TimePassed,
+)
+from minibroker.coordinator.group import Group
+from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.machine import handle
+from minibroker.coordinator.states import GroupState
+from protocol.errors import ErrorCode
+
+START_MS = 1_700_000_000_000
+RANGE = (("range", b"r"),)
+
+
+class Stored:
+    """Stands for a ``Persist`` that is answered with ``Persisted``."""
+
+    def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        self.error = error
+
+
+class Playbook:
+    """One group, its clock, and what it decided that nobody has asked for yet."""
+
+    STORED = Stored()
+
+    def __init__(self, limits: GroupLimits) -> None:
+        ids = count(1)
+        self.now = 100.0
+        self.group = Group("g", limits, lambda: f"id{next(ids)}", self.at)
+        self.waiting: list[Decision] = []
+        self.notes: list[str] = []
+        self.persisted: list[Persist] = []
+
+    @property
+    def at(self) -> Moment:
+        return Moment(self.now, START_MS + round((self.now - 100) * 1000))
+
+    def __rshift__(self, event: Event | float) -> Playbook:
+        if isinstance(event, int | float):
+            self.now += event
+            event = TimePassed()
+        assert not self.waiting, f"decided but not expected: {self.waiting}"
+        self._take(handle(self.group, event, self.at))
+        return self
+
+    def __lshift__(self, expected: Decision | Stored | type[Persist]) -> Playbook:
+        assert self.waiting, f"nothing was decided; expected {expected}"
+        got = self.waiting.pop(0)
+        if isinstance(expected, Stored):
+            assert isinstance(got, Persist), got
+            assert not self.waiting
+            self._take(handle(self.group, Persisted(expected.error), self.at))
+        elif isinstance(expected, type):
+            assert isinstance(got, expected), got
+        else:
+            assert got == expected
+        return self
+
+    def _take(self, decisions: list[Decision]) -> None:
+        self.notes += [d.text for d in decisions if isinstance(d, Note)]
+        self.persisted += [d for d in decisions if isinstance(d, Persist)]
+        self.waiting += [d for d in decisions if not isinstance(d, Note)]
+
+    def is_in(self, state: GroupState) -> bool:
+        return self.group.state is state
+
+    def finish(self) -> None:
+        assert not self.waiting, f"decided but not expected: {self.waiting}"
+
+    # ------------------------------------------------------------------------- shorthands
+
+    def stable(self, *names: str, **how: Any) -> Playbook:
+        """Brings the group to a stable generation of members that joined in this order."""
+        ids = []
+        for waiter, name in enumerate(names, start=1001):
+            self >> join(waiter, client_id=name, **how)
+        while not self.waiting:
+            self >> self.group.limits.initial_rebalance_delay_s
+        for decision in self.waiting:
+            assert isinstance(decision, Answer)
+            assert isinstance(decision.result, JoinResult)
+            assert decision.result.error is ErrorCode.NONE
+            ids.append(decision.result.member_id)
+        self.waiting.clear()
+        generation = self.group.generation
+        for waiter, member_id in enumerate(ids, start=2001):
+            assignments = tuple((each, each.encode()) for each in ids)
+            self >> sync(waiter, member_id, generation, assignments=assignments)
+            if waiter == 2001:
+                self << Playbook.STORED
+            self << synced(waiter, member_id.encode())
+        return self
+
+
+def join(waiter: int, member_id: str = "", **other: Any) -> JoinRequested:
+    values: dict[str, Any] = {
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": RANGE,
+        "client_id": "c",
+    }
+    return JoinRequested(waiter=waiter, member_id=member_id, **(values | other))
+
+
+def sync(waiter: int, member_id: str, generation: int = 1, **other: object) -> SyncRequested:
+    return SyncRequested(
+        waiter=waiter,
+        member_id=member_id,
+        generation=generation,
+        **other,  # type: ignore[arg-type]
+    )
+
+
+def beat(
+    waiter: int, member_id: str, generation: int = 1, instance: str | None = None
+) -> HeartbeatReceived:
+    return HeartbeatReceived(
+        waiter=waiter, member_id=member_id, generation=generation, group_instance_id=instance
+    )
+
+
+def commit(
+    waiter: int, member_id: str, generation: int = 1, instance: str | None = None
+) -> CommitRequested:
+    return CommitRequested(
+        waiter=waiter, member_id=member_id, generation=generation, group_instance_id=instance
+    )
+
+
+def leave(waiter: int, *members: str | Leaver) -> LeaveRequested:
+    return LeaveRequested(
+        waiter=waiter, members=tuple(Leaver(m) if isinstance(m, str) else m for m in members)
+    )
+
+
+def joined(
+    waiter: int,
+    member_id: str,
+    leader: str,
+    members: tuple[str | tuple[str, str], ...] = (),
+    generation: int = 1,
+    **other: object,
+) -> Answer:
+    """The answer to a join that worked; ``members`` (static ones with their name) for the leader
+    only.
+    """
+    pairs = [each if isinstance(each, tuple) else (each, None) for each in members]
+    values: dict[str, object] = {
+        "member_id": member_id,
+        "generation": generation,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "leader": leader,
+        "members": tuple(JoinedMember(each, name, b"r") for each, name in pairs),
+    }
+    return Answer(waiter, JoinResult(**(values | other)))  # type: ignore[arg-type]
+
+
+def synced(waiter: int, assignment: bytes) -> Answer:
+    result = SyncResult(protocol_type="consumer", protocol_name="range", assignment=assignment)
+    return Answer(waiter, result)
+
+
+def refused(waiter: int, result: type[Result], error: ErrorCode, **other: object) -> Answer:
+    """An answer with nothing but an error (and perhaps a member id)."""
+    return Answer(waiter, result(error=error, **other))  # type: ignore[arg-type]
+
+
+class Words:
+    """The helpers above, for test modules to take as a fixture."""
+
+    join = staticmethod(join)
+    sync = staticmethod(sync)
+    beat = staticmethod(beat)
+    commit = staticmethod(commit)
+    leave = staticmethod(leave)
+    joined = staticmethod(joined)
+    synced = staticmethod(synced)
+    refused = staticmethod(refused)
+
+
+@pytest.fixture
+def say() -> type[Words]:
+    return Words
+
+
+@pytest.fixture
+def make_play() -> Iterator[Callable[..., Playbook]]:
+    """Makes playbooks with the limits given; each must be played to its end."""
+    made: list[Playbook] = []
+
+    def make(**limits: object) -> Playbook:
+        values: dict[str, object] = {"initial_rebalance_delay_s": 3.0}
+        made.append(Playbook(GroupLimits(**(values | limits))))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for play in made:
+        play.finish()
+
+
+@pytest.fixture
+def play(make_play: Callable[..., Playbook]) -> Playbook:
+    return make_play()

@@ -1,0 +1,265 @@
+"""What time does to a group, and how one phase follows the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from minibroker.coordinator.events import (
+    GroupImage,
+    HeartbeatResult,
+    JoinResult,
+    Leaver,
+    LeaveResult,
+    MemberImage,
+    Moment,
+    Removed,
+    Restored,
+    SyncResult,
+    TimePassed,
+)
+from minibroker.coordinator.group import Group, restored_group
+from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.machine import handle
+from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.states import GroupState
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tests.coordinator.conftest import Playbook, Words
+
+DAY_MS = 24 * 3_600_000
+
+
+def test_members_that_start_together_share_their_first_generation(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1, client_id="a") >> 2.0 >> say.join(2, client_id="b") >> 0.9
+    play >> 0.1  # the delay was 3 s, but somebody came: another 3 s
+    play >> 2.9 >> say.join(3, client_id="c")
+    play >> 0.1 >> 2.9
+    everybody = ("a-id1", "b-id2", "c-id3")
+    play >> 0.1
+    play << say.joined(1, "a-id1", "a-id1", everybody)
+    play << say.joined(2, "b-id2", "a-id1") << say.joined(3, "c-id3", "a-id1")
+    assert play.is_in(GroupState.COMPLETING_REBALANCE)
+
+
+def test_the_initial_delay_never_exceeds_the_rebalance_timeout(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1, client_id="a", rebalance_timeout_ms=4_000) >> 2.0
+    play >> say.join(2, client_id="b", rebalance_timeout_ms=4_000) >> 1.0
+    play >> say.join(3, client_id="c", rebalance_timeout_ms=4_000) >> 0.9
+    play >> 0.1
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2", "c-id3"))
+    play << say.joined(2, "b-id2", "a-id1") << say.joined(3, "c-id3", "a-id1")
+
+
+def test_without_an_initial_delay_the_first_member_goes_ahead(
+    make_play: Any, say: type[Words]
+) -> None:
+    play = make_play(initial_rebalance_delay_s=0.0)
+    play >> say.join(1) << say.joined(1, "c-id1", "c-id1", ("c-id1",))
+
+
+def test_a_member_that_does_not_rejoin_in_time_is_dropped(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, "a-id1") >> 9.0 >> say.beat(2, "b-id2")
+    play << say.refused(2, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
+    for waiter in range(3, 8):
+        play >> 9.0 >> say.beat(waiter, "b-id2")
+        play << say.refused(waiter, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
+    play >> 6.0  # 60 s, the rebalance timeout, are over
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1",), generation=2)
+    assert "b-id2" not in play.group.roster
+
+
+def test_a_member_that_falls_silent_starts_a_rebalance(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> 6.0 >> say.beat(1, "a-id1") << say.refused(1, HeartbeatResult, ErrorCode.NONE)
+    play >> 3.9 >> 0.1  # b has not been heard of for its 10 s
+    assert play.is_in(GroupState.PREPARING_REBALANCE)
+    assert "b-id2" not in play.group.roster
+    play >> say.join(2, "a-id1") << say.joined(2, "a-id1", "a-id1", ("a-id1",), generation=2)
+
+
+def test_who_waits_for_an_answer_does_not_expire(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, "a-id1") >> 9.0 >> say.beat(2, "b-id2")
+    play << say.refused(2, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
+    play >> 5.0  # a has sent no heartbeat for 14 s: it can't, it waits
+    play >> say.join(3, "b-id2")
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2"), generation=2)
+    play << say.joined(3, "b-id2", "a-id1", generation=2)
+
+
+def test_when_all_have_fallen_silent_the_group_is_empty(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> 10.0 << play.STORED
+    assert play.is_in(GroupState.EMPTY)
+    assert play.group.generation == 2
+    assert play.persisted[-1].image.members == ()
+    assert play.group.roster.leader is None
+
+
+def test_a_new_member_is_not_waited_for_longer_than_five_minutes(
+    make_play: Any, say: type[Words]
+) -> None:
+    play = make_play(initial_rebalance_delay_s=600.0)
+    play >> say.join(1, rebalance_timeout_ms=600_000) >> 299.0 >> 1.0
+    play << say.refused(1, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID)
+    play >> 300.0 << play.STORED
+
+
+def test_members_that_never_sync_are_dropped(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.sync(3, "a-id1", assignments=(("a-id1", b"A"), ("b-id2", b"B"))) << play.STORED
+    play << say.synced(3, b"A")
+    for waiter in range(4, 10):
+        play >> 9.0
+        for number, member in ((waiter, "a-id1"), (100 + waiter, "b-id2")):
+            play >> say.beat(number, member)
+            play << say.refused(number, HeartbeatResult, ErrorCode.NONE)
+    play >> 6.0
+    assert play.is_in(GroupState.PREPARING_REBALANCE)
+    assert [member.member_id for member in play.group.roster] == ["a-id1"]
+
+
+def test_an_unassigned_generation_is_given_up_when_its_leader_falls_silent(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.sync(3, "b-id2") >> 10.0
+    play << say.refused(3, SyncResult, ErrorCode.REBALANCE_IN_PROGRESS)
+    assert play.group.roster.leader == "b-id2"
+
+
+def test_a_static_member_may_be_late_but_not_silent(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "s", group_instance_id=None)
+    play >> say.leave(1, "s-id2")
+    play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((Leaver("s-id2"), 0),))
+    play >> say.join(2, client_id="s", group_instance_id="s1") >> say.join(3, "a-id1")
+    play << say.joined(3, "a-id1", "a-id1", ("a-id1", ("s1-id3", "s1")), generation=2)
+    play << say.joined(2, "s1-id3", "a-id1", generation=2)
+    play >> say.sync(4, "s1-id3", generation=2) >> say.sync(5, "a-id1", generation=2)
+    play << play.STORED << say.synced(5, b"") << say.synced(4, b"")
+    play >> say.join(6, "a-id1")  # s1 sends heartbeats but does not rejoin in its 60 s...
+    for waiter in range(7, 13):
+        play >> 9.0 >> say.beat(waiter, "s1-id3", generation=2, instance="s1")
+        play << say.refused(waiter, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
+    play >> 6.0  # ...and stays, as it has a name
+    play << say.joined(6, "a-id1", "a-id1", ("a-id1", ("s1-id3", "s1")), generation=3)
+    play >> say.sync(13, "a-id1", generation=3) << play.STORED << say.synced(13, b"")
+    play >> 9.9 >> say.beat(14, "a-id1", generation=3)
+    play << say.refused(14, HeartbeatResult, ErrorCode.NONE) >> 0.1
+    assert [member.member_id for member in play.group.roster] == ["a-id1"]
+
+
+def test_a_rebalance_that_nobody_rejoins_waits_for_static_sessions(
+    play: Playbook, say: type[Words]
+) -> None:
+    static: dict[str, Any] = {
+        "group_instance_id": "s1",
+        "rebalance_timeout_ms": 5000,
+        "session_timeout_ms": 30_000,
+    }
+    play >> say.join(1, **static) >> 3.0
+    play << say.joined(1, "s1-id1", "s1-id1", (("s1-id1", "s1"),))
+    play >> say.sync(2, "s1-id1") << play.STORED << say.synced(2, b"")
+    play >> say.join(3, client_id="d", require_known_member_id=True)
+    play << say.refused(3, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="d-id2")
+    play >> say.join(4, "d-id2", rebalance_timeout_ms=5000) >> say.leave(5, "d-id2")
+    play << say.refused(4, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID)
+    play << say.refused(5, LeaveResult, ErrorCode.NONE, members=((Leaver("d-id2"), 0),))
+    play >> 5.0 >> 5.0 >> 5.0
+    assert play.is_in(GroupState.PREPARING_REBALANCE)
+    assert play.group.generation == 1
+    play >> 15.0 << play.STORED
+    assert play.is_in(GroupState.EMPTY)
+
+
+def test_a_pending_member_holds_the_rebalance_up_until_it_lapses(
+    play: Playbook, say: type[Words]
+) -> None:
+    play.stable("a")
+    play >> say.join(1, client_id="b", require_known_member_id=True)
+    play << say.refused(1, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="b-id2")
+    play >> say.join(2, "a-id1") >> 9.9 >> 0.1
+    play << say.joined(2, "a-id1", "a-id1", ("a-id1",), generation=2)
+
+
+def test_a_removed_group_sends_everybody_away(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, "a-id1") >> Removed()
+    play << say.refused(1, JoinResult, ErrorCode.NOT_COORDINATOR, member_id="a-id1")
+    assert play.is_in(GroupState.DEAD)
+    assert play.group.next_deadline is None
+    play >> 1000.0
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "state", "expected"),
+    [
+        (None, GroupState.EMPTY, ["old", "dated"]),
+        ("consumer", GroupState.EMPTY, ["old", "new", "dated"]),
+        ("consumer", GroupState.STABLE, ["old", "dated"]),
+        ("connect", GroupState.STABLE, []),
+        ("consumer", GroupState.PREPARING_REBALANCE, []),
+    ],
+)
+def test_offsets_expire_by_who_could_still_use_them(
+    protocol_type: str | None, state: GroupState, expected: list[str]
+) -> None:
+    group = Group("g", GroupLimits(offsets_retention_ms=7 * DAY_MS), str, Moment(0.0, 0))
+    group.protocol_type, group.state = protocol_type, state
+    group.subscribed = frozenset({"busy"}) if protocol_type == "consumer" else None
+    if state is GroupState.EMPTY:
+        group.subscribed = frozenset()
+    group.offsets.put("old", 0, CommittedOffset(1, -1, "", DAY_MS))
+    group.offsets.put("new", 0, CommittedOffset(1, -1, "", 9 * DAY_MS))
+    group.offsets.put("dated", 0, CommittedOffset(1, -1, "", 9 * DAY_MS, 9 * DAY_MS + 1))
+    if state is GroupState.STABLE:
+        group.offsets.put("busy", 0, CommittedOffset(1, -1, "", 0))
+    assert [topic for topic, _ in group.expired_offsets(10 * DAY_MS)] == expected
+
+
+def test_a_group_read_back_is_as_it_was_written(play: Playbook) -> None:
+    play.stable("a", "b")
+    image = play.persisted[-1].image
+    again = restored_group("g", image, play.group.limits, str, play.at)
+    assert again.state is GroupState.STABLE
+    assert again.image(again.assignments()) == image
+    assert again.assignments() == {"a-id1": b"a-id1", "b-id2": b"b-id2"}
+    assert handle(again, Restored(), play.at) == []
+    assert again.next_deadline == play.now + 10.0
+
+
+def test_a_group_read_back_too_large_rebalances(make_play: Any) -> None:
+    small = GroupLimits(members_max=1)
+    members = tuple(MemberImage(name, None, "c", "h", 1000, 6000, b"r", b"A") for name in "ab")
+    image = GroupImage("consumer", 4, "range", "a", 0, members)
+    group = restored_group("g", image, small, str, Moment(0.0, 0))
+    handle(group, Restored(), Moment(0.0, 0))
+    assert group.state.value == "PreparingRebalance"
+    handle(group, TimePassed(), Moment(1.0, 1000))
+    assert group.state.value == "Empty"
+
+
+def test_an_empty_group_is_read_back_empty() -> None:
+    image = GroupImage("consumer", 7, None, None, 5, ())
+    group = restored_group("g", image, GroupLimits(), str, Moment(0.0, 0))
+    assert (group.state, group.generation, group.state_since_ms) == (GroupState.EMPTY, 7, 5)
+    assert not group.is_subscribed("t")
+
+
+def test_time_is_looked_at_no_later_than_the_earliest_deadline(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1)
+    assert play.group.next_deadline == play.now + 3.0
+    play >> 3.0 << say.joined(1, "c-id1", "c-id1", ("c-id1",))
+    assert play.group.next_deadline == play.now + 10.0

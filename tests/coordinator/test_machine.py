@@ -1,0 +1,535 @@
+"""What members ask of a group and what they are told, state by state; then random playbooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minibroker.coordinator.events import (
+    Answer,
+    CommitResult,
+    HeartbeatResult,
+    JoinResult,
+    Leaver,
+    LeaveResult,
+    Moment,
+    Persist,
+    Persisted,
+    Removed,
+    SyncResult,
+    TimePassed,
+)
+from minibroker.coordinator.group import Group
+from minibroker.coordinator.limits import (
+    MEMBER_METADATA_BYTES_MAX,
+    PENDING_MEMBERS_MAX,
+    GroupLimits,
+)
+from minibroker.coordinator.machine import handle, join_refusal
+from minibroker.coordinator.states import GroupState
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tests.coordinator.conftest import Playbook, Words
+
+STICKY = (("sticky", b"s"), ("range", b"r"))
+
+
+# --------------------------------------------------------------------------------------- join
+
+
+def test_a_new_client_is_told_its_id_and_comes_back_with_it(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1, require_known_member_id=True)
+    play << say.refused(1, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="c-id1")
+    assert play.is_in(GroupState.EMPTY)
+    play >> say.join(2, "c-id1", require_known_member_id=True) >> 3.0
+    play << say.joined(2, "c-id1", "c-id1", ("c-id1",))
+
+
+def test_an_id_that_was_never_handed_out_is_unknown(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, "mine")
+    play << say.refused(1, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID, member_id="mine")
+
+
+def test_an_id_that_was_handed_out_long_ago_is_unknown(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, require_known_member_id=True)
+    play << say.refused(1, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="c-id1")
+    play >> 10.0 >> say.join(2, "c-id1")
+    play << say.refused(2, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID, member_id="c-id1")
+
+
+def test_ids_handed_out_are_bounded(play: Playbook, say: type[Words]) -> None:
+    play.group.roster.pending = {str(number): 1e9 for number in range(PENDING_MEMBERS_MAX)}
+    play >> say.join(1, require_known_member_id=True)
+    play << say.refused(1, JoinResult, ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+
+@pytest.mark.parametrize("other", [{"protocol_type": ""}, {"protocols": ()}])
+def test_a_first_member_needs_a_protocol(
+    play: Playbook, say: type[Words], other: dict[str, Any]
+) -> None:
+    play >> say.join(1, **other)
+    play << say.refused(1, JoinResult, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+
+@pytest.mark.parametrize(
+    "other", [{"protocol_type": "connect"}, {"protocols": (("sticky", b"s"),)}]
+)
+def test_a_further_member_needs_one_that_all_share(
+    play: Playbook, say: type[Words], other: dict[str, Any]
+) -> None:
+    play.stable("a")
+    play >> say.join(1, "x", **other)
+    error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    play << say.refused(1, JoinResult, error, member_id="x")
+
+
+def test_members_vote_for_the_protocol(play: Playbook, say: type[Words]) -> None:
+    both = (("range", b"r"), ("sticky", b"s"))
+    play >> say.join(1, client_id="a", protocols=both)
+    play >> say.join(2, client_id="b", protocols=STICKY)
+    play >> say.join(3, client_id="c", protocols=(("rare", b""), *STICKY)) >> 3.0 >> 3.0
+    assert play.group.protocol_name == "sticky"
+    play.waiting.clear()
+
+
+def test_a_member_that_missed_the_answer_gets_it_again(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.join(3, "b-id2") << say.joined(3, "b-id2", "a-id1")
+    play >> say.join(4, "a-id1") << say.joined(4, "a-id1", "a-id1", ("a-id1", "b-id2"))
+
+
+def test_changed_metadata_before_the_assignment_starts_over(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.sync(3, "b-id2") >> say.join(4, "b-id2", protocols=(("range", b"new"),))
+    play << say.refused(3, SyncResult, ErrorCode.REBALANCE_IN_PROGRESS)
+    assert play.is_in(GroupState.PREPARING_REBALANCE)
+
+
+def test_a_follower_of_a_stable_group_rejoins_without_a_rebalance(
+    play: Playbook, say: type[Words]
+) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, "b-id2") << say.joined(1, "b-id2", "a-id1")
+    assert play.is_in(GroupState.STABLE)
+
+
+@pytest.mark.parametrize(
+    ("member_id", "metadata"),
+    [("a-id1", b"r"), ("b-id2", b"owned partitions 0-3")],
+    ids=["the leader asks for it", "cooperative metadata changed"],
+)
+def test_what_makes_a_stable_group_rebalance(
+    play: Playbook, say: type[Words], member_id: str, metadata: bytes
+) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, member_id, protocols=(("range", metadata),))
+    assert play.is_in(GroupState.PREPARING_REBALANCE)
+
+
+def test_a_retried_join_takes_the_place_of_the_first(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, "a-id1") >> say.join(2, "a-id1")
+    play << say.refused(1, JoinResult, ErrorCode.REBALANCE_IN_PROGRESS, member_id="a-id1")
+    play >> say.join(3, "b-id2")
+    play << say.joined(2, "a-id1", "a-id1", ("a-id1", "b-id2"), generation=2)
+    play << say.joined(3, "b-id2", "a-id1", generation=2)
+
+
+def test_a_full_group_turns_newcomers_away(make_play: Any, say: type[Words]) -> None:
+    play = make_play(members_max=2)
+    play.stable("a", "b")
+    play >> say.join(1, client_id="c")
+    play << say.refused(1, JoinResult, ErrorCode.GROUP_MAX_SIZE_REACHED)
+    play >> say.join(2, "a-id1") >> say.join(3, client_id="d") >> say.join(4, "b-id2")
+    # d was quicker than b, so b finds the group full
+    play << say.refused(4, JoinResult, ErrorCode.GROUP_MAX_SIZE_REACHED)
+    play << say.joined(2, "a-id1", "a-id1", ("a-id1", "d-id3"), generation=2)
+    play << say.joined(3, "d-id3", "a-id1", generation=2)
+
+
+def test_what_is_wrong_with_a_join_whatever_the_group(say: type[Words]) -> None:
+    limits = GroupLimits(session_timeout_ms_min=6_000, session_timeout_ms_max=30_000)
+    ok = ErrorCode.NONE
+    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=6_000)) is ok
+    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=30_000)) is ok
+    bad = ErrorCode.INVALID_SESSION_TIMEOUT
+    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=5_999)) is bad
+    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=30_001)) is bad
+    assert join_refusal(limits, "", say.join(1)) is ErrorCode.INVALID_GROUP_ID
+    huge = (("range", bytes(MEMBER_METADATA_BYTES_MAX)), ("sticky", b"1"))
+    policy = ErrorCode.POLICY_VIOLATION
+    assert join_refusal(limits, "g", say.join(1, protocols=huge)) is policy
+
+
+# ----------------------------------------------------------------------------- static members
+
+
+def test_a_restarted_static_member_gets_its_assignment_without_a_rebalance(
+    play: Playbook, say: type[Words]
+) -> None:
+    _static_pair(play, say)
+    play >> say.join(1, client_id="f", group_instance_id="s2", can_skip_assignment=True)
+    play << play.STORED << say.joined(1, "s2-id3", "s1-id1")
+    play >> say.sync(2, "s2-id3") << say.synced(2, b"two")
+    play >> say.beat(3, "s2-id2", instance="s2")
+    play << say.refused(3, HeartbeatResult, ErrorCode.FENCED_INSTANCE_ID)
+
+
+@pytest.mark.parametrize("can_skip", [True, False])
+def test_a_restarted_static_leader_is_kept_from_assigning(
+    play: Playbook, say: type[Words], can_skip: bool
+) -> None:
+    _static_pair(play, say)
+    play >> say.join(1, group_instance_id="s1", can_skip_assignment=can_skip) << play.STORED
+    if can_skip:
+        members = (("s2-id2", "s2"), ("s1-id3", "s1"))
+        play << say.joined(1, "s1-id3", "s1-id3", members, skip_assignment=True)
+    else:  # it is told the id that it had before, so it does not take itself for the leader
+        play << say.joined(1, "s1-id3", "s1-id1")
+    assert play.group.roster.leader == "s1-id3"
+    assert {m.member_id for m in play.persisted[-1].image.members} == {"s2-id2", "s1-id3"}
+
+
+def test_a_static_return_that_cannot_be_written_is_undone(play: Playbook, say: type[Words]) -> None:
+    _static_pair(play, say)
+    play >> say.join(1, group_instance_id="s2", session_timeout_ms=7_000) << Persist
+    play >> Persisted(ErrorCode.NOT_COORDINATOR)
+    play << say.refused(1, JoinResult, ErrorCode.NOT_COORDINATOR)
+    play >> say.beat(2, "s2-id2", instance="s2") << say.refused(2, HeartbeatResult, ErrorCode.NONE)
+    assert play.group.roster["s2-id2"].session_timeout_ms == 10_000
+
+
+def test_a_static_member_that_changes_the_protocol_starts_a_rebalance(
+    play: Playbook, say: type[Words]
+) -> None:
+    both: dict[str, Any] = {"protocols": (("range", b"r"), ("sticky", b"s"))}
+    play >> say.join(1, group_instance_id="s1", **both) >> 3.0
+    play.waiting.clear()
+    play >> say.sync(2, "s1-id1") << play.STORED << say.synced(2, b"")
+    play >> say.join(3, group_instance_id="s1", protocols=STICKY)
+    assert play.group.protocol_name == "sticky"
+    assert play.group.generation == 2
+    play.waiting.clear()
+
+
+def test_a_static_member_back_before_the_assignment_starts_over(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1, group_instance_id="s1") >> 3.0
+    play << say.joined(1, "s1-id1", "s1-id1", (("s1-id1", "s1"),))
+    play >> say.join(2, group_instance_id="s1")
+    play << say.joined(2, "s1-id2", "s1-id2", (("s1-id2", "s1"),), generation=2)
+
+
+def test_a_second_client_with_the_same_name_fences_the_first(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> say.join(1, group_instance_id="s1") >> 1.0 >> say.join(2, group_instance_id="s1")
+    play << say.refused(1, JoinResult, ErrorCode.FENCED_INSTANCE_ID, member_id="s1-id1")
+    play >> 2.0 << say.joined(2, "s1-id2", "s1-id2", (("s1-id2", "s1"),))
+    play >> say.sync(3, "s1-id1", group_instance_id="s1")
+    play << say.refused(3, SyncResult, ErrorCode.FENCED_INSTANCE_ID)
+    play >> say.join(4, "s1-id1", group_instance_id="s1")
+    play << say.refused(4, JoinResult, ErrorCode.FENCED_INSTANCE_ID, member_id="s1-id1")
+    play >> say.commit(5, "s1-id1", instance="s1")
+    play << say.refused(5, CommitResult, ErrorCode.FENCED_INSTANCE_ID)
+    play >> say.beat(6, "s1-id2", instance="s9")
+    play << say.refused(6, HeartbeatResult, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def _static_pair(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, group_instance_id="s1") >> say.join(2, group_instance_id="s2")
+    play >> 3.0 >> 3.0
+    play << say.joined(1, "s1-id1", "s1-id1", (("s1-id1", "s1"), ("s2-id2", "s2")))
+    play << say.joined(2, "s2-id2", "s1-id1")
+    given = (("s1-id1", b"one"), ("s2-id2", b"two"))
+    play >> say.sync(3, "s1-id1", assignments=given) << play.STORED << say.synced(3, b"one")
+    play >> say.sync(4, "s2-id2") << say.synced(4, b"two")
+
+
+# --------------------------------------------------------------------------------------- sync
+
+
+def test_followers_wait_for_the_leaders_assignment(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.sync(3, "b-id2")
+    play >> say.sync(4, "a-id1", assignments=(("a-id1", b"A"), ("gone", b"G"))) << Persist
+    assert play.is_in(GroupState.COMPLETING_REBALANCE)  # nobody hears before it is written
+    play >> Persisted() << say.synced(4, b"A") << say.synced(3, b"")
+    assert play.is_in(GroupState.STABLE)
+    play >> say.sync(5, "b-id2") << say.synced(5, b"")
+
+
+def test_an_assignment_that_cannot_be_written_starts_over(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.sync(3, "b-id2") >> say.sync(4, "a-id1") << Persist
+    play >> Persisted(ErrorCode.NOT_COORDINATOR)
+    play << say.refused(4, SyncResult, ErrorCode.NOT_COORDINATOR)
+    play << say.refused(3, SyncResult, ErrorCode.NOT_COORDINATOR)
+    assert play.is_in(GroupState.PREPARING_REBALANCE)
+
+
+def test_a_retried_sync_takes_the_place_of_the_first(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.sync(3, "b-id2") >> say.sync(4, "b-id2")
+    play << say.refused(3, SyncResult, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+@pytest.mark.parametrize(
+    ("other", "error"),
+    [
+        ({"member_id": "x"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"generation": 2}, ErrorCode.ILLEGAL_GENERATION),
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"group_instance_id": "s"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_sync_that_does_not_fit_is_refused(
+    play: Playbook, say: type[Words], other: dict[str, Any], error: ErrorCode
+) -> None:
+    play.stable("a")
+    play >> say.sync(1, **({"member_id": "a-id1"} | other)) << say.refused(1, SyncResult, error)
+
+
+def test_a_sync_during_a_rebalance_is_told_to_rejoin(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, "a-id1") >> say.sync(2, "b-id2")
+    play << say.refused(2, SyncResult, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+# ---------------------------------------------------------------- heartbeat, commit and leave
+
+
+def test_heartbeats_keep_a_member_and_refuse_strangers(play: Playbook, say: type[Words]) -> None:
+    play.stable("a")
+    for waiter in range(5):
+        play >> 9.0 >> say.beat(waiter, "a-id1")
+        play << say.refused(waiter, HeartbeatResult, ErrorCode.NONE)
+    play >> say.beat(5, "x") << say.refused(5, HeartbeatResult, ErrorCode.UNKNOWN_MEMBER_ID)
+    play >> say.beat(6, "a-id1", generation=9)
+    play << say.refused(6, HeartbeatResult, ErrorCode.ILLEGAL_GENERATION)
+
+
+def test_who_may_commit_to_an_empty_group(play: Playbook, say: type[Words]) -> None:
+    play >> say.commit(1, "", -1) << say.refused(1, CommitResult, ErrorCode.NONE)
+    play >> say.commit(2, "x", -1) << say.refused(2, CommitResult, ErrorCode.NONE)
+    play >> say.commit(3, "x", 0) << say.refused(3, CommitResult, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_who_may_commit_to_a_group_with_members(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.commit(1, "", -1) << say.refused(1, CommitResult, ErrorCode.UNKNOWN_MEMBER_ID)
+    play >> say.commit(2, "x", 1) << say.refused(2, CommitResult, ErrorCode.UNKNOWN_MEMBER_ID)
+    play >> say.commit(3, "a-id1", 2) << say.refused(3, CommitResult, ErrorCode.ILLEGAL_GENERATION)
+    play >> say.commit(4, "a-id1", 1) << say.refused(4, CommitResult, ErrorCode.NONE)
+    play >> say.join(5, "a-id1") >> say.commit(6, "b-id2", 1)
+    play << say.refused(6, CommitResult, ErrorCode.NONE)  # what b hands over, it commits now
+    play >> say.join(7, "b-id2")
+    play.waiting.clear()
+    play >> say.commit(8, "b-id2", 2)
+    play << say.refused(8, CommitResult, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def test_a_commit_keeps_its_member_alive(play: Playbook, say: type[Words]) -> None:
+    play.stable("a")
+    for waiter in range(3):
+        play >> 9.0 >> say.commit(waiter, "a-id1")
+        play << say.refused(waiter, CommitResult, ErrorCode.NONE)
+    assert play.is_in(GroupState.STABLE)
+
+
+def test_several_members_leave_at_once(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, client_id="s", group_instance_id="s1")
+    play >> say.join(2, client_id="p", require_known_member_id=True)
+    play << say.refused(2, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="p-id4")
+    leavers = (
+        Leaver("a-id1"),
+        Leaver("", "s1"),
+        Leaver("", "nobody"),
+        Leaver("p-id4"),
+        Leaver("b-id2", "s1"),
+        Leaver("x"),
+    )
+    none, unknown = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
+    errors = (none, none, unknown, none, unknown, unknown)
+    play >> say.leave(3, *leavers)
+    play << say.refused(1, JoinResult, unknown)
+    play << say.refused(3, LeaveResult, none, members=tuple(zip(leavers, errors, strict=True)))
+    assert [member.member_id for member in play.group.roster] == ["b-id2"]
+
+
+def test_the_last_member_leaves_an_empty_group_behind(play: Playbook, say: type[Words]) -> None:
+    play.stable("a")
+    play >> say.leave(1, "a-id1")
+    play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((Leaver("a-id1"), 0),))
+    play << play.STORED
+    assert play.is_in(GroupState.EMPTY)
+    play >> say.beat(2, "a-id1") << say.refused(2, HeartbeatResult, ErrorCode.UNKNOWN_MEMBER_ID)
+    play >> say.sync(3, "a-id1", 2) << say.refused(3, SyncResult, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_an_empty_group_that_cannot_be_written_goes_on(play: Playbook, say: type[Words]) -> None:
+    play.stable("a")
+    play >> 10.0 << Persist
+    play >> Persisted(ErrorCode.NOT_COORDINATOR)
+    assert play.is_in(GroupState.EMPTY)
+    assert "could not write that it is empty" in play.notes[-1]
+
+
+def test_a_member_that_leaves_while_it_waits_is_sent_away(play: Playbook, say: type[Words]) -> None:
+    play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
+    play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
+    play >> say.sync(3, "b-id2") >> say.leave(4, "b-id2")
+    play << say.refused(3, SyncResult, ErrorCode.UNKNOWN_MEMBER_ID)
+    play << say.refused(4, LeaveResult, ErrorCode.NONE, members=((Leaver("b-id2"), 0),))
+
+
+def test_a_dead_group_sends_clients_to_look_for_their_coordinator(
+    play: Playbook, say: type[Words]
+) -> None:
+    play >> Removed()
+    gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    play >> say.join(1) << say.refused(1, JoinResult, gone)
+    play >> say.sync(2, "x") << say.refused(2, SyncResult, gone)
+    play >> say.beat(3, "x") << say.refused(3, HeartbeatResult, gone)
+    play >> say.commit(4, "", -1) << say.refused(4, CommitResult, gone)
+    play >> say.leave(5, "x") << say.refused(5, LeaveResult, gone)
+
+
+def test_nothing_may_come_between_a_write_and_its_outcome(play: Playbook, say: type[Words]) -> None:
+    play.stable("a")
+    play >> 10.0 << Persist
+    with pytest.raises(RuntimeError, match="while a write was outstanding"):
+        handle(play.group, TimePassed(), play.at)
+    play >> Persisted()
+    with pytest.raises(RuntimeError, match="while no write was outstanding"):
+        handle(play.group, Persisted(), play.at)
+
+
+# --------------------------------------------------------------------------- random playbooks
+
+INSTANCES = (None, None, "s1", "s2")
+
+
+class Chaos:
+    """Plays random events and checks after each what must always hold."""
+
+    def __init__(self, say: type[Words], limits: GroupLimits) -> None:
+        self.say = say
+        self.now = 0.0
+        self.ids = iter(f"id{number}" for number in range(100_000))
+        self.group = Group("g", limits, lambda: next(self.ids), Moment(0.0, 0))
+        self.known: list[str] = [""]
+        self.open: set[int] = set()
+        self.waiter = 0
+        self.generation = 0
+
+    def act(self, data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(["join", "join", "sync", "beat", "commit", "leave", "t"]))
+        self.waiter += 1
+        member = data.draw(st.sampled_from(self.known))
+        instance = data.draw(st.sampled_from(INSTANCES))
+        generation = self.group.generation + data.draw(st.sampled_from([0, 0, 0, -1]))
+        event: Any
+        if kind == "join":
+            protocols = data.draw(st.sampled_from([STICKY, STICKY[:1], (("range", b"r"),)]))
+            event = self.say.join(
+                self.waiter,
+                member,
+                group_instance_id=instance,
+                protocols=protocols,
+                rebalance_timeout_ms=data.draw(st.sampled_from([0, 5_000])),
+                require_known_member_id=data.draw(st.booleans()),
+                can_skip_assignment=data.draw(st.booleans()),
+            )
+        elif kind == "sync":
+            event = self.say.sync(self.waiter, member, generation, group_instance_id=instance)
+        elif kind == "beat":
+            event = self.say.beat(self.waiter, member, generation, instance)
+        elif kind == "commit":
+            event = self.say.commit(self.waiter, member, generation, instance)
+        elif kind == "leave":
+            event = self.say.leave(self.waiter, Leaver(member, instance))
+        else:
+            self.now += data.draw(st.sampled_from([0.5, 3.0, 11.0]))
+            event = TimePassed()
+        self.feed(event, data)
+
+    def feed(self, event: Any, data: st.DataObject) -> None:
+        if hasattr(event, "waiter"):
+            self.open.add(event.waiter)
+        while event is not None:
+            decisions = handle(self.group, event, Moment(self.now, round(self.now * 1000)))
+            event = None
+            for decision in decisions:
+                if isinstance(decision, Answer):
+                    self.open.remove(decision.waiter)  # KeyError: answered twice
+                    result = decision.result
+                    if isinstance(result, JoinResult) and result.member_id not in self.known:
+                        self.known.append(result.member_id)
+                elif isinstance(decision, Persist):
+                    assert decision is decisions[-1]
+                    failing = data.draw(st.sampled_from([False, False, True]))
+                    event = Persisted(ErrorCode.NOT_COORDINATOR if failing else ErrorCode.NONE)
+        self.check()
+
+    def check(self) -> None:
+        group = self.group
+        roster = group.roster
+        assert group.generation >= self.generation
+        self.generation = group.generation
+        assert (roster.leader is not None) == (len(roster) > 0)
+        assert roster.leader is None or roster.leader in roster
+        waiting = set()
+        for member in roster:
+            assert member.join_waiter is None or member.sync_waiter is None
+            assert member.member_id not in roster.pending
+            assert member.join_waiter is None or group.state is GroupState.PREPARING_REBALANCE
+            assert member.sync_waiter is None or group.state is GroupState.COMPLETING_REBALANCE
+            assert member.expires_at is not None or not member.may_expire
+            if member.group_instance_id is not None:
+                assert roster.static_member_id(member.group_instance_id) == member.member_id
+            waiting |= {member.join_waiter, member.sync_waiter} - {None}
+        assert waiting == self.open
+        assert roster.awaiting_join == sum(member.awaits_join for member in roster)
+        assert roster.pending_sync <= {member.member_id for member in roster}
+        assert group.state is not GroupState.EMPTY or len(roster) == 0
+        assert group.next_deadline is None or group.next_deadline > self.now
+
+
+@given(data=st.data(), delay=st.sampled_from([0.0, 3.0]), members_max=st.sampled_from([2, 50]))
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_whatever_happens_every_waiter_gets_one_answer(
+    data: st.DataObject, delay: float, members_max: int, say: type[Words]
+) -> None:
+    limits = GroupLimits(initial_rebalance_delay_s=delay, members_max=members_max)
+    chaos = Chaos(say, limits)
+    for _ in range(data.draw(st.integers(5, 60))):
+        chaos.act(data)
+    # Left alone, everybody falls silent: nobody may be left waiting.
+    for _ in range(1000):
+        if chaos.group.next_deadline is None:
+            break
+        chaos.now = chaos.group.next_deadline
+        chaos.feed(TimePassed(), data)
+    assert not chaos.open
+    assert len(chaos.group.roster) == 0

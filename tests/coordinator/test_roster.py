@@ -1,0 +1,109 @@
+"""Counting members, names, waiters and votes."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.coordinator.member import Member
+from minibroker.coordinator.roster import Roster
+
+
+def member(member_id: str, *protocols: str, instance: str | None = None) -> Member:
+    return Member(
+        member_id=member_id,
+        group_instance_id=instance,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=int(member_id) * 1000,
+        protocols=tuple((name, name.encode()) for name in protocols or ("range",)),
+    )
+
+
+def roster(*members: Member) -> Roster:
+    made = Roster()
+    for each in members:
+        made.add(each)
+    return made
+
+
+def test_the_first_member_leads_and_the_oldest_follows_it() -> None:
+    three = roster(member("1"), member("2"), member("3"))
+    leaders = [three.leader]
+    for leaving in ("1", "3", "2"):
+        three.remove(leaving)
+        leaders.append(three.leader)
+    assert leaders == ["1", "2", "2", None]
+    assert len(three) == 0
+
+
+def test_a_static_name_belongs_to_one_member() -> None:
+    one = roster(member("1", instance="s"))
+    with pytest.raises(ValueError, match="'s' is there already"):
+        one.add(member("2", instance="s"))
+    one.pending_sync.add("1")
+    one.rename(one["1"], "9")
+    assert one.static_member_id("s") == "9"
+    assert one.leader == "9"
+    assert one.pending_sync == {"9"}
+    one.remove("9")
+    assert one.static_member_id("s") is None
+
+
+def test_who_waits_is_counted() -> None:
+    two = roster(member("1"), member("2"))
+    assert two.park_join(two["1"], 10) is None
+    assert two.park_join(two["1"], 11) == 10
+    assert (two.awaiting_join, two.all_joined) == (1, False)
+
+    two.park_join(two["2"], 12)
+    assert [two.all_joined] == [True]
+    two.pending["3"] = 1.0
+    assert [two.all_joined] == [False]
+    two.remove("3")
+    assert two.release_join(two["1"]) == 11
+    assert two.release_join(two["1"]) is None
+    two.remove("2")
+    assert two.awaiting_join == 0
+
+
+def test_a_leader_that_has_not_rejoined_is_replaced() -> None:
+    two = roster(member("1"), member("2"))
+    assert not two.elect_joined_leader()
+    two.park_join(two["2"], 1)
+    assert two.elect_joined_leader()
+    assert two.leader == "2"
+
+
+@pytest.mark.parametrize(
+    ("votes", "chosen"),
+    [
+        ([("a", "b"), ("b", "a"), ("b", "a")], "b"),
+        ([("a", "b"), ("b", "a")], "a"),
+        ([("x", "a", "b"), ("b", "a")], "a"),
+        ([("x", "a", "b"), ("b", "a"), ("b", "a")], "b"),
+    ],
+)
+def test_the_protocol_with_most_votes_wins_and_ties_go_to_the_oldest(
+    votes: list[tuple[str, ...]], chosen: str
+) -> None:
+    voters = [member(str(number), *names) for number, names in enumerate(votes)]
+    assert roster(*voters).select_protocol() == chosen
+
+
+def test_support_follows_members_as_they_change_and_go() -> None:
+    two = roster(member("1", "a", "b"), member("2", "b"))
+    assert two.supported_by_all(["b"])
+    assert not two.supported_by_all(["a"])
+    two.update(two["2"], (("a", b""),), session_timeout_ms=1, rebalance_timeout_ms=9000)
+    assert two.supported_by_all(["x", "a"])
+    assert two.rebalance_timeout_s() == 9.0
+    two.remove("2")
+    assert two.supported_by_all(["b"])
+
+
+def test_topics_are_known_only_if_every_member_is_understood() -> None:
+    one = member("1")
+    one.protocols = (("range", b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"),)
+    assert roster(one).subscribed_topics("range") == frozenset("t")
+    assert roster(one, member("2")).subscribed_topics("range") is None

@@ -1,0 +1,52 @@
+"""The table of states: what it allows, and what is told when something else is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.coordinator.states import (
+    COMMIT_ANSWERS,
+    HEARTBEAT_ANSWERS,
+    TRANSITIONS,
+    GroupState,
+    InvalidTransition,
+    Move,
+    Step,
+    next_state,
+)
+
+ALLOWED = {
+    ("Empty", "REBALANCE", "PreparingRebalance"),
+    ("Empty", "REMOVED", "Dead"),
+    ("PreparingRebalance", "NEW_GENERATION", "CompletingRebalance"),
+    ("PreparingRebalance", "ALL_GONE", "Empty"),
+    ("PreparingRebalance", "REMOVED", "Dead"),
+    ("CompletingRebalance", "ASSIGNED", "Stable"),
+    ("CompletingRebalance", "REBALANCE", "PreparingRebalance"),
+    ("CompletingRebalance", "REMOVED", "Dead"),
+    ("Stable", "REBALANCE", "PreparingRebalance"),
+    ("Stable", "REMOVED", "Dead"),
+}
+
+
+@pytest.mark.parametrize("state", GroupState)
+@pytest.mark.parametrize("move", Move)
+def test_only_kafkas_moves_are_possible(state: GroupState, move: Move) -> None:
+    targets = {after for before, why, after in ALLOWED if (before, why) == (state.value, move.name)}
+    if targets:
+        assert {next_state("g", state, move, []).value} == targets
+    else:
+        with pytest.raises(InvalidTransition):
+            next_state("g", state, move, [])
+
+
+def test_every_state_is_reached_and_answers_everybody() -> None:
+    reached = {after for moves in TRANSITIONS.values() for after in moves.values()}
+    assert reached == set(GroupState)
+    assert set(TRANSITIONS) == set(HEARTBEAT_ANSWERS) == set(COMMIT_ANSWERS) == set(GroupState)
+
+
+def test_a_wrong_move_tells_the_story_so_far() -> None:
+    story = [Step(1.5, GroupState.STABLE, Move.REMOVED, GroupState.DEAD)]
+    with pytest.raises(InvalidTransition, match=r"1\.500 Stable -> Dead \(the group was deleted"):
+        next_state("g", GroupState.DEAD, Move.REBALANCE, story)

@@ -1,0 +1,33 @@
+"""Topics are read from any consumer's metadata, and nothing else is believed to be one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.coordinator.subscription import subscribed_topics
+from protocol.compiler import encode
+from protocol.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_every_version_is_understood(version: int) -> None:
+    subscription = ConsumerProtocolSubscription(
+        topics=["a", "b"],
+        user_data=b"sticky",
+        owned_partitions=[TopicPartition(topic="a", partitions=[1])],
+    )
+    metadata = version.to_bytes(2, "big") + encode(subscription, version)
+    assert subscribed_topics(metadata) == frozenset("ab")
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0", b"\xff\xff\0\0\0\0\0\0\0\0", b"range"])
+def test_other_metadata_is_not_understood(metadata: bytes) -> None:
+    assert subscribed_topics(metadata) is None
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_give_names_or_none(metadata: bytes) -> None:
+    topics = subscribed_topics(metadata)
+    assert topics is None or all(isinstance(topic, str) for topic in topics)
