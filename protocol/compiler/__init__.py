@@ -32,7 +32,15 @@ def decoder(cls: type[MessageT], version: int) -> Decoder[MessageT]:
     `buf` holds bytes; a memoryview must be one of bytes too. Records fields become memoryviews of
     `buf`, everything else is copied out of it. `UnsupportedVersion` here, `DecodeError` there.
     """
-    return cast("Decoder[MessageT]", _decoder(cls, version))
+    return cast("Decoder[MessageT]", _decoder(cls, version, locates=False))
+
+
+def locating_decoder(cls: type[MessageT], version: int) -> Decoder[MessageT]:
+    """As `decoder`, but a records field becomes the ``range`` of its positions in `buf`.
+
+    For a broker that tells another process where records lie instead of carrying them there.
+    """
+    return cast("Decoder[MessageT]", _decoder(cls, version, locates=True))
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
@@ -69,8 +77,9 @@ def encoder_source(cls: type[Message], version: int) -> str:
 
 
 @functools.cache
-def _decoder(cls: type[Message], version: int) -> Decoder[Any]:
-    return decoding.emit(construct_for(cls, version), f"{cls.__name__} v{version}").function()
+def _decoder(cls: type[Message], version: int, *, locates: bool) -> Decoder[Any]:
+    tree = construct_for(cls, version)
+    return decoding.emit(tree, f"{cls.__name__} v{version}", locates=locates).function()
 
 
 @functools.cache

@@ -36,10 +36,13 @@ _FAILURES: Final = (struct.error, IndexError, UnicodeDecodeError, Malformed)
 _NUMBERS: Final = {code: Numbers(code, "unpack_from") for code in "bhiqHId"}
 
 
-def emit(node: ObjectNode, title: str) -> Source:
-    """The decoder of `node`; `title` is what errors call the message."""
+def emit(node: ObjectNode, title: str, *, locates: bool = False) -> Source:
+    """The decoder of `node`; `title` is what errors call the message.
+
+    With `locates` a records field becomes the range of its positions instead of a slice.
+    """
     source = Source(title, "def decode(buf, pos=0):")
-    writer = _Writer(source, keeps_records=has_records(node))
+    writer = _Writer(source, keeps_records=has_records(node), locates=locates)
     writer.message(node)
     return source
 
@@ -74,9 +77,10 @@ def _locate(
 
 
 class _Writer:
-    def __init__(self, source: Source, *, keeps_records: bool) -> None:
+    def __init__(self, source: Source, *, keeps_records: bool, locates: bool) -> None:
         self.source = source
         self.keeps_records = keeps_records
+        self.locates = locates
         self.pending: list[Slot] = []
 
     def message(self, node: ObjectNode) -> None:
@@ -239,6 +243,8 @@ class _Writer:
             return 'str(buf[pos:end], "utf-8")' if self.keeps_records else "buf[pos:end].decode()"
         if isinstance(node, BytesNode) and self.keeps_records and not node.records:
             return "bytes(buf[pos:end])"
+        if isinstance(node, BytesNode) and node.records and self.locates:
+            return "range(pos, end)"
         return "buf[pos:end]"
 
     def elements(self, node: ArrayNode, target: str, count: str, path: str) -> None:
