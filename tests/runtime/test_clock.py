@@ -186,6 +186,29 @@ def test_a_reader_held_up_for_a_turn_of_the_ring_reads_again() -> None:
     assert clock.current_time() == before + SLOTS + 3
 
 
+def test_a_change_that_comes_late_does_not_turn_time_back() -> None:
+    """The writer is held up between its look at the machine's clock and its change."""
+    machine = Machine()
+    seen: list[float] = []
+    held_up: list[Callable[[], None]] = []
+
+    def real() -> float:
+        seconds = machine.seconds
+        while held_up:
+            held_up.pop()()
+        return seconds
+
+    clock = SharedClock(real=real, wall=lambda: 0.0)
+
+    def a_second_passes() -> None:
+        machine.seconds += 1
+        seen.append(clock.now())
+
+    held_up.append(a_second_passes)
+    clock.freeze(True)
+    assert clock.now() == clock.state().now == seen[0]
+
+
 def test_a_ring_that_never_rests_does_not_hang_a_reader(clock: SharedClock) -> None:
     class Restless:
         def __init__(self) -> None:
