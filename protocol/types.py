@@ -385,7 +385,7 @@ def _string(name: str, *, nullable: bool = False, plain: bool = False) -> Type:
         length = _COMPACT_LENGTH if flexible and not plain else _INT16_LENGTH
         return StringNode(length, nullable=null, length_max=STRING_LENGTH_MAX)
 
-    return Type(name, make, None if nullable else "", nullable)
+    return Type(name, make, "", nullable)
 
 
 def _bytes(name: str, *, nullable: bool = False, records: bool = False) -> Type:
@@ -393,7 +393,7 @@ def _bytes(name: str, *, nullable: bool = False, records: bool = False) -> Type:
         length = _COMPACT_LENGTH if flexible else _INT32_LENGTH
         return BytesNode(length, nullable=null, records=records)
 
-    return Type(name, make, None if nullable else b"", nullable)
+    return Type(name, make, None if records and nullable else b"", nullable)
 
 
 def array_node(element: Any, *, flexible: bool, nullable: bool) -> ArrayNode:

@@ -20,7 +20,9 @@ class BrokerHeartbeatRequest(Message, api_key=63, versions="0-2", flexible="0+")
     want_fence: bool = field(BOOLEAN)
     want_shut_down: bool = field(BOOLEAN)
     offline_log_dirs: list[Uuid] = field(array(UUID), tagged="1+", tag=0)
-    cordoned_log_dirs: list[Uuid] = field(array(UUID), tagged="2+", tag=1)
+    cordoned_log_dirs: list[Uuid] | None = field(
+        array(UUID), nullable="2+", tagged="2+", tag=1, default=None
+    )
 
 
 class BrokerHeartbeatResponse(Message, api_key=63, versions="0-2", flexible="0+"):
