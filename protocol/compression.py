@@ -114,6 +114,8 @@ def _decompress_snappy(data: memoryview | bytes, limit: int) -> bytes:
     parts: list[bytes] = []
     room = limit
     position, end = len(_XERIAL_HEADER), len(data)
+    if end < position:
+        raise DecodeError("snappy data ends inside its stream header", end)
     while position < end:
         if end - position < _INT32.size:
             raise DecodeError("snappy data ends inside a block's length", position)

@@ -1,0 +1,207 @@
+"""Batches round trip, and damage is always a DecodeError."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.compression import Compression
+from protocol.errors import DecodeError
+from protocol.records import (
+    HEADER_BYTES,
+    Record,
+    TimestampType,
+    build_batch,
+    iter_batches,
+    iter_records,
+    parse_batch_header,
+    read_varint,
+    recompressed,
+    stamped_header,
+    varint,
+    verify_crc,
+)
+
+FIELD = st.none() | st.binary(max_size=40)
+HEADERS = st.lists(st.tuples(st.text(max_size=8), FIELD), max_size=3).map(tuple)
+TIMESTAMP = st.integers(-1, 2**45)
+RECORD = st.builds(
+    Record, offset=st.just(0), timestamp=TIMESTAMP, key=FIELD, value=FIELD, headers=HEADERS
+)
+RECORDS = st.lists(RECORD, min_size=1, max_size=20)
+PLAIN = build_batch([Record(timestamp=5, key=b"k", value=b"value", headers=(("h", None),))])
+
+
+@given(records=RECORDS, codec=st.sampled_from(Compression), base=st.integers(0, 2**40))
+def test_records_come_back_with_their_offsets(
+    records: list[Record], codec: Compression, base: int
+) -> None:
+    batch = build_batch(records, base_offset=base, compression=codec)
+    wanted = [record._replace(offset=base + i) for i, record in enumerate(records)]
+    assert verify_crc(batch)
+    assert list(iter_records(batch)) == wanted
+    assert list(iter_records(memoryview(bytearray(batch)))) == wanted
+
+
+@given(records=RECORDS)
+def test_the_header_says_what_the_records_are(records: list[Record]) -> None:
+    batch = build_batch(
+        records, base_offset=7, producer_id=9, producer_epoch=3, base_sequence=2**31 - 2
+    )
+    header = parse_batch_header(b"xx" + batch, 2)
+    count = len(records)
+    assert header.size == len(batch)
+    assert (header.last_offset, header.next_offset) == (6 + count, 7 + count)
+    assert (header.record_count, header.last_offset_delta) == (count, count - 1)
+    assert header.base_timestamp == records[0].timestamp
+    assert header.max_timestamp == max(record.timestamp for record in records)
+    assert header.last_sequence == (2**31 - 2 + count - 1) % 2**31
+    assert header.has_producer_id
+    assert not parse_batch_header(build_batch(records)).has_producer_id
+
+
+def test_attributes_are_told_apart() -> None:
+    record = Record(timestamp=1)
+    header = parse_batch_header(
+        build_batch([record], compression=Compression.ZSTD, transactional=True, control=True)
+    )
+    assert (header.codec, header.is_transactional, header.is_control) == (4, True, True)
+    assert header.timestamp_type is TimestampType.CREATE_TIME
+    assert not header.has_delete_horizon
+    plain = parse_batch_header(build_batch([record]))
+    assert (plain.codec, plain.is_transactional, plain.is_control) == (0, False, False)
+
+
+def test_a_log_append_time_is_every_records_time() -> None:
+    records = [Record(timestamp=10), Record(timestamp=30)]
+    batch = build_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME)
+    assert parse_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert [record.timestamp for record in iter_records(batch)] == [30, 30]
+
+
+def test_a_batch_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        build_batch([])
+
+
+@given(records=RECORDS, codec=st.sampled_from(Compression))
+def test_stamping_changes_offsets_and_epoch_only(records: list[Record], codec: Compression) -> None:
+    batch = build_batch(records, compression=codec)
+    header = parse_batch_header(batch)
+    head = stamped_header(batch, header, base_offset=1000, leader_epoch=4)
+    stamped = head + batch[HEADER_BYTES:]
+    assert verify_crc(stamped)
+    assert parse_batch_header(stamped) == header._replace(
+        base_offset=1000, partition_leader_epoch=4
+    )
+    assert list(iter_records(stamped)) == [
+        record._replace(offset=1000 + i) for i, record in enumerate(records)
+    ]
+
+
+@given(records=RECORDS, codec=st.sampled_from(Compression))
+def test_stamping_a_log_append_time_keeps_the_checksum_right(
+    records: list[Record], codec: Compression
+) -> None:
+    batch = build_batch(records, compression=codec, producer_id=5, base_sequence=1)
+    header = parse_batch_header(batch)
+    head = stamped_header(batch, header, base_offset=0, leader_epoch=0, log_append_time_ms=123456)
+    stamped = head + batch[HEADER_BYTES:]
+    assert verify_crc(stamped)
+    assert {record.timestamp for record in iter_records(stamped)} == {123456}
+    assert parse_batch_header(stamped).producer_id == 5
+
+
+@given(records=RECORDS, old=st.sampled_from(Compression), new=st.sampled_from(Compression))
+def test_recompressing_keeps_the_records(
+    records: list[Record], old: Compression, new: Compression
+) -> None:
+    batch = build_batch(records, compression=old, producer_id=8, base_sequence=3)
+    other = recompressed(batch, new)
+    header = parse_batch_header(other)
+    assert verify_crc(other)
+    assert (header.codec, header.producer_id, header.size) == (new, 8, len(other))
+    assert list(iter_records(other)) == list(iter_records(batch))
+
+
+@given(value=st.integers(-(2**63), 2**63 - 1))
+def test_varints_round_trip(value: int) -> None:
+    data = varint(value)
+    assert read_varint(data, 0) == (value, len(data))
+    assert len(data) <= 10
+
+
+def test_a_varint_that_never_ends_is_refused() -> None:
+    with pytest.raises(DecodeError, match="longer than 10 bytes"):
+        read_varint(b"\xff" * 20, 0)
+
+
+def test_batches_follow_each_other_and_a_cut_off_one_ends_them() -> None:
+    second = build_batch([Record(timestamp=6)], base_offset=1)
+    data = PLAIN + second + PLAIN[:-1]
+    found = [(position, header.base_offset) for position, header in iter_batches(data)]
+    assert found == [(0, 0), (len(PLAIN), 1)]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3, 127])
+def test_other_formats_are_refused(magic: int) -> None:
+    batch = bytearray(PLAIN)
+    batch[16] = magic
+    with pytest.raises(DecodeError, match="format"):
+        parse_batch_header(batch)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 48])
+def test_an_impossible_length_is_refused(length: int) -> None:
+    batch = PLAIN[:8] + length.to_bytes(4, "big", signed=True) + PLAIN[12:]
+    with pytest.raises(DecodeError, match="too small"):
+        parse_batch_header(batch)
+    assert not verify_crc(batch)
+
+
+def test_every_flipped_byte_that_the_checksum_covers_is_noticed() -> None:
+    for position in range(17, len(PLAIN)):
+        batch = bytearray(PLAIN)
+        batch[position] ^= 0x10
+        assert not verify_crc(batch)
+
+
+def test_a_cut_off_batch_has_no_checksum() -> None:
+    assert not verify_crc(PLAIN[:-1])
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        (b"", "cut off"),
+        (b"\x02", "claims 1 bytes"),
+        (b"\x7f", "claims -64 bytes"),
+        (b"\x0c\x00\x00\x00\x01\x01\x7f", "headers"),
+        (b"\x0c\x00\x00\x00\x03\x01\x00", "claims -2 bytes"),
+        (b"\x0c\x00\x00\x00\x40\x01\x00", "claims 32 bytes"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00\x00", "off its length"),
+        (b"\x0e\x00\x00\x00\x01\x01\x02\x01", "no key"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00\x0c", "follow the last record"),
+    ],
+)
+def test_damage_in_a_record_is_named(section: bytes, problem: str) -> None:
+    head = bytearray(PLAIN[:HEADER_BYTES])
+    head[8:12] = (HEADER_BYTES - 12 + len(section)).to_bytes(4, "big")
+    with pytest.raises(DecodeError, match=problem):
+        list(iter_records(bytes(head) + section))
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    batch = bytearray(PLAIN)
+    batch[22] = 5
+    with pytest.raises(DecodeError, match="codec 5"):
+        list(iter_records(batch))
+    with pytest.raises(DecodeError, match="codec 5"):
+        recompressed(batch, Compression.NONE)
+
+
+def test_records_never_grow_past_the_limit() -> None:
+    batch = build_batch([Record(value=bytes(10_000))], compression=Compression.ZSTD)
+    with pytest.raises(DecodeError, match="limit"):
+        list(iter_records(batch, limit=5000))
