@@ -133,9 +133,10 @@ class BrokerGone(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Every topic is gone, with all configs of topics and all that groups have committed.
+    """Every topic is gone, with its config and all that groups have committed.
 
-    ``internal`` are the internal topics as they exist from now on, empty and with new ids.
+    ``internal`` are the internal topics as they exist from now on: empty, with new ids, and with
+    the configs that they had.
     """
 
     internal: tuple[Topic, ...] = ()
@@ -232,9 +233,14 @@ def _without_topic(image: Image, name: str) -> Image:
 
 
 def _reset(image: Image, internal: tuple[Topic, ...]) -> Image:
+    topics = {topic.name: topic for topic in internal}
     return replace(
         image,
-        topics={topic.name: topic for topic in internal},
+        topics=topics,
         topic_names={topic.topic_id: topic.name for topic in internal},
-        configs={key: value for key, value in image.configs.items() if key[0] != TOPIC},
+        configs={
+            (kind, name): config
+            for (kind, name), config in image.configs.items()
+            if kind != TOPIC or name in topics
+        },
     )

@@ -29,12 +29,10 @@ def java_string_hash(text: str) -> int:
 
 
 def offsets_partition(group_id: str, partitions: int) -> int:
-    """Partition of ``__consumer_offsets`` that keeps a group (Kafka's ``Utils.abs`` of its hash)."""
+    """Partition of ``__consumer_offsets`` that keeps a group, as Kafka's ``Utils.abs`` has it."""
     return (java_string_hash(group_id) & 0x7FFFFFFF) % partitions
 
 
 def group_owner(group_id: str, partitions: int, workers: int) -> int:
     """Index of the I/O worker that coordinates a group."""
-    return partition_owner(
-        OFFSETS_TOPIC, offsets_partition(group_id, partitions), workers
-    )
+    return partition_owner(OFFSETS_TOPIC, offsets_partition(group_id, partitions), workers)

@@ -87,7 +87,7 @@ def test_a_reset_keeps_brokers_and_their_configs_and_the_new_internal_topics() -
         BrokerChanged(broker),
         ConfigChanged(BROKER, "1", {"x": "y"}),
         TopicCreated(topic("a"), {"retention.ms": "5"}),
-        TopicCreated(topic("__consumer_offsets", internal=True)),
+        TopicCreated(topic("__consumer_offsets", internal=True), {"cleanup.policy": "compact"}),
     )
     image = Image()
     for change in changes:
@@ -95,7 +95,10 @@ def test_a_reset_keeps_brokers_and_their_configs_and_the_new_internal_topics() -
     fresh = topic("__consumer_offsets", serial=1, internal=True)
     image = apply(image, Reset((fresh,)))
     assert image.brokers == {1: broker}
-    assert image.configs == {(BROKER, "1"): {"x": "y"}}
+    assert image.configs == {
+        (BROKER, "1"): {"x": "y"},
+        (TOPIC, "__consumer_offsets"): {"cleanup.policy": "compact"},
+    }
     assert image.topics == {fresh.name: fresh}
     assert image.topic_names == {fresh.topic_id: fresh.name}
 

@@ -1,0 +1,176 @@
+"""Where facts lie in the config store, and in which JSON: Kafka's own paths and formats.
+
+Owns the paths and both directions of every node's data; it must never talk to a store.  The
+invariant: what Kafka's tools of the ZooKeeper age wrote can be read here, and the other way
+round, so fields that this broker has no use for are written with Kafka's defaults.  Echoes Kafka's
+``zk/ZkData.scala``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from minibroker.cluster.image import Broker, Partition, Topic
+from protocol.types import uuid_from_text, uuid_text
+
+CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+PRODUCER_IDS = "/latest_producer_id_block"
+BROKERS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+TOPIC_CONFIGS = "/config/topics"
+
+PERSISTENT_PATHS = ("/cluster", BROKERS, TOPICS, TOPIC_CONFIGS, "/config/brokers")
+"""Nodes that exist from the first start on."""
+
+FIRST_LEADER_EPOCH = 0
+
+
+class LayoutError(Exception):
+    """A node's data is not what belongs there; the message names the path."""
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids from ``first`` on that nobody else hands out, ``size`` of them."""
+
+    first: int
+    size: int
+
+
+def broker_path(broker_id: int) -> str:
+    """The ephemeral node of a broker that is there."""
+    return f"{BROKERS}/{broker_id}"
+
+
+def topic_path(name: str) -> str:
+    """The node that says that a topic exists, with its id and replicas."""
+    return f"{TOPICS}/{name}"
+
+
+def topic_config_path(name: str) -> str:
+    """The node that holds what was set for a topic; there is none if nothing was."""
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def _dump(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _load(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise LayoutError(f"{path}: is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise LayoutError(f"{path}: is no JSON object")
+    return fields
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The data of `CLUSTER_ID`."""
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """The cluster id in the data of `CLUSTER_ID`."""
+    found = _load(CLUSTER_ID, data).get("id")
+    if not isinstance(found, str) or not found:
+        raise LayoutError(f"{CLUSTER_ID}: has no id")
+    return found
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    """The data of `CONTROLLER`."""
+    return _dump({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+
+def encode_broker(broker: Broker, timestamp_ms: int) -> bytes:
+    """The data of a broker's node."""
+    host, port = next(iter(broker.endpoints.values()))
+    fields: dict[str, Any] = {
+        "version": 5,
+        "host": host,
+        "port": port,
+        "jmx_port": -1,
+        "timestamp": str(timestamp_ms),
+        "endpoints": [f"{name}://{host}:{port}" for name, (host, port) in broker.endpoints.items()],
+        "listener_security_protocol_map": dict.fromkeys(broker.endpoints, "PLAINTEXT"),
+        "features": {},
+    }
+    if broker.rack is not None:
+        fields["rack"] = broker.rack
+    return _dump(fields)
+
+
+def encode_topic(topic: Topic) -> bytes:
+    """The data of a topic's node: its id, and every partition's replicas."""
+    return _dump({
+        "version": 3,
+        "topic_id": uuid_text(topic.topic_id),
+        "partitions": {str(p.index): list(p.replicas) for p in topic.partitions},
+        "adding_replicas": {},
+        "removing_replicas": {},
+    })  # fmt: skip
+
+
+def decode_topic(name: str, data: bytes, *, internal: bool) -> Topic:
+    """The topic in the data of its node.
+
+    The first replica leads and all are in sync: with one broker there is no other state to keep.
+    """
+    path = topic_path(name)
+    fields = _load(path, data)
+    try:
+        topic_id = uuid_from_text(fields["topic_id"])
+        replicas = {int(index): tuple(ids) for index, ids in fields["partitions"].items()}
+        partitions = tuple(make_partition(index, replicas[index]) for index in range(len(replicas)))
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise LayoutError(f"{path}: cannot be read as a topic: {error!r}") from None
+    return Topic(name, topic_id, partitions, internal)
+
+
+def make_partition(index: int, replicas: tuple[int, ...]) -> Partition:
+    """A partition whose replicas are all there; the first one leads."""
+    return Partition(index, replicas[0], FIRST_LEADER_EPOCH, replicas, replicas)
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """The data of a config node."""
+    return _dump({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """The settings in the data of a config node."""
+    found = _load(path, data).get("config")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise LayoutError(f"{path}: has no config")
+    return found
+
+
+def encode_producer_ids(broker_id: int, block: ProducerIdBlock) -> bytes:
+    """The data of `PRODUCER_IDS`: the newest block that was handed out."""
+    return _dump({
+        "version": 1,
+        "broker": broker_id,
+        "block_start": str(block.first),
+        "block_end": str(block.first + block.size - 1),
+    })  # fmt: skip
+
+
+def decode_producer_ids(data: bytes) -> int:
+    """The first producer id after the block in the data of `PRODUCER_IDS`."""
+    try:
+        return int(_load(PRODUCER_IDS, data)["block_end"]) + 1
+    except (KeyError, ValueError, TypeError) as error:
+        raise LayoutError(f"{PRODUCER_IDS}: cannot be read: {error!r}") from None
+
+
+def decode_epoch(data: bytes) -> int:
+    """The number in the data of `CONTROLLER_EPOCH`."""
+    try:
+        return int(data)
+    except ValueError:
+        raise LayoutError(f"{CONTROLLER_EPOCH}: is no number") from None

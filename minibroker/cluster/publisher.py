@@ -1,0 +1,69 @@
+"""Who has taken over which update: the bookkeeping behind «every later request sees it».
+
+Owns the numbers that subscribers have acknowledged; it must never send anything or wait.  The
+invariant: `Publisher.complete` never shrinks, and nobody who is subscribed is behind it.  A
+subscriber that is gone holds nobody up, for a process that is reborn begins with a whole image.
+Echoes how Kafka's controller waits for ``UpdateMetadata`` responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.cluster.image import Update
+
+
+class Publisher:
+    """Numbers published by one controller, and what each subscriber has acknowledged."""
+
+    def __init__(self, number: int = 0) -> None:
+        """Begin after update ``number``, with no subscriber."""
+        self._newest = number
+        self._complete = number
+        self._acknowledged: dict[str, int] = {}
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest update that was published."""
+        return self._newest
+
+    @property
+    def complete(self) -> int:
+        """The number up to which every subscriber has taken over all updates."""
+        return self._complete
+
+    @property
+    def behind(self) -> Mapping[str, int]:
+        """How many updates each subscriber has yet to acknowledge."""
+        return {name: self._newest - number for name, number in self._acknowledged.items()}
+
+    def join(self, subscriber: str) -> None:
+        """A subscriber takes the newest whole image, which it counts as having acknowledged."""
+        self._acknowledged[subscriber] = self._newest
+        self._settle()
+
+    def leave(self, subscriber: str) -> None:
+        """A subscriber is gone, or was never there; nothing waits for it any more."""
+        self._acknowledged.pop(subscriber, None)
+        self._settle()
+
+    def publish(self, update: Update) -> tuple[str, ...]:
+        """Count an update in and say who is to be sent it; updates must come in order."""
+        if update.number != self._newest + 1:
+            raise ValueError(f"update {update.number} cannot follow update {self._newest}")
+        self._newest = update.number
+        self._settle()
+        return tuple(self._acknowledged)
+
+    def acknowledge(self, subscriber: str, number: int) -> None:
+        """A subscriber holds the image of ``number``; what it said before counts no less."""
+        known = self._acknowledged.get(subscriber)
+        if known is None:
+            return  # it left while its answer was under way
+        if number > self._newest:
+            raise ValueError(f"{subscriber} acknowledged {number}, the newest is {self._newest}")
+        self._acknowledged[subscriber] = max(known, number)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._complete = min(self._acknowledged.values(), default=self._newest)

@@ -1,0 +1,276 @@
+"""The rules for topics: which may be created, grown or deleted, and what they will look like.
+
+Owns names, counts, replicas and config checks, with the error and the words for each refusal; it
+must never change anything or invent an id.  The invariant: a plan that is not a refusal can be
+carried out on the image that it was made from.  Echoes Kafka's ``ReplicationControlManager`` and
+``org.apache.kafka.common.internals.Topic``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, Uuid
+from minibroker.cluster.layout import make_partition
+from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.config import (
+    DEFAULT_REPLICATION_FACTOR,
+    NUM_PARTITIONS,
+    OFFSETS_TOPIC_NUM_PARTITIONS,
+    OFFSETS_TOPIC_SEGMENT_BYTES,
+    Settings,
+)
+from minibroker.config.topics import parse_topic_value
+from minibroker.config.types import BadValueError
+from protocol.errors import ErrorCode
+
+NAME_MAX_CHARACTERS = 249
+PARTITIONS_MAX = 10_000
+"""Of one topic; it keeps a topic's node in the store well below the size that one may have."""
+
+INTERNAL_TOPICS = (OFFSETS_TOPIC,)
+RESERVED_TOPICS = ("__cluster_metadata",)
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class Refusal(NamedTuple):
+    """Why something is not done: Kafka's error code, and a sentence for people."""
+
+    code: ErrorCode
+    text: str
+
+
+class NewTopic(NamedTuple):
+    """A topic as somebody wants it: -1 takes the default; assignments say replicas by partition."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    config: Sequence[tuple[str, str | None]] = ()
+
+
+class Growth(NamedTuple):
+    """More partitions as somebody wants them: ``total`` with those there are, and the replicas
+    of each added one.
+    """
+
+    name: str
+    total: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+def name_problem(name: str) -> str | None:
+    """Why a text cannot be a topic's name, or None if it can."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > NAME_MAX_CHARACTERS:
+        return f"its length of {len(name)} exceeds the {NAME_MAX_CHARACTERS} characters allowed"
+    if not _LEGAL_NAME.fullmatch(name):
+        return "it has characters other than ASCII letters and digits, '.', '_' and '-'"
+    return None
+
+
+def colliding(name: str, existing: Iterable[str]) -> str | None:
+    """A topic whose name differs only in '.' against '_', which metrics could not tell apart."""
+    if "." not in name and "_" not in name:
+        return None
+    unified = name.replace(".", "_")
+    return next(
+        (other for other in existing if other != name and other.replace(".", "_") == unified), None
+    )
+
+
+def plan_creation(
+    image: Image, settings: Settings, new: NewTopic, topic_id: Uuid
+) -> TopicCreated | Refusal:
+    """The change that creates one topic, or why it is not created."""
+    refusal = _refuse_name(image, new.name) or _refuse_config(new)
+    if refusal is not None:
+        return refusal
+    partitions = _assigned(image, new) if new.assignments else _placed(image, settings, new)
+    if isinstance(partitions, Refusal):
+        return partitions
+    config = {name: value for name, value in new.config if value is not None}
+    return TopicCreated(Topic(new.name, topic_id, partitions), config)
+
+
+def plan_growth(image: Image, growth: Growth) -> tuple[Partition, ...] | Refusal:
+    """The partitions that a topic gets in addition, or why it gets none."""
+    topic = image.topics.get(growth.name)
+    if topic is None:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{growth.name}'.")
+    if topic.internal:
+        return _refuse_internal(growth.name)
+    present = len(topic.partitions)
+    if growth.total <= present:
+        return Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{growth.name}' has {present} partition(s); {growth.total} is no increase.",
+        )
+    if growth.total > PARTITIONS_MAX:
+        return _refuse_many(growth.total)
+    indexes = range(present, growth.total)
+    factor = len(topic.partitions[0].replicas)
+    if growth.assignments is None:
+        return _place(image, indexes, factor)
+    if len(growth.assignments) != len(indexes):
+        return Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{len(indexes)} partition(s) were to be added, but {len(growth.assignments)} "
+            "assignment(s) were given.",
+        )
+    made = []
+    for index, replicas in zip(indexes, growth.assignments, strict=True):
+        refusal = _refuse_replicas(image, replicas, factor)
+        if refusal is not None:
+            return refusal
+        made.append(make_partition(index, tuple(replicas)))
+    return tuple(made)
+
+
+def plan_deletion(image: Image, name: str) -> Topic | Refusal:
+    """The topic to delete, or why it is not deleted."""
+    topic = image.topics.get(name)
+    if topic is None:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+    return _refuse_internal(name) if topic.internal else topic
+
+
+def offsets_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
+    """The internal topic of committed offsets, as it is from the first start on."""
+    count = settings[OFFSETS_TOPIC_NUM_PARTITIONS]
+    partitions = tuple(make_partition(index, (broker_id,)) for index in range(count))
+    config = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(settings[OFFSETS_TOPIC_SEGMENT_BYTES]),
+    }
+    return TopicCreated(Topic(OFFSETS_TOPIC, topic_id, partitions, internal=True), config)
+
+
+def _refuse_name(image: Image, name: str) -> Refusal | None:
+    problem = name_problem(name)
+    if problem is not None:
+        return Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name '{name}' is invalid: {problem}."
+        )
+    if name in RESERVED_TOPICS:
+        return Refusal(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is Kafka's own.")
+    if name in image.topics:
+        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = colliding(name, image.topics)
+    if other is not None:
+        return Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {other}",
+        )
+    return None
+
+
+def _refuse_config(new: NewTopic) -> Refusal | None:
+    for name, value in new.config:
+        try:
+            parse_topic_value(name, value)
+        except BadValueError as error:
+            return Refusal(ErrorCode.INVALID_CONFIG, str(error))
+    return None
+
+
+def _refuse_internal(name: str) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_REQUEST,
+        f"Topic '{name}' is internal: groups keep their offsets in it, so it stays as it is.",
+    )
+
+
+def _refuse_many(count: int) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_PARTITIONS,
+        f"{count} partitions are more than the {PARTITIONS_MAX} that a topic may have.",
+    )
+
+
+def _placed(image: Image, settings: Settings, new: NewTopic) -> tuple[Partition, ...] | Refusal:
+    count, factor = new.num_partitions, new.replication_factor
+    if factor < -1 or factor == 0:
+        return Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if count < -1 or count == 0:
+        return Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions must be larger than 0, or -1 to use the default value.",
+        )
+    count = settings[NUM_PARTITIONS] if count == -1 else count
+    if count > PARTITIONS_MAX:
+        return _refuse_many(count)
+    factor = settings[DEFAULT_REPLICATION_FACTOR] if factor == -1 else factor
+    return _place(image, range(count), factor)
+
+
+def _place(image: Image, indexes: range, factor: int) -> tuple[Partition, ...] | Refusal:
+    """Replicas round robin over the brokers, so that each leads its share."""
+    ids = sorted(image.brokers)
+    if factor > len(ids):
+        return Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor "
+            f"of {factor} cannot be reached because only {len(ids)} broker(s) are registered.",
+        )
+    return tuple(
+        make_partition(index, tuple(ids[(index + replica) % len(ids)] for replica in range(factor)))
+        for index in indexes
+    )
+
+
+def _assigned(image: Image, new: NewTopic) -> tuple[Partition, ...] | Refusal:
+    if new.replication_factor != -1 or new.num_partitions != -1:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "With a manual partition assignment, replication factor and number of partitions "
+            "must both be -1.",
+        )
+    replicas_by_index: Mapping[int, Sequence[int]] = dict(new.assignments)
+    if sorted(index for index, _ in new.assignments) != list(range(len(new.assignments))):
+        return Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence, each assigned once",
+        )
+    if len(replicas_by_index) > PARTITIONS_MAX:
+        return _refuse_many(len(replicas_by_index))
+    factor = len(replicas_by_index[0])
+    for replicas in replicas_by_index.values():
+        refusal = _refuse_replicas(image, replicas, factor)
+        if refusal is not None:
+            return refusal
+    return tuple(
+        make_partition(index, tuple(replicas_by_index[index]))
+        for index in range(len(replicas_by_index))
+    )
+
+
+def _refuse_replicas(image: Image, replicas: Sequence[int], factor: int) -> Refusal | None:
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    if not replicas:
+        return Refusal(code, "The manual partition assignment includes an empty replica list.")
+    for broker_id in replicas:
+        if broker_id not in image.brokers:
+            return Refusal(
+                code,
+                f"The manual partition assignment includes broker {broker_id}, but no such "
+                "broker is registered.",
+            )
+    if len(set(replicas)) != len(replicas):
+        return Refusal(code, "The manual partition assignment includes a broker more than once.")
+    if len(replicas) != factor:
+        return Refusal(
+            code, "The manual partition assignment includes partitions of unequal replication."
+        )
+    return None

@@ -1,0 +1,268 @@
+"""The controller: what it decides is in the store, in the image, and numbered in order."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from minibroker.cluster.controller import (
+    PRODUCER_IDS_PER_BLOCK,
+    ClusterController,
+    ControllerStartError,
+    new_uuid,
+)
+from minibroker.cluster.image import Image, Update, apply_update
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import Store
+from minibroker.cluster.topics import Growth, NewTopic
+from minibroker.config import Settings
+from protocol.errors import ErrorCode
+
+ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092)}
+OFFSETS = "__consumer_offsets"
+
+
+async def started(store: Store, *pairs: str, seed: int = 1) -> ClusterController:
+    return await ClusterController.start(
+        store,
+        Settings.from_sources(pairs=pairs),
+        endpoints=ENDPOINTS,
+        random=Random(seed),
+        wall_ms=1_000,
+    )
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    made = SqliteStore(MEMORY)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def controller(store: Store) -> ClusterController:
+    return await started(store)
+
+
+def follow(image: Image, updates: list[Update]) -> Image:
+    for update in updates:
+        image = apply_update(image, update)
+    return image
+
+
+async def test_a_first_start_makes_a_cluster(store: Store) -> None:
+    image = (await started(store, "broker.rack=r1")).image
+    assert image.controller_epoch == 1
+    assert image.number == 0
+    assert image.controller_id == 1
+    assert len(base64.urlsafe_b64decode(image.cluster_id + "==")) == 16
+    assert image.brokers[1].endpoints == ENDPOINTS
+    assert image.brokers[1].rack == "r1"
+    assert list(image.topics) == [OFFSETS]
+    assert image.topics[OFFSETS].internal
+    assert len(image.topics[OFFSETS].partitions) == 50
+    assert json.loads((await store.get("/brokers/ids/1")).data)["port"] == 9092
+    assert json.loads((await store.get("/controller")).data)["brokerid"] == 1
+
+
+async def test_the_same_seed_makes_the_same_cluster() -> None:
+    first = await started(SqliteStore(MEMORY), seed=7)
+    second = await started(SqliteStore(MEMORY), seed=7)
+    assert first.image == second.image
+    other = await started(SqliteStore(MEMORY), seed=8)
+    assert other.image.cluster_id != first.image.cluster_id
+
+
+async def test_a_restart_finds_everything_under_a_higher_epoch(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    before = await started(store)
+    await before.create_topics([NewTopic("a", 3, config=[("retention.ms", "5")]), NewTopic("b")])
+    await before.create_partitions([Growth("b", 2)])
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    after = await started(store, seed=2)
+    assert after.image.controller_epoch == before.image.controller_epoch + 1
+    assert after.image.number == 0
+    assert after.image.cluster_id == before.image.cluster_id
+    assert after.image.topics == before.image.topics
+    assert after.image.configs == before.image.configs
+    assert after.image.topics[OFFSETS].internal
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("node.id=2", r"node.id=2 \(--set\): the data directory belongs to node 1"),
+        ("cluster.id=other", r"cluster.id=other \(--set\): the config store belongs to cluster"),
+        ("offsets.topic.num.partitions=9", "the data directory has 50"),
+    ],
+)
+async def test_a_store_of_something_else_is_refused(
+    tmp_path: Path, pair: str, message: str
+) -> None:
+    store = SqliteStore(tmp_path / "store")
+    await started(store)
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    with pytest.raises(ControllerStartError, match=message):
+        await started(store, pair)
+    await store.close()
+
+
+async def test_a_second_controller_on_a_store_is_refused(store: Store) -> None:
+    await started(store)
+    with pytest.raises(ControllerStartError, match="/controller exists already"):
+        await started(store)
+
+
+async def test_a_cluster_id_can_be_given(store: Store) -> None:
+    assert (await started(store, "cluster.id=mine")).image.cluster_id == "mine"
+
+
+async def test_created_topics_are_returned_stored_and_numbered(
+    store: Store, controller: ClusterController
+) -> None:
+    before = controller.image
+    outcome = await controller.create_topics([NewTopic("a", 2, config=[("retention.ms", "5")])])
+    [made] = outcome.topics
+    assert made.refusal is None
+    assert made.topic == controller.image.topics["a"]
+    assert made.config == {"retention.ms": "5"}
+    assert [update.number for update in outcome.updates] == [1]
+    assert follow(before, outcome.updates) == controller.image
+    assert await store.exists("/brokers/topics/a")
+    assert await store.exists("/config/topics/a")
+
+
+async def test_each_topic_of_a_request_stands_for_itself(controller: ClusterController) -> None:
+    outcome = await controller.create_topics([
+        NewTopic("good"), NewTopic("bad name"), NewTopic("x.y"), NewTopic("x_y"),
+        NewTopic("twice"), NewTopic("twice"),
+    ])  # fmt: skip
+    codes = [made.refusal.code if made.refusal else None for made in outcome.topics]
+    assert codes == [
+        None,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        None,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert set(controller.image.topics) == {OFFSETS, "good", "x.y"}
+    assert len(outcome.updates) == 1
+
+
+async def test_where_nothing_changes_nothing_is_published(controller: ClusterController) -> None:
+    before = controller.image
+    assert (await controller.create_topics([NewTopic("bad name")])).updates == []
+    assert (await controller.delete_topics(["missing"])).updates == []
+    assert (await controller.create_topics([NewTopic("a")], validate_only=True)).updates == []
+    assert controller.image is before
+
+
+async def test_deleted_topics_are_gone_from_the_store(
+    store: Store, controller: ClusterController
+) -> None:
+    await controller.create_topics([NewTopic("a", config=[("retention.ms", "5")]), NewTopic("b")])
+    kept = controller.image
+    outcome = await controller.delete_topics(["a", "missing", OFFSETS, "b"])
+    codes = [gone.refusal.code if gone.refusal else None for gone in outcome.topics]
+    assert codes == [
+        None,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+        None,
+    ]
+    assert outcome.topics[0].topic == kept.topics["a"]
+    assert follow(kept, outcome.updates) == controller.image
+    assert set(controller.image.topics) == {OFFSETS}
+    assert await store.children("/brokers/topics") == [OFFSETS]
+    assert await store.children("/config/topics") == [OFFSETS]
+
+
+async def test_a_topic_deleted_and_made_again_is_another(controller: ClusterController) -> None:
+    first = (await controller.create_topics([NewTopic("a")])).topics[0].topic
+    await controller.delete_topics(["a"])
+    second = (await controller.create_topics([NewTopic("a")])).topics[0].topic
+    assert first is not None
+    assert second is not None
+    assert first.topic_id != second.topic_id
+
+
+async def test_partitions_are_added(store: Store, controller: ClusterController) -> None:
+    await controller.create_topics([NewTopic("a", 1)])
+    before = controller.image
+    dry = await controller.create_partitions([Growth("a", 3)], validate_only=True)
+    assert dry.updates == []
+    assert controller.image is before
+    outcome = await controller.create_partitions([Growth("a", 3), Growth("b", 3)])
+    assert outcome.topics[1].refusal is not None
+    assert follow(before, outcome.updates) == controller.image
+    assert len(controller.image.topics["a"].partitions) == 3
+    assert len(json.loads((await store.get("/brokers/topics/a")).data)["partitions"]) == 3
+    twice = await controller.create_partitions([Growth("a", 4), Growth("a", 5)])
+    assert {made.refusal and made.refusal.code for made in twice.topics} == {
+        ErrorCode.INVALID_REQUEST
+    }
+
+
+async def test_producer_ids_are_never_handed_out_twice(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    blocks = [await controller.allocate_producer_ids() for _ in range(2)]
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    await controller.reset()
+    blocks.append(await controller.allocate_producer_ids())
+    assert [block.first for block in blocks] == [0, 1000, 2000]
+    assert {block.size for block in blocks} == {PRODUCER_IDS_PER_BLOCK}
+    await store.close()
+
+
+async def test_a_reset_leaves_a_cluster_as_new(store: Store, controller: ClusterController) -> None:
+    fresh = controller.image
+    await controller.create_topics([NewTopic("a", config=[("retention.ms", "5")]), NewTopic("b")])
+    before = controller.image
+    updates = await controller.reset()
+    after = controller.image
+    assert follow(before, updates) == after
+    assert after.brokers == fresh.brokers
+    assert after.configs == fresh.configs
+    assert list(after.topics) == [OFFSETS]
+    assert after.topics[OFFSETS].topic_id != fresh.topics[OFFSETS].topic_id
+    assert after.topics[OFFSETS].partitions == fresh.topics[OFFSETS].partitions
+    assert await store.children("/brokers/topics") == [OFFSETS]
+    assert await store.children("/config/topics") == [OFFSETS]
+
+
+async def test_changes_at_the_same_time_are_numbered_one_after_the_other(
+    controller: ClusterController,
+) -> None:
+    before = controller.image
+    returned: list[Update] = []
+
+    async def create(name: str) -> None:
+        returned.extend((await controller.create_topics([NewTopic(name)])).updates)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(create, f"t{number % 5}")
+    assert [update.number for update in returned] == [1, 2, 3, 4, 5]
+    assert follow(before, returned) == controller.image
+
+
+def test_ids_are_random_uuids_that_no_command_line_takes_for_an_option() -> None:
+    random = Random(1)
+    for _ in range(500):
+        made = new_uuid(random)
+        assert made[6] >> 4 == 4
+        assert made[8] >> 6 == 2
+        assert not base64.urlsafe_b64encode(made).startswith(b"-")

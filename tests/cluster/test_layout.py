@@ -1,0 +1,88 @@
+"""Formats in the store: Kafka's own, in both directions, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from minibroker.cluster import layout
+from minibroker.cluster.image import Broker, Topic
+from minibroker.cluster.layout import LayoutError, ProducerIdBlock
+
+TOPIC = Topic(
+    "orders", bytes(range(16)), tuple(layout.make_partition(index, (1, 2)) for index in range(3))
+)
+
+
+def test_a_topic_as_kafka_writes_it() -> None:
+    assert json.loads(layout.encode_topic(TOPIC)) == {
+        "version": 3,
+        "topic_id": "AAECAwQFBgcICQoLDA0ODw",
+        "partitions": {"0": [1, 2], "1": [1, 2], "2": [1, 2]},
+        "adding_replicas": {},
+        "removing_replicas": {},
+    }
+    assert layout.decode_topic("orders", layout.encode_topic(TOPIC), internal=False) == TOPIC
+
+
+def test_a_broker_as_kafka_writes_it() -> None:
+    broker = Broker(1, "r1", {"PLAINTEXT": ("box", 9092), "INNER": ("10.0.0.1", 9093)})
+    assert json.loads(layout.encode_broker(broker, 1234)) == {
+        "version": 5,
+        "host": "box",
+        "port": 9092,
+        "jmx_port": -1,
+        "timestamp": "1234",
+        "endpoints": ["PLAINTEXT://box:9092", "INNER://10.0.0.1:9093"],
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT", "INNER": "PLAINTEXT"},
+        "features": {},
+        "rack": "r1",
+    }
+
+
+def test_the_rest_as_kafka_writes_it() -> None:
+    assert layout.encode_cluster_id("abc") == b'{"version":"1","id":"abc"}'
+    assert layout.encode_controller(3, 99) == b'{"version":1,"brokerid":3,"timestamp":"99"}'
+    assert layout.encode_config({"a": "b"}) == b'{"version":1,"config":{"a":"b"}}'
+    assert layout.encode_producer_ids(3, ProducerIdBlock(1000, 1000)) == (
+        b'{"version":1,"broker":3,"block_start":"1000","block_end":"1999"}'
+    )
+
+
+def test_what_was_written_is_read() -> None:
+    assert layout.decode_cluster_id(layout.encode_cluster_id("abc")) == "abc"
+    assert layout.decode_config("/c", layout.encode_config({"a": "b"})) == {"a": "b"}
+    data = layout.encode_producer_ids(3, ProducerIdBlock(1000, 1000))
+    assert layout.decode_producer_ids(data) == 2000
+    assert layout.decode_epoch(b"7") == 7
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"topic_id":"AAECAwQFBgcICQoLDA0ODw"}',
+        b'{"topic_id":"AAEC","partitions":{"0":[1]}}',
+        b'{"topic_id":"AAECAwQFBgcICQoLDA0ODw","partitions":{"1":[1]}}',
+        b'{"topic_id":"AAECAwQFBgcICQoLDA0ODw","partitions":{"0":[]}}',
+        b'{"topic_id":"AAECAwQFBgcICQoLDA0ODw","partitions":[]}',
+        b'{"topic_id":5,"partitions":{"0":[1]}}',
+    ],
+)
+def test_what_is_no_topic_is_refused_with_its_path(data: bytes) -> None:
+    with pytest.raises(LayoutError, match=r"^/brokers/topics/orders: "):
+        layout.decode_topic("orders", data, internal=False)
+
+
+def test_other_damage_is_refused_with_its_path() -> None:
+    with pytest.raises(LayoutError, match="/cluster/id: has no id"):
+        layout.decode_cluster_id(b'{"version":"1"}')
+    with pytest.raises(LayoutError, match="/config/topics/a: has no config"):
+        layout.decode_config(layout.topic_config_path("a"), b'{"config":{"a":5}}')
+    with pytest.raises(LayoutError, match="/latest_producer_id_block"):
+        layout.decode_producer_ids(b'{"block_end":"x"}')
+    with pytest.raises(LayoutError, match="/controller_epoch"):
+        layout.decode_epoch(b"one")
