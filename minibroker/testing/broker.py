@@ -1,0 +1,247 @@
+"""``MiniBroker``: a real broker in processes of its own, for one test or many.
+
+Owns what a test can do to a broker; it must never reach into the broker other than by the control
+API. Invariant: between entering and leaving the context the addresses are valid, and afterwards no
+process and no file of the broker is left. Kafka's own tests have ``KafkaClusterTestKit``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+
+from minibroker.testing.lease import KeeperAddress, Lease, keeper_of_process
+
+if TYPE_CHECKING:
+    from minibroker.testing.control import Control
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SharedBrokerError(RuntimeError):
+    """A call that other processes, which hold the same broker, would feel."""
+
+
+class MiniBroker:
+    """A broker for a test: ``with MiniBroker() as broker: connect_to(broker.bootstrap_servers)``.
+
+    ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
+    list``. Ports are free ones and data is in memory unless the settings say otherwise. The broker
+    ends with the context, and with this process at the latest. ``async with`` gives an
+    `AsyncMiniBroker`, whose methods are awaited.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, object] | None = None,
+        keeper: KeeperAddress | None = None,
+        share: str | None = None,
+        guarded: bool = False,
+    ) -> None:
+        self._settings = {name: _text(value) for name, value in (settings or {}).items()}
+        self._keeper = keeper
+        self._share = share
+        self._guarded = guarded
+        self._lease: Lease | None = None
+        self._ready: dict[str, Any] = {}
+        self._control: Control | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> AsyncMiniBroker:
+        broker = AsyncMiniBroker(self)
+        await broker.start()
+        return broker
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        import trio
+
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.stop)
+
+    # ------------------------------------------------------------------------ start and stop
+
+    def begin(self) -> None:
+        """Start without waiting; `start` waits. For a head start."""
+        if self._lease is None:
+            keeper = self._keeper or keeper_of_process()
+            self._lease = Lease(keeper, self._settings, self._share)
+
+    def start(self) -> Self:
+        """Start, and wait until clients can connect; `BrokerStartError` with the broker's log."""
+        self.begin()
+        if not self._ready:
+            assert self._lease is not None
+            try:
+                self._ready = self._lease.wait_ready()
+            except BaseException:
+                self._lease.close()
+                self._lease = None
+                raise
+        return self
+
+    def stop(self) -> None:
+        """Stop, and wait until everything of the broker is gone; a second call does nothing."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._lease is not None:
+            self._lease.stop()
+            self._lease = None
+        self._ready = {}
+
+    # ----------------------------------------------------------------------------- addresses
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` for any Kafka client."""
+        return str(self._said("bootstrap_servers"))
+
+    @property
+    def control_url(self) -> str:
+        """The HTTP control API."""
+        return str(self._said("control_url"))
+
+    @property
+    def pid(self) -> int:
+        """The process that watches all others of the broker."""
+        return int(str(self._said("pid")))
+
+    @property
+    def control(self) -> Control:
+        """Calls to the control API that have no method here."""
+        if self._control is None:
+            from minibroker.testing.control import Control  # http.client takes a while to import
+
+            self._control = Control(self.control_url)
+        return self._control
+
+    # --------------------------------------------------------------------------------- calls
+
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
+    ) -> str:
+        """Create a topic; every connection knows it when this returns. Returns its name."""
+        texts = {key: _text(value) for key, value in (configs or {}).items()}
+        self.control.post("v1", "topics", name=name, partitions=partitions, configs=texts or None)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; no connection knows it when this returns."""
+        self.control.delete("v1", "topics", name)
+
+    def reset(self) -> None:
+        """Drop all topics, groups and offsets; clients stay connected."""
+        self._refuse_if_guarded("reset()")
+        self.control.post("v1", "reset")
+
+    def advance(self, ms: int) -> dict[str, Any]:
+        """Let ``ms`` milliseconds pass for the broker at once; the clock afterwards."""
+        self._refuse_if_guarded("advance()")
+        return self.control.post("v1", "clock", advance_ms=ms)
+
+    def freeze(self, frozen: bool = True) -> dict[str, Any]:
+        """Stop the broker's time, or let it go on; the clock afterwards."""
+        self._refuse_if_guarded("freeze()")
+        return self.control.post("v1", "clock", freeze=frozen)
+
+    def clock(self) -> dict[str, Any]:
+        """``now``, ``wall_ms``, ``offset_ms``, ``rate`` and ``frozen``."""
+        return self.control.get("v1", "clock")
+
+    def connections(self) -> dict[str, Any]:
+        """Connections by listener and by processor, with the slots of each queue."""
+        return self.control.get("v1", "connections")
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Every group's id, state, protocol type and number of members."""
+        groups: list[dict[str, Any]] = self.control.get("v1", "groups")["groups"]
+        return groups
+
+    def log(self) -> str:
+        """The end of what the broker's processes wrote to standard error."""
+        return self._lease.log() if self._lease is not None else ""
+
+    def _said(self, key: str) -> object:
+        if not self._ready:
+            raise RuntimeError("the broker is not running: use it as a context manager, or start()")
+        return self._ready[key]
+
+    def _refuse_if_guarded(self, call: str) -> None:
+        if self._guarded:
+            raise SharedBrokerError(
+                f"{call} would disturb the tests that other xdist workers run on this broker; "
+                "start one of your own: with MiniBroker() as broker"
+            )
+
+
+class AsyncMiniBroker:
+    """The same broker for trio: methods that wait are awaited, addresses are attributes."""
+
+    def __init__(self, broker: MiniBroker) -> None:
+        self._broker = broker
+        self.create_topic = _awaited(broker.create_topic)
+        self.delete_topic = _awaited(broker.delete_topic)
+        self.reset = _awaited(broker.reset)
+        self.advance = _awaited(broker.advance)
+        self.freeze = _awaited(broker.freeze)
+        self.clock = _awaited(broker.clock)
+        self.connections = _awaited(broker.connections)
+        self.groups = _awaited(broker.groups)
+        self.log = _awaited(broker.log)
+        self.start = _awaited(broker.start)
+        self.stop = _awaited(broker.stop)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` for any Kafka client."""
+        return self._broker.bootstrap_servers
+
+    @property
+    def control_url(self) -> str:
+        """The HTTP control API."""
+        return self._broker.control_url
+
+    @property
+    def pid(self) -> int:
+        """The process that watches all others of the broker."""
+        return self._broker.pid
+
+
+def _awaited(call: Callable[P, T]) -> Callable[P, Any]:
+    """``call`` in a thread, so that a trio loop goes on meanwhile."""
+
+    @functools.wraps(call)
+    async def awaited(*args: P.args, **kwargs: P.kwargs) -> T:
+        import trio
+
+        return await trio.to_thread.run_sync(functools.partial(call, *args, **kwargs))
+
+    return awaited
+
+
+def _text(value: object) -> str:
+    """A setting's value as it is written in a file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)

@@ -1,0 +1,92 @@
+"""The control API as calls: a small HTTP client over one kept connection.
+
+Owns requests, and errors in the API's own words; it must never import the broker or need more than
+the standard library. Invariant: one call at a time uses the connection, whichever thread makes it,
+and a connection that broke is made anew once. The API itself is described at ``/openapi.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.client import HTTPConnection, HTTPException, RemoteDisconnected
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+CALL_SECONDS_MAX: Final = 30.0
+
+
+class ControlError(RuntimeError):
+    """The broker refused a call. ``code`` is Kafka's name of the error where it has one."""
+
+    def __init__(self, code: str, message: str, hint: str, status: int) -> None:
+        super().__init__(f"{code}: {message} {hint}".rstrip())
+        self.code = code
+        self.status = status
+
+
+class Control:
+    """Calls to one broker's control API; safe to share between threads."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+        self._connection: HTTPConnection | None = None
+        self._turn = threading.Lock()
+
+    def get(self, *path: str) -> dict[str, Any]:
+        """The answer to ``GET``; parts of the path are quoted."""
+        return self._call("GET", path, None)
+
+    def post(self, *path: str, **body: object) -> dict[str, Any]:
+        """The answer to ``POST`` with ``body`` as JSON; entries that are None are left out."""
+        given = {name: value for name, value in body.items() if value is not None}
+        return self._call("POST", path, given)
+
+    def delete(self, *path: str) -> None:
+        """``DELETE``, which answers nothing."""
+        self._call("DELETE", path, None)
+
+    def close(self) -> None:
+        with self._turn:
+            self._drop()
+
+    def _call(
+        self, method: str, path: tuple[str, ...], body: dict[str, object] | None
+    ) -> dict[str, Any]:
+        target = "/" + "/".join(quote(part, safe="") for part in path)
+        content = json.dumps(body).encode() if body else None
+        headers = {"Content-Type": "application/json"} if content else {}
+        with self._turn:
+            try:
+                status, raw = self._exchange(method, target, content, headers)
+            except (RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                self._drop()  # the server had closed the idle connection
+                status, raw = self._exchange(method, target, content, headers)
+        answer: dict[str, Any] = json.loads(raw) if raw else {}
+        if status >= 400:
+            error = answer.get("error", {})
+            raise ControlError(
+                error.get("code", str(status)),
+                error.get("message", ""),
+                error.get("hint", ""),
+                status,
+            )
+        return answer
+
+    def _exchange(
+        self, method: str, target: str, content: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = HTTPConnection(self._address, timeout=CALL_SECONDS_MAX)
+        try:
+            self._connection.request(method, target, content, headers)
+            response = self._connection.getresponse()
+            return response.status, response.read()
+        except (OSError, HTTPException):
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

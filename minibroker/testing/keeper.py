@@ -1,0 +1,266 @@
+"""A warm process that forks brokers for tests, and ends them when nobody holds them any more.
+
+Importing a broker takes longer than starting one, so this process imports it once. A test process
+connects to the keeper's Unix socket; that connection is a lease. Owns which lease holds which
+broker, and the processes; it must never run an event loop or a thread, or forking would not be
+safe. Invariant: a broker lives exactly as long as one lease on it is open, and the keeper as long
+as its parent or any lease. The same idea as ``multiprocessing``'s fork server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, Any, Final, NoReturn
+
+from minibroker.config import ConfigError, Given, Settings
+
+REQUEST_BYTES_MAX: Final = 1024 * 1024
+LOG_BYTES_MAX: Final = 256 * 1024
+"""How much of the end of a broker's standard error is told to a test."""
+PR_SET_PDEATHSIG: Final = 1
+DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
+
+Start = Callable[[Settings], int]
+"""Runs a broker to its end: says ready on standard output, returns the exit status."""
+
+
+@dataclass(eq=False)
+class Kept:
+    """A running broker, and who holds it."""
+
+    pid: int
+    watch: int
+    """Descriptor that becomes readable when the process ends."""
+    output: IO[bytes]
+    log: IO[bytes]
+    share: str | None
+    leases: set[Lease] = field(default_factory=set)
+    said: bytes = b""
+    ready: bytes = b""
+    ending: bool = False
+
+
+@dataclass(eq=False)
+class Lease:
+    """One connection from a test process."""
+
+    connection: socket.socket
+    received: bytes = b""
+    broker: Kept | None = None
+
+
+class Keeper:
+    """The loop over leases, outputs and ends of brokers."""
+
+    def __init__(self, listener: socket.socket, parent: int, start: Start) -> None:
+        self._listener = listener
+        self._parent: int | None = parent
+        self._parent_descriptor = parent
+        self._start = start
+        self._selector = selectors.DefaultSelector()
+        self._leases: set[Lease] = set()
+        self._brokers: set[Kept] = set()
+        self._libc = ctypes.CDLL(None)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(parent, selectors.EVENT_READ, self._parent_ended)
+
+    def run(self) -> None:
+        """Serve until the parent is gone, no lease is open, and every broker has ended."""
+        while self._parent is not None or self._leases or self._brokers:
+            for key, _ in self._selector.select():
+                key.data()
+
+    def _parent_ended(self) -> None:
+        if self._parent is not None:
+            self._selector.unregister(self._parent)
+            self._parent = None
+
+    # -------------------------------------------------------------------------------- leases
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        if peer_user(connection) != os.getuid():
+            connection.close()
+            return
+        lease = Lease(connection)
+        self._leases.add(lease)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(lease))
+
+    def _receive(self, lease: Lease) -> None:
+        try:
+            chunk = lease.connection.recv(65536)
+        except ConnectionResetError:
+            chunk = b""
+        if not chunk or len(lease.received) > REQUEST_BYTES_MAX:
+            self._release(lease)
+            return
+        *lines, lease.received = (lease.received + chunk).split(b"\n")
+        for line in lines:
+            self._answer(lease, json.loads(line))
+
+    def _answer(self, lease: Lease, request: Mapping[str, Any]) -> None:
+        if request["ask"] == "log":
+            text = tail(lease.broker.log) if lease.broker else ""
+            tell(lease, {"event": "log", "text": text})
+            return
+        try:
+            kept = self._shared(request["share"]) or self._fork(
+                read_settings(request["settings"]), request["share"]
+            )
+        except ConfigError as error:
+            tell(lease, {"event": "failed", "text": str(error)})
+            return
+        kept.leases.add(lease)
+        lease.broker = kept
+        if kept.ready:
+            send(lease, kept.ready)
+
+    def _release(self, lease: Lease) -> None:
+        """The lease has ended: its broker is told to end if this was the last one."""
+        self._selector.unregister(lease.connection)
+        self._leases.discard(lease)
+        kept = lease.broker
+        if kept is None or len(kept.leases) > 1:
+            if kept is not None:
+                kept.leases.discard(lease)
+            lease.connection.close()
+        elif not kept.ending:
+            kept.ending = True  # the lease is answered when the process has ended
+            os.kill(kept.pid, signal.SIGTERM)
+
+    # ------------------------------------------------------------------------------- brokers
+
+    def _shared(self, share: str | None) -> Kept | None:
+        if share is None:
+            return None
+        return next((k for k in self._brokers if k.share == share and not k.ending), None)
+
+    def _fork(self, settings: Settings, share: str | None) -> Kept:
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the broker has ended
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(reading)
+            self._become_broker(settings, writing, log.fileno())
+        os.close(writing)
+        kept = Kept(pid, os.pidfd_open(pid), os.fdopen(reading, "rb", buffering=0), log, share)
+        self._brokers.add(kept)
+        self._selector.register(kept.output, selectors.EVENT_READ, lambda: self._listen(kept))
+        self._selector.register(kept.watch, selectors.EVENT_READ, lambda: self._bury(kept))
+        return kept
+
+    def _become_broker(self, settings: Settings, output: int, log: int) -> NoReturn:
+        """Be the supervisor of a broker, in the child, until it ends."""
+        code = 1
+        try:
+            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            os.dup2(output, 1)
+            os.dup2(log, 2)
+            os.close(output)
+            self._let_go()
+            code = self._start(settings)
+        except BaseException:  # noqa: BLE001 - whatever it is, the log must have it
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _let_go(self) -> None:
+        """Close in the child what belongs to the keeper: an open copy would keep leases alive."""
+        self._selector.close()
+        self._listener.close()
+        for lease in self._leases:
+            lease.connection.close()
+        for kept in self._brokers:
+            kept.output.close()
+            os.close(kept.watch)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), self._parent_descriptor)
+
+    def _listen(self, kept: Kept) -> None:
+        chunk = kept.output.read(65536)
+        if not chunk:
+            self._selector.unregister(kept.output)
+            return
+        kept.said += chunk
+        if not kept.ready and b"\n" in kept.said:
+            kept.ready = kept.said[: kept.said.index(b"\n") + 1]
+            for lease in kept.leases:
+                send(lease, kept.ready)
+
+    def _bury(self, kept: Kept) -> None:
+        _, status = os.waitpid(kept.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._selector.unregister(kept.watch)
+        if kept.output.fileno() in self._selector.get_map():
+            self._selector.unregister(kept.output)
+        self._brokers.discard(kept)
+        event = "stopped" if kept.ready else "failed"
+        for lease in kept.leases:
+            tell(lease, {"event": event, "code": code, "text": tail(kept.log)})
+            if lease not in self._leases:
+                lease.connection.close()  # released earlier, and waited for this answer
+            lease.broker = None
+        os.close(kept.watch)
+        kept.output.close()
+        kept.log.close()
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user id of the process at the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", raw)
+    return int(user)
+
+
+def read_settings(wanted: Mapping[str, str]) -> Settings:
+    """Settings of a test's broker: free ports unless it asks for others."""
+    given = [Given(name, value, "settings") for name, value in wanted.items()]
+    defaults = [Given(name, value, "default") for name, value in DEFAULTS.items()]
+    return Settings.from_entries(defaults + given)
+
+
+def tail(log: IO[bytes]) -> str:
+    """The end of what was written to ``log``."""
+    size = os.fstat(log.fileno()).st_size
+    return os.pread(log.fileno(), LOG_BYTES_MAX, max(0, size - LOG_BYTES_MAX)).decode(
+        errors="replace"
+    )
+
+
+def tell(lease: Lease, message: Mapping[str, Any]) -> None:
+    """Send one message to a test process."""
+    send(lease, json.dumps(message).encode() + b"\n")
+
+
+def send(lease: Lease, line: bytes) -> None:
+    """Send one line; a test process that has gone needs none."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        lease.connection.sendall(line)
+
+
+def main() -> None:
+    """Serve leases on the listening socket whose descriptor is the argument."""
+    from minibroker import broker
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # what is imported is shared with every broker, so let no collection touch it
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    Keeper(listener, parent=0, start=lambda it: broker.start(it, json_ready=True)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The pytest plugin: a broker for the run, fresh topics and fresh groups.
+
+Owns three fixtures and when the broker starts; it must never cost anything in a run that uses none
+of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two tests of
+any run get the same topic or group. The broker starts when the first test that wants it is
+collected, so that it is ready when that test runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from minibroker.testing.broker import MiniBroker
+
+FIXTURES: Final = frozenset({"minibroker", "minibroker_topic", "minibroker_group"})
+NAME_MAX: Final = 60
+"""How much of a test's name goes into a topic's."""
+LOG_LINES_MAX: Final = 50
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the setting of the plugin."""
+    parser.addini(
+        "minibroker_settings",
+        "settings of the broker that the fixture `minibroker` gives, as name=value lines",
+        type="linelist",
+        default=[],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the run; nothing is started."""
+    run = config.stash[RUN] = Run(config)
+    if run.run_id is not None:
+        from minibroker.testing.lease import keeper_of_process
+
+        keeper_of_process(run.run_id)
+
+
+class Run:
+    """What this process of a test run holds."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        worker = getattr(config, "workerinput", None)
+        self.workers = int(worker["workercount"]) if worker else 1
+        self.worker_id = str(worker["workerid"]) if worker else "main"
+        self.run_id = str(worker["testrunuid"]) if worker else None
+        self.wanted: list[str] = config.getini("minibroker_settings")
+        self.counter = itertools.count(1)
+        self.broker: MiniBroker | None = None
+
+    def begin(self) -> MiniBroker:
+        """The broker of the run, starting if it is not running."""
+        if self.broker is None:
+            from minibroker.testing.broker import MiniBroker
+            from minibroker.testing.lease import keeper_of_process
+
+            keeper = keeper_of_process()
+            self.run_id = keeper.run_id
+            pairs = (line.partition("=") for line in self.wanted)
+            self.broker = MiniBroker(
+                settings={name.strip(): value.strip() for name, _, value in pairs},
+                keeper=keeper,
+                share="session",
+                guarded=self.workers > 1,
+            )
+            self.broker.begin()
+        return self.broker
+
+    def fresh_name(self, test: str) -> str:
+        """A name for a topic or a group that no other test of any run gets."""
+        readable = re.sub(r"[^A-Za-z0-9-]+", "-", test)[:NAME_MAX].strip("-")
+        return f"{readable}-{(self.run_id or '')[:12]}-{self.worker_id}-{next(self.counter)}"
+
+
+RUN: Final = pytest.StashKey[Run]()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Start the broker as soon as one test is known to want it."""
+    if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or item.config.option.collectonly:
+        return
+    item.config.stash[RUN].begin()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Give the broker back; the last worker to do so waits for its end."""
+    broker = config.stash[RUN].broker
+    if broker is not None:
+        broker.stop()
+
+
+@pytest.fixture(scope="session", name="minibroker")
+def minibroker_fixture(request: pytest.FixtureRequest) -> MiniBroker:
+    """The broker of this test run; under pytest-xdist all workers share it."""
+    return request.config.stash[RUN].begin().start()
+
+
+@pytest.fixture
+def minibroker_topic(request: pytest.FixtureRequest, minibroker: MiniBroker) -> Iterator[str]:
+    """The name of a topic that only this test has: one partition, and deleted afterwards."""
+    from minibroker.testing.control import ControlError
+
+    name = minibroker.create_topic(request.config.stash[RUN].fresh_name(request.node.name))
+    yield name
+    with suppress(ControlError, OSError):  # the test may have deleted it, or stopped the broker
+        minibroker.delete_topic(name)
+
+
+@pytest.fixture
+def minibroker_group(request: pytest.FixtureRequest) -> str:
+    """A group id that only this test has."""
+    request.config.stash[RUN].begin()
+    return request.config.stash[RUN].fresh_name(request.node.name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the broker's log with a test that failed."""
+    report = yield
+    broker = item.config.stash[RUN].broker
+    if report.failed and broker is not None and "minibroker" in getattr(item, "fixturenames", ()):
+        lines = broker.log().splitlines()[-LOG_LINES_MAX:]
+        if lines:
+            report.sections.append(("minibroker log", "\n".join(lines)))
+    return report

@@ -1,0 +1,68 @@
+"""A keeper whose brokers only pretend, so that leases can be tested in milliseconds."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minibroker.testing.lease import KeeperAddress
+
+FAKE_KEEPER = """
+import json, os, signal, socket, sys
+from minibroker.config import NUM_PARTITIONS
+from minibroker.testing.keeper import Keeper
+
+def start(settings):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print("about to start", file=sys.stderr, flush=True)
+    if settings[NUM_PARTITIONS] == 13:
+        print("bad luck with 13 partitions", file=sys.stderr)
+        return 1
+    servers = f"127.0.0.1:{settings[NUM_PARTITIONS]}"
+    ready = {"event": "ready", "bootstrap_servers": servers, "control_url": "http://127.0.0.1:1",
+             "pid": os.getpid()}
+    print(json.dumps(ready), flush=True)
+    while True:
+        signal.pause()
+
+listener = socket.socket(fileno=int(sys.argv[1]))
+Keeper(listener, parent=0, start=start).run()
+"""
+
+
+@pytest.fixture
+def fake_command(tmp_path: Path) -> tuple[str, str]:
+    """What starts a keeper of pretended brokers."""
+    script = tmp_path / "fake_keeper.py"
+    script.write_text(FAKE_KEEPER)
+    return (sys.executable, str(script))
+
+
+@pytest.fixture
+def keeper(fake_command: tuple[str, str]) -> Iterator[KeeperAddress]:
+    address = KeeperAddress(f"test-{uuid.uuid4().hex}", fake_command)
+    yield address
+    address.close()
+
+
+@pytest.fixture
+def is_gone() -> Callable[[int], bool]:
+    """Waits until a process has ended, for ten seconds at most."""
+
+    def wait(pid: int) -> bool:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        try:
+            return bool(select.select([descriptor], [], [], 10)[0])
+        finally:
+            os.close(descriptor)
+
+    return wait

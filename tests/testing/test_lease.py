@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.testing.lease import BrokerStartError, KeeperAddress, Lease, keeper_of_process
+
+HOLDER = """
+import sys
+from minibroker.testing.lease import KeeperAddress, Lease
+keeper = KeeperAddress(sys.argv[1], sys.argv[2:])
+lease = Lease(keeper, {}, share="session")
+print(lease.wait_ready()["pid"], flush=True)
+sys.stdin.read()
+lease.stop()
+keeper.close()
+"""
+
+
+def hold(run_id: str, command: tuple[str, str]) -> subprocess.Popen[str]:
+    """Another process of the run, which holds the shared broker until its input ends."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, run_id, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_pid(holder: subprocess.Popen[str]) -> int:
+    assert holder.stdout is not None
+    return int(holder.stdout.readline())
+
+
+def test_a_broker_lives_until_its_lease_is_given_back(
+    keeper: KeeperAddress, is_gone: Callable[[int], bool]
+) -> None:
+    lease = Lease(keeper, {"num.partitions": "7"})
+    ready = lease.wait_ready()
+    assert ready["bootstrap_servers"] == "127.0.0.1:7"
+    lease.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(ready["pid"], 0)
+
+
+def test_each_lease_has_a_broker_of_its_own_unless_it_is_shared(keeper: KeeperAddress) -> None:
+    shares = [None, None, "session", "session"]
+    leases = [Lease(keeper, {}, share) for share in shares]
+    pids = [lease.wait_ready()["pid"] for lease in leases]
+    assert len(set(pids[:3])) == 3
+    assert pids[2] == pids[3]
+    for lease in leases:
+        lease.stop()
+
+
+def test_a_shared_broker_ends_with_its_last_lease(
+    keeper: KeeperAddress, is_gone: Callable[[int], bool]
+) -> None:
+    first, second = Lease(keeper, {}, "session"), Lease(keeper, {}, "session")
+    pid = first.wait_ready()["pid"]
+    assert second.wait_ready()["pid"] == pid
+    first.stop()
+    os.kill(pid, 0)
+    second.stop()
+    assert is_gone(pid)
+
+
+def test_a_broker_that_does_not_start_shows_what_it_said(keeper: KeeperAddress) -> None:
+    lease = Lease(keeper, {"num.partitions": "13"})
+    with pytest.raises(BrokerStartError, match="bad luck with 13 partitions"):
+        lease.wait_ready()
+
+
+def test_settings_that_cannot_be_are_refused_in_the_broker_s_words(keeper: KeeperAddress) -> None:
+    lease = Lease(keeper, {"num.partition": "1"})
+    with pytest.raises(BrokerStartError, match=r"did you mean num\.partitions\?"):
+        lease.wait_ready()
+
+
+def test_what_a_broker_logs_can_be_read_while_it_runs(keeper: KeeperAddress) -> None:
+    lease = Lease(keeper, {})
+    lease.wait_ready()
+    assert lease.log() == "about to start\n"
+    lease.stop()
+
+
+def test_a_keeper_that_cannot_start_says_why() -> None:
+    keeper = KeeperAddress(uuid.uuid4().hex, (sys.executable, "-c", "raise SystemExit('no way')"))
+    lease = Lease(keeper, {})
+    with pytest.raises(BrokerStartError, match="no way"):
+        lease.wait_ready()
+    keeper.close()
+
+
+def test_processes_that_ask_at_once_share_one_keeper(fake_command: tuple[str, str]) -> None:
+    run_id = uuid.uuid4().hex
+    holders = [hold(run_id, fake_command) for _ in range(4)]
+    assert len({read_pid(holder) for holder in holders}) == 1
+    for holder in holders:
+        holder.communicate()
+        assert holder.returncode == 0
+
+
+def test_the_broker_outlives_the_process_that_started_the_keeper_while_another_holds_it(
+    fake_command: tuple[str, str], is_gone: Callable[[int], bool]
+) -> None:
+    run_id = uuid.uuid4().hex
+    first = hold(run_id, fake_command)
+    pid = read_pid(first)
+    second = hold(run_id, fake_command)
+    assert read_pid(second) == pid
+    first.communicate()
+    os.kill(pid, 0)
+    second.communicate()
+    assert is_gone(pid)
+
+
+def test_nothing_is_left_when_the_test_process_is_killed(
+    fake_command: tuple[str, str], is_gone: Callable[[int], bool]
+) -> None:
+    holder = hold(uuid.uuid4().hex, fake_command)
+    pid = read_pid(holder)
+    holder.kill()
+    holder.communicate()
+    assert is_gone(pid)
+
+
+def test_nothing_is_left_when_the_keeper_is_killed(
+    keeper: KeeperAddress, is_gone: Callable[[int], bool]
+) -> None:
+    lease = Lease(keeper, {})
+    pid = lease.wait_ready()["pid"]
+    assert keeper.pid is not None
+    os.kill(keeper.pid, signal.SIGKILL)
+    assert is_gone(pid)
+    lease.stop()
+
+
+def test_a_run_that_goes_on_after_its_keeper_ended_gets_a_new_one(
+    fake_command: tuple[str, str], is_gone: Callable[[int], bool]
+) -> None:
+    run_id = uuid.uuid4().hex
+    holder = hold(run_id, fake_command)
+    read_pid(holder)
+    holder.communicate()
+    keeper = KeeperAddress(run_id, fake_command)
+    lease = Lease(keeper, {}, "session")
+    assert lease.wait_ready()["event"] == "ready"
+    lease.stop()
+    keeper.close()
+
+
+def test_everything_in_a_process_uses_one_keeper() -> None:
+    assert keeper_of_process() is keeper_of_process("another run")
