@@ -1,0 +1,68 @@
+"""A dissection as text for a terminal: offset, bytes and tree side by side.
+
+It owns the looks and knows nothing of the protocol. `lines` gives the parts of every line for
+whoever wants to colour them; `render` joins them. Nothing is wider than it must be: long runs of
+bytes are cut short with how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from protocol.dissect.tree import Dissection, Node
+
+HEX_BYTES: Final = 8  # bytes shown in the middle column
+
+
+class Line(NamedTuple):
+    """One line: the parts are as wide as they are, without padding."""
+
+    offset: str
+    bytes: str
+    branch: str
+    name: str
+    text: str
+    error: str
+
+
+def lines(dissection: Dissection) -> Iterator[Line]:
+    """The lines of a dissection, the root first."""
+    yield from _lines(dissection, dissection.root, "", "")
+
+
+def render(dissection: Dissection) -> str:
+    """The whole dissection, one line a node, ending with what is wrong if anything is."""
+    parts = list(lines(dissection))
+    offset_width = max((len(line.offset) for line in parts), default=0)
+    hex_width = max((len(line.bytes) for line in parts), default=0)
+    rows = []
+    for line in parts:
+        row = f"{line.offset:>{offset_width}}  {line.bytes:<{hex_width}}  {line.branch}{line.name}"
+        if line.text:
+            row += f": {line.text}"
+        if line.error:
+            row += f"  ✗ {line.error}"
+        rows.append(row.rstrip())
+    if dissection.problem:
+        rows += ["", f"✗ {dissection.problem}"]
+    return "\n".join(rows) + "\n"
+
+
+def _lines(dissection: Dissection, node: Node, lead: str, branch: str) -> Iterator[Line]:
+    offset = "" if node.start is None else str(node.start)
+    error = node.error or ""
+    yield Line(offset, _hex(dissection.data, node), lead + branch, node.name, node.text, error)
+    inner = lead + {"": "", "├ ": "│ ", "└ ": "  "}[branch]
+    for child in node.children:
+        last = child is node.children[-1]
+        yield from _lines(dissection, child, inner, "└ " if last else "├ ")
+
+
+def _hex(data: bytes, node: Node) -> str:
+    if node.start is None or node.own_end is None:
+        return ""
+    own = data[node.start : node.own_end]
+    if len(own) <= HEX_BYTES:
+        return own.hex(" ")
+    return f"{own[: HEX_BYTES - 2].hex(' ')} … {len(own)}"
