@@ -308,7 +308,10 @@ class ClockView:
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """A turn of the clock: `freeze` and `rate` take effect first, then `advance_ms`."""
+    """A turn of the clock, one of the fields at least.
+
+    `freeze` and `rate` take effect first, then `advance_ms`.
+    """
 
     advance_ms: Annotated[int | None, Range(0, ADVANCE_MS_MAX), Doc("Let this much time pass.")] = (
         None

@@ -1,0 +1,217 @@
+"""The control API as an ASGI application: requests in, operations run, answers out.
+
+Owns reading bodies, refusing what is malformed or comes from elsewhere, and turning every outcome
+into JSON. Must never know a particular operation, nor sockets. The invariant: whatever is asked,
+the answer is bounded, says what was wrong, and never shows a traceback. Import it only in the
+process that serves it: Starlette costs 3 MB. Nothing of Kafka's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import aclosing
+from difflib import get_close_matches
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from minibroker.control.backend import Backend, BackendError
+from minibroker.control.errors import error_json, json_bytes
+from minibroker.control.routes import (
+    OPERATIONS,
+    Answer,
+    Operation,
+    Site,
+    Text,
+)
+from minibroker.control.schema import Fault, InvalidJson, parse
+
+BODY_MAX_BYTES: Final = 64 * 1024
+"""The largest body taken; the largest that makes sense is a topic with many configs."""
+
+SHOWN_PATH_MAX: Final = 200
+"""Characters of an unknown path that are repeated in the answer."""
+
+_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+def make_app(backend: Backend, allowed_hosts: Iterable[str] = ()) -> Starlette:
+    """The application for one broker.
+
+    ``allowed_hosts`` are names by which people reach this broker, such as a container's; IP
+    addresses and ``localhost`` are always taken.
+    """
+    site = Site(backend)
+    app = Starlette(
+        routes=[_route(site, operation) for operation in OPERATIONS],
+        middleware=[Middleware(_Guard, allowed_hosts=frozenset(map(str.lower, allowed_hosts)))],
+        exception_handlers={
+            404: _no_such_route,
+            405: _wrong_method,
+            BackendError: _refused,
+            InvalidJson: _invalid,
+            HTTPException: _other,
+            Exception: _fault,
+        },
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _route(site: Site, operation: Operation) -> Route:
+    async def endpoint(request: Request) -> Response:
+        arguments: list[object] = list(request.path_params.values())
+        if operation.body is not None:
+            arguments.append(parse(operation.body, await _read_json(request)))
+        answer = await operation.run(site, *arguments)
+        if isinstance(answer, Answer):
+            return _json_response(answer.content, answer.status)
+        if isinstance(answer, Text):
+            return Response(answer.content, operation.status, _HEADERS, answer.media_type)
+        if operation.answer is None:
+            return Response(status_code=operation.status, headers=_HEADERS)
+        return _json_response(answer, operation.status)
+
+    # A name may hold slashes, as group ids do, so a parameter takes the rest of the path.
+    path = operation.path.replace("}", ":path}")
+    return Route(path, endpoint, methods=[operation.method], name=operation.name)
+
+
+async def _read_json(request: Request) -> Any:
+    body = bytearray()
+    # A generator left half-way is only closed by the garbage collector, which trio forbids.
+    async with aclosing(request.stream()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > BODY_MAX_BYTES:
+                raise HTTPException(413, f"the body has more than {BODY_MAX_BYTES} bytes")
+    if not body:
+        raise InvalidJson([Fault("(body)", "is empty; a JSON object is needed")])
+    try:
+        return json.loads(body.decode(), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise InvalidJson([Fault("(body)", f"is not UTF-8 at byte {error.start}")]) from None
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno} column {error.colno}"
+        raise InvalidJson([Fault("(body)", f"is not JSON: {error.msg} at {at}")]) from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else "has absurd numbers"
+        raise InvalidJson([Fault("(body)", f"is not usable JSON: {reason}")]) from None
+
+
+def _no_constant(name: str) -> None:
+    raise json.JSONDecodeError(f"{name} is no JSON number", name, 0)
+
+
+# Answers ------------------------------------------------------------------------------------
+
+
+def _json_response(answer: object, status: int) -> Response:
+    return Response(json_bytes(answer), status, _HEADERS, "application/json")
+
+
+def _error(
+    status: int, code: str, message: str, hint: str, faults: Iterable[Fault] = ()
+) -> Response:
+    content = error_json(code, message, hint, faults)
+    return Response(content, status, _HEADERS, "application/json")
+
+
+async def _no_such_route(request: Request, _: Exception) -> Response:
+    path = request.scope["path"][:SHOWN_PATH_MAX]
+    known = {operation.path: None for operation in OPERATIONS}
+    near = get_close_matches(path, known, n=3, cutoff=0.6)
+    hint = f"Near it: {', '.join(near)}" if near else "GET / lists what there is."
+    return _error(404, "NO_SUCH_ROUTE", f"there is nothing at {path}", hint)
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    allowed = [
+        operation.method for operation in OPERATIONS if operation.stands_at(request.scope["path"])
+    ]
+    message = f"{request.method[:SHOWN_PATH_MAX]} is not taken here"
+    response = _error(405, "METHOD_NOT_ALLOWED", message, f"Taken here: {', '.join(allowed)}.")
+    response.headers["allow"] = ", ".join(allowed)
+    return response
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, BackendError)
+    return _error(error.status, error.code, error.message, error.hint)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, InvalidJson)
+    hint = "GET /openapi.json describes every body."
+    return _error(400, "INVALID_REQUEST", str(error), hint, error.faults)
+
+
+async def _other(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = "BODY_TOO_LARGE" if error.status_code == 413 else "REFUSED"
+    return _error(error.status_code, code, error.detail, "GET / lists what there is.")
+
+
+async def _fault(_: Request, __: Exception) -> Response:
+    message = "the broker failed to answer; this is a fault of its own"
+    return _error(500, "INTERNAL_ERROR", message, "The broker's log says where it failed.")
+
+
+# Who may ask ----------------------------------------------------------------------------------
+
+
+class _Guard:
+    """Refuses what a web page of somebody else could make a browser on this machine send.
+
+    A name in ``Host`` that isn't ours is DNS rebinding: a page whose name was made to point here.
+    A foreign ``Origin`` on a request that changes something is a page that sends us a form.
+    """
+
+    def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str]) -> None:
+        self._app = app
+        self._allowed_hosts = allowed_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refusal = self._refusal(scope["method"], Headers(scope=scope))
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, method: str, headers: Headers) -> Response | None:
+        host = headers.get("host", "")
+        if not self._is_ours(_host_name(host)):
+            hint = "Use localhost or an IP address, or let the broker know this name."
+            return _error(403, "FOREIGN_HOST", "the Host header names another host", hint)
+        origin = headers.get("origin")
+        if origin is not None and method not in {"GET", "HEAD"} and origin != f"http://{host}":
+            hint = "Send it without an Origin header, as tools other than browsers do."
+            return _error(403, "FOREIGN_ORIGIN", "a page of another site sent this", hint)
+        return None
+
+    def _is_ours(self, name: str) -> bool:
+        if name == "localhost" or name.endswith(".localhost") or name in self._allowed_hosts:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _host_name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""

@@ -1,0 +1,109 @@
+"""The OpenAPI 3.1 description of the control API, made from the table of operations.
+
+Owns the layout of that document. Must never list an operation or a field itself. The invariant:
+the description says exactly what the table and the dataclasses say, so it can't fall behind the
+code. Nothing of Kafka's.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, Final
+
+import minibroker
+from minibroker.control.errors import ErrorAnswer
+from minibroker.control.routes import OPERATIONS, Operation
+from minibroker.control.schema import component, components_of, json_schema
+
+ALWAYS: Final = {
+    403: "The `Host` or `Origin` header is not this broker's.",
+    500: "A fault in the broker; its log says more.",
+}
+"""Refusals that every operation has."""
+
+WITH_BODY: Final = {
+    400: "The body is not JSON of the right shape, or the broker refuses what it asks for.",
+    413: "The body is too large.",
+}
+"""Refusals that every operation with a body has."""
+
+
+@cache
+def description_json() -> bytes:
+    """The document as it is served."""
+    return json.dumps(description(), indent=1).encode()
+
+
+def description() -> dict[str, Any]:
+    """The document as plain data."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "minibroker control API",
+            "version": minibroker.__version__,
+            "description": "See and steer a running minibroker. All times are the broker's own.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {"schemas": _components()},
+    }
+
+
+def _components() -> dict[str, Any]:
+    mentioned: list[type] = [ErrorAnswer]
+    for operation in OPERATIONS:
+        mentioned += [kind for kind in (operation.answer, operation.body) if isinstance(kind, type)]
+    return {inner.__name__: component(inner) for kind in mentioned for inner in components_of(kind)}
+
+
+def _describe(operation: Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "responses": _responses(operation),
+    }
+    if operation.parameter is not None:
+        described["parameters"] = [
+            {
+                "name": operation.parameter,
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string"},
+            }
+        ]
+    if operation.body is not None:
+        content: dict[str, Any] = {"schema": json_schema(operation.body)}
+        if operation.example is not None:
+            content["example"] = dict(operation.example)
+        described["requestBody"] = {"required": True, "content": {"application/json": content}}
+    return described
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    refusals = {**operation.errors, **ALWAYS, **(WITH_BODY if operation.body else {})}
+    responses: dict[str, Any] = {
+        str(status): {"description": why, "content": _json(ErrorAnswer)}
+        for status, why in refusals.items()
+    }
+    responses["default"] = {"description": "Refused.", "content": _json(ErrorAnswer)}
+    responses[str(operation.status)] = _success(operation)
+    if operation.path == "/v1/health":
+        responses["503"] = {"description": "Not ready.", "content": _json(operation.answer)}
+    return dict(sorted(responses.items()))
+
+
+def _success(operation: Operation) -> dict[str, Any]:
+    if operation.answer is None:
+        return {"description": "Done."}
+    if isinstance(operation.answer, str):
+        return {"description": "The text.", "content": {operation.answer: {}}}
+    return {"description": "Done.", "content": _json(operation.answer)}
+
+
+def _json(kind: object) -> dict[str, Any]:
+    return {"application/json": {"schema": json_schema(kind)}}

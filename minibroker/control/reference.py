@@ -1,0 +1,118 @@
+"""The reference page of the control API, written from the table of operations.
+
+Owns the layout of ``docs/reference/control-api.md``, which running this module prints. Must never
+say about an operation what the table and the dataclasses don't. The invariant: the committed page
+is what this module prints, which a test holds. Nothing of Kafka's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from minibroker.control.http import BODY_MAX_BYTES
+from minibroker.control.openapi import description
+from minibroker.control.routes import OPERATIONS, Operation
+from minibroker.control.server import CONNECTIONS_MAX
+
+_INTRODUCTION: Final = """\
+# Control API
+
+<!-- Written by `python -m minibroker.control.reference`; don't edit. -->
+
+A running broker is seen and steered over HTTP. Where it listens stands in the line that
+`minibroker start` prints (`control_url`), by default a free port of the loopback interface; the
+setting `control.listener` chooses another. `GET /openapi.json` describes the API for programs.
+
+- Bodies and answers are JSON. A body has at most %(body)d bytes.
+- At most %(connections)d connections are open; past that the one idle for longest is closed.
+- A refusal is `{"error": {"code", "message", "hint", "fields": [{"path", "message"}]}}`: `code` is
+  Kafka's name of the error where it has one, `fields` names every wrong field of a body.
+- All times are the broker's own, which `POST /v1/clock` turns.
+- There is no login. What protects it is that it listens on loopback only, that it refuses requests
+  whose `Host` isn't an IP address, `localhost` or a name of the broker, and that it refuses changes
+  sent by web pages of other sites (`Origin`). Open it to a network only if you trust that network.
+
+```sh
+curl $control_url/v1/health
+curl $control_url/v1/clock -d '{"advance_ms": 11000}'
+curl -X POST $control_url/v1/reset
+```
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    introduction = _INTRODUCTION % {"body": BODY_MAX_BYTES, "connections": CONNECTIONS_MAX}
+    schemas = description()["components"]["schemas"]
+    lines = [*_operations(), "", "## Shapes", ""]
+    for name in sorted(schemas):
+        lines += _shape(name, schemas[name])
+    return introduction + "\n" + "\n".join(lines).rstrip() + "\n"
+
+
+def _operations() -> Iterator[str]:
+    yield "| Request | What it does | Body | Answer | Refusals |"
+    yield "| --- | --- | --- | --- | --- |"
+    for operation in OPERATIONS:
+        yield _row(operation)
+    for operation in OPERATIONS:
+        if operation.example is not None:
+            yield ""
+            yield f"Example of a body for `{operation.method} {operation.path}`:"
+            yield ""
+            yield f"    {json.dumps(operation.example)}"
+
+
+def _row(operation: Operation) -> str:
+    body = f"[{operation.body.__name__}]" if operation.body else ""
+    answer = operation.answer
+    shown = f"[{answer.__name__}]" if isinstance(answer, type) else answer or "nothing"
+    refusals = "; ".join(f"{status}: {why}" for status, why in sorted(operation.errors.items()))
+    if operation.body:
+        refusals = f"400: the body is wrong; {refusals}".removesuffix("; ")
+    return (
+        f"| `{operation.method} {operation.path}` | {operation.summary} | {_link(body)} "
+        f"| {operation.status}, {_link(shown)} | {refusals} |"
+    )
+
+
+def _link(text: str) -> str:
+    return f"{text}(#{text[1:-1].lower()})" if text.startswith("[") else text
+
+
+def _shape(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}"
+    yield ""
+    yield schema["description"]
+    yield ""
+    yield "| Field | Type | Meaning |"
+    yield "| --- | --- | --- |"
+    for field, inner in schema["properties"].items():
+        optional = "" if field in schema["required"] else ", may be left out"
+        yield f"| `{field}` | {_type(inner)}{optional} | {inner.get('description', '')} |"
+    yield ""
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return _link(f"[{name}]")
+    if "anyOf" in schema:
+        return " or ".join(_type(inner) for inner in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    kind: str = schema["type"]
+    if kind == "array":
+        return f"list of {_type(schema['items'])}"
+    if kind == "object":
+        return f"object of {_type(schema['additionalProperties'])}"
+    if "minimum" in schema:
+        return f"{kind}, {schema['minimum']} to {schema['maximum']}"
+    return kind
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

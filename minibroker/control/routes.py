@@ -1,0 +1,242 @@
+"""Every operation of the control API once: method, path, what it takes, what it answers.
+
+Owns the table that the application, the OpenAPI description, the index page and the reference all
+read. Must never know the web framework, sockets or what is behind ``Backend``. The invariant: an
+operation that isn't in ``OPERATIONS`` doesn't exist, and one that is there is described. Kafka has
+no HTTP API; the operations on topics and groups do what its ``Admin`` client does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from minibroker.control.backend import (
+    Backend,
+    ClockChange,
+    ClockView,
+    Cluster,
+    Connections,
+    Group,
+    GroupList,
+    Health,
+    NewTopic,
+    ResetDone,
+    Topic,
+    TopicList,
+)
+from minibroker.control.schema import Fault, InvalidJson
+from minibroker.observability.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An answer that isn't JSON of a dataclass."""
+
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What operations work on: the broker, and what is kept between requests."""
+
+    backend: Backend
+    totals: Totals = field(default_factory=Totals)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer with another status than the operation's usual one."""
+
+    content: object
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing the API does.
+
+    ``run`` gets the site and its arguments: the path's ``{parameter}`` if there is one, then the
+    body if ``body`` is a dataclass. ``answer`` is a dataclass, a media type, or None for no
+    content. ``errors`` are the statuses it may refuse with, beyond those every operation has.
+    """
+
+    method: str
+    path: str
+    summary: str
+    answer: type | str | None
+    run: Callable[..., Awaitable[object]]
+    body: type | None = None
+    status: int = 200
+    errors: Mapping[int, str] = field(default_factory=dict)
+    example: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation's id in the OpenAPI description."""
+        return self.run.__name__
+
+    @property
+    def parameter(self) -> str | None:
+        """The name of the path's parameter; it is always the last part of the path."""
+        return self.path[self.path.index("{") + 1 : -1] if "{" in self.path else None
+
+    def stands_at(self, path: str) -> bool:
+        """Whether the operation's path, filled in, is this one."""
+        if self.parameter is None:
+            return path == self.path
+        return path.startswith(self.path.partition("{")[0])
+
+
+async def get_index(_: Site) -> Text:
+    """A page of links."""
+    links = "".join(
+        f'<li><a href="{operation.path}">{operation.path}</a> — {operation.summary}</li>'
+        for operation in OPERATIONS
+        if operation.method == "GET" and operation.parameter is None
+    )
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>minibroker</title>'
+        f"<h1>minibroker</h1><ul>{links}</ul></html>\n"
+    )
+    return Text(page.encode(), "text/html; charset=utf-8")
+
+
+async def get_description(_: Site) -> Text:
+    """This API as an OpenAPI document."""
+    from minibroker.control.openapi import description_json
+
+    return Text(description_json(), "application/json")
+
+
+async def get_metrics(site: Site) -> Text:
+    """All counters and gauges for Prometheus."""
+    # Loaded by the first scrape: who never scrapes shall not pay its 3 MB and 20 ms.
+    from minibroker.observability.exposition import CONTENT_TYPE, render
+
+    health = await site.backend.health()
+    site.totals.take(await site.backend.metrics())
+    restarts = {process.name: process.restarts for process in health.processes}
+    return Text(render(site.totals, restarts), CONTENT_TYPE)
+
+
+async def get_health(site: Site) -> Health | Answer:
+    """Whether the broker serves; 503 until every process runs."""
+    health = await site.backend.health()
+    return health if health.ready else Answer(health, 503)
+
+
+async def get_cluster(site: Site) -> Cluster:
+    """The cluster: brokers, controller, number of topics."""
+    return await site.backend.cluster()
+
+
+async def list_topics(site: Site) -> TopicList:
+    """All topics."""
+    return await site.backend.topics()
+
+
+async def get_topic(site: Site, name: str) -> Topic:
+    """One topic: partitions with leader, offsets and size, and its configs."""
+    return await site.backend.topic(name)
+
+
+async def create_topic(site: Site, new: NewTopic) -> Topic:
+    """Create a topic; answers when every process knows it."""
+    return await site.backend.create_topic(new)
+
+
+async def delete_topic(site: Site, name: str) -> None:
+    """Delete a topic; answers when no process knows it any more."""
+    await site.backend.delete_topic(name)
+
+
+async def list_groups(site: Site) -> GroupList:
+    """All consumer groups."""
+    return await site.backend.groups()
+
+
+async def get_group(site: Site, group_id: str) -> Group:
+    """One group: members, their partitions, committed offsets and lag."""
+    return await site.backend.group(group_id)
+
+
+async def list_connections(site: Site) -> Connections:
+    """All client connections, with the queue of each network processor."""
+    return await site.backend.connections()
+
+
+async def get_clock(site: Site) -> ClockView:
+    """The clock that all processes of the broker wear."""
+    return await site.backend.clock()
+
+
+async def turn_clock(site: Site, change: ClockChange) -> ClockView:
+    """Advance, freeze or speed up the clock; answers with the clock afterwards."""
+    if change == ClockChange():
+        fault = Fault("(body)", "must set at least one of advance_ms, freeze and rate")
+        raise InvalidJson([fault])
+    return await site.backend.turn_clock(change)
+
+
+async def reset(site: Site) -> ResetDone:
+    """Drop all topics, groups and offsets of the running broker."""
+    return await site.backend.reset()
+
+
+def _operation(
+    method: str,
+    path: str,
+    answer: type | str | None,
+    run: Callable[..., Awaitable[object]],
+    **rest: Any,
+) -> Operation:
+    return Operation(method, path, (run.__doc__ or "").strip(), answer, run, **rest)
+
+
+_NO_TOPIC: Final = "No topic of this name."
+_NOT_NOW: Final = {503: "A process is being restarted, or the broker is stopping."}
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    _operation("GET", "/", "text/html", get_index),
+    _operation("GET", "/v1/health", Health, get_health),
+    _operation("GET", "/v1/cluster", Cluster, get_cluster, errors=_NOT_NOW),
+    _operation("GET", "/v1/topics", TopicList, list_topics, errors=_NOT_NOW),
+    _operation(
+        "POST",
+        "/v1/topics",
+        Topic,
+        create_topic,
+        body=NewTopic,
+        status=201,
+        errors={409: "There is a topic of this name already.", **_NOT_NOW},
+        example={"name": "orders", "partitions": 3, "configs": {"retention.ms": "60000"}},
+    ),
+    _operation("GET", "/v1/topics/{name}", Topic, get_topic, errors={404: _NO_TOPIC, **_NOT_NOW}),
+    _operation(
+        "DELETE",
+        "/v1/topics/{name}",
+        None,
+        delete_topic,
+        status=204,
+        errors={404: _NO_TOPIC, **_NOT_NOW},
+    ),
+    _operation("GET", "/v1/groups", GroupList, list_groups, errors=_NOT_NOW),
+    _operation(
+        "GET",
+        "/v1/groups/{group_id}",
+        Group,
+        get_group,
+        errors={404: "No group of this id.", **_NOT_NOW},
+    ),
+    _operation("GET", "/v1/connections", Connections, list_connections, errors=_NOT_NOW),
+    _operation("GET", "/v1/clock", ClockView, get_clock),
+    _operation(
+        "POST", "/v1/clock", ClockView, turn_clock, body=ClockChange, example={"advance_ms": 11000}
+    ),
+    _operation("POST", "/v1/reset", ResetDone, reset, errors=_NOT_NOW),
+    _operation("GET", "/metrics", "text/plain", get_metrics),
+    _operation("GET", "/openapi.json", "application/json", get_description),
+)

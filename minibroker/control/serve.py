@@ -1,0 +1,68 @@
+"""The control API's two entrances: its listening socket, and serving a backend on it.
+
+Owns what the launcher and the controller role call. Must never import the web framework before it
+is needed: the launcher imports this before the fork, and only one process serves. The invariant:
+the socket is made once and outlives any process that serves on it, so that a restarted controller
+is found at the same port. Nothing of Kafka's.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+
+from minibroker.control.backend import Backend
+
+LISTEN_BACKLOG: Final = 64
+"""Connections the kernel holds while the controller is busy or being restarted."""
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one.
+
+    Raises ``OSError`` whose text names the address, if it can't be had.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        listener.close()
+        message = f"the control API can't listen at {host}:{port}: {error.strerror}"
+        raise OSError(error.errno, message) from error
+    return listener
+
+
+def listener_url(listener: socket.socket) -> str:
+    """Where people reach the listener, e.g. ``http://127.0.0.1:8080``; loopback for any address."""
+    host, port = listener.getsockname()[:2]
+    if host in {"0.0.0.0", "::"}:
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(
+    backend: Backend,
+    listener: socket.socket,
+    stopping: trio.Event,
+    *,
+    allowed_hosts: Iterable[str] = (),
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the control API of ``backend`` on ``listener`` until ``stopping`` is set.
+
+    Started when requests are taken. Returns when those at work then are answered; cancel it if
+    that takes too long. ``allowed_hosts`` are names, besides IP addresses and ``localhost``, that
+    requests may give for this broker.
+    """
+    from minibroker.control.http import make_app
+    from minibroker.control.server import serve_app
+
+    app = make_app(backend, allowed_hosts)
+    await serve_app(app, listener, stopping, task_status=task_status)

@@ -1,0 +1,165 @@
+"""A broker that exists only as far as the control API can see."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+import httpx
+import pytest
+import trio
+
+from minibroker.control.backend import (
+    AssignedTopic,
+    BrokerView,
+    ClockChange,
+    ClockView,
+    Cluster,
+    CommittedOffset,
+    Conflict,
+    Connection,
+    Connections,
+    Endpoint,
+    Group,
+    GroupList,
+    GroupSummary,
+    Health,
+    ListenerView,
+    Member,
+    NewTopic,
+    NotFound,
+    PartitionView,
+    ProcessHealth,
+    ProcessorConnections,
+    ResetDone,
+    Topic,
+    TopicList,
+    TopicSummary,
+)
+from minibroker.control.http import make_app
+from minibroker.observability.metrics import ProcessMetrics, Snapshot
+
+
+class FakeBackend:
+    """Obeys the ``Backend`` protocol over a dictionary of topics."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Topic] = {}
+        self.ready = True
+        self.worker = ProcessMetrics("worker", 0)
+        self.time = ClockView(now=5.0, wall_ms=1_000, offset_ms=0.0, rate=1.0, frozen=False)
+        self.turns: list[ClockChange] = []
+        self.gate: trio.Event | None = None
+        self.asked = trio.Event()
+
+    async def health(self) -> Health:
+        process = ProcessHealth("worker-0", 17, "running" if self.ready else "restarting", 3)
+        return Health(self.ready, "0.1", 1500, (process,))
+
+    async def cluster(self) -> Cluster:
+        self.asked.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        broker = BrokerView(1, None, (Endpoint("PLAINTEXT", "127.0.0.1", 9092),))
+        return Cluster("abc", 1, 1, 7, (broker,), len(self.known), 0)
+
+    async def topics(self) -> TopicList:
+        return TopicList(
+            tuple(
+                TopicSummary(topic.name, topic.topic_id, topic.internal, len(topic.partitions))
+                for topic in self.known.values()
+            )
+        )
+
+    async def topic(self, name: str) -> Topic:
+        if name not in self.known:
+            raise NotFound("UNKNOWN_TOPIC_OR_PARTITION", f"no topic {name!r}", "Create it first.")
+        return self.known[name]
+
+    async def create_topic(self, new: NewTopic) -> Topic:
+        if new.name in self.known:
+            raise Conflict("TOPIC_ALREADY_EXISTS", f"there is a topic {new.name!r}")
+        if new.name == "bug":
+            raise RuntimeError("secret detail")
+        partitions = tuple(
+            PartitionView(index, 1, 0, (1,), (1,), 0, 4, 4, 100, "worker-0")
+            for index in range(new.partitions or 1)
+        )
+        topic = Topic(new.name, "AAAA", False, partitions, dict(new.configs))
+        self.known[new.name] = topic
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        await self.topic(name)
+        del self.known[name]
+
+    async def groups(self) -> GroupList:
+        return GroupList((GroupSummary("team/one", "Stable", "consumer", 1),))
+
+    async def group(self, group_id: str) -> Group:
+        if group_id != "team/one":
+            raise NotFound("GROUP_ID_NOT_FOUND", f"no group {group_id!r}")
+        member = Member("m-1", None, "c", "/127.0.0.1", (AssignedTopic("t", (0, 1)),))
+        offsets = (
+            CommittedOffset("t", 0, 3, "", 5, 2),
+            CommittedOffset("gone", 0, 3, "", None, None),
+        )
+        return Group(
+            *(group_id, "Stable", "consumer", "range", 4, "m-1", "worker-0"), (member,), offsets
+        )
+
+    async def connections(self) -> Connections:
+        connection = Connection(
+            connection_id="127.0.0.1:9092-127.0.0.1:5-0",
+            listener="PLAINTEXT",
+            client_address="127.0.0.1:5",
+            client_id="odd \ud800 id",
+            software_name="librdkafka",
+            software_version="2.6",
+            age_ms=12,
+            state="muted",
+            in_flight="Fetch",
+        )
+        fresh = replace(connection, client_id=None, software_name=None, software_version=None)
+        processor = ProcessorConnections(
+            "processor-0", 20, 1, (connection, replace(fresh, in_flight=None))
+        )
+        return Connections((ListenerView("PLAINTEXT", "127.0.0.1", 9092, 2),), (processor,))
+
+    async def clock(self) -> ClockView:
+        return self.time
+
+    async def turn_clock(self, change: ClockChange) -> ClockView:
+        self.turns.append(change)
+        return self.time
+
+    async def reset(self) -> ResetDone:
+        dropped = len(self.known)
+        self.known.clear()
+        return ResetDone(dropped, 1)
+
+    async def metrics(self) -> Sequence[Snapshot]:
+        return [self.worker.snapshot()]
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend()
+
+
+@pytest.fixture
+async def client(backend: FakeBackend) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(make_app(backend), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def client_of(backend: FakeBackend) -> Callable[..., httpx.AsyncClient]:
+    """A client of an application that knows these host names."""
+
+    def make(*allowed_hosts: str) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(make_app(backend, allowed_hosts))
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+    return make

@@ -1,0 +1,236 @@
+"""The control API as its users meet it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from minibroker.control.backend import ClockChange
+from minibroker.control.http import BODY_MAX_BYTES
+from minibroker.control.routes import OPERATIONS
+
+NEW = {"name": "orders", "partitions": 2, "configs": {"retention.ms": "1000"}}
+
+
+def error(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    found: dict[str, Any] = response.json()["error"]
+    assert set(found) == {"code", "message", "hint", "fields"}
+    assert "Traceback" not in response.text
+    return found
+
+
+async def test_a_topic_is_created_shown_listed_and_deleted(client: httpx.AsyncClient) -> None:
+    created = await client.post("/v1/topics", json=NEW)
+    assert created.status_code == 201
+    assert created.json()["configs"] == {"retention.ms": "1000"}
+    assert (await client.get("/v1/topics/orders")).json() == created.json()
+    (listed,) = (await client.get("/v1/topics")).json()["topics"]
+    assert listed == {"name": "orders", "topic_id": "AAAA", "internal": False, "partitions": 2}
+    deleted = await client.delete("/v1/topics/orders")
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert error(await client.get("/v1/topics/orders"), 404) == {
+        "code": "UNKNOWN_TOPIC_OR_PARTITION",
+        "message": "no topic 'orders'",
+        "hint": "Create it first.",
+        "fields": [],
+    }
+
+
+async def test_what_is_in_the_way_is_a_conflict(client: httpx.AsyncClient) -> None:
+    await client.post("/v1/topics", json=NEW)
+    assert error(await client.post("/v1/topics", json=NEW), 409)["code"] == "TOPIC_ALREADY_EXISTS"
+
+
+async def test_every_wrong_field_is_named(client: httpx.AsyncClient) -> None:
+    bad = {"nme": "x", "partitions": 0, "configs": {"retention.ms": 5}}
+    found = error(await client.post("/v1/topics", json=bad), 400)
+    assert found["code"] == "INVALID_REQUEST"
+    assert {fault["path"] for fault in found["fields"]} == {
+        "nme",
+        "name",
+        "partitions",
+        "configs.retention.ms",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "is empty"),
+        (b"{", "not JSON: Expecting property name enclosed in double quotes at line 1 column 2"),
+        (b'{"name": \xff}', "not UTF-8 at byte 9"),
+        (b'{"partitions": NaN}', "NaN is no JSON number"),
+        (b"[" * 60_000, "nested too deep"),
+        (b'{"partitions": ' + b"9" * 5000 + b"}", "absurd numbers"),
+        (b"[]", "must be an object, not a list"),
+    ],
+)
+async def test_bodies_that_are_no_use_are_refused(
+    client: httpx.AsyncClient, body: bytes, reason: str
+) -> None:
+    found = error(await client.post("/v1/topics", content=body), 400)
+    assert reason in found["message"]
+    assert found["fields"][0]["path"] == "(body)"
+
+
+async def test_a_body_up_to_the_bound_is_taken(client: httpx.AsyncClient) -> None:
+    fits = json.dumps({"name": "x"}).encode().ljust(BODY_MAX_BYTES)
+    assert (await client.post("/v1/topics", content=fits)).status_code == 201
+
+
+async def test_a_group_id_may_hold_slashes(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/groups/team/one", "/v1/groups/team%2Fone"):
+        group = (await client.get(path)).json()
+        assert group["group_id"] == "team/one"
+        assert [offset["lag"] for offset in group["offsets"]] == [2, None]
+    assert error(await client.get("/v1/groups/none"), 404)["code"] == "GROUP_ID_NOT_FOUND"
+
+
+async def test_health_tells_probes_by_its_status(client: httpx.AsyncClient, backend: Any) -> None:
+    assert (await client.get("/v1/health")).status_code == 200
+    backend.ready = False
+    response = await client.get("/v1/health")
+    assert response.status_code == 503
+    assert response.json()["processes"] == [
+        {"name": "worker-0", "pid": 17, "state": "restarting", "restarts": 3}
+    ]
+
+
+async def test_client_ids_that_are_not_text_can_be_shown(client: httpx.AsyncClient) -> None:
+    answer = (await client.get("/v1/connections")).json()
+    assert answer["processors"][0]["connections"][0]["client_id"] == "odd \ud800 id"
+
+
+@pytest.mark.parametrize(
+    ("body", "change"),
+    [
+        ({"advance_ms": 11000}, ClockChange(advance_ms=11000)),
+        ({"freeze": True, "advance_ms": 1}, ClockChange(freeze=True, advance_ms=1)),
+        ({"freeze": False, "rate": 2}, ClockChange(freeze=False, rate=2)),
+    ],
+)
+async def test_the_clock_is_turned(
+    client: httpx.AsyncClient, backend: Any, body: dict[str, Any], change: ClockChange
+) -> None:
+    response = await client.post("/v1/clock", json=body)
+    assert response.json() == (await client.get("/v1/clock")).json()
+    assert backend.turns == [change]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({}, "(body)"),
+        ({"freeze": None}, "(body)"),
+        ({"advance_ms": -1}, "advance_ms"),
+        ({"advance_ms": 10**15}, "advance_ms"),
+        ({"rate": 0}, "rate"),
+        ({"freeze": "yes"}, "freeze"),
+        ({"advance": 1}, "advance"),
+    ],
+)
+async def test_turns_that_make_no_sense_are_refused(
+    client: httpx.AsyncClient, backend: Any, body: dict[str, Any], path: str
+) -> None:
+    found = error(await client.post("/v1/clock", json=body), 400)
+    assert [fault["path"] for fault in found["fields"]] == [path]
+    assert backend.turns == []
+
+
+async def test_reset_says_what_it_dropped(client: httpx.AsyncClient) -> None:
+    await client.post("/v1/topics", json=NEW)
+    assert (await client.post("/v1/reset")).json() == {"topics": 1, "groups": 1}
+    assert (await client.get("/v1/topics")).json() == {"topics": []}
+
+
+async def test_metrics_add_up_across_scrapes_and_restarts(
+    client: httpx.AsyncClient, backend: Any
+) -> None:
+    backend.worker.produced(100, 4)
+    assert "minibroker_records_in_total 4.0" in (await client.get("/metrics")).text
+    backend.worker = type(backend.worker)("worker", 0)
+    backend.worker.produced(100, 5)
+    response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "minibroker_records_in_total 9.0" in response.text
+    assert 'minibroker_process_restarts_total{process="worker-0"} 3.0' in response.text
+
+
+async def test_the_index_links_to_everything_that_can_be_got(client: httpx.AsyncClient) -> None:
+    page = (await client.get("/")).text
+    for operation in OPERATIONS:
+        if operation.method == "GET" and operation.parameter is None:
+            assert f'href="{operation.path}"' in page
+
+
+async def test_an_unknown_path_names_near_ones(client: httpx.AsyncClient) -> None:
+    found = error(await client.get("/v1/topic"), 404)
+    assert found["code"] == "NO_SUCH_ROUTE"
+    assert "/v1/topics" in found["hint"]
+    assert error(await client.get("/v1/health/"), 404)["code"] == "NO_SUCH_ROUTE"
+    far = error(await client.get("/" + "x" * 5000), 404)
+    assert far["hint"] == "GET / lists what there is."
+    assert len(far["message"]) < 300
+
+
+async def test_a_wrong_method_names_the_right_ones(client: httpx.AsyncClient) -> None:
+    response = await client.put("/v1/topics")
+    assert "GET, POST" in error(response, 405)["hint"]
+    assert response.headers["allow"] == "GET, POST"
+    response = await client.post("/v1/topics/orders")
+    assert "GET, DELETE" in error(response, 405)["hint"]
+
+
+async def test_a_fault_of_the_broker_shows_nothing_of_its_inside(
+    client: httpx.AsyncClient,
+) -> None:
+    response = await client.post("/v1/topics", json={"name": "bug"})
+    assert error(response, 500)["code"] == "INTERNAL_ERROR"
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:9", "127.0.0.1:80", "[::1]:80", "a.localhost", "LOCALHOST."]
+)
+async def test_hosts_that_can_only_be_us_are_served(client: httpx.AsyncClient, host: str) -> None:
+    assert (await client.get("/v1/cluster", headers={"host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1", "a b"]
+)
+async def test_hosts_that_somebody_made_point_at_us_are_refused(
+    client: httpx.AsyncClient, host: str
+) -> None:
+    response = await client.get("/v1/cluster", headers={"host": host})
+    assert error(response, 403)["code"] == "FOREIGN_HOST"
+
+
+async def test_a_name_of_the_broker_can_be_allowed(
+    client_of: Callable[..., httpx.AsyncClient],
+) -> None:
+    async with client_of("Broker") as client:
+        response = await client.get("/v1/cluster", headers={"host": "broker:8080"})
+        assert response.status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost"])
+async def test_pages_of_other_sites_cannot_change_anything(
+    client: httpx.AsyncClient, backend: Any, origin: str
+) -> None:
+    await client.post("/v1/topics", json=NEW)
+    response = await client.post("/v1/reset", headers={"origin": origin})
+    assert error(response, 403)["code"] == "FOREIGN_ORIGIN"
+    assert list(backend.known) == ["orders"]
+    assert "access-control-allow-origin" not in response.headers
+
+
+async def test_our_own_pages_can(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/reset", headers={"origin": "http://localhost"})
+    assert response.status_code == 200

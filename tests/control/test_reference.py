@@ -1,0 +1,25 @@
+"""The reference page of the control API is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minibroker.control.reference import page
+from minibroker.control.routes import OPERATIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "control-api.md"
+
+
+def test_the_committed_page_is_what_the_table_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "mend it: python -m minibroker.control.reference > docs/reference/control-api.md"
+    )
+
+
+def test_every_operation_and_shape_can_be_found() -> None:
+    text = page()
+    for operation in OPERATIONS:
+        assert f"`{operation.method} {operation.path}`" in text
+        for kind in (operation.body, operation.answer):
+            if isinstance(kind, type):
+                assert f"\n### {kind.__name__}\n" in text
