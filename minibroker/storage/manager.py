@@ -1,0 +1,172 @@
+"""The logs that one I/O worker owns: opened when first needed, cared for, and let go.
+
+Owns which logs are open and the directories in the data directory that belong to this worker;
+it must never know who asks, nor decide what exists: the cluster image does. Invariant: a log that
+is open belongs to a topic id that the image has, so a topic that is deleted and created again
+never shows the old records. Kafka's ``LogManager``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from minibroker.cluster.image import Image, Topic
+from minibroker.config import Settings, topics
+from minibroker.config.definitions import PRODUCER_ID_EXPIRATION_MS
+from minibroker.storage.config import LogConfig
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Log
+from minibroker.storage.paths import (
+    list_aside,
+    parse_directory,
+    partition_directory,
+    remove_aside,
+    set_aside,
+)
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.records import TimestampType
+
+Partition = tuple[str, int]
+
+_TIMESTAMP_TYPES = {
+    "CreateTime": TimestampType.CREATE_TIME,
+    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
+}
+
+
+def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
+    """What a topic's logs are told: its own settings over the broker's over the defaults."""
+    config = topics.topic_config(settings, image.topic_overrides(topic))
+    codec = config[topics.COMPRESSION_TYPE]
+    policies = config[topics.CLEANUP_POLICY]
+    return LogConfig(
+        segment_bytes=config[topics.SEGMENT_BYTES],
+        segment_ms=config[topics.SEGMENT_MS],
+        index_interval_bytes=config[topics.INDEX_INTERVAL_BYTES],
+        segment_index_bytes=config[topics.SEGMENT_INDEX_BYTES],
+        retention_ms=config[topics.RETENTION_MS],
+        retention_bytes=config[topics.RETENTION_BYTES],
+        file_delete_delay_ms=config[topics.FILE_DELETE_DELAY_MS],
+        max_message_bytes=config[topics.MAX_MESSAGE_BYTES],
+        flush_messages=config[topics.FLUSH_MESSAGES],
+        flush_ms=config[topics.FLUSH_MS],
+        timestamp_type=_TIMESTAMP_TYPES[config[topics.MESSAGE_TIMESTAMP_TYPE]],
+        timestamp_before_max_ms=config[topics.MESSAGE_TIMESTAMP_BEFORE_MAX_MS],
+        timestamp_after_max_ms=config[topics.MESSAGE_TIMESTAMP_AFTER_MAX_MS],
+        compression=_codec(codec),
+        delete="delete" in policies,
+        compact="compact" in policies,
+        producer_id_expiration_ms=settings[PRODUCER_ID_EXPIRATION_MS],
+    )
+
+
+def _codec(name: str) -> Compression | None:
+    if name == "producer":
+        return None
+    return Compression.NONE if name == "uncompressed" else Compression[name.upper()]
+
+
+class LogManager:
+    """The open logs of one worker. Not for several threads; times are wall milliseconds."""
+
+    def __init__(
+        self, data_dir: Path, settings: Settings, owns: Callable[[str, int], bool]
+    ) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._owns = owns
+        self._logs: dict[Partition, Log] = {}
+
+    def get(self, image: Image, topic: str, partition: int, *, now_ms: int) -> Log | None:
+        """The partition's log, opened or created if need be; None if it is not ours to serve.
+
+        Raises ``LogError`` if its directory can't be used.
+        """
+        log = self._logs.get((topic, partition))
+        if log is not None:
+            return log
+        known = image.topics.get(topic)
+        if known is None or image.partition(topic, partition) is None:
+            return None
+        if not self._owns(topic, partition):
+            return None
+        return self._open(image, known, partition, now_ms)
+
+    def _open(self, image: Image, topic: Topic, partition: int, now_ms: int) -> Log:
+        config = log_config(self._settings, image, topic.name)
+
+        def attempt() -> Log:
+            return Log.open(
+                self._data_dir,
+                topic.name,
+                partition,
+                config,
+                now_ms=now_ms,
+                topic_id=topic.topic_id,
+            )
+
+        try:
+            log = attempt()
+        except LogError as error:
+            if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
+                raise
+            # Left by a topic of this name that was deleted while this worker was down.
+            remove_aside(set_aside(partition_directory(self._data_dir, topic.name, partition)))
+            log = attempt()
+        except OSError as error:
+            where = partition_directory(self._data_dir, topic.name, partition)
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{where} can't be opened: {error.strerror}"
+            ) from error
+        self._logs[topic.name, partition] = log
+        return log
+
+    def recover(self, image: Image, *, now_ms: int) -> None:
+        """Opens the logs that are on disk, and removes those of topics that are gone."""
+        for path in list_aside(self._data_dir):
+            remove_aside(path)
+        for entry in sorted(os.scandir(self._data_dir), key=lambda entry: entry.name):
+            partition = parse_directory(entry.name) if entry.is_dir() else None
+            if partition is None or not self._owns(*partition):
+                continue
+            if image.partition(*partition) is None:
+                remove_aside(set_aside(entry.path))
+            else:
+                self.get(image, *partition, now_ms=now_ms)
+
+    def follow(self, before: Image, after: Image) -> None:
+        """Deletes the logs of topics that are gone and tells the others of changed settings."""
+        gone = {
+            name
+            for topic_id, name in before.topic_names.items()
+            if topic_id not in after.topic_names
+        }
+        if gone:
+            for partition in [key for key in self._logs if key[0] in gone]:
+                remove_aside(self._logs.pop(partition).delete())
+        if before.configs != after.configs:
+            for (topic, _), log in self._logs.items():
+                log.config = log_config(self._settings, after, topic)
+
+    def apply_retention(self, *, now_ms: int) -> None:
+        """Drops what has expired, in all logs."""
+        for log in self._logs.values():
+            log.apply_retention(now_ms=now_ms)
+
+    def flush_due(self, *, now_ms: int) -> None:
+        """Flushes the logs whose flush.ms has passed."""
+        for log in self._logs.values():
+            log.flush_due(now_ms=now_ms)
+
+    def close(self, *, now_ms: int) -> None:
+        """Closes all logs cleanly."""
+        for log in self._logs.values():
+            log.close(now_ms=now_ms)
+        self._logs.clear()
+
+    def items(self) -> Iterator[tuple[Partition, Log]]:
+        """The open logs."""
+        return iter(self._logs.items())

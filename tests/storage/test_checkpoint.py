@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minibroker.storage.checkpoint import (
+    Checkpoint,
+    read_checkpoint,
+    read_topic_id,
+    write_checkpoint,
+    write_topic_id,
+)
+from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
+
+
+@pytest.mark.parametrize("clean", [None, (90, 4096)])
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_checkpoint_comes_back(tmp_path: Path, clean: tuple[int, int] | None, sync: bool) -> None:
+    producers = {7: Producer(3, 555, (SeenBatch(4, 80, 4, 554), SeenBatch(9, 89, 4, 555)))}
+    table = ProducerTable(producers.items(), 90)
+    write_checkpoint(str(tmp_path), Checkpoint(5, 60, clean, table), sync=sync)
+    found = read_checkpoint(str(tmp_path))
+    assert found is not None
+    assert (found.log_start_offset, found.recovery_point, found.clean) == (5, 60, clean)
+    assert (found.producers.producers, found.producers.end_offset) == (producers, 90)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 2}', '{"version": 1}'])
+def test_a_checkpoint_that_can_not_be_read_is_none(tmp_path: Path, text: str) -> None:
+    assert read_checkpoint(str(tmp_path)) is None
+    (tmp_path / "checkpoint.json").write_text(text)
+    assert read_checkpoint(str(tmp_path)) is None
+
+
+def test_the_topic_id_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
+    assert read_topic_id(str(tmp_path)) is None
+    write_topic_id(str(tmp_path), bytes(range(16)))
+    text = (tmp_path / "partition.metadata").read_text()
+    assert text == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+    assert read_topic_id(str(tmp_path)) == bytes(range(16))
+
+
+@pytest.mark.parametrize("text", ["", "version: 0", "version: 0\ntopic_id: x", "nonsense"])
+def test_a_damaged_topic_id_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "partition.metadata").write_text(text)
+    assert read_topic_id(str(tmp_path)) is None

@@ -1,0 +1,418 @@
+"""The log as an I/O worker uses it: append, read, find by time, forget."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.storage.config import LogConfig
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Appended, Log, Origin, TimestampOffset
+from minibroker.storage.paths import list_aside
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.records import (
+    Record,
+    TimestampType,
+    build_batch,
+    iter_batches,
+    iter_records,
+    parse_batch_header,
+    verify_crc,
+)
+
+NOW_MS = 1_700_000_000_000
+OpenLog = Callable[..., Log]
+MakeBatch = Callable[..., bytes]
+
+
+def files(log: Log, suffix: str = ".log") -> list[int]:
+    return sorted(int(path.stem) for path in Path(log.directory).glob("*" + suffix))
+
+
+def test_offsets_are_handed_out_in_order(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log()
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (0, 0, 0)
+    assert log.append(batch(0, 1, 2), now_ms=NOW_MS) == Appended(0, 2, -1, 0, False)
+    assert log.append(batch(3), now_ms=NOW_MS) == Appended(3, 3, -1, 0, False)
+    assert (log.log_end_offset, log.high_watermark) == (4, 4)
+    assert log.size == len(batch(0, 1, 2)) + len(batch(3))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_the_stored_batch_is_stamped_and_the_request_is_not(
+    open_log: OpenLog, batch: MakeBatch, kind: Callable[[bytes], bytes]
+) -> None:
+    log = open_log()
+    log.append(batch(0, 1), now_ms=NOW_MS)
+    sent = batch(5, 6, compression=Compression.LZ4)
+    request = kind(sent)
+    log.append(request, now_ms=NOW_MS, leader_epoch=3)
+    assert bytes(request) == sent
+    piece = log.read(2, 1000)
+    assert piece is not None
+    stored = piece.load()
+    header = parse_batch_header(stored)
+    assert verify_crc(stored)
+    assert (header.base_offset, header.last_offset, header.partition_leader_epoch) == (2, 3, 3)
+    assert stored[17:] == sent[17:]
+
+
+def test_what_follows_the_batch_in_the_request_is_not_stored(
+    open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log()
+    log.append(batch(0) + b"\x00" * 10, now_ms=NOW_MS)
+    assert log.size == len(batch(0))
+
+
+def test_log_append_time_is_the_brokers(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(timestamp_type=TimestampType.LOG_APPEND_TIME)
+    late = batch(10**12, 5)
+    assert log.append(late, now_ms=NOW_MS) == Appended(0, 1, NOW_MS, 0, False)
+    piece = log.read(0, 1000)
+    assert piece is not None
+    assert verify_crc(piece.load())
+    assert [record.timestamp for record in iter_records(piece.load())] == [NOW_MS, NOW_MS]
+    assert log.max_timestamp() == TimestampOffset(NOW_MS, 1, 0)
+
+
+def test_a_refused_batch_leaves_the_log_as_it_was(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(max_message_bytes=200)
+    log.append(batch(0), now_ms=NOW_MS)
+    before = log.size
+    with pytest.raises(LogError, match="MESSAGE_TOO_LARGE"):
+        log.append(batch(0, value=bytes(300)), now_ms=NOW_MS)
+    assert (log.log_end_offset, log.size) == (1, before)
+
+
+def test_a_repeated_batch_gets_its_first_answer(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log()
+    log.append(batch(0), now_ms=NOW_MS)
+    once = batch(5, 9, producer_id=1, producer_epoch=0, base_sequence=0)
+    assert log.append(once, now_ms=NOW_MS) == Appended(1, 2, -1, 0, False)
+    assert log.append(once, now_ms=NOW_MS) == Appended(1, 2, NOW_MS + 9, 0, True)
+    assert log.log_end_offset == 3
+    with pytest.raises(LogError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        log.append(batch(0, producer_id=1, producer_epoch=0, base_sequence=3), now_ms=NOW_MS)
+    assert log.producer_count == 1
+
+
+def test_the_coordinator_is_not_held_to_sequences(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log()
+    entry = batch(0, producer_id=1, producer_epoch=0, base_offset=17)
+    log.append(entry, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.append(entry, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    assert log.log_end_offset == 2
+
+
+@pytest.mark.parametrize("wanted", [Compression.NONE, Compression.ZSTD])
+@pytest.mark.parametrize("sent", [Compression.NONE, Compression.GZIP, Compression.ZSTD])
+def test_a_topics_codec_is_what_is_stored(
+    open_log: OpenLog, batch: MakeBatch, sent: Compression, wanted: Compression
+) -> None:
+    log = open_log(compression=wanted)
+    log.append(batch(1, 2, compression=sent), now_ms=NOW_MS)
+    piece = log.read(0, 10_000)
+    assert piece is not None
+    data = piece.load()
+    assert verify_crc(data)
+    assert parse_batch_header(data).codec == wanted
+    assert [record.timestamp - NOW_MS for record in iter_records(data)] == [1, 2]
+
+
+def test_a_converted_batch_must_fit_as_well(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(compression=Compression.NONE, max_message_bytes=1000)
+    packed = batch(0, value=bytes(2000), compression=Compression.ZSTD)
+    with pytest.raises(LogError, match="MESSAGE_TOO_LARGE"):
+        log.append(packed, now_ms=NOW_MS)
+    broken = bytearray(packed)
+    broken[21:23] = (1).to_bytes(2, "big")
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    with pytest.raises(LogError, match="INVALID_RECORD"):
+        log.append(broken, now_ms=NOW_MS)
+
+
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=30),
+    segment_bytes=st.sampled_from([400, 1000, 10**6]),
+    max_bytes=st.integers(0, 1500),
+)
+def test_every_offset_can_be_read_from(
+    tmp_path_factory: pytest.TempPathFactory,
+    counts: list[int],
+    segment_bytes: int,
+    max_bytes: int,
+) -> None:
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=150)
+    log = Log.open(tmp_path_factory.mktemp("log"), "t", 0, config, now_ms=NOW_MS)
+    bounds = []
+    for count in counts:
+        records = [Record(timestamp=NOW_MS, value=bytes(20))] * count
+        appended = log.append(build_batch(records), now_ms=NOW_MS)
+        bounds.append((appended.base_offset, appended.last_offset))
+    for base, last in bounds:
+        for offset in range(base, last + 1):
+            piece = log.read(offset, max_bytes)
+            assert piece is not None
+            header = parse_batch_header(piece.load())
+            assert (header.base_offset, header.last_offset) == (base, last)
+            assert header.size <= len(piece) <= max(max_bytes, header.size)
+            strict = log.read(offset, max_bytes, min_one=False)
+            assert strict is not None
+            assert len(strict) == (len(piece) if header.size <= max_bytes else 0)
+    assert log.read(log.log_end_offset, max_bytes) is None
+    log.abandon()
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 2**62])
+def test_an_offset_that_is_not_there(open_log: OpenLog, batch: MakeBatch, offset: int) -> None:
+    log = open_log()
+    log.append(batch(0, 1), now_ms=NOW_MS)
+    with pytest.raises(LogError) as caught:
+        log.read(offset, 100)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_read_goes_on_over_segments(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(segment_bytes=250)
+    for number in range(10):
+        log.append(batch(number), now_ms=NOW_MS)
+    found, offset = [], 0
+    while (piece := log.read(offset, 10**6)) is not None:
+        for _, header in iter_batches(piece.load()):
+            found.append(header.base_offset)
+            offset = header.next_offset
+    assert found == list(range(10))
+    assert files(log) == [0, 3, 6, 9]
+
+
+def test_times_are_found_over_segments(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(segment_bytes=300)
+    groups = [(5, 1), (3, 9), (2, 2), (9, 9), (4, 30), (7, 8), (30, 6)]
+    for group in groups:
+        log.append(batch(*group, compression=Compression.GZIP), now_ms=NOW_MS, leader_epoch=1)
+    times = [time for group in groups for time in group]
+    assert log.segment_count > 2
+    for start in (0, 4, 9):
+        log.delete_records(start)
+        for time in range(33):
+            wanted = [(t, o) for o, t in enumerate(times) if t >= time and o >= start]
+            found = log.offset_for_time(NOW_MS + time)
+            assert found == (
+                TimestampOffset(NOW_MS + wanted[0][0], wanted[0][1], 1) if wanted else None
+            )
+    assert log.max_timestamp() == TimestampOffset(NOW_MS + 30, 9, 1)
+
+
+def test_an_empty_log_has_no_times(open_log: OpenLog) -> None:
+    log = open_log()
+    assert log.max_timestamp() is None
+    assert log.offset_for_time(0) is None
+
+
+def test_segments_roll_by_size_and_time(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(segment_bytes=2 * len(batch(0)), segment_ms=100)
+    for after in (0, 1, 2, 103, 104):
+        log.append(batch(after), now_ms=NOW_MS)
+    assert files(log) == [0, 2, 3]
+    assert files(log, ".index") == [0, 2]
+    assert files(log, ".timeindex") == [0, 2]
+    assert files(log, ".snapshot") == [2, 3]
+
+
+def test_an_empty_segment_does_not_roll(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log()
+    log.roll(now_ms=NOW_MS)
+    log.append(batch(0), now_ms=NOW_MS)
+    log.roll(now_ms=NOW_MS)
+    log.roll(now_ms=NOW_MS)
+    assert files(log) == [0, 1]
+
+
+def test_only_the_last_segment_is_held_open(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(segment_bytes=len(batch(0)))
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        log.append(batch(number), now_ms=NOW_MS)
+    log.read(3, 100)
+    log.offset_for_time(NOW_MS + 7)
+    assert len(os.listdir("/proc/self/fd")) == before
+    log.abandon()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_retention_by_time_keeps_files_for_readers_a_while(
+    open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(segment_bytes=2 * len(batch(0)), retention_ms=1000, file_delete_delay_ms=60_000)
+    for after in (0, 100, 200, 300, 400):
+        log.append(batch(after), now_ms=NOW_MS)
+    piece = log.read(0, 1000)
+    assert piece is not None
+    assert log.apply_retention(now_ms=NOW_MS + 1100) == 0
+    assert log.apply_retention(now_ms=NOW_MS + 1101) == 1
+    assert (log.log_start_offset, log.segment_count) == (2, 2)
+    assert parse_batch_header(piece.load()).base_offset == 0
+    with pytest.raises(LogError, match="OFFSET_OUT_OF_RANGE"):
+        log.read(1, 100)
+    log.apply_retention(now_ms=NOW_MS + 61_100)
+    assert 0 in files(log)
+    log.apply_retention(now_ms=NOW_MS + 61_101)
+    assert 0 not in files(log)
+
+
+def test_retention_takes_the_growing_segment_too(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(retention_ms=1000, file_delete_delay_ms=0)
+    log.append(batch(0, 1), now_ms=NOW_MS)
+    assert log.apply_retention(now_ms=NOW_MS + 1002) == 1
+    assert files(log) == [2]
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (2, 2, 0)
+    assert log.apply_retention(now_ms=NOW_MS + 9999) == 0
+    assert log.append(batch(0), now_ms=NOW_MS).base_offset == 2
+
+
+def test_retention_by_size(open_log: OpenLog, batch: MakeBatch) -> None:
+    size = len(batch(0))
+    log = open_log(segment_bytes=size, retention_bytes=2 * size, file_delete_delay_ms=0)
+    for after in range(5):
+        log.append(batch(after), now_ms=NOW_MS)
+    assert log.apply_retention(now_ms=NOW_MS) == 3
+    assert (log.log_start_offset, log.size, files(log)) == (3, 2 * size, [3, 4])
+    assert [log.read(offset, 1) is not None for offset in (3, 4)] == [True, True]
+
+
+def test_retention_forgets_idle_producers(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(producer_id_expiration_ms=1000)
+    log.append(batch(0, producer_id=1, producer_epoch=0, base_sequence=0), now_ms=NOW_MS)
+    log.apply_retention(now_ms=NOW_MS + 999)
+    assert log.producer_count == 1
+    log.apply_retention(now_ms=NOW_MS + 1000)
+    assert log.producer_count == 0
+
+
+def test_deleting_records(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(segment_bytes=len(batch(0, 1)), file_delete_delay_ms=0)
+    for _ in range(3):
+        log.append(batch(0, 1), now_ms=NOW_MS)
+    assert log.delete_records(3) == 3
+    assert log.delete_records(1) == 3
+    assert log.apply_retention(now_ms=NOW_MS) == 1
+    assert files(log) == [2, 4]
+    for offset in (-1, 7):
+        with pytest.raises(LogError, match="OFFSET_OUT_OF_RANGE"):
+            log.delete_records(offset)
+    log.delete_records(6)
+    assert (log.log_start_offset, log.read(6, 1)) == (6, None)
+
+
+def test_flushes_follow_the_settings(
+    open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    log = open_log(flush_messages=3, flush_ms=500)
+    log.append(batch(0, 1), now_ms=NOW_MS)
+    assert not synced
+    log.append(batch(0), now_ms=NOW_MS)
+    assert len(synced) == 1
+    assert not log.flush_due(now_ms=NOW_MS + 10_000)
+    log.append(batch(0), now_ms=NOW_MS + 100)
+    assert not log.flush_due(now_ms=NOW_MS + 499)
+    assert log.flush_due(now_ms=NOW_MS + 500)
+    assert len(synced) == 2
+
+
+def test_a_rolled_segment_is_flushed_when_there_is_time(
+    open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    log = open_log(segment_bytes=len(batch(0)))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    log.append(batch(0), now_ms=NOW_MS)
+    log.append(batch(0), now_ms=NOW_MS)
+    assert not synced
+    assert log.flush_due(now_ms=NOW_MS)
+    assert not log.flush_due(now_ms=NOW_MS)
+    assert [Path(path).name for path in synced] == [
+        "00000000000000000000.log",
+        "00000000000000000001.log",
+        "checkpoint.json.tmp",
+    ]
+
+
+def test_snapshots_do_not_pile_up(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log()
+    for _ in range(5):
+        log.close(now_ms=NOW_MS)
+        log = open_log(segment_bytes=2 * len(batch(0)))
+        log.append(batch(0), now_ms=NOW_MS)
+    log.close(now_ms=NOW_MS)
+    log.close(now_ms=NOW_MS)
+    assert files(log) == [0, 2, 4]
+    assert files(log, ".snapshot") == [4, 5]
+
+
+def test_a_disk_that_fails_is_a_storage_error(
+    open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    log.append(batch(0), now_ms=NOW_MS)
+
+    def full(*args: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "pwritev", full)
+        with pytest.raises(LogError) as caught:
+            log.append(batch(0), now_ms=NOW_MS)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "No space left" in caught.value.text
+        with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
+            log.flush(now_ms=NOW_MS)
+    assert log.append(batch(0), now_ms=NOW_MS).base_offset == 1
+
+
+def test_a_file_that_is_gone_is_a_storage_error(open_log: OpenLog, batch: MakeBatch) -> None:
+    log = open_log(segment_bytes=len(batch(0)), retention_ms=0)
+    for after in range(3):
+        log.append(batch(after), now_ms=NOW_MS)
+    for path in Path(log.directory).glob("*0.log"):
+        path.unlink()
+    for use in (
+        lambda: log.read(0, 1),
+        lambda: log.offset_for_time(NOW_MS),
+        lambda: log.flush(now_ms=NOW_MS),
+    ):
+        with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
+            use()
+
+
+def test_a_deleted_logs_name_is_free_at_once(
+    open_log: OpenLog, batch: MakeBatch, tmp_path: Path
+) -> None:
+    log = open_log()
+    log.append(batch(0), now_ms=NOW_MS)
+    aside = log.delete()
+    assert list_aside(tmp_path) == [aside]
+    assert open_log().log_end_offset == 0
+
+
+def test_a_directory_belongs_to_one_topic_id(tmp_path: Path) -> None:
+    def open_as(topic_id: bytes) -> Log:
+        return Log.open(tmp_path, "t", 0, LogConfig(), now_ms=NOW_MS, topic_id=topic_id)
+
+    open_as(b"1" * 16).close(now_ms=NOW_MS)
+    open_as(b"1" * 16).close(now_ms=NOW_MS)
+    with pytest.raises(LogError) as caught:
+        open_as(b"2" * 16)
+    assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+    text = (tmp_path / "t-0" / "partition.metadata").read_text()
+    assert text.startswith("version: 0\ntopic_id: MTExMTEx")

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minibroker.storage import paths
+
+
+@pytest.mark.parametrize("topic", ["t", "with-dash", "a.b_c", "x-1"])
+def test_a_partitions_directory_names_it(topic: str) -> None:
+    directory = Path(paths.partition_directory("/data", topic, 12))
+    assert directory == Path("/data") / f"{topic}-12"
+    assert paths.parse_directory(directory.name) == (topic, 12)
+
+
+@pytest.mark.parametrize("name", ["t", "-1", "t-", "t-x", "t-1.0123-delete", "t-²"])
+def test_other_directories_name_nothing(name: str) -> None:
+    assert paths.parse_directory(name) is None
+
+
+def test_files_are_named_by_their_offset(tmp_path: Path) -> None:
+    for offset in (70, 0, 2**40):
+        for suffix in paths.SEGMENT_SUFFIXES:
+            Path(paths.offset_file(str(tmp_path), offset, suffix)).touch()
+    (tmp_path / "0.log").touch()
+    (tmp_path / "00000000000000000005.log.swap").touch()
+    assert (tmp_path / "00000000000000000070.timeindex").exists()
+    assert paths.offsets_of(str(tmp_path), paths.LOG) == [0, 70, 2**40]
+    paths.remove_files(str(tmp_path), 70, (*paths.SEGMENT_SUFFIXES, paths.SNAPSHOT))
+    assert paths.offsets_of(str(tmp_path), paths.LOG) == [0, 2**40]
+    assert paths.offsets_of(str(tmp_path), paths.TIME_INDEX) == [0, 2**40]
+
+
+def test_a_directory_set_aside_frees_its_name(tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 245 + "-0")
+    directory.mkdir()
+    (directory / "file").touch()
+    aside = paths.set_aside(str(directory))
+    assert not directory.exists()
+    assert paths.list_aside(tmp_path) == [aside]
+    assert paths.parse_directory(Path(aside).name) is None
+    paths.remove_aside(aside)
+    paths.remove_aside(aside)
+    assert paths.list_aside(tmp_path) == []

@@ -1,0 +1,365 @@
+"""Whatever a kill or a damaged tail leaves behind, what was whole is there and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Callable
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.storage.config import LogConfig
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Log
+from minibroker.storage.recovery import valid_batches
+from protocol.errors import ErrorCode
+from protocol.records import Record, build_batch, iter_batches, iter_records
+
+NOW_MS = 1_700_000_000_000
+OpenLog = Callable[..., Log]
+MakeBatch = Callable[..., bytes]
+
+
+def contents(log: Log) -> list[Record]:
+    """All records, read as a consumer reads them."""
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while (piece := log.read(offset, 1)) is not None:
+        data = piece.load()
+        for position, header in iter_batches(data):
+            found += iter_records(data[position : position + header.size])
+            offset = header.next_offset
+    return [record for record in found if record.offset >= log.log_start_offset]
+
+
+def produce(log: Log, sequence: int, count: int = 2, value: bytes = b"value") -> bool:
+    """Append an idempotent batch; returns whether it was a duplicate."""
+    records = [Record(timestamp=NOW_MS + sequence + i, value=value) for i in range(count)]
+    batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    return log.append(batch, now_ms=NOW_MS).duplicate
+
+
+def last_log_file(log: Log) -> Path:
+    return max(Path(log.directory).glob("*.log"))
+
+
+BATCHES = 3
+COUNT = 2
+
+
+@pytest.fixture(scope="module")
+def torn_source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record], int]:
+    """A killed log of three idempotent batches: its folder, records, and the last one's start."""
+    folder = tmp_path_factory.mktemp("source")
+    log = Log.open(folder, "t", 0, LogConfig(), now_ms=NOW_MS)
+    start = 0
+    for number in range(BATCHES):
+        start = log.size
+        produce(log, number * COUNT, COUNT)
+    records = contents(log)
+    log.abandon()
+    return folder, records, start
+
+
+def reopen_changed(
+    source: Path, target: Path, change: Callable[[bytes], bytes]
+) -> tuple[Log, list[Record]]:
+    shutil.copytree(source, target)
+    path = next(target.glob("t-0/*.log"))
+    path.write_bytes(change(path.read_bytes()))
+    log = Log.open(target, "t", 0, LogConfig(), now_ms=NOW_MS)
+    return log, contents(log)
+
+
+def check_usable(log: Log, survivors: list[Record]) -> None:
+    """The producer's lost batch is taken again, its kept ones are duplicates, and all is found."""
+    assert log.log_end_offset == len(survivors)
+    for number in range(BATCHES):
+        assert produce(log, number * COUNT, COUNT) == (number * COUNT < len(survivors))
+    assert len(contents(log)) == BATCHES * COUNT
+    found = log.offset_for_time(NOW_MS + BATCHES * COUNT - 1)
+    assert found is not None
+    assert found.offset == BATCHES * COUNT - 1
+    assert last_log_file(log).stat().st_size == log.size
+    log.close(now_ms=NOW_MS)
+
+
+def test_every_truncation_of_the_last_batch_is_cut_off(
+    torn_source: tuple[Path, list[Record], int], tmp_path: Path
+) -> None:
+    source, records, start = torn_source
+    size = next(source.glob("t-0/*.log")).stat().st_size
+    for keep in range(start, size):
+        log, found = reopen_changed(source, tmp_path / str(keep), itemgetter(slice(keep)))
+        assert found == records[:-COUNT]
+        assert log.recovered_bytes == keep - start
+        check_usable(log, found)
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_every_flipped_byte_of_the_last_batch_is_noticed(
+    torn_source: tuple[Path, list[Record], int], tmp_path: Path, mask: int
+) -> None:
+    source, records, start = torn_source
+    size = next(source.glob("t-0/*.log")).stat().st_size
+
+    def flip(position: int, data: bytes) -> bytes:
+        changed = bytearray(data)
+        changed[position] ^= mask
+        return bytes(changed)
+
+    for position in range(start, size):
+        target = tmp_path / str(position)
+        log, found = reopen_changed(source, target, functools.partial(flip, position))
+        # Nothing vouches for the leader epoch, and no record depends on it.
+        leader_epoch = start + 12 <= position < start + 16
+        assert found == (records if leader_epoch else records[:-COUNT])
+        check_usable(log, found)
+
+
+@given(tail=st.binary(min_size=1, max_size=200))
+def test_any_tail_is_cut_off(
+    torn_source: tuple[Path, list[Record], int],
+    tmp_path_factory: pytest.TempPathFactory,
+    tail: bytes,
+) -> None:
+    source, records, _ = torn_source
+    target = tmp_path_factory.mktemp("torn") / "log"
+    log, found = reopen_changed(source, target, lambda data: data + tail)
+    assert (found, log.recovered_bytes) == (records, len(tail))
+    check_usable(log, found)
+
+
+def test_a_repeated_batch_at_the_tail_is_no_second_one(
+    torn_source: tuple[Path, list[Record], int], tmp_path: Path
+) -> None:
+    source, records, start = torn_source
+    log, found = reopen_changed(source, tmp_path / "x", lambda data: data + data[start:])
+    assert found == records
+    log.abandon()
+
+
+def test_an_orderly_close_needs_no_scan(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=500)
+    for number in range(12):
+        produce(log, number * 2)
+    records = contents(log)
+    log.close(now_ms=NOW_MS)
+    again = open_log(segment_bytes=500)
+    assert again.opened_clean
+    assert contents(again) == records
+    assert produce(again, 22)
+    assert not produce(again, 24)
+    again.abandon()
+    killed = open_log(segment_bytes=500)
+    assert not killed.opened_clean
+    assert killed.log_end_offset == 26
+
+
+def test_every_one_of_the_last_five_batches_is_known_after_a_close(open_log: OpenLog) -> None:
+    log = open_log()
+    for number in range(7):
+        produce(log, number * 2)
+    log.close(now_ms=NOW_MS)
+    again = open_log()
+    assert [produce(again, number * 2) for number in range(2, 7)] == [True] * 5
+
+
+def test_duplicates_are_known_across_a_roll_and_a_kill(open_log: OpenLog) -> None:
+    log = open_log()
+    for number in range(4):
+        produce(log, number * 2)
+    log.roll(now_ms=NOW_MS)
+    log.flush_due(now_ms=NOW_MS)
+    produce(log, 8)
+    log.abandon()
+    again = open_log()
+    assert [produce(again, number * 2) for number in range(5)] == [True] * 5
+    assert again.log_end_offset == 10
+
+
+def test_a_clean_marker_is_not_believed_twice(open_log: OpenLog) -> None:
+    log = open_log()
+    produce(log, 0)
+    log.close(now_ms=NOW_MS)
+    opened = open_log()
+    produce(opened, 2)
+    opened.abandon()
+    again = open_log()
+    assert not again.opened_clean
+    assert again.log_end_offset == 4
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_index_files_are_rebuilt(open_log: OpenLog, suffix: str, clean: bool, how: str) -> None:
+    settings = {"segment_bytes": 1000, "index_interval_bytes": 100}
+    log = open_log(**settings)
+    for number in range(40):
+        produce(log, number * 2)
+    log.flush(now_ms=NOW_MS)
+    records = contents(log)
+    wanted = {path: path.read_bytes() for path in Path(log.directory).glob("*" + suffix)}
+    assert len(wanted) > 2
+    if clean:
+        log.close(now_ms=NOW_MS)
+    else:
+        log.abandon()
+    for path in sorted(wanted)[-1:] if how == "cut" else wanted:
+        path.write_bytes(wanted[path][:-1]) if how == "cut" else path.unlink()
+    again = open_log(**settings)
+    assert contents(again) == records
+    assert again.max_timestamp() == (NOW_MS + 79, 79, 0)
+    found = again.offset_for_time(NOW_MS + 33)
+    assert found is not None
+    assert found.offset == 33
+    again.close(now_ms=NOW_MS)
+    for path, data in sorted(wanted.items())[:-1]:
+        assert path.read_bytes() == data
+
+
+def test_damage_in_an_unflushed_segment_ends_the_log_there(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=500)
+    for number in range(20):
+        produce(log, number * 2)
+    files = sorted(Path(log.directory).glob("*.log"))
+    assert len(files) > 3
+    log.abandon()
+    with files[1].open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    again = open_log(segment_bytes=500)
+    survivors = contents(again)
+    assert [record.offset for record in survivors] == list(range(again.log_end_offset))
+    assert 0 < again.log_end_offset < 40
+    assert again.recovered_bytes > 0
+    assert sorted(Path(log.directory).glob("*.log")) == files[:2]
+    sequence = again.log_end_offset
+    assert produce(again, sequence - 2)
+    assert not produce(again, sequence)
+
+
+def test_flushed_segments_are_not_scanned(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=500)
+    for number in range(20):
+        produce(log, number * 2)
+    assert log.flush_due(now_ms=NOW_MS)
+    files = sorted(Path(log.directory).glob("*.log"))
+    log.abandon()
+    with files[0].open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    again = open_log(segment_bytes=500)
+    assert (again.log_end_offset, again.recovered_bytes) == (40, 0)
+
+
+@pytest.mark.parametrize("lost", ["checkpoint.json", "*.snapshot", "*"])
+def test_producers_are_rebuilt_when_their_files_are_lost(open_log: OpenLog, lost: str) -> None:
+    log = open_log(segment_bytes=500)
+    for number in range(20):
+        produce(log, number * 2)
+    log.flush_due(now_ms=NOW_MS)
+    log.abandon()
+    for path in Path(log.directory).glob(lost):
+        if path.suffix in (".json", ".snapshot"):
+            path.unlink()
+    again = open_log(segment_bytes=500)
+    assert produce(again, 38)
+    assert not produce(again, 40)
+
+
+def test_a_damaged_snapshot_is_passed_over(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=500)
+    for number in range(20):
+        produce(log, number * 2)
+    log.abandon()
+    (Path(log.directory) / "checkpoint.json").unlink()
+    snapshots = sorted(Path(log.directory).glob("*.snapshot"))
+    for path in snapshots:
+        path.write_bytes(path.read_bytes()[:-1])
+    again = open_log(segment_bytes=500)
+    assert produce(again, 38)
+    assert not produce(again, 40)
+
+
+def test_a_log_cut_off_below_its_start_begins_anew_there(open_log: OpenLog) -> None:
+    log = open_log()
+    for number in range(5):
+        produce(log, number * 2)
+    log.delete_records(7)
+    path = last_log_file(log)
+    log.abandon()
+    path.write_bytes(path.read_bytes()[:150])
+    again = open_log()
+    assert (again.log_start_offset, again.log_end_offset) == (7, 7)
+    assert produce(again, 50) is False
+    assert [record.offset for record in contents(again)] == [7, 8]
+
+
+def test_the_logs_start_survives(open_log: OpenLog) -> None:
+    log = open_log()
+    for number in range(5):
+        produce(log, number * 2)
+    log.delete_records(5)
+    log.abandon()
+    again = open_log()
+    assert [record.offset for record in contents(again)] == list(range(5, 10))
+    with pytest.raises(LogError) as caught:
+        again.read(4, 100)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_segments_dropped_before_a_kill_are_gone_after_it(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=500)
+    for number in range(20):
+        produce(log, number * 2)
+    log.delete_records(log.log_end_offset)
+    assert log.apply_retention(now_ms=NOW_MS) == 3
+    assert len(list(Path(log.directory).glob("*.log"))) > 3
+    log.abandon()
+    again = open_log(segment_bytes=500)
+    assert len(list(Path(log.directory).glob("*.log"))) == again.segment_count == 1
+    assert (again.log_start_offset, again.log_end_offset) == (40, 40)
+
+
+def test_an_unreadable_checkpoint_costs_a_scan_only(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=500)
+    for number in range(20):
+        produce(log, number * 2)
+    records = contents(log)
+    log.close(now_ms=NOW_MS)
+    (Path(log.directory) / "checkpoint.json").write_text('{"version": 1')
+    again = open_log(segment_bytes=500)
+    assert not again.opened_clean
+    assert contents(again) == records
+
+
+@pytest.mark.parametrize("field", ["end_offset", "size"])
+def test_a_clean_marker_that_does_not_fit_is_not_believed(open_log: OpenLog, field: str) -> None:
+    log = open_log()
+    produce(log, 0)
+    log.close(now_ms=NOW_MS)
+    path = Path(log.directory) / "checkpoint.json"
+    document: dict[str, Any] = json.loads(path.read_text())
+    document["clean"][0 if field == "end_offset" else 1] += 1
+    path.write_text(json.dumps(document))
+    again = open_log()
+    assert not again.opened_clean
+    assert again.log_end_offset == 2
+    assert produce(again, 0)
+
+
+def test_a_walk_over_valid_batches_checks_each(torn_source: tuple[Path, list[Record], int]) -> None:
+    source, _, start = torn_source
+    path = next(source.glob("t-0/*.log"))
+    positions = [position for position, _ in valid_batches(str(path), 0)]
+    assert (len(positions), positions[-1]) == (BATCHES, start)
+    assert list(valid_batches(str(path), 1)) == []

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.storage.config import LogConfig
+from minibroker.storage.retention import Extent, Growth, expired, must_roll
+
+NOW_MS = 1_000_000
+
+
+def rolls(
+    *,
+    size: int = 500,
+    base_offset: int = 0,
+    index_entries: int = 0,
+    time_index_entries: int = 0,
+    first_timestamp: int = NOW_MS,
+    created_ms: int = NOW_MS,
+    batch_size: int = 100,
+    last_offset: int = 10,
+    max_timestamp: int = NOW_MS,
+    **settings: Any,
+) -> bool:
+    growth = Growth(
+        base_offset, size, index_entries, time_index_entries, first_timestamp, created_ms
+    )
+    return must_roll(
+        growth,
+        LogConfig(**settings),
+        batch_size=batch_size,
+        last_offset=last_offset,
+        max_timestamp=max_timestamp,
+        now_ms=NOW_MS,
+    )
+
+
+def test_a_segment_rolls_when_the_batch_does_not_fit() -> None:
+    assert not rolls(segment_bytes=600)
+    assert rolls(segment_bytes=599)
+
+
+def test_a_segment_rolls_when_its_relative_offsets_run_out() -> None:
+    assert not rolls(base_offset=7, last_offset=2**31 - 1 + 7)
+    assert rolls(base_offset=7, last_offset=2**31 + 7)
+
+
+def test_a_segment_rolls_when_an_index_is_full() -> None:
+    assert not rolls(segment_index_bytes=80, index_entries=9)
+    assert rolls(segment_index_bytes=80, index_entries=10)
+    assert not rolls(segment_index_bytes=120, time_index_entries=8)
+    assert rolls(segment_index_bytes=120, time_index_entries=9)
+
+
+def test_a_segment_rolls_by_the_records_time() -> None:
+    assert not rolls(segment_ms=50, max_timestamp=NOW_MS + 50)
+    assert rolls(segment_ms=50, max_timestamp=NOW_MS + 51)
+    assert not rolls(segment_ms=50, max_timestamp=NOW_MS + 51, size=0)
+
+
+def test_records_without_a_time_roll_by_the_clock() -> None:
+    assert not rolls(segment_ms=50, first_timestamp=-1, created_ms=NOW_MS - 50)
+    assert rolls(segment_ms=50, first_timestamp=-1, created_ms=NOW_MS - 51)
+
+
+SEGMENTS = [
+    Extent(0, 100, NOW_MS - 300),
+    Extent(10, 100, NOW_MS - 200),
+    Extent(20, 100, NOW_MS - 100),
+]
+EMPTY_END = Extent(30, 0, NOW_MS - 400)
+
+
+def gone(segments: list[Extent], start: int = 0, **settings: Any) -> int:
+    config = LogConfig(**{"retention_ms": -1, **settings})
+    return expired(segments, config, log_start_offset=start, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(300, 0), (299, 1), (99, 3), (-1, 0)])
+def test_time_takes_segments_whose_newest_record_is_older(limit: int, count: int) -> None:
+    assert gone(SEGMENTS, retention_ms=limit) == count
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [(301, 0), (201, 0), (200, 1), (101, 1), (100, 2), (0, 3), (-1, 0)]
+)
+def test_size_takes_segments_while_enough_is_left(limit: int, count: int) -> None:
+    assert gone(SEGMENTS, retention_bytes=limit) == count
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (25, 2), (30, 2)])
+def test_deleted_records_take_their_segments_but_not_the_last(start: int, count: int) -> None:
+    assert gone(SEGMENTS, start, delete=False, retention_ms=0, retention_bytes=0) == count
+
+
+def test_an_empty_last_segment_stays() -> None:
+    assert gone([*SEGMENTS, EMPTY_END], retention_ms=0) == 3
+    assert gone([EMPTY_END], retention_ms=0, retention_bytes=0) == 0
+
+
+def test_one_young_segment_protects_those_after_it() -> None:
+    segments = [Extent(0, 100, NOW_MS - 100), Extent(10, 100, NOW_MS - 300), EMPTY_END]
+    assert gone(segments, retention_ms=150) == 0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=10),
+    limit=st.integers(0, 5000),
+)
+def test_size_never_takes_too_much_nor_too_little(sizes: list[int], limit: int) -> None:
+    segments = [Extent(i, size, NOW_MS) for i, size in enumerate(sizes)]
+    count = gone(segments, retention_bytes=limit)
+    if count:
+        assert sum(sizes[count:]) >= limit
+    if count < len(sizes):
+        assert sum(sizes[count + 1 :]) < limit

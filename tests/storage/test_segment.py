@@ -1,0 +1,185 @@
+"""A segment is found through its indexes while it grows, sealed, and restored alike."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from minibroker.storage.segment import RECENT_BATCHES, ActiveSegment, Segment, TimestampOffset
+from protocol.compression import Compression
+from protocol.errors import DecodeError
+from protocol.records import Record, TimestampType, build_batch, parse_batch_header
+
+INTERVAL = 300
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[ActiveSegment]:
+    segment = ActiveSegment(str(tmp_path), 100, now_ms=0)
+    yield segment
+    segment.close()
+
+
+def grow(segment: ActiveSegment, batch: bytes) -> None:
+    header = parse_batch_header(batch)
+    segment.write(batch[:30], memoryview(batch)[30:])
+    segment.note(
+        header.base_offset,
+        header.last_offset,
+        header.size,
+        header.max_timestamp,
+        index_interval_bytes=INTERVAL,
+    )
+
+
+def fill(segment: ActiveSegment, groups: list[list[int]], codec: Compression) -> list[Record]:
+    """Append a batch per group of timestamps; returns all records."""
+    records: list[Record] = []
+    for group in groups:
+        batch = [
+            Record(segment.next_offset + i, time, b"key", b"value" * 5)
+            for i, time in enumerate(group)
+        ]
+        grow(segment, build_batch(batch, base_offset=segment.next_offset, compression=codec))
+        records += batch
+    return records
+
+
+def check_finds(segment: Segment, records: list[Record]) -> None:
+    """Every offset and time leads to the first batch and record that it should lead to."""
+    for record in records:
+        found = segment.locate(record.offset)
+        assert found is not None
+        with open(segment.path, "rb") as file:
+            header = parse_batch_header(file.read(), found[0])
+        assert header.base_offset <= record.offset <= header.last_offset
+        assert header.size == found[1]
+    times = [record.timestamp for record in records]
+    for time in {*times, *(time + 1 for time in times), 0}:
+        for first in (records[0].offset, records[len(records) // 2].offset):
+            wanted = [r for r in records if r.timestamp >= time and r.offset >= first]
+            assert segment.find_time(time, first) == (
+                TimestampOffset(wanted[0].timestamp, wanted[0].offset, -1) if wanted else None
+            )
+    latest = max(times)
+    offset = records[times.index(latest)].offset
+    assert segment.find_max_timestamp() == TimestampOffset(latest, offset, -1)
+
+
+@given(
+    groups=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=5), min_size=1, max_size=25),
+    codec=st.sampled_from([Compression.NONE, Compression.GZIP]),
+)
+def test_lookups_are_exact_in_every_state(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[list[int]], codec: Compression
+) -> None:
+    directory = str(tmp_path_factory.mktemp("segment"))
+    growing = ActiveSegment(directory, 100, now_ms=0)
+    records = fill(growing, groups, codec)
+    check_finds(growing, records)
+    growing.finish_indexes()
+    sealed = growing.seal()
+    check_finds(sealed, records)
+    assert [header.record_count for header in sealed.headers()] == [len(g) for g in groups]
+    restored = ActiveSegment(directory, 100, now_ms=0)
+    restored.restore(sealed.size, sealed.next_offset)
+    assert restored.max_timestamp == sealed.max_timestamp
+    assert restored.first_timestamp == max(groups[0])
+    check_finds(restored, records)
+    records += fill(restored, groups, codec)
+    check_finds(restored, records)
+    restored.finish_indexes()
+    check_finds(restored.seal(), records)
+
+
+def test_index_files_have_an_entry_an_interval(segment: ActiveSegment) -> None:
+    fill(segment, [[time] for time in range(40)], Compression.NONE)
+    segment.write_indexes()
+    size = segment.size // 40
+    step = INTERVAL // size + 1
+    data = Path(segment.path).with_suffix(".index").read_bytes()
+    wanted = [(number, number * size) for number in range(step, 40, step)]
+    assert list(OFFSET_ENTRY.iter_unpack(data)) == wanted
+    times = Path(segment.path).with_suffix(".timeindex").read_bytes()
+    assert list(TIME_ENTRY.iter_unpack(times)) == [(number, number) for number, _ in wanted]
+
+
+def test_only_new_index_entries_are_written(segment: ActiveSegment) -> None:
+    path = Path(segment.path).with_suffix(".index")
+    path.write_bytes(b"left by a killed process" * 10)
+    fill(segment, [[time] for time in range(20)], Compression.NONE)
+    segment.write_indexes()
+    first = path.read_bytes()
+    fill(segment, [[time] for time in range(20)], Compression.NONE)
+    segment.write_indexes()
+    assert path.read_bytes() == segment.offset_index.encode()
+    assert path.read_bytes().startswith(first)
+
+
+def test_positions_of_recent_batches_are_bounded(segment: ActiveSegment) -> None:
+    records = fill(segment, [[1]] * (3 * RECENT_BATCHES), Compression.NONE)
+    assert RECENT_BATCHES <= len(segment._recent_offsets) <= 2 * RECENT_BATCHES
+    check_finds(segment, records[:: RECENT_BATCHES // 4])
+
+
+def test_records_without_a_time_are_not_found_by_it(segment: ActiveSegment) -> None:
+    assert segment.find_max_timestamp() is None
+    fill(segment, [[-1], [-1]], Compression.NONE)
+    assert segment.find_max_timestamp() is None
+    assert segment.find_time(0, 100) is None
+    assert segment.extent == (100, segment.size, 0)
+
+
+def test_the_latest_of_a_log_append_time_is_its_last_record(segment: ActiveSegment) -> None:
+    kind = TimestampType.LOG_APPEND_TIME
+    batch = build_batch([Record(timestamp=9)] * 3, base_offset=100, timestamp_type=kind)
+    grow(segment, batch)
+    assert segment.find_max_timestamp() == TimestampOffset(9, 102, -1)
+    assert segment.find_time(9, 100) == TimestampOffset(9, 100, -1)
+
+
+def test_a_write_that_the_kernel_takes_in_pieces_is_finished(
+    segment: ActiveSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.pwritev
+
+    def stingy(fd: int, pieces: tuple[bytes, memoryview], position: int) -> int:
+        return whole(fd, [b"".join(pieces)[:7]], position)
+
+    monkeypatch.setattr(os, "pwritev", stingy)
+    segment.write(b"0123456789", memoryview(b"abcdefghij"))
+    assert Path(segment.path).read_bytes() == b"0123456789abcdefghij"
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    segment: ActiveSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.pwritev
+    room = [30, 0]
+
+    def full(fd: int, pieces: tuple[bytes, memoryview], position: int) -> int:
+        return whole(fd, [b"".join(pieces)[: room.pop(0)]], position)
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        segment.write(bytes(20), memoryview(bytes(20)))
+    assert caught.value.errno == errno.ENOSPC
+    assert Path(segment.path).read_bytes() == b""
+
+
+def test_index_files_of_another_segment_are_not_taken_over(segment: ActiveSegment) -> None:
+    fill(segment, [[time] for time in range(20)], Compression.NONE)
+    segment.write_indexes()
+    other = ActiveSegment(segment.directory, 100, now_ms=0)
+    with pytest.raises(DecodeError):
+        other.restore(100, 101)
+    assert (other.size, len(other.offset_index)) == (0, 0)
+    other.close()
+    other.close()
