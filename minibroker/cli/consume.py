@@ -1,0 +1,247 @@
+"""``minibroker consume``: records in, lines out.
+
+Owns where reading begins, when it ends and how a record is printed; it must never know fetch
+requests or the group protocol. Invariant: an offset is committed only after its record was printed.
+Kafka's counterpart is ``kafka-console-consumer.sh``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.committed import committed_offsets
+from minibroker.cli.errors import ExitCode, TooFew, UsageMistake
+from minibroker.cli.membership import Membership
+from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
+from minibroker.cli.output import emit, json_line, note, text_or_none
+from minibroker.cli.reader import Message, Reader
+from minibroker.cli.topics import Bootstrap
+
+POLL_MS: Final = 500
+HEARTBEAT_S: Final = 3.0
+COMMIT_S: Final = 1.0
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker consume cats --from-beginning
+  minibroker consume cats --from-beginning --max-messages 10 --timeout 5
+  minibroker consume cats --group cat-lovers
+  minibroker consume cats --partition 0 --offset 42 --format json
+
+Run it twice with the same --group, and the two share the partitions.
+"""
+
+
+def _value(message: Message) -> str:
+    return text_or_none(message.record.value) or ""
+
+
+def _key_value(message: Message) -> str:
+    return f"{text_or_none(message.record.key) or ''}\t{_value(message)}"
+
+
+def _json(message: Message) -> str:
+    record = message.record
+    return json_line(
+        {
+            "topic": message.topic,
+            "partition": message.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": text_or_none(record.key),
+            "value": text_or_none(record.value),
+            "headers": [[name, text_or_none(value)] for name, value in record.headers],
+        }
+    )
+
+
+FORMATS: Final[dict[str, Callable[[Message], str]]] = {
+    "value": _value,
+    "key-value": _key_value,
+    "json": _json,
+}
+
+
+class Limits:
+    """When to stop: after so many messages, or so long without one."""
+
+    def __init__(self, messages_max: int | None, silence_s: float | None) -> None:
+        self._messages_max = messages_max
+        self._silence_s = silence_s
+        self._last = time.monotonic()
+        self.count = 0
+
+    def counted(self) -> bool:
+        """Count one message; whether it was the last one wanted."""
+        self.count += 1
+        self._last = time.monotonic()
+        return self.count == self._messages_max
+
+    @property
+    def timed_out(self) -> bool:
+        return self._silence_s is not None and time.monotonic() - self._last >= self._silence_s
+
+    @property
+    def too_few(self) -> str | None:
+        """What is missing, if more were wanted than came."""
+        if self._messages_max is None or self.count >= self._messages_max:
+            return None
+        return f"only {self.count} of {self._messages_max} messages came in time"
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    from_beginning: Annotated[
+        bool,
+        typer.Option("--from-beginning", help="Start at the first message, not behind the last."),
+    ] = False,
+    offset: Annotated[
+        str | None, typer.Option(help="Start here: a number, earliest or latest.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(help="Read only this one.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Join this group: resume where it stands, and commit.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many. [default: never]")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Stop after so many seconds without one. [default: never]"),
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", help="value, key-value (with a tab between) or json.")
+    ] = "value",
+) -> None:
+    """Print messages as they come."""
+    if format_ not in FORMATS:
+        raise UsageMistake(f"--format {format_}: must be one of {', '.join(FORMATS)}")
+    if group is not None and (partition is not None or offset is not None):
+        raise UsageMistake("--group: the group decides partitions and offsets, so leave those out")
+    if from_beginning and offset is not None:
+        raise UsageMistake("--from-beginning and --offset both say where to start: choose one")
+    start = EARLIEST if from_beginning else read_offset(offset)
+    limits = Limits(max_messages, timeout)
+    try:
+        with Client(bootstrap) as client:
+            if group is None:
+                messages = read_alone(client, topic, partition, start, limits)
+            else:
+                messages = read_in_group(client, topic, group, start, limits)
+            for message in messages:
+                emit(FORMATS[format_](message))
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if limits.too_few:
+        raise TooFew(limits.too_few)
+
+
+def read_offset(text: str | None) -> int:
+    """An offset, or one of the negative numbers that stand for an end of the log."""
+    if text is None or text == "latest":
+        return LATEST
+    if text == "earliest":
+        return EARLIEST
+    if text.isdecimal():
+        return int(text)
+    raise UsageMistake(f"--offset {text}: must be a number, earliest or latest")
+
+
+def start_positions(
+    client: Client, topic: str, wanted: Sequence[int] | None, start: int
+) -> dict[int, int]:
+    """Where to begin in each partition of ``wanted`` (all if None)."""
+    found = client.topic(topic)
+    indexes = [item.partition_index for item in found.partitions]
+    unknown = sorted(set(wanted or ()) - set(indexes))
+    if unknown:
+        raise UsageMistake(
+            f"--partition {unknown[0]}: topic {topic} has partitions 0 to {len(indexes) - 1}"
+        )
+    chosen = indexes if wanted is None else list(wanted)
+    if start >= 0:
+        return dict.fromkeys(chosen, start)
+    ends = list_offsets(client, found, start)
+    return {index: ends[index] for index in chosen}
+
+
+def read_alone(
+    client: Client, topic: str, partition: int | None, start: int, limits: Limits
+) -> Iterator[Message]:
+    """Messages of one partition or all, without a group, until the limits say stop."""
+    wanted = None if partition is None else [partition]
+    reader = Reader(client, topic, start_positions(client, topic, wanted, start))
+    while not limits.timed_out:
+        for message in reader.poll(POLL_MS):
+            yield message
+            if limits.counted():
+                return
+
+
+def read_in_group(
+    client: Client, topic: str, group: str, start: int, limits: Limits
+) -> Iterator[Message]:
+    """Messages of the partitions that the group gives this member, until the limits say stop."""
+    client.topic(topic)
+    membership = Membership(client, group, topic)
+    try:
+        while not limits.timed_out:
+            partitions = membership.join()
+            note(f"group {group}: partitions {', '.join(map(str, partitions)) or 'none'}")
+            committed = committed_offsets(client, group, topic, partitions)
+            positions = start_positions(client, topic, partitions, start)
+            for index in partitions:
+                positions[index] = committed.get((topic, index), positions[index])
+            if (yield from _one_generation(membership, Reader(client, topic, positions), limits)):
+                return
+    finally:
+        membership.leave()
+
+
+def _one_generation(
+    membership: Membership, reader: Reader, limits: Limits
+) -> Generator[Message, None, bool]:
+    """Messages until the limits say stop (returns True) or the group rebalances (False)."""
+    printed: dict[int, int] = {}
+    heartbeat = Every(HEARTBEAT_S)
+    commit = Every(COMMIT_S)
+    try:
+        while not limits.timed_out:
+            for message in reader.poll(POLL_MS):
+                yield message
+                printed[message.partition] = message.record.offset + 1
+                if limits.counted():
+                    return True
+                if heartbeat.is_due() and membership.must_rejoin():
+                    return False
+            if heartbeat.is_due() and membership.must_rejoin():
+                return False
+            if commit.is_due():
+                membership.commit(printed)
+            if not reader.positions:
+                time.sleep(POLL_MS / 1000)  # nothing to fetch: another member has it all
+        return True
+    finally:
+        membership.commit(printed)
+
+
+class Every:
+    """Says once an interval that it is time."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._last = time.monotonic()
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self._interval_s:
+            return False
+        self._last = now
+        return True

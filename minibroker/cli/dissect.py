@@ -1,0 +1,85 @@
+"""``minibroker dissect``: a frame as an annotated tree.
+
+Owns where the bytes come from and how they are written down; what they mean is the business of
+`protocol.dissect`. Invariant: no input ends in a traceback; damage is shown in the tree and in the
+exit code. It needs no broker. The nearest thing elsewhere is Wireshark's Kafka dissector.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from minibroker.cli.errors import ExitCode, UsageMistake
+from minibroker.cli.output import emit, note
+from protocol.dissect import Direction, api_named, dissect, render
+
+INPUT_BYTES_MAX: Final = 128 * 1024 * 1024
+_HEX: Final = re.compile(rb"\s*(?:(?:0x)?[0-9a-fA-F]+[\s:,]*)+")
+_HEX_MARKS: Final = re.compile(r"0x|[\s:,]")
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker dissect 00120003000000070003666f6f000261023100
+  minibroker dissect frame.bin
+  xxd -p frame.bin | minibroker dissect
+  minibroker dissect answer.bin --api Metadata --api-version 12
+
+The size before a frame may be there or not. A response does not say what it answers, so name its
+API and version. Exit code 1 says that the bytes are not a whole, undamaged frame.
+"""
+
+
+def dissect_command(
+    source: Annotated[
+        str, typer.Argument(metavar="[HEX|FILE]", help="The frame; - or nothing reads stdin.")
+    ] = "-",
+    api: Annotated[
+        str | None, typer.Option(help="The API that a response answers: its name or number.")
+    ] = None,
+    api_version: Annotated[int | None, typer.Option(help="The version of that API.")] = None,
+) -> None:
+    """Show what every byte of a request or response means."""
+    if (api is None) != (api_version is None):
+        raise UsageMistake("--api and --api-version belong together: a response needs both")
+    data = read_source(source)
+    try:
+        key = None if api is None else api_named(api)
+    except ValueError as error:
+        raise UsageMistake(f"--api {api}: {error}") from None
+    direction = Direction.AUTO if key is None else Direction.RESPONSE
+    result = dissect(data, direction=direction, api_key=key, version=api_version)
+    emit(render(result).rstrip())
+    if result.problem is not None:
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def read_source(source: str) -> bytes:
+    """The bytes of a frame, from hex on the command line, a file or standard input."""
+    if source == "-":
+        if sys.stdin.isatty():
+            note("paste hex, Ctrl-D ends")
+        return from_content(sys.stdin.buffer.read(INPUT_BYTES_MAX))
+    if Path(source).is_file():
+        return from_content(Path(source).read_bytes()[:INPUT_BYTES_MAX])
+    if _HEX.fullmatch(source.encode()):
+        return from_hex(source)
+    raise UsageMistake(f"{source}: there is no such file, and it is not hex either")
+
+
+def from_content(content: bytes) -> bytes:
+    """Bytes as they are, or the bytes that they write down if all of them are hex digits."""
+    return from_hex(content.decode()) if _HEX.fullmatch(content) else content
+
+
+def from_hex(text: str) -> bytes:
+    """``00 1f``, ``00:1f``, ``0x00,0x1f`` and ``001f`` are the same two bytes."""
+    digits = _HEX_MARKS.sub("", text)
+    if len(digits) % 2:
+        raise UsageMistake(f"the hex has {len(digits)} digits: one is missing, two make a byte")
+    return bytes.fromhex(digits)

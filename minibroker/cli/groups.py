@@ -1,0 +1,161 @@
+"""``minibroker groups``: list, describe and delete consumer groups.
+
+Owns these three commands; it must never know the group protocol itself. Invariant: a lag is shown
+only where both the committed offset and the end of the log are known. Kafka's counterpart is
+``kafka-consumer-groups.sh``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Annotated
+
+import typer
+
+from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.committed import committed_offsets
+from minibroker.cli.errors import Refused, check
+from minibroker.cli.offsets import LATEST, list_offsets
+from minibroker.cli.output import emit, json_line, note, table
+from minibroker.cli.topics import Bootstrap, report_each
+from protocol.compiler import decoder
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+app = typer.Typer(
+    help="List, describe and delete consumer groups.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+LIST_EXAMPLES = """Examples:
+
+\b
+  minibroker groups list
+  minibroker groups list --json
+"""
+DESCRIBE_EXAMPLES = """Examples:
+
+\b
+  minibroker groups describe cat-lovers
+"""
+DELETE_EXAMPLES = """Examples:
+
+\b
+  minibroker groups delete cat-lovers
+"""
+
+
+@app.command("list", epilog=LIST_EXAMPLES)
+def list_(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """List groups and their states."""
+    rows = []
+    with Client(bootstrap) as client:
+        for broker in client.metadata([]).brokers:
+            reply = client.ask(ListGroupsRequest(), ListGroupsResponse, broker.node_id)
+            check("list of groups", reply.error_code)
+            rows += [(item.group_id, item.group_state, item.protocol_type) for item in reply.groups]
+    rows.sort()
+    if json:
+        for row in rows:
+            emit(json_line(dict(zip(("group", "state", "type"), row, strict=True))))
+    elif rows:
+        emit(table(("GROUP", "STATE", "TYPE"), rows))
+    else:
+        note("no groups; one begins with `minibroker consume TOPIC --group NAME`")
+
+
+@app.command("describe", epilog=DESCRIBE_EXAMPLES)
+def describe(
+    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show a group's members, committed offsets and lag."""
+    with Client(bootstrap) as client:
+        request = DescribeGroupsRequest(groups=[group_id])
+        reply = client.ask(request, DescribeGroupsResponse, client.coordinator(group_id))
+        (group,) = reply.groups
+        check(f"group {group_id}", group.error_code, group.error_message)
+        offsets = committed_offsets(client, group_id)
+        if group.group_state == "Dead" and not offsets:
+            raise Refused(f"group {group_id}", ErrorCode.GROUP_ID_NOT_FOUND)
+        rows = lag_rows(client, offsets)
+    emit(f"group {group_id}: {group.group_state}, {len(group.members)} members")
+    if group.members:
+        emit(table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), member_rows(group)))
+    if rows:
+        emit(table(("TOPIC", "PARTITION", "COMMITTED", "END", "LAG"), rows))
+
+
+@app.command("delete", epilog=DELETE_EXAMPLES)
+def delete(
+    group_ids: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete groups that have no members, with their offsets."""
+    outcomes: list[tuple[str, int, str | None]] = []
+    with Client(bootstrap) as client:
+        for group_id in group_ids:
+            request = DeleteGroupsRequest(groups_names=[group_id])
+            reply = client.ask(request, DeleteGroupsResponse, client.coordinator(group_id))
+            outcomes += [
+                (f"group {item.group_id}", item.error_code, None) for item in reply.results
+            ]
+    report_each("deleted", outcomes)
+
+
+def member_rows(group: DescribedGroup) -> list[tuple[str, str, str, str]]:
+    """Member, client id, host and what it was given, for each member."""
+    return [
+        (
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            assigned(member.member_assignment) or "none",
+        )
+        for member in group.members
+    ]
+
+
+def assigned(assignment: bytes) -> str:
+    """``cats-0,cats-1`` for what the consumer protocol assigned; ``?`` for other protocols."""
+    if not assignment:
+        return ""
+    try:
+        decoded, _ = decoder(ConsumerProtocolAssignment, 0)(assignment, 2)
+    except ProtocolError:
+        return "?"
+    return ",".join(
+        f"{item.topic}-{index}" for item in decoded.assigned_partitions for index in item.partitions
+    )
+
+
+def lag_rows(client: Client, offsets: dict[tuple[str, int], int]) -> list[tuple[object, ...]]:
+    """Topic, partition, committed offset, end of the log and lag; ``-`` where a topic is gone."""
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in offsets:
+        by_topic[topic].append(partition)
+    rows: list[tuple[object, ...]] = []
+    for topic, partitions in sorted(by_topic.items()):
+        ends: dict[int, int] = {}
+        try:
+            ends = list_offsets(client, client.topic(topic), LATEST)
+        except Refused as refusal:
+            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        for partition in sorted(partitions):
+            committed, end = offsets[topic, partition], ends.get(partition)
+            lag = "-" if end is None else max(end - committed, 0)
+            rows.append((topic, partition, committed, "-" if end is None else end, lag))
+    return rows

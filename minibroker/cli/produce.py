@@ -1,0 +1,129 @@
+"""``minibroker produce``: lines in, records out.
+
+Owns how lines become records; it must never know batches or leaders. Invariant: what was read is
+sent before more is waited for, so that a person typing, and ``tail -f`` in a pipe, see every line
+arrive. Kafka's counterpart is ``kafka-console-producer.sh``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.errors import UsageMistake
+from minibroker.cli.output import note
+from minibroker.cli.sender import Sender
+from minibroker.cli.topics import Bootstrap
+from protocol.compression import Compression
+from protocol.records import Record
+
+READ_BYTES: Final = 64 * 1024
+LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker produce cats "hello" "hello again"
+  echo hello | minibroker produce cats
+  printf 'tom:black\\ntim:white\\n' | minibroker produce cats --key-separator :
+  minibroker produce cats --header colour=black --compression zstd < lines.txt
+"""
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    messages: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MESSAGE]...", help="Values; without any, lines of stdin."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(help="What stands between key and value in a line.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of every record; may be repeated."),
+    ] = None,
+    partition: Annotated[int | None, typer.Option(help="Send everything here.")] = None,
+    acks: Annotated[str, typer.Option(help="Who must have it: all, 1 or 0.")] = "all",
+    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+) -> None:
+    """Send messages: arguments, or lines of standard input."""
+    if key is not None and key_separator is not None:
+        raise UsageMistake("--key gives every record one key, --key-separator its own: choose one")
+    headers = tuple(read_header(text) for text in header or [])
+    codec = read_codec(compression)
+    if acks not in ACKS:
+        raise UsageMistake(f"--acks {acks}: must be all, 1 or 0")
+    groups = iter([[text.encode() for text in messages]]) if messages else read_lines(stdin())
+    sent = 0
+    with Client(bootstrap) as client:
+        sender = Sender(client, topic, acks=ACKS[acks], compression=codec, partition=partition)
+        for lines in groups:
+            for line in lines:
+                record_key, value = split_line(line, key, key_separator)
+                now_ms = time.time_ns() // 1_000_000
+                sender.add(Record(timestamp=now_ms, key=record_key, value=value, headers=headers))
+            sent += sum(batch.records for batch in sender.flush())
+    note(f"sent {sent} {'message' if sent == 1 else 'messages'} to {topic}")
+
+
+def stdin() -> BinaryIO:
+    """Standard input as bytes; says what is waited for when a person is typing."""
+    if sys.stdin.isatty():
+        note("type messages, one a line; Ctrl-D ends")
+    return sys.stdin.buffer
+
+
+def read_lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines that have arrived, group by group, without their ends; waits for the next."""
+    rest = b""
+    while chunk := _read_some(source):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise UsageMistake(f"a line of the input is longer than {LINE_BYTES_MAX} bytes")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+def _read_some(source: BinaryIO) -> bytes:
+    read1 = getattr(source, "read1", source.read)
+    chunk: bytes = read1(READ_BYTES)
+    return chunk
+
+
+def split_line(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes]:
+    """Key and value of a line; `UsageMistake` if the separator is not in it."""
+    if separator is None:
+        return (None if key is None else key.encode()), line
+    before, found, after = line.partition(separator.encode())
+    if not found:
+        shown = line[:60].decode("utf-8", "backslashreplace")
+        raise UsageMistake(f"--key-separator {separator}: it is not in the line '{shown}'")
+    return before, after
+
+
+def read_header(text: str) -> tuple[str, bytes]:
+    """``name=value`` as a record header; `UsageMistake` without an equals sign."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise UsageMistake(f"--header {text}: must be NAME=VALUE, e.g. colour=black")
+    return name, value.encode()
+
+
+def read_codec(text: str) -> Compression:
+    """A codec by its name; `UsageMistake` names those there are."""
+    try:
+        return Compression[text.upper()]
+    except KeyError:
+        names = ", ".join(codec.name.lower() for codec in Compression)
+        raise UsageMistake(f"--compression {text}: must be one of {names}") from None

@@ -1,0 +1,244 @@
+"""``minibroker topics``: list, create, describe and delete topics.
+
+Owns these four commands; it must never know how a broker keeps a topic. Invariant: every command
+answers for each topic that was named and exits with 1 if any was refused. Kafka's counterpart is
+``kafka-topics.sh``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.errors import Refused, UsageMistake, check
+from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
+from minibroker.cli.output import emit, json_line, note, table
+from protocol.errors import ErrorCode
+from protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+ADMIN_TIMEOUT_MS = 30_000
+TOPIC_RESOURCE = 2
+TOPIC_CONFIG_SOURCE = 1
+
+app = typer.Typer(
+    help="List, create, describe and delete topics.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="MINIBROKER_BOOTSTRAP_SERVER",
+        help="The broker to ask.",
+        show_default=True,
+    ),
+]
+
+LIST_EXAMPLES = """Examples:
+
+\b
+  minibroker topics list
+  minibroker topics list --internal --json
+"""
+CREATE_EXAMPLES = """Examples:
+
+\b
+  minibroker topics create cats
+  minibroker topics create cats --partitions 3 --config retention.ms=60000
+  minibroker topics create cats dogs --if-not-exists
+"""
+DESCRIBE_EXAMPLES = """Examples:
+
+\b
+  minibroker topics describe cats
+"""
+DELETE_EXAMPLES = """Examples:
+
+\b
+  minibroker topics delete cats dogs
+"""
+
+
+@app.command("list", epilog=LIST_EXAMPLES)
+def list_(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """List topics and their numbers of partitions."""
+    with Client(bootstrap) as client:
+        topics = client.metadata().topics
+    shown = sorted(
+        (topic.name or "", len(topic.partitions))
+        for topic in topics
+        if internal or not topic.is_internal
+    )
+    if json:
+        for name, partitions in shown:
+            emit(json_line({"topic": name, "partitions": partitions}))
+    elif shown:
+        emit(table(("TOPIC", "PARTITIONS"), shown))
+    else:
+        note("no topics; create one with `minibroker topics create NAME`")
+
+
+@app.command("create", epilog=CREATE_EXAMPLES)
+def create(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partitions: Annotated[
+        int, typer.Option(help="Number of partitions; -1 takes the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(help="Copies of each; -1 takes the broker's default.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Leave a topic that exists as it is.")
+    ] = False,
+) -> None:
+    """Create topics."""
+    configs = [read_pair(pair) for pair in config or []]
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs],
+            )
+            for name in names
+        ],
+        timeout_ms=ADMIN_TIMEOUT_MS,
+    )
+    with Client(bootstrap) as client:
+        controller = client.metadata([]).controller_id
+        results = client.ask(request, CreateTopicsResponse, controller).topics
+    tolerated = {ErrorCode.TOPIC_ALREADY_EXISTS} if if_not_exists else set()
+    outcomes = [
+        (f"topic {item.name}", item.error_code, item.error_message)
+        for item in results
+        if item.error_code not in tolerated
+    ]
+    report_each("created", outcomes)
+
+
+@app.command("describe", epilog=DESCRIBE_EXAMPLES)
+def describe(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a partition.")] = False,
+) -> None:
+    """Show partitions, their leaders and offsets, and the settings given to a topic."""
+    with Client(bootstrap) as client:
+        for name in names:
+            rows = partition_rows(client, name)
+            if json:
+                for row in rows:
+                    keys = ("topic", "partition", "leader", "replicas", "isr", "start", "end")
+                    emit(json_line(dict(zip(keys, (name, *row), strict=True))))
+                continue
+            overrides = topic_configs(client, name)
+            settings = ", ".join(f"{key}={value}" for key, value in overrides) or "none of its own"
+            emit(f"topic {name}, settings: {settings}")
+            emit(table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"), rows))
+
+
+@app.command("delete", epilog=DELETE_EXAMPLES)
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete topics and everything in them."""
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in names],
+        topic_names=names,
+        timeout_ms=ADMIN_TIMEOUT_MS,
+    )
+    with Client(bootstrap) as client:
+        controller = client.metadata([]).controller_id
+        results = client.ask(request, DeleteTopicsResponse, controller).responses
+    report_each(
+        "deleted",
+        [(f"topic {item.name}", item.error_code, item.error_message) for item in results],
+    )
+
+
+def read_pair(pair: str) -> tuple[str, str]:
+    """``name=value`` taken apart; `UsageMistake` without an equals sign."""
+    name, separator, value = pair.partition("=")
+    if not separator or not name:
+        raise UsageMistake(f"--config {pair}: must be NAME=VALUE, e.g. retention.ms=60000")
+    return name, value
+
+
+def partition_rows(client: Client, name: str) -> list[tuple[object, ...]]:
+    """Partition, leader, replicas, in-sync replicas, first and next offset, for each partition."""
+    topic = client.topic(name)
+    starts = list_offsets(client, topic, EARLIEST)
+    ends = list_offsets(client, topic, LATEST)
+    return [
+        (
+            item.partition_index,
+            item.leader_id,
+            ",".join(map(str, item.replica_nodes)),
+            ",".join(map(str, item.isr_nodes)),
+            starts[item.partition_index],
+            ends[item.partition_index],
+        )
+        for item in topic.partitions
+    ]
+
+
+def topic_configs(client: Client, name: str) -> list[tuple[str, str | None]]:
+    """The settings given to this topic, without defaults."""
+    resource = DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+    )
+    reply = client.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    (result,) = reply.results
+    check(f"topic {name}", result.error_code, result.error_message)
+    return sorted(
+        (item.name, item.value)
+        for item in result.configs
+        if item.config_source == TOPIC_CONFIG_SOURCE
+    )
+
+
+def report_each(done: str, outcomes: list[tuple[str, int, str | None]]) -> None:
+    """Say what was done; raise `Refused` for the first that was not, after telling all."""
+    refusals = []
+    for what, code, text in outcomes:
+        if code:
+            refusals.append(Refused(what, code, text))
+        else:
+            emit(f"{done} {what}")
+    for refusal in refusals[1:]:
+        note(f"minibroker: {refusal}")
+    if refusals:
+        raise refusals[0]

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from minibroker.cli import dissect as command
+from minibroker.cli.app import app
+from minibroker.cli.dissect import from_content, from_hex, read_source
+from minibroker.cli.errors import UsageMistake
+from protocol.compiler import encode
+from protocol.headers import RequestHeader, encode_request_header, encode_response_header
+from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+FRAME = encode_request_header(RequestHeader(18, 3, 7, "foo")) + encode(
+    ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3
+)
+
+
+@pytest.mark.parametrize("text", ["001f", "00 1F\n", "00:1f", "0x00, 0x1f", " 00\t1f "])
+def test_hex_is_read_however_it_is_written(text: str) -> None:
+    assert from_hex(text) == b"\x00\x1f"
+    assert from_content(text.encode()) == b"\x00\x1f"
+
+
+def test_half_a_byte_is_refused() -> None:
+    with pytest.raises(UsageMistake, match="3 digits"):
+        from_hex("001")
+
+
+def test_bytes_that_are_no_hex_are_taken_as_they_are() -> None:
+    assert from_content(FRAME) == FRAME
+    assert from_content(b"") == b""
+
+
+def test_a_frame_comes_from_a_file_from_hex_or_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "frame.bin"
+    file.write_bytes(FRAME)
+    assert read_source(str(file)) == FRAME
+    assert read_source(FRAME.hex()) == FRAME
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FRAME.hex().encode())))
+    assert read_source("-") == FRAME
+
+
+def test_what_is_neither_file_nor_hex_is_refused() -> None:
+    with pytest.raises(UsageMistake, match=r"nowhere\.bin: there is no such file"):
+        read_source("nowhere.bin")
+
+
+def test_the_tree_names_fields_and_offsets() -> None:
+    result = CliRunner().invoke(app, ["dissect", FRAME.hex()])
+    assert result.exit_code == 0
+    assert re.search(r"^ *4 .*correlation_id: 7$", result.output, re.MULTILINE)
+    assert "client_software_name" in result.output
+
+
+def test_a_response_is_read_with_the_api_that_it_answers() -> None:
+    answer = encode_response_header(18, 3, 7) + encode(
+        ApiVersionsResponse(api_keys=[ApiVersion(api_key=0, min_version=3, max_version=12)]), 3
+    )
+    arguments = ["dissect", answer.hex(), "--api", "ApiVersions", "--api-version", "3"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "max_version" in result.output
+
+
+def test_damage_shows_in_the_exit_code() -> None:
+    assert CliRunner().invoke(app, ["dissect", FRAME[:-3].hex()]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--api", "Metadata"], "belong together"),
+        (["--api", "Metadate", "--api-version", "1"], "no API is called"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["dissect", FRAME.hex(), *arguments])
+    assert isinstance(result.exception, UsageMistake)
+    assert words in str(result.exception)
+
+
+def test_the_examples_of_the_help_work() -> None:
+    (example,) = re.findall(r"dissect ([0-9a-f]{8,})", command.EXAMPLES)
+    assert CliRunner().invoke(app, ["dissect", example]).exit_code == 0

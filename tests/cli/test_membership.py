@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.cli.client import Client
+from minibroker.cli.errors import Refused
+from minibroker.cli.membership import Membership, assign_range
+from protocol.errors import ErrorCode
+from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from protocol.messages.heartbeat import HeartbeatResponse
+from protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.registry import ApiKey
+
+Work = Callable[[Membership], Any]
+
+
+@given(st.lists(st.text(min_size=1), unique=True, min_size=1), st.integers(0, 100))
+def test_every_partition_is_given_to_one_member_and_shares_differ_by_one_at_most(
+    members: list[str], partitions: int
+) -> None:
+    shares = assign_range(members, partitions)
+    assert sorted(index for share in shares.values() for index in share) == list(range(partitions))
+    sizes = [len(share) for share in shares.values()]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_first_members_get_more() -> None:
+    assert assign_range(["b", "a"], 3) == {"a": [0, 1], "b": [2]}
+
+
+@pytest.fixture
+def coordinator(fake_broker: Any) -> Any:
+    """A fake broker that coordinates a group of this member alone, on a topic of 2 partitions."""
+    here = {"host": "127.0.0.1", "port": fake_broker.port}
+
+    def join(request: JoinGroupRequest) -> JoinGroupResponse:
+        if not request.member_id:
+            return JoinGroupResponse(
+                error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1", protocol_name=""
+            )
+        member = JoinGroupResponseMember(
+            member_id=request.member_id, metadata=request.protocols[0].metadata
+        )
+        return JoinGroupResponse(
+            generation_id=5,
+            protocol_name="range",
+            leader=request.member_id,
+            member_id=request.member_id,
+            members=[member],
+        )
+
+    def sync(request: SyncGroupRequest) -> SyncGroupResponse:
+        return SyncGroupResponse(assignment=request.assignments[0].assignment)
+
+    def commit(request: OffsetCommitRequest) -> OffsetCommitResponse:
+        partitions = [
+            OffsetCommitResponsePartition(partition_index=item.partition_index)
+            for item in request.topics[0].partitions
+        ]
+        topic = OffsetCommitResponseTopic(name="cats", partitions=partitions)
+        return OffsetCommitResponse(topics=[topic])
+
+    topic = MetadataResponseTopic(
+        name="cats",
+        partitions=[
+            MetadataResponsePartition(partition_index=index, leader_id=1) for index in range(2)
+        ],
+    )
+    fake_broker.answers |= {
+        ApiKey.FIND_COORDINATOR: lambda _: FindCoordinatorResponse(
+            coordinators=[Coordinator(key="g", node_id=1, **here)]
+        ),
+        ApiKey.METADATA: lambda _: MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=1, **here)], topics=[topic]
+        ),
+        ApiKey.JOIN_GROUP: join,
+        ApiKey.SYNC_GROUP: sync,
+        ApiKey.OFFSET_COMMIT: commit,
+        ApiKey.HEARTBEAT: lambda _: HeartbeatResponse(),
+    }
+    return fake_broker
+
+
+async def as_member(broker: Any, work: Work) -> Any:
+    def run() -> Any:
+        with Client(broker.address) as client:
+            return work(Membership(client, "g", "cats"))
+
+    with trio.fail_after(10):
+        return await trio.to_thread.run_sync(run)
+
+
+def requests(broker: Any, kind: type) -> list[Any]:
+    return [request for _, request in broker.asked if isinstance(request, kind)]
+
+
+async def test_a_member_joins_with_the_id_it_was_told_and_as_leader_assigns(
+    coordinator: Any,
+) -> None:
+    assert await as_member(coordinator, lambda member: member.join()) == [0, 1]
+    assert [item.member_id for item in requests(coordinator, JoinGroupRequest)] == ["", "m-1"]
+
+
+async def test_a_member_joins_again_when_the_group_moves_on_while_it_syncs(
+    coordinator: Any,
+) -> None:
+    sync = coordinator.answers[ApiKey.SYNC_GROUP]
+    codes = [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NONE]
+
+    def interrupted(request: SyncGroupRequest) -> SyncGroupResponse:
+        code = codes.pop(0)
+        return SyncGroupResponse(error_code=code, assignment=b"") if code else sync(request)
+
+    coordinator.answers[ApiKey.SYNC_GROUP] = interrupted
+    assert await as_member(coordinator, lambda member: member.join()) == [0, 1]
+
+
+async def test_a_member_that_was_forgotten_asks_for_a_new_id(coordinator: Any) -> None:
+    codes = [ErrorCode.UNKNOWN_MEMBER_ID]
+    coordinator.answers[ApiKey.HEARTBEAT] = lambda _: HeartbeatResponse(error_code=codes.pop(0))
+
+    def work(member: Membership) -> None:
+        member.join()
+        assert member.must_rejoin()
+        member.join()
+
+    await as_member(coordinator, work)
+    assert [item.member_id for item in requests(coordinator, JoinGroupRequest)] == [
+        "",
+        "m-1",
+        "",
+        "m-1",
+    ]
+
+
+async def test_a_heartbeat_without_news_changes_nothing(coordinator: Any) -> None:
+    def work(member: Membership) -> bool:
+        member.join()
+        return member.must_rejoin()
+
+    assert await as_member(coordinator, work) is False
+
+
+async def test_offsets_are_committed_under_the_generation_that_assigned_them(
+    coordinator: Any,
+) -> None:
+    def work(member: Membership) -> None:
+        member.join()
+        member.commit({})
+        member.commit({0: 42})
+
+    await as_member(coordinator, work)
+    (commit,) = requests(coordinator, OffsetCommitRequest)
+    assert commit.generation_id_or_member_epoch == 5
+    assert commit.topics[0].partitions[0].committed_offset == 42
+
+
+async def test_a_group_that_refuses_says_why(coordinator: Any) -> None:
+    coordinator.answers[ApiKey.JOIN_GROUP] = lambda _: JoinGroupResponse(
+        error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, protocol_name=""
+    )
+    with pytest.raises(Refused, match="group g: INCONSISTENT_GROUP_PROTOCOL"):
+        await as_member(coordinator, lambda member: member.join())

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minibroker.cli.errors import BadConfig, UsageMistake
+from minibroker.cli.start import read_settings
+from minibroker.config import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
+
+
+def read(**changes: object) -> Settings:
+    options: dict[str, object] = {
+        "listeners": [],
+        "data_dir": None,
+        "config": None,
+        "pairs": [],
+        "profile": "laptop",
+        "control": None,
+    }
+    return read_settings(**{**options, **changes})  # type: ignore[arg-type]
+
+
+def test_without_options_the_defaults_hold() -> None:
+    assert read()[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 9092),)
+
+
+def test_an_option_wins_over_a_pair_and_a_pair_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("listeners=PLAINTEXT://:1\nnum.partitions=3\nnum.io.threads=4\n")
+    settings = read(
+        config=file,
+        pairs=["num.io.threads=5", "listeners=PLAINTEXT://:2"],
+        listeners=["PLAINTEXT://127.0.0.1:0", "OTHER://127.0.0.1:9192"],
+    )
+    assert settings[NUM_PARTITIONS] == 3
+    assert settings[NUM_IO_THREADS] == 5
+    assert settings[LISTENERS] == (
+        Listener("PLAINTEXT", "127.0.0.1", 0),
+        Listener("OTHER", "127.0.0.1", 9192),
+    )
+
+
+def test_data_and_control_are_settings_too(tmp_path: Path) -> None:
+    settings = read(data_dir=tmp_path, control="127.0.0.1:8080")
+    assert settings.data_dir == str(tmp_path)
+
+
+def test_the_profile_chooses_kafka_s_numbers_of_processes() -> None:
+    assert read(profile="kafka")[NUM_IO_THREADS] == 8
+
+
+def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(BadConfig, match=r"num\.partition .*did you mean num\.partitions\?"):
+        read(pairs=["num.partition=3"])
+
+
+def test_a_listener_that_is_none_is_refused_with_an_example() -> None:
+    with pytest.raises(BadConfig, match=r"--listener.*PLAINTEXT://127\.0\.0\.1:9092"):
+        read(listeners=["9092"])
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageMistake, match=r"--config .*nowhere: there is no such file"):
+        read(config=tmp_path / "nowhere")
+
+
+def test_the_command_line_loads_no_more_than_it_needs() -> None:
+    heavy = ("trio", "rich", "starlette", "hypercorn", "kazoo", "prometheus_client", "asyncio")
+    program = (
+        "import sys; import minibroker.cli.app; "
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert loaded.stdout.strip() == "[]"
