@@ -123,7 +123,10 @@ class Client(ABC):
     name: str
     has_cooperative: bool = True
     sends_zero_partitions: bool = True
+    # Whether heartbeats and commits carry the static member's name, so that a double is told.
     notices_fencing: bool = True
+    # Whether an error in the answer to DescribeConfigs reaches the caller.
+    reports_config_errors: bool = True
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -175,7 +178,7 @@ class Client(ABC):
         acks: str = "all",
         idempotent: bool = False,
     ) -> list[int]:
-        """Send, wait for every acknowledgement and return the offsets (-1 with acks 0)."""
+        """Send, wait for every acknowledgement and return the offsets (any, with acks 0)."""
 
     @abstractmethod
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[Stored]:

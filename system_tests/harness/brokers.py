@@ -29,11 +29,17 @@ from system_tests.harness.waiting import wait_until
 
 START_PATIENCE_S = 60.0
 # What Kafka's own start script gives the JVM, and log4j's part left out.
-KAFKA_JVM = (
-    "-Xms1G -Xmx1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20"
-    " -XX:InitiatingHeapOccupancyPercent=35 -XX:+ExplicitGCInvokesConcurrent"
-    " -XX:MaxInlineLevel=15 -Djava.awt.headless=true"
-).split()
+KAFKA_JVM = [
+    "-Xms1G",
+    "-Xmx1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+]
 
 
 class StartFailed(Exception):
@@ -98,7 +104,7 @@ def start_minibroker(
         command += ["--data-dir", str(data_dir)]
     for name, value in (settings or {}).items():
         command += ["--set", f"{name}={value}"]
-    output = tempfile.TemporaryFile()
+    output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the broker)
     process = subprocess.Popen(
         [*command, *arguments],
         stdin=subprocess.DEVNULL,
@@ -168,8 +174,11 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
     chosen = {**kafka_settings(data_dir, port, controller_port), **(settings or {})}
     properties.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
     done = subprocess.run(
-        [*_java(["-XX:TieredStopAtLevel=1"]), "kafka.tools.StorageTool", "format", "--standalone"]
-        + ["-t", _cluster_id(), "-c", str(properties)],
+        [
+            *_java(["-XX:TieredStopAtLevel=1"]),
+            *["kafka.tools.StorageTool", "format", "--standalone"],
+            *["-t", _cluster_id(), "-c", str(properties)],
+        ],
         check=False,
         capture_output=True,
         text=True,
@@ -182,7 +191,7 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
 
 def launch_kafka(properties: Path, port: int) -> RunningBroker:
     """Start the node on a formatted folder, without waiting for it."""
-    output = tempfile.TemporaryFile()
+    output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the broker)
     process = subprocess.Popen(
         [*_java(KAFKA_JVM), "kafka.Kafka", str(properties)],
         stdin=subprocess.DEVNULL,

@@ -37,8 +37,10 @@ def kafka_jars() -> Path:
             fresh = folder.with_suffix(".part")
             shutil.rmtree(fresh, ignore_errors=True)
             _run(
-                ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-                + [f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"],
+                [
+                    *["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"],
+                    *[f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"],
+                ],
                 "Maven could not fetch Kafka's jars",
             )
             fresh.rename(folder)

@@ -108,7 +108,8 @@ class AiokafkaMember(Member):
         self._loop.run(self._consumer.commit())
 
     def committed(self, topic: str, partition: int) -> int | None:
-        return self._loop.run(self._consumer.committed(Position(topic, partition)))
+        found: int | None = self._loop.run(self._consumer.committed(Position(topic, partition)))
+        return found
 
     def close(self) -> None:
         self._loop.run(self._consumer.stop())

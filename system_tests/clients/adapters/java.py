@@ -40,7 +40,7 @@ QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 
 class _Jvm:
     def __init__(self, *arguments: str) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the JVM)
         self._process = subprocess.Popen(
             ["java", *JVM, QUIET, "-cp", java_driver(), "Driver", *arguments],
             stdin=subprocess.PIPE,

@@ -7,17 +7,19 @@ and every error of the package that carries Kafka's number becomes `Refused`.
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
+from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata
 from kafka import TopicPartition as Position
 from kafka.admin import ConfigResource, KafkaAdminClient
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka.errors import FencedInstanceIdError, KafkaError, OffsetOutOfRangeError
 
 from system_tests.clients.model import (
     CLIENT_MAX_BYTES,
@@ -69,32 +71,77 @@ def _stored(polled: Mapping[Position, Sequence[Any]]) -> list[Stored]:
     ]
 
 
-class _CommitOnRevoke(ConsumerRebalanceListener):  # type: ignore[misc]
-    def __init__(self, member: KafkaPythonMember) -> None:
+class _CommitOnRevoke(AsyncConsumerRebalanceListener):  # type: ignore[misc]
+    """Called on the package's own network thread, where its blocking calls are forbidden.
+
+    With cooperative assignors the package has already dropped the positions of what is taken, so
+    the member's own are committed.
+    """
+
+    def __init__(self, member: KafkaPythonMember, consumer: KafkaConsumer) -> None:
         self._member = member
+        self._consumer = consumer
 
-    def on_partitions_revoked(self, revoked: Any) -> None:
-        self._member.commit()
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        mine = self._member.done
+        done = {each: mine.pop(each) for each in revoked if each in mine}
+        if done:
+            with suppress(FencedInstanceIdError):
+                await self._consumer.commit_async(done)
 
-    def on_partitions_assigned(self, assigned: Any) -> None:
+    async def on_partitions_assigned(self, assigned: Any) -> None:
         self._member.assignments += 1
+
+    async def on_partitions_lost(self, lost: Any) -> None:
+        # Another member has them now; there is nothing left to commit.
+        for each in lost:
+            self._member.done.pop(each, None)
 
 
 class KafkaPythonMember(Member):
+    """Polls on a thread of its own, and long.
+
+    The package throws away a join that ends between two calls of poll and starts another, so that
+    members polled in turn, each for a moment, would never finish a rebalance.
+    """
+
     def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
         self._consumer = consumer
-        consumer.subscribe([topic], listener=_CommitOnRevoke(self))
+        self._polled: queue.Queue[list[Stored] | KafkaError] = queue.Queue()
+        self._closing = False
+        self.done: dict[Position, OffsetAndMetadata] = {}
+        consumer.subscribe([topic], listener=_CommitOnRevoke(self, consumer))
+        self._thread = threading.Thread(target=self._keep_polling, name="kafka-python member")
+        self._thread.start()
+
+    def _keep_polling(self) -> None:
+        while not self._closing:
+            try:
+                polled = self._consumer.poll(timeout_ms=1000)
+            except KafkaError as failure:
+                self._polled.put(failure)
+                return
+            for position, batch in polled.items():
+                self.done[position] = OffsetAndMetadata(batch[-1].offset + 1, "", -1)
+            if polled:
+                self._polled.put(_stored(polled))
 
     def poll(self, timeout_s: float = 0.1) -> list[Stored]:
-        with _translated():
-            return _stored(self._consumer.poll(timeout_ms=timeout_s * 1000))
+        try:
+            polled = self._polled.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        if isinstance(polled, KafkaError):
+            with _translated():
+                raise polled
+        return polled
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset((each.topic, each.partition) for each in self._consumer.assignment())
 
     def commit(self) -> None:
         with _translated():
-            self._consumer.commit()
+            self._consumer.commit(dict(self.done))
 
     def committed(self, topic: str, partition: int) -> int | None:
         with _translated():
@@ -102,11 +149,14 @@ class KafkaPythonMember(Member):
             return found
 
     def close(self) -> None:
+        self._closing = True
+        self._thread.join()
         self._consumer.close()
 
 
 class KafkaPythonClient(Client):
     name = "kafka-python"
+    reports_config_errors = False
 
     def __init__(self, bootstrap_servers: str) -> None:
         super().__init__(bootstrap_servers)
