@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import javaproperties
-
 from minibroker.config import definitions as d
 from minibroker.config.known import is_known_unserved
 from minibroker.config.listeners import Listener, client_listeners, listener_problems
@@ -56,6 +54,8 @@ def unknown_name(name: str, valid_names: Iterable[str]) -> str:
 
 def read_properties(path: Path | str) -> list[Given]:
     """The entries of a properties file with their line numbers; `ConfigError` if unreadable."""
+    import javaproperties  # takes 15 ms, which a start without a file shall not pay
+
     path = Path(path)
     found: list[Given] = []
     line = 1
@@ -124,10 +124,7 @@ class Settings:
         """The same from entries in order of rising precedence."""
         if profile not in PROFILES:
             raise ConfigError([f"--profile {profile}: must be one of {', '.join(PROFILES)}"])
-        values = {
-            name: declared.kafka_default if profile == "kafka" else declared.default
-            for name, declared in BROKER_SETTINGS.items()
-        }
+        values = {name: _default(declared, profile) for name, declared in BROKER_SETTINGS.items()}
         where: dict[str, str] = {}
         ignored: dict[str, Given] = {}
         problems: list[str] = []
@@ -163,6 +160,10 @@ class Settings:
 
     def is_given(self, key: Setting[Any]) -> bool:
         return key.name in self._where
+
+    def default(self, key: Setting[T]) -> T:
+        """The value that a setting has in this profile when nobody gives one."""
+        return _default(key, self.profile)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -215,6 +216,10 @@ class Settings:
             f"{name}={BROKER_SETTINGS[name].render(self._values[name])}" for name in self._where
         )
         return f"<Settings {self.profile}: {given or 'defaults'}>"
+
+
+def _default(declared: Setting[T], profile: str) -> T:
+    return declared.kafka_default if profile == "kafka" else declared.default
 
 
 def _problem(entry: Given, text: str) -> str:
