@@ -305,11 +305,15 @@ def parse_topic_value(name: str, text: str | None) -> Any:
         raise BadValueError(f"Invalid value {text} for configuration {name}: {error}") from None
 
 
+def topic_value(settings: Settings, overrides: Mapping[str, str], key: Setting[T]) -> T:
+    """One value in force for a topic with these overrides (already checked when stored)."""
+    if key.name in overrides:
+        return key.parse(overrides[key.name])
+    return broker_value(settings, key)
+
+
 def topic_config(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
-    """Everything in force for a topic with these overrides (already checked when stored)."""
-    return TopicConfig({
-        name: parse_topic_value(name, overrides[name])
-        if name in overrides
-        else broker_value(settings, declared)
-        for name, declared in TOPIC_SETTINGS.items()
-    })  # fmt: skip
+    """Every value in force for a topic with these overrides (already checked when stored)."""
+    return TopicConfig(
+        {name: topic_value(settings, overrides, key) for name, key in TOPIC_SETTINGS.items()}
+    )

@@ -1,0 +1,77 @@
+"""CreatePartitions (37): give topics more partitions, each topic for itself.
+
+Versions 0-3.  A topic only grows; replicas of the new partitions may be assigned by hand;
+``validate_only`` checks without adding.  The answer goes out when every process knows the
+partitions.  Echoes ``ReplicationControlManager.createPartitions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.cluster.topics import Growth, Refusal
+from protocol.errors import ErrorCode
+from protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from protocol.registry import ApiKey
+
+
+class Part(NamedTuple):
+    """The wishes of a request."""
+
+    topics: tuple[Growth, ...]
+    validate_only: bool
+
+
+Reply = dict[str, Refusal | None]
+
+
+def split(_ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    return {CONTROLLER: Part(tuple(map(_wish, request.topics)), request.validate_only)}
+
+
+def _wish(topic: CreatePartitionsTopic) -> Growth:
+    assignments = topic.assignments
+    if assignments is None:
+        return Growth(topic.name, topic.count)
+    return Growth(topic.name, topic.count, tuple(tuple(given.broker_ids) for given in assignments))
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Decide, keep, and wait until everybody knows."""
+    outcome = await scope.cluster.create_partitions(part.topics, validate_only=part.validate_only)
+    await scope.publish(outcome.updates)
+    return {grown.name: grown.refusal for grown in outcome.topics}
+
+
+def merge(
+    _ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, Reply]
+) -> CreatePartitionsResponse:
+    """One result a name, in the order of the request."""
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(
+                name=name,
+                error_code=refusal.code if refusal else ErrorCode.NONE,
+                error_message=refusal.text if refusal else None,
+            )
+            for name, refusal in replies[CONTROLLER].items()
+        ]
+    )
+
+
+API: Api[CreatePartitionsRequest, Part, Reply, CreatePartitionsResponse] = Api(
+    key=ApiKey.CREATE_PARTITIONS,
+    versions=(0, 3),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+    left_out=("controller mutation quotas: no quota is served yet",),
+)

@@ -1,0 +1,99 @@
+"""CreateTopics (19): make topics, each for itself, and say what they are like.
+
+Versions 2-7.  Counts of -1 take the broker's defaults, replicas may be assigned by hand, configs
+are checked; ``validate_only`` checks without making.  From 5 on the answer has the counts and all
+configs in force, from 7 on the topic id.  The answer goes out when every process knows the topic,
+so ``timeout_ms`` has nothing to wait for.  Echoes ``ControllerApis.createTopics`` and
+``ReplicationControlManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.config_entries import topic_entries
+from minibroker.cluster.controller import TopicOutcome
+from minibroker.cluster.topics import NewTopic
+from protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.registry import ApiKey
+
+
+class Part(NamedTuple):
+    """The wishes of a request."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool
+
+
+Reply = tuple[TopicOutcome, ...]
+
+
+def split(_ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    return {CONTROLLER: Part(tuple(map(_wish, request.topics)), request.validate_only)}
+
+
+def _wish(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple((given.partition_index, tuple(given.broker_ids)) for given in topic.assignments),
+        tuple((config.name, config.value) for config in topic.configs),
+    )
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Decide, keep, and wait until everybody knows."""
+    outcome = await scope.cluster.create_topics(part.topics, validate_only=part.validate_only)
+    await scope.publish(outcome.updates)
+    return outcome.topics
+
+
+def merge(
+    ctx: Context, _request: CreateTopicsRequest, replies: Mapping[Owner, Reply]
+) -> CreateTopicsResponse:
+    """One result a name, in the order of the request."""
+    results = {made.name: _result(ctx, made) for made in replies[CONTROLLER]}
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+def _result(ctx: Context, made: TopicOutcome) -> CreatableTopicResult:
+    if made.refusal is not None:
+        code, text = made.refusal
+        return CreatableTopicResult(name=made.name, error_code=code, error_message=text)
+    assert made.topic is not None
+    return CreatableTopicResult(
+        name=made.name,
+        topic_id=made.topic.topic_id,
+        error_message=None,
+        num_partitions=len(made.topic.partitions),
+        replication_factor=len(made.topic.partitions[0].replicas),
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.setting.name, value=entry.value, config_source=entry.source
+            )
+            for entry in topic_entries(ctx.settings, made.config)
+        ],
+    )
+
+
+API: Api[CreateTopicsRequest, Part, Reply, CreateTopicsResponse] = Api(
+    key=ApiKey.CREATE_TOPICS,
+    versions=(2, 7),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+    left_out=(
+        "create.topic.policy.class.name: a policy is a Java class",
+        "controller mutation quotas: no quota is served yet",
+    ),
+)

@@ -1,0 +1,134 @@
+"""DeleteTopics (20): drop topics with all their records, each for itself.
+
+Versions 1-6, by name, and from 6 on by id.  ``delete.topic.enable=false`` refuses all.  The answer
+goes out when every process has let go of the topic, so one of the same name can be made at once.
+Echoes ``ControllerApis.deleteTopics``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.cluster.image import Image
+from minibroker.cluster.topics import Refusal
+from minibroker.config import DELETE_TOPIC_ENABLE
+from protocol.errors import ErrorCode
+from protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from protocol.registry import ApiKey
+from protocol.types import ZERO_UUID
+
+
+class Target(NamedTuple):
+    """A topic by name, or with a name of None by id."""
+
+    name: str | None
+    topic_id: bytes = ZERO_UUID
+
+
+class Result(NamedTuple):
+    """What became of a target."""
+
+    target: Target
+    refusal: Refusal | None = None
+
+
+Part = tuple[Target, ...]
+Reply = tuple[Result, ...]
+
+
+def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, Part]:
+    """All to the controller, unless topics are not to be deleted at all."""
+    targets = tuple(Target(topic.name, topic.topic_id) for topic in request.topics)
+    targets += tuple(Target(name) for name in request.topic_names)
+    return {CONTROLLER: targets} if ctx.settings[DELETE_TOPIC_ENABLE] else {}
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Find the topics, drop them, and wait until everybody knows."""
+    results, found = _resolve(scope.image, part)
+    outcome = await scope.cluster.delete_topics(list(found))
+    await scope.publish(outcome.updates)
+    for gone in outcome.topics:
+        target = found[gone.name]
+        if gone.topic is not None:
+            target = Target(gone.name, gone.topic.topic_id)
+        results.append(Result(target, gone.refusal))
+    return tuple(results)
+
+
+def _resolve(image: Image, targets: Part) -> tuple[list[Result], dict[str, Target]]:
+    """Results of targets that cannot be, and the others by the name of their topic."""
+    results: list[Result] = []
+    found: dict[str, Target] = {}
+    for target, times in Counter(targets).items():
+        refusal = _refuse(image, target, times)
+        known = image.topic_by_id(target.topic_id)
+        name = target.name or (known.name if known else "")
+        if refusal is None and name in found:
+            text = "The provided topic name maps to an ID that was already supplied."
+            refusal = Refusal(ErrorCode.INVALID_REQUEST, text)
+        if refusal is None:
+            found[name] = Target(name, target.topic_id)
+        else:
+            results.append(Result(target, refusal))
+    return results, found
+
+
+def _refuse(image: Image, target: Target, times: int) -> Refusal | None:
+    invalid = ErrorCode.INVALID_REQUEST
+    by_id = target.topic_id != ZERO_UUID
+    if target.name is None and not by_id:
+        return Refusal(invalid, "Neither topic name nor id were specified.")
+    if target.name is not None and by_id:
+        return Refusal(invalid, "You may not specify both topic name and topic id.")
+    if times > 1:
+        return Refusal(invalid, f"Duplicate topic {'id' if by_id else 'name'}.")
+    if by_id and image.topic_by_id(target.topic_id) is None:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+    return None
+
+
+def merge(
+    ctx: Context, request: DeleteTopicsRequest, replies: Mapping[Owner, Reply]
+) -> DeleteTopicsResponse:
+    """One result a topic."""
+    results = replies[CONTROLLER] if CONTROLLER in replies else _disabled(ctx, request)
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=result.target.name,
+                topic_id=result.target.topic_id,
+                error_code=result.refusal.code if result.refusal else ErrorCode.NONE,
+                error_message=result.refusal.text if result.refusal else None,
+            )
+            for result in results
+        ]
+    )
+
+
+def _disabled(ctx: Context, request: DeleteTopicsRequest) -> Reply:
+    code = ErrorCode.TOPIC_DELETION_DISABLED if ctx.version >= 3 else ErrorCode.INVALID_REQUEST
+    refusal = Refusal(code, "Topic deletion is disabled (delete.topic.enable=false).")
+    targets = [Target(topic.name, topic.topic_id) for topic in request.topics]
+    targets += [Target(name) for name in request.topic_names]
+    return tuple(Result(target, refusal) for target in targets)
+
+
+API: Api[DeleteTopicsRequest, Part, Reply, DeleteTopicsResponse] = Api(
+    key=ApiKey.DELETE_TOPICS,
+    versions=(1, 6),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+    left_out=(
+        "deleting __consumer_offsets: groups find their offsets in it, so it is refused",
+        "controller mutation quotas: no quota is served yet",
+    ),
+)

@@ -1,0 +1,68 @@
+"""DescribeCluster (60): the brokers, the controller and the cluster's id.
+
+Versions 0-2.  Brokers are those of the listener that the request came in on.  From 1 on a client
+says whether it thinks it speaks to a broker or a controller; here it always speaks to a broker.
+No broker is ever fenced, so asking for fenced ones (2) finds no more.  Echoes
+``AuthHelper.computeDescribeClusterResponse``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.base import Api, Context, Owner
+from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from protocol.errors import ErrorCode
+from protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from protocol.registry import ApiKey
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def split(_ctx: Context, _request: DescribeClusterRequest) -> Mapping[Owner, None]:
+    """Nobody needs to be asked."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: DescribeClusterRequest, _replies: Mapping[Owner, None]
+) -> DescribeClusterResponse:
+    """What the image knows."""
+    if request.endpoint_type != BROKERS:
+        known = request.endpoint_type == CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=(
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            ),
+            error_message=(
+                f"This is an endpoint of brokers ({BROKERS}), not of type {request.endpoint_type}."
+            ),
+        )
+    operations = NOT_ASKED
+    if request.include_cluster_authorized_operations:
+        operations = CLUSTER_OPERATIONS
+    return DescribeClusterResponse(
+        cluster_id=ctx.image.cluster_id,
+        controller_id=ctx.image.controller_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.broker_id, host=host, port=port, rack=broker.rack
+            )
+            for broker, host, port in ctx.image.brokers_at(ctx.caller.listener)
+        ],
+        cluster_authorized_operations=operations,
+    )
+
+
+API: Api[DescribeClusterRequest, None, None, DescribeClusterResponse] = Api(
+    key=ApiKey.DESCRIBE_CLUSTER,
+    versions=(0, 2),
+    split=split,
+    merge=merge,
+    left_out=("authorization: there is no authorizer, so every operation is allowed",),
+)

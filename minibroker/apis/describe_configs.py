@@ -1,0 +1,112 @@
+"""DescribeConfigs (32): the settings in force, where they came from, and what they mean.
+
+Versions 1-4.  Topics and this broker are answered, with types and documentation from 3 on and
+synonyms when asked for.  A broker's settings cannot be changed while it runs, so all are
+read-only, and the empty broker name, which means values for all brokers, has none.  Echoes
+``ConfigHelper.describeConfigs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from minibroker.apis.base import Api, Context, Owner
+from minibroker.apis.config_entries import Entry, broker_entries, topic_entries
+from minibroker.cluster.topics import Refusal, name_problem
+from minibroker.config import NODE_ID, Scope
+from protocol.errors import ErrorCode
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from protocol.registry import ApiKey
+
+TOPIC = 2
+BROKER = 4
+
+
+def split(_ctx: Context, _request: DescribeConfigsRequest) -> Mapping[Owner, None]:
+    """Nobody needs to be asked: settings and image are at hand everywhere."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: DescribeConfigsRequest, _replies: Mapping[Owner, None]
+) -> DescribeConfigsResponse:
+    """Each resource for itself."""
+    return DescribeConfigsResponse(
+        results=[_describe(ctx, request, resource) for resource in request.resources]
+    )
+
+
+def _describe(
+    ctx: Context, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    found = _entries(ctx, resource)
+    result = DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+    if isinstance(found, Refusal):
+        result.error_code, result.error_message = found
+        return result
+    wanted = set(resource.configuration_keys or ())
+    result.configs = [
+        _config(entry, request) for entry in found if not wanted or entry.setting.name in wanted
+    ]
+    return result
+
+
+def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry] | Refusal:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == TOPIC:
+        problem = name_problem(name)
+        if problem is not None:
+            text = f"Topic name '{name}' is invalid: {problem}."
+            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+        if name not in ctx.image.topics:
+            text = f"There is no topic '{name}'."
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        return topic_entries(ctx.settings, ctx.image.topic_overrides(name))
+    if kind == BROKER:
+        own = str(ctx.settings[NODE_ID])
+        if name == own:
+            return broker_entries(ctx.settings)
+        if not name:
+            return ()
+        text = f"Unexpected broker id, expected {own} or empty string, but received {name}"
+        return Refusal(ErrorCode.INVALID_REQUEST, text)
+    text = f"Resources of type {kind} are not served; topics ({TOPIC}) and brokers ({BROKER}) are."
+    return Refusal(ErrorCode.INVALID_REQUEST, text)
+
+
+def _config(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    setting = entry.setting
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=setting.name,
+        value=entry.value,
+        read_only=setting.scope is Scope.BROKER,
+        config_source=entry.source,
+        is_sensitive=False,
+        synonyms=[
+            DescribeConfigsSynonym(name=name, value=value, source=source)
+            for name, value, source in synonyms
+        ],
+        config_type=setting.type.kind,
+        documentation=setting.doc if request.include_documentation else None,
+    )
+
+
+API: Api[DescribeConfigsRequest, None, None, DescribeConfigsResponse] = Api(
+    key=ApiKey.DESCRIBE_CONFIGS,
+    versions=(1, 4),
+    split=split,
+    merge=merge,
+    left_out=(
+        "loggers, client metrics and groups: this broker has no such configs, so they are refused",
+    ),
+)

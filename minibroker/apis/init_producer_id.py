@@ -1,0 +1,59 @@
+"""InitProducerId (22): an id for an idempotent producer.
+
+Versions 0-5.  Without a transactional id a producer gets an id that nobody ever had, with epoch 0,
+whatever id it had before; an I/O worker takes it from a block that the controller handed out, so
+the answer seldom waits for anybody.  Transactions are not served: a transactional id is refused,
+with an error that the Java client does not retry.  Echoes ``KafkaApis.handleInitProducerIdRequest``
+and ``TransactionCoordinator.handleInitProducerId``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from zlib import crc32
+
+from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from protocol.errors import ErrorCode
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.registry import ApiKey
+
+NONE = -1
+"""No producer id, and no epoch."""
+
+
+def split(ctx: Context, request: InitProducerIdRequest) -> Mapping[Owner, None]:
+    """Any worker can answer; connections are spread over them."""
+    if _is_refused(request):
+        return {}
+    return {crc32(ctx.caller.connection_id.encode()) % ctx.workers: None}
+
+
+def _is_refused(request: InitProducerIdRequest) -> bool:
+    half_given = (request.producer_id == NONE) != (request.producer_epoch == NONE)
+    return request.transactional_id is not None or half_given
+
+
+async def execute(scope: WorkerScope, _part: None) -> int:
+    """A fresh producer id."""
+    return await scope.next_producer_id()
+
+
+def merge(
+    _ctx: Context, _request: InitProducerIdRequest, replies: Mapping[Owner, int]
+) -> InitProducerIdResponse:
+    """The id with epoch 0, or the refusal."""
+    for producer_id in replies.values():
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    return InitProducerIdResponse(
+        error_code=ErrorCode.INVALID_REQUEST, producer_id=NONE, producer_epoch=NONE
+    )
+
+
+API: Api[InitProducerIdRequest, None, int, InitProducerIdResponse] = Api(
+    key=ApiKey.INIT_PRODUCER_ID,
+    versions=(0, 5),
+    split=split,
+    execute=execute,
+    merge=merge,
+    left_out=("transactions: a transactional id is refused with INVALID_REQUEST",),
+)

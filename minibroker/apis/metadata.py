@@ -1,0 +1,185 @@
+"""Metadata (3): the brokers, and who leads which partition of which topic.
+
+Versions 0-13.  All topics are meant by null, in version 0 by an empty list.  A topic that does not
+exist is made if the request (from 4 on) and ``auto.create.topics.enable`` allow it, and is then in
+the answer at once; Kafka answers with an error first and lets the client ask again.  From 12 on
+topics may be asked for by id; with any id in a request its names are passed over, as in Kafka.
+Brokers are those of the listener that the request came in on.  Echoes
+``KafkaApis.handleTopicMetadataRequest`` and ``AutoTopicCreationManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from minibroker.cluster.image import Partition, Topic
+from minibroker.cluster.topics import NewTopic, name_problem
+from minibroker.config import AUTO_CREATE_TOPICS_ENABLE
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.registry import ApiKey
+from protocol.types import ZERO_UUID
+
+Part = tuple[str, ...]
+"""Names of topics to create."""
+
+Reply = dict[str, int]
+"""Error codes of those that were not created."""
+
+
+def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, Part]:
+    """To the controller, the topics to create; with none, nobody needs to be asked."""
+    if not (request.allow_auto_topic_creation and ctx.settings[AUTO_CREATE_TOPICS_ENABLE]):
+        return {}
+    if _wants_all(ctx, request) or _is_malformed(ctx, request) or _ids(request):
+        return {}
+    missing = tuple(
+        name for name in _names(request) if name not in ctx.image.topics and not name_problem(name)
+    )
+    return {CONTROLLER: missing} if missing else {}
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Create the topics with the broker's defaults."""
+    outcome = await scope.cluster.create_topics([NewTopic(name) for name in part])
+    await scope.publish(outcome.updates)
+    return {made.name: made.refusal.code for made in outcome.topics if made.refusal}
+
+
+def merge(
+    ctx: Context, request: MetadataRequest, replies: Mapping[Owner, Reply]
+) -> MetadataResponse:
+    """What the image knows by now."""
+    cluster_operations = NOT_ASKED
+    if request.include_cluster_authorized_operations:
+        cluster_operations = CLUSTER_OPERATIONS
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack)
+            for broker, host, port in ctx.image.brokers_at(ctx.caller.listener)
+        ],
+        cluster_id=ctx.image.cluster_id,
+        controller_id=ctx.image.controller_id,
+        topics=list(_topics(ctx, request, replies.get(CONTROLLER, {}))),
+        cluster_authorized_operations=cluster_operations,
+    )
+
+
+def _topics(
+    ctx: Context, request: MetadataRequest, refused: Reply
+) -> Iterator[MetadataResponseTopic]:
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    image = ctx.image
+    if _wants_all(ctx, request):
+        for topic in image.topics.values():
+            yield _topic(ctx, topic, operations)
+    elif _is_malformed(ctx, request):
+        for asked in request.topics or ():
+            yield _error(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
+    elif ids := _ids(request):
+        for topic_id in ids:
+            known = image.topic_by_id(topic_id)
+            if known is None:
+                yield _error(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+            else:
+                yield _topic(ctx, known, operations)
+    else:
+        for name in _names(request):
+            known = image.topics.get(name)
+            if known is None:
+                yield _error(_why_missing(name, refused), name)
+            else:
+                yield _topic(ctx, known, operations)
+
+
+def _wants_all(ctx: Context, request: MetadataRequest) -> bool:
+    return request.topics is None or (ctx.version == 0 and not request.topics)
+
+
+def _is_malformed(ctx: Context, request: MetadataRequest) -> bool:
+    """Whether ids or missing names came in a version that has the fields but not the meaning."""
+    return ctx.version < 12 and any(
+        asked.name is None or asked.topic_id != ZERO_UUID for asked in request.topics or ()
+    )
+
+
+def _ids(request: MetadataRequest) -> list[bytes]:
+    ids = (asked.topic_id for asked in request.topics or ())
+    return list(dict.fromkeys(topic_id for topic_id in ids if topic_id != ZERO_UUID))
+
+
+def _names(request: MetadataRequest) -> list[str]:
+    return list(
+        dict.fromkeys(asked.name for asked in request.topics or () if asked.name is not None)
+    )
+
+
+def _why_missing(name: str, refused: Reply) -> int:
+    if name_problem(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    error = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if error == ErrorCode.TOPIC_ALREADY_EXISTS:
+        # Somebody else has just made it and this process is about to hear of it.
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return error
+
+
+def _error(code: int, name: str | None, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id)
+
+
+def _topic(ctx: Context, topic: Topic, operations: int) -> MetadataResponseTopic:
+    listener = ctx.caller.listener
+    brokers = ctx.image.brokers
+    reachable = {key for key, broker in brokers.items() if listener in broker.endpoints}
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[_partition(ctx, partition, reachable) for partition in topic.partitions],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(
+    ctx: Context, partition: Partition, reachable: set[int]
+) -> MetadataResponsePartition:
+    offline = [broker_id for broker_id in partition.replicas if broker_id not in reachable]
+    replicas, isr = list(partition.replicas), list(partition.isr)
+    error, leader = ErrorCode.NONE, partition.leader
+    if ctx.version == 0 and offline:
+        # Version 0 has no field for replicas that are offline, so it leaves them out and says so.
+        replicas = [broker_id for broker_id in replicas if broker_id in reachable]
+        isr = [broker_id for broker_id in isr if broker_id in reachable]
+        error = ErrorCode.REPLICA_NOT_AVAILABLE
+    if leader not in reachable:
+        known = leader in ctx.image.brokers and ctx.version >= 6
+        error = ErrorCode.LISTENER_NOT_FOUND if known else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = -1
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=partition.index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=offline,
+    )
+
+
+API: Api[MetadataRequest, Part, Reply, MetadataResponse] = Api(
+    key=ApiKey.METADATA,
+    versions=(0, 13),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+    left_out=("authorization: there is no authorizer, so every operation is allowed to everybody",),
+)
