@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from minibroker import __version__
+from minibroker.cli.app import app
+
+
+def commands() -> Iterator[list[str]]:
+    for command in app.registered_commands:
+        yield [str(command.name)]
+    for group in app.registered_groups:
+        assert isinstance(group.typer_instance, typer.Typer)
+        for command in group.typer_instance.registered_commands:
+            yield [str(group.name), str(command.name)]
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_every_command_shows_examples_of_itself(words: list[str]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"])
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert f"minibroker {' '.join(words)}" in result.output.partition("Examples:")[2]
+
+
+def test_help_lists_the_exit_codes() -> None:
+    assert "3 no broker there" in CliRunner().invoke(app, ["--help"]).output
+
+
+def test_the_version_is_printed() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"minibroker {__version__}\n"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minibroker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["strat"], 2, "Did you mean 'start'?"),
+        (["topics", "list", "-b", "nowhere"], 2, "write host:port"),
+        (["topics", "list", "-b", "127.0.0.1:1"], 3, "nothing listens on 127.0.0.1:1"),
+        (["start", "--config", "nowhere.properties"], 2, "there is no such file"),
+        (["start", "--set", "num.partition=1"], 4, "did you mean num.partitions?"),
+        (["settings", "explain", "zzz"], 2, "there is no setting zzz"),
+    ],
+)
+def test_mistakes_end_with_a_sentence_and_their_own_code(
+    arguments: list[str], code: int, words: str
+) -> None:
+    ended = run(*arguments)
+    assert ended.returncode == code
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m minibroker settings list | head -n 1"
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.startswith("SETTING")
+    assert not ended.stderr

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from minibroker.cli.client import Client
+from minibroker.cli.errors import Refused
+from minibroker.cli.reader import Message, Reader
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.records import Record, build_batch
+from protocol.registry import ApiKey
+
+RECORDS = [Record(offset, 0, None, b"%d" % offset) for offset in range(10, 14)]
+
+
+def answer(records: bytes | None = None, code: int = 0) -> FetchResponse:
+    data = PartitionData(partition_index=0, error_code=code, records=records)
+    return FetchResponse(responses=[FetchableTopicResponse(topic="cats", partitions=[data])])
+
+
+@pytest.fixture
+def leader(fake_broker: Any) -> Any:
+    topic = MetadataResponseTopic(
+        name="cats", partitions=[MetadataResponsePartition(partition_index=0, leader_id=1)]
+    )
+    fake_broker.answers |= {
+        ApiKey.METADATA: lambda _: MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=fake_broker.port)],
+            topics=[topic],
+        ),
+        ApiKey.FETCH: lambda _: answer(build_batch(RECORDS, base_offset=10)),
+    }
+    return fake_broker
+
+
+async def poll(broker: Any, position: int, times: int = 1) -> tuple[list[Message], int]:
+    """What is read from ``position`` on, and where the reader stands then."""
+
+    def run() -> tuple[list[Message], int]:
+        with Client(broker.address) as client:
+            reader = Reader(client, "cats", {0: position})
+            found = [message for _ in range(times) for message in reader.poll(1)]
+            return found, reader.positions[0]
+
+    with trio.fail_after(10):
+        return await trio.to_thread.run_sync(run)
+
+
+async def test_records_come_in_order_and_the_position_follows(leader: Any) -> None:
+    found, position = await poll(leader, 10)
+    assert found == [Message("cats", 0, record) for record in RECORDS]
+    assert position == 14
+
+
+async def test_records_of_a_batch_before_the_position_are_left_out(leader: Any) -> None:
+    found, _ = await poll(leader, 12)
+    assert [message.record.offset for message in found] == [12, 13]
+
+
+async def test_control_batches_are_passed_over(leader: Any) -> None:
+    control = build_batch(RECORDS, base_offset=10, control=True)
+    more = build_batch(RECORDS[:1], base_offset=14)
+    leader.answers[ApiKey.FETCH] = lambda _: answer(control + more)
+    found, position = await poll(leader, 10)
+    assert [message.record.offset for message in found] == [14]
+    assert position == 15
+
+
+async def test_a_batch_that_is_cut_off_is_read_next_time(leader: Any) -> None:
+    first, second = build_batch(RECORDS, base_offset=10), build_batch(RECORDS, base_offset=14)
+    leader.answers[ApiKey.FETCH] = lambda _: answer(first + second[:-1])
+    _, position = await poll(leader, 10)
+    assert position == 14
+
+
+async def test_nothing_new_is_nothing(leader: Any) -> None:
+    leader.answers[ApiKey.FETCH] = lambda _: answer()
+    assert await poll(leader, 10) == ([], 10)
+
+
+async def test_a_leader_that_moved_is_looked_up_again(leader: Any) -> None:
+    replies = [
+        answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        answer(build_batch(RECORDS, base_offset=10)),
+    ]
+    leader.answers[ApiKey.FETCH] = lambda _: replies.pop(0)
+    found, _ = await poll(leader, 10, times=2)
+    assert len(found) == 4
+    assert len([item for _, item in leader.asked if isinstance(item, MetadataRequest)]) == 2
+
+
+async def test_an_offset_that_is_not_there_is_told(leader: Any) -> None:
+    leader.answers[ApiKey.FETCH] = lambda _: answer(code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    with pytest.raises(Refused, match="cats-0: OFFSET_OUT_OF_RANGE"):
+        await poll(leader, 99)
+    (request,) = [item for _, item in leader.asked if isinstance(item, FetchRequest)]
+    assert request.topics[0].partitions[0].fetch_offset == 99

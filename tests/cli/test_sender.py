@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from minibroker.cli.client import Client
+from minibroker.cli.errors import Refused, UsageMistake
+from minibroker.cli.partitioner import partition_of
+from minibroker.cli.sender import Acknowledged, Sender
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from protocol.records import Record, iter_records
+from protocol.registry import ApiKey
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def leader(fake_broker: Any) -> Any:
+    """A fake broker that takes everything at offset 100."""
+
+    def produce(request: ProduceRequest) -> ProduceResponse | None:
+        answers = [
+            PartitionProduceResponse(index=item.index, base_offset=100)
+            for item in request.topic_data[0].partition_data
+        ]
+        topic = TopicProduceResponse(name="cats", partition_responses=answers)
+        return ProduceResponse(responses=[topic]) if request.acks else None
+
+    topic = MetadataResponseTopic(
+        name="cats",
+        partitions=[
+            MetadataResponsePartition(partition_index=index, leader_id=1)
+            for index in range(PARTITIONS)
+        ],
+    )
+    fake_broker.answers |= {
+        ApiKey.METADATA: lambda _: MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=fake_broker.port)],
+            topics=[topic],
+        ),
+        ApiKey.PRODUCE: produce,
+    }
+    return fake_broker
+
+
+async def send(broker: Any, work: Callable[[Sender], Any], **options: Any) -> Any:
+    choices = {"acks": -1, "compression": Compression.NONE, **options}
+
+    def run() -> Any:
+        with Client(broker.address) as client:
+            result = work(Sender(client, "cats", **choices))
+            client.metadata([])  # an answer to this shows that what was told before has arrived
+            return result
+
+    with trio.fail_after(10):
+        return await trio.to_thread.run_sync(run)
+
+
+def flush(*records: Record) -> Callable[[Sender], list[Acknowledged]]:
+    def work(sender: Sender) -> list[Acknowledged]:
+        for record in records:
+            sender.add(record)
+        return sender.flush()
+
+    return work
+
+
+def produced(broker: Any) -> dict[int, list[Record]]:
+    (request,) = [item for _, item in broker.asked if isinstance(item, ProduceRequest)]
+    return {
+        item.index: list(iter_records(item.records))
+        for item in request.topic_data[0].partition_data
+        if item.records is not None
+    }
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+async def test_records_arrive_as_they_were(leader: Any, codec: Compression) -> None:
+    record = Record(0, 1_700_000_000_000, b"tom", b"black", (("colour", b"black"),))
+    await send(leader, flush(record), compression=codec)
+    assert produced(leader) == {partition_of(b"tom", PARTITIONS): [record]}
+
+
+async def test_records_without_a_key_stay_together_in_one_batch(leader: Any) -> None:
+    acknowledged = await send(leader, flush(Record(value=b"a"), Record(value=b"b")))
+    assert [(item.first_offset, item.records) for item in acknowledged] == [(100, 2)]
+
+
+async def test_a_named_partition_gets_everything(leader: Any) -> None:
+    await send(leader, flush(Record(key=b"x"), Record(key=b"y")), partition=2)
+    assert list(produced(leader)) == [2]
+
+
+async def test_a_partition_that_is_not_there_is_refused(leader: Any) -> None:
+    with pytest.raises(UsageMistake, match="topic cats has partitions 0 to 2"):
+        await send(leader, flush(), partition=3)
+
+
+async def test_nothing_is_waited_for_with_acks_0(leader: Any) -> None:
+    (acknowledged,) = await send(leader, flush(Record(value=b"a")), acks=0)
+    assert acknowledged.first_offset == -1
+    assert produced(leader)
+
+
+async def test_a_batch_that_is_refused_is_told(leader: Any) -> None:
+    answer = PartitionProduceResponse(
+        index=1, error_code=ErrorCode.MESSAGE_TOO_LARGE, error_message="too large"
+    )
+    leader.answers[ApiKey.PRODUCE] = lambda _: ProduceResponse(
+        responses=[TopicProduceResponse(name="cats", partition_responses=[answer])]
+    )
+    with pytest.raises(Refused, match="partition 1 of topic cats: MESSAGE_TOO_LARGE: too large"):
+        await send(leader, flush(Record(value=b"a")))

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from minibroker.cli.app import app
+from minibroker.cli.errors import UsageMistake
+from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["settings", *arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_every_setting_is_listed_with_its_default() -> None:
+    lines = run("list").splitlines()
+    assert len(lines) == 1 + len(BROKER_SETTINGS)
+    assert any(line.split() == ["num.io.threads", "int", "2"] for line in lines)
+
+
+def test_a_part_of_the_name_narrows_the_list() -> None:
+    names = [line.split()[0] for line in run("list", "retention").splitlines()[1:]]
+    assert "log.retention.ms" in names
+    assert all("retention" in name for name in names)
+
+
+def test_topics_have_settings_of_their_own() -> None:
+    names = [line.split()[0] for line in run("list", "--topic").splitlines()[1:]]
+    assert names == list(TOPIC_SETTINGS)
+
+
+def test_a_setting_is_explained_with_both_profiles_and_its_bounds() -> None:
+    text = run("explain", "num.io.threads")
+    assert "profile kafka   8" in text
+    assert "must be         between 1 and 64" in text
+
+
+@pytest.mark.parametrize("name", [*BROKER_SETTINGS, *TOPIC_SETTINGS])
+def test_every_setting_can_be_explained(name: str) -> None:
+    assert run("explain", name).startswith(name)
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UsageMistake, match=r"did you mean num\.io\.threads\?"):
+        run("explain", "num.io.thread")
+
+
+def test_a_name_like_no_other_points_to_the_list() -> None:
+    with pytest.raises(UsageMistake, match="settings list"):
+        run("explain", "zzz")
+
+
+def test_a_part_that_is_nowhere_is_said() -> None:
+    with pytest.raises(UsageMistake, match="no setting has 'zzz' in its name"):
+        run("list", "zzz")
