@@ -1,6 +1,6 @@
 """What the control API asks of a broker, and the shapes of the answers.
 
-Owns the ``Backend`` protocol, which the controller role implements, and the dataclasses that it
+Owns the ``Backend`` protocol, which the controller role implements, and the records that it
 takes and gives; their annotations are also the API's documentation and its checks. Must never
 know HTTP, channels or processes. The invariant: every answer is plain, immutable data, and every
 refusal is a ``BackendError`` that says what, where and how to mend it. Echoes Kafka's ``Admin``.
@@ -9,8 +9,7 @@ refusal is a ``BackendError`` that says what, where and how to mend it. Echoes K
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from minibroker.control.schema import Doc, Length, Range
 from minibroker.observability.metrics import Snapshot
@@ -65,18 +64,19 @@ class Unavailable(BackendError):
 # Health and cluster ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessHealth:
+ProcessState: TypeAlias = Literal["starting", "running", "restarting", "stopping", "failed"]
+
+
+class ProcessHealth(NamedTuple):
     """One process of the broker."""
 
     name: Annotated[str, Doc("Role and index, e.g. `processor-0`.")]
     pid: Annotated[int | None, Doc("Process id; null while it is down or in a simulation.")]
-    state: Literal["starting", "running", "restarting", "stopping", "failed"]
+    state: ProcessState
     restarts: Annotated[int, Doc("How often it was started again after it died.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(NamedTuple):
     """Whether the broker serves, and how its processes are."""
 
     ready: Annotated[bool, Doc("True when every process runs and clients are served.")]
@@ -85,8 +85,7 @@ class Health:
     processes: tuple[ProcessHealth, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where clients of one listener connect."""
 
     listener: str
@@ -94,8 +93,7 @@ class Endpoint:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerView:
+class BrokerView(NamedTuple):
     """One broker of the cluster."""
 
     broker_id: int
@@ -103,8 +101,7 @@ class BrokerView:
     endpoints: tuple[Endpoint, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(NamedTuple):
     """The cluster image that every process holds."""
 
     cluster_id: str
@@ -119,8 +116,7 @@ class Cluster:
 # Topics ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSummary:
+class TopicSummary(NamedTuple):
     """A topic in a list."""
 
     name: str
@@ -129,15 +125,13 @@ class TopicSummary:
     partitions: Annotated[int, Doc("Number of partitions.")]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicList:
+class TopicList(NamedTuple):
     """All topics, by name."""
 
     topics: tuple[TopicSummary, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(NamedTuple):
     """A partition and its log."""
 
     partition: int
@@ -152,8 +146,7 @@ class PartitionView:
     owner: Annotated[str, Doc("Process that owns the partition, e.g. `worker-1`.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(NamedTuple):
     """A topic with its partitions and the configs set on it."""
 
     name: str
@@ -163,8 +156,7 @@ class Topic:
     configs: Annotated[Mapping[str, str], Doc("Configs set on this topic; the rest are defaults.")]
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic to create."""
 
     name: Annotated[str, Length(1, TOPIC_NAME_MAX), Doc("Letters, digits, `.`, `_` and `-`.")]
@@ -175,14 +167,13 @@ class NewTopic:
         Mapping[str, str],
         Length(0, CONFIGS_MAX),
         Doc("Topic configs as in Kafka, each value as text, e.g. `retention.ms`."),
-    ] = field(default_factory=dict)
+    ] = {}
 
 
 # Groups ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
+class GroupSummary(NamedTuple):
     """A consumer group in a list."""
 
     group_id: str
@@ -191,23 +182,20 @@ class GroupSummary:
     members: Annotated[int, Doc("Number of members.")]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupList:
+class GroupList(NamedTuple):
     """All groups, by id."""
 
     groups: tuple[GroupSummary, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedTopic:
+class AssignedTopic(NamedTuple):
     """The partitions of one topic that a member was given."""
 
     topic: str
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A member of a group."""
 
     member_id: str
@@ -219,8 +207,7 @@ class Member:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """How far a group has come in one partition."""
 
     topic: str
@@ -231,8 +218,7 @@ class CommittedOffset:
     lag: Annotated[int | None, Doc("Records not read yet; null where the partition is gone.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """A group with its members and committed offsets."""
 
     group_id: str
@@ -249,8 +235,7 @@ class Group:
 # Connections ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """One client connection."""
 
     connection_id: Annotated[str, Doc("Kafka's form: local address, remote address, number.")]
@@ -264,8 +249,7 @@ class Connection:
     in_flight: Annotated[str | None, Doc("API being answered, e.g. `Fetch`; null when idle.")]
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorConnections:
+class ProcessorConnections(NamedTuple):
     """The connections of one network processor and its queue of new ones."""
 
     processor: Annotated[str, Doc("E.g. `processor-0`.")]
@@ -274,8 +258,7 @@ class ProcessorConnections:
     connections: tuple[Connection, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerView:
+class ListenerView(NamedTuple):
     """A listener and how many connections it has."""
 
     listener: str
@@ -284,8 +267,7 @@ class ListenerView:
     connections: int
 
 
-@dataclass(frozen=True, slots=True)
-class Connections:
+class Connections(NamedTuple):
     """All client connections, by listener (counts) and by processor (each one)."""
 
     listeners: tuple[ListenerView, ...]
@@ -295,8 +277,7 @@ class Connections:
 # Clock and reset ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ClockView:
+class ClockView(NamedTuple):
     """The clock that every process of the broker wears."""
 
     now: Annotated[float, Doc("Monotonic seconds; the beginning is arbitrary.")]
@@ -306,8 +287,7 @@ class ClockView:
     frozen: Annotated[bool, Doc("True while time stands still.")]
 
 
-@dataclass(frozen=True, slots=True)
-class ClockChange:
+class ClockChange(NamedTuple):
     """A turn of the clock, one of the fields at least.
 
     `freeze` and `rate` take effect first, then `advance_ms`.
@@ -322,8 +302,7 @@ class ClockChange:
     ] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResetDone:
+class ResetDone(NamedTuple):
     """What a reset dropped."""
 
     topics: Annotated[int, Doc("Topics deleted.")]

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minibroker.control.schema import Fault, to_json
 
 
-@dataclass(frozen=True, slots=True)
-class FieldFault:
+class FieldFault(NamedTuple):
     """What is wrong with one field of a request."""
 
     path: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorBody:
+class ErrorBody(NamedTuple):
     """Why a request was refused: what is wrong, and how to mend it."""
 
     code: str
@@ -32,8 +30,7 @@ class ErrorBody:
     fields: tuple[FieldFault, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorAnswer:
+class ErrorAnswer(NamedTuple):
     """Every answer that isn't a success."""
 
     error: ErrorBody

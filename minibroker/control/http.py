@@ -35,6 +35,7 @@ from minibroker.control.routes import (
     Text,
 )
 from minibroker.control.schema import Fault, InvalidJson, parse
+from minibroker.observability.totals import Totals
 
 BODY_MAX_BYTES: Final = 64 * 1024
 """The largest body taken; the largest that makes sense is a topic with many configs."""
@@ -51,7 +52,7 @@ def make_app(backend: Backend, allowed_hosts: Iterable[str] = ()) -> Starlette:
     ``allowed_hosts`` are names by which people reach this broker, such as a container's; IP
     addresses and ``localhost`` are always taken.
     """
-    site = Site(backend)
+    site = Site(backend, Totals())
     app = Starlette(
         routes=[_route(site, operation) for operation in OPERATIONS],
         middleware=[Middleware(_Guard, allowed_hosts=frozenset(map(str.lower, allowed_hosts)))],

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 description of the control API, made from the table of operations.
 
 Owns the layout of that document. Must never list an operation or a field itself. The invariant:
-the description says exactly what the table and the dataclasses say, so it can't fall behind the
+the description says exactly what the table and the records say, so it can't fall behind the
 code. Nothing of Kafka's.
 """
 

@@ -1,7 +1,7 @@
 """The reference page of the control API, written from the table of operations.
 
 Owns the layout of ``docs/reference/control-api.md``, which running this module prints. Must never
-say about an operation what the table and the dataclasses don't. The invariant: the committed page
+say about an operation what the table and the records don't. The invariant: the committed page
 is what this module prints, which a test holds. Nothing of Kafka's.
 """
 

@@ -9,8 +9,7 @@ no HTTP API; the operations on topics and groups do what its ``Admin`` client do
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from minibroker.control.backend import (
     Backend,
@@ -30,36 +29,32 @@ from minibroker.control.schema import Fault, InvalidJson
 from minibroker.observability.totals import Totals
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """An answer that isn't JSON of a dataclass."""
+class Text(NamedTuple):
+    """An answer that isn't JSON of a record."""
 
     content: bytes
     media_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """What operations work on: the broker, and what is kept between requests."""
 
     backend: Backend
-    totals: Totals = field(default_factory=Totals)
+    totals: Totals
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer with another status than the operation's usual one."""
 
     content: object
     status: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One thing the API does.
 
     ``run`` gets the site and its arguments: the path's ``{parameter}`` if there is one, then the
-    body if ``body`` is a dataclass. ``answer`` is a dataclass, a media type, or None for no
+    body if ``body`` is a record. ``answer`` is a record, a media type, or None for no
     content. ``errors`` are the statuses it may refuse with, beyond those every operation has.
     """
 
@@ -70,7 +65,7 @@ class Operation:
     run: Callable[..., Awaitable[object]]
     body: type | None = None
     status: int = 200
-    errors: Mapping[int, str] = field(default_factory=dict)
+    errors: Mapping[int, str] = {}
     example: Mapping[str, Any] | None = None
 
     @property

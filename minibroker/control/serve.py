@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from minibroker.control.backend import Backend
+if TYPE_CHECKING:
+    from minibroker.control.backend import Backend
 
 LISTEN_BACKLOG: Final = 64
 """Connections the kernel holds while the controller is busy or being restarted."""

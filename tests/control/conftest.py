@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -120,9 +119,9 @@ class FakeBackend:
             state="muted",
             in_flight="Fetch",
         )
-        fresh = replace(connection, client_id=None, software_name=None, software_version=None)
+        fresh = connection._replace(client_id=None, software_name=None, software_version=None)
         processor = ProcessorConnections(
-            "processor-0", 20, 1, (connection, replace(fresh, in_flight=None))
+            "processor-0", 20, 1, (connection, fresh._replace(in_flight=None))
         )
         return Connections((ListenerView("PLAINTEXT", "127.0.0.1", 9092, 2),), (processor,))
 

@@ -1,10 +1,9 @@
-"""Dataclasses, JSON and JSON Schema tell the same story."""
+"""Records, JSON and JSON Schema tell the same story."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -26,15 +25,13 @@ from minibroker.control.schema import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
+class Inner(NamedTuple):
     """What is inside."""
 
     text: Annotated[str, Length(1, 5)]
 
 
-@dataclass(frozen=True, slots=True)
-class Outer:
+class Outer(NamedTuple):
     """What is
     outside.
     """
@@ -43,11 +40,10 @@ class Outer:
     inner: Inner
     real: Annotated[float | None, Range(0.5, 2)] = None
     flag: bool | None = None
-    names: Annotated[Mapping[str, str], Length(0, 2)] = field(default_factory=dict)
+    names: Annotated[Mapping[str, str], Length(0, 2)] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Only ever written."""
 
     items: tuple[Inner, ...]
