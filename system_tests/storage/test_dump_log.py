@@ -1,0 +1,222 @@
+"""Apache Kafka's own programs read the log's files, and a log can move between the two.
+
+Everything here runs Kafka's classes from its published jars; nothing of minibroker but the storage
+package is involved, so a failure is one of file formats.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from minibroker.storage.config import LogConfig
+from minibroker.storage.log import Log
+from protocol.compression import Compression
+from protocol.records import Record, build_batch, iter_batches, iter_records
+from system_tests.harness.brokers import format_kafka, launch_kafka, wait_for_port
+
+pytestmark = [pytest.mark.java, pytest.mark.minibroker]
+
+NOW_MS = 1_700_000_000_000
+PRODUCER_ID = 9
+CONFIG = LogConfig(segment_bytes=40_000)
+
+Dump = Callable[..., str]
+
+
+@pytest.fixture
+def dump(kafka_libs: Path) -> Dump:
+    """Run Kafka's dump tool on files, with options; returns what it printed."""
+
+    def run(files: list[Path], *options: str) -> str:
+        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
+        command += ["org.apache.kafka.tools.DumpLogSegments", *options]
+        command += ["--files", ",".join(map(str, files))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout + done.stderr
+
+    return run
+
+
+def fill(log: Log, batches: int = 300) -> list[Record]:
+    """Append idempotent batches of every codec with jumbled timestamps; returns the records."""
+    written: list[Record] = []
+    for number in range(batches):
+        first = len(written)
+        records = [
+            Record(
+                first + i,
+                NOW_MS + number * 10 + i * 37 % 11,
+                b"key%d" % (first + i),
+                b"value%d " % i * 20,
+                (("h", b"x"), ("none", None)),
+            )
+            for i in range(1 + number % 7)
+        ]
+        batch = build_batch(
+            records,
+            compression=Compression(number % len(Compression)),
+            producer_id=PRODUCER_ID,
+            producer_epoch=1,
+            base_sequence=first,
+        )
+        log.append(batch, now_ms=NOW_MS)
+        written += records
+    return written
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> tuple[Path, list[Record]]:
+    """The directory of a closed log of several segments, and its records."""
+    log = Log.open(tmp_path, "t", 0, CONFIG, now_ms=NOW_MS)
+    records = fill(log)
+    log.close(now_ms=NOW_MS)
+    return Path(log.directory), records
+
+
+def test_kafka_reads_the_records(dump: Dump, filled: tuple[Path, list[Record]]) -> None:
+    directory, records = filled
+    files = sorted(directory.glob("*.log"))
+    assert len(files) > 1
+    printed = dump(files, "--print-data-log", "--deep-iteration")
+    found = re.findall(
+        r"^\| offset: (\d+) CreateTime: (\d+) .* sequence: (\d+) headerKeys: \[h,none\]"
+        r" key: (\S+) payload: (.*)$",
+        printed,
+        re.MULTILINE,
+    )
+    assert [(int(o), int(t), int(s), k, v) for o, t, s, k, v in found] == [
+        (r.offset, r.timestamp, r.offset, str(r.key or b"", "ascii"), str(r.value or b"", "ascii"))
+        for r in records
+    ]
+    assert "isvalid: false" not in printed
+    assert printed.count("isvalid: true") == 300
+    for codec in Compression:
+        assert f"compresscodec: {codec.name.lower()}" in printed
+    # Of every file that begins after 0, Kafka's own included, this tool says that -1 came before.
+    gaps = re.findall(r"^ *(-?\d+) is followed by (\d+)", printed, re.MULTILINE)
+    assert {(int(one), int(two)) for one, two in gaps} <= {(-1, int(f.stem)) for f in files}
+
+
+@pytest.mark.parametrize("option", ["--index-sanity-check", "--verify-index-only"])
+def test_kafka_finds_the_indexes_right(
+    dump: Dump, filled: tuple[Path, list[Record]], option: str
+) -> None:
+    directory, _ = filled
+    files = sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])
+    assert all(path.stat().st_size for path in files)
+    printed = dump(files, option)
+    if option == "--index-sanity-check":
+        assert printed.count("passed sanity check") == len(files)
+    said = [line for line in printed.splitlines() if not line.startswith("Dumping ")]
+    assert all(line.endswith("passed sanity check.") for line in said), printed
+
+
+def test_kafka_reads_the_index_entries(dump: Dump, filled: tuple[Path, list[Record]]) -> None:
+    directory, records = filled
+    index, *_ = sorted(directory.glob("*.index"))
+    printed = dump([index, index.with_suffix(".timeindex")])
+    offsets = re.findall(r"^offset: (\d+) position: (\d+)$", printed, re.MULTILINE)
+    times = re.findall(r"^timestamp: (\d+) offset: (\d+)$", printed, re.MULTILINE)
+    assert len(offsets) == index.stat().st_size // 8
+    assert len(times) == index.with_suffix(".timeindex").stat().st_size // 12
+    by_offset = {record.offset: record.timestamp for record in records}
+    assert all(int(offset) in by_offset for offset, _ in offsets)
+    assert all(int(time) >= by_offset[int(offset)] for time, offset in times)
+    assert "mismatch" not in printed.lower()
+
+
+def test_kafka_reads_the_producers(dump: Dump, filled: tuple[Path, list[Record]]) -> None:
+    directory, records = filled
+    *_, newest = sorted(directory.glob("*.snapshot"))
+    assert int(newest.stem) == len(records)
+    printed = dump([newest])
+    state = dict(re.findall(r"(\w+): (-?\d+)", printed[printed.index("producerId") :]))
+    assert state["producerId"] == str(PRODUCER_ID)
+    assert state["producerEpoch"] == "1"
+    assert state["lastOffset"] == state["lastSequence"] == str(len(records) - 1)
+    assert int(state["lastSequence"]) - int(state["firstSequence"]) == int(state["offsetDelta"])
+
+
+def contents(log: Log) -> list[Record]:
+    found: list[Record] = []
+    while (piece := log.read(len(found), 1 << 20)) is not None:
+        data = piece.load()
+        for position, header in iter_batches(data):
+            found += iter_records(data[position : position + header.size])
+    return found
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[Record]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[Record] = []
+    try:
+        while len(found) < count:
+            message = consumer.poll(20)
+            assert message is not None, f"only {len(found)} of {count} records came"
+            assert message.error() is None, message.error()
+            found.append(
+                Record(
+                    message.offset() or 0,
+                    message.timestamp()[1],
+                    message.key(),
+                    message.value(),
+                    tuple(message.headers() or ()),
+                )
+            )
+    finally:
+        consumer.close()
+    return found
+
+
+def produce_with_kafka(bootstrap: str, topic: str) -> int:
+    """Create the topic and fill it with an idempotent producer per codec; returns the count."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    for codec in Compression:
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": codec.name.lower(),
+                "enable.idempotence": True,
+            }
+        )
+        for number in range(500):
+            producer.produce(topic, key=b"%d" % number, value=b"v" * number, partition=0)
+        assert producer.flush(20) == 0
+    return 500 * len(Compression)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_log_goes_from_kafka_to_here_and_back(kafka_libs: Path, tmp_path: Path) -> None:
+    properties, port = format_kafka(tmp_path / "kafka")
+    first = launch_kafka(properties, port)
+    try:
+        wait_for_port(first)
+        count = produce_with_kafka(first.bootstrap_servers, "t")
+        theirs = consume(first.bootstrap_servers, "t", count)
+        first.stop()
+    finally:
+        first.forget()
+    log = Log.open(tmp_path / "kafka", "t", 0, CONFIG, now_ms=theirs[-1].timestamp)
+    assert contents(log) == theirs
+    assert (log.recovered_bytes, log.producer_count) == (0, len(Compression))
+    ours = [record._replace(offset=record.offset + count) for record in fill(log)]
+    assert log.segment_count > 1
+    log.close(now_ms=NOW_MS)
+    second = launch_kafka(properties, port)
+    try:
+        wait_for_port(second)
+        assert consume(second.bootstrap_servers, "t", count + len(ours)) == theirs + ours
+    finally:
+        second.forget()
