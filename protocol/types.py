@@ -98,7 +98,7 @@ class SignedVarint(cs.Adapter):  # type: ignore[misc]
     def _encode(self, obj: int, context: Any, path: str) -> int:
         if not -(1 << self.bits - 1) <= obj < 1 << self.bits - 1:
             raise cs.IntegerError(f"{obj} does not fit {self.bits} signed bits", path=path)
-        return (obj << 1) ^ (obj >> self.bits - 1) & ((1 << self.bits) - 1)
+        return (obj << 1) ^ (obj >> self.bits - 1)
 
 
 UVARINT: Final = UnsignedVarint()

@@ -8,6 +8,7 @@ reversed; the empty range (low above high) holds nothing. Kafka's generator has 
 from __future__ import annotations
 
 import functools
+import re
 from typing import Final, NamedTuple
 
 HIGHEST: Final = 32767  # an int16 on the wire, and what "3+" reaches to
@@ -28,10 +29,6 @@ class Versions(NamedTuple):
         """Whether `version` lies in the range."""
         return self.low <= version <= self.high
 
-    def covers(self, other: Versions) -> bool:
-        """Whether every version of `other` lies in the range."""
-        return other.low > other.high or (self.low <= other.low and other.high <= self.high)
-
     def __str__(self) -> str:
         if self.low > self.high:
             return "none"
@@ -41,17 +38,18 @@ class Versions(NamedTuple):
 
 
 NONE: Final = Versions(0, -1)
-ALL: Final = Versions(0, HIGHEST)
+_RANGE: Final = re.compile(r"(?P<low>\d+)(?:(?P<open>\+)|-(?P<high>\d+))?")
 
 
 @functools.cache
 def _parse(text: str) -> Versions:
     if text in ("", "none"):
         return NONE
-    if text.endswith("+"):
-        return Versions(int(text[:-1]), HIGHEST)
-    low, _, high = text.partition("-")
-    versions = Versions(int(low), int(high or low))
-    if versions.low > versions.high:
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no version range like '3+', '0-12' or '4'")
+    low = int(found["low"])
+    high = HIGHEST if found["open"] else int(found["high"] or low)
+    if low > high:
         raise ValueError(f"version range {text!r} runs backwards")
-    return versions
+    return Versions(low, high)

@@ -68,7 +68,7 @@ def varint(value: int, bits: int = 32) -> bytes:
     """`value` as a zigzag varint; ValueError if it has more than `bits` bits."""
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise ValueError(f"{value} does not fit {bits} signed bits")
-    zigzag = (value << 1) ^ (value >> bits - 1) & ((1 << bits) - 1)
+    zigzag = (value << 1) ^ (value >> bits - 1)
     out = bytearray()
     while zigzag > 0x7F:
         out.append(0x80 | zigzag & 0x7F)

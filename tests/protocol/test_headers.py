@@ -1,0 +1,98 @@
+"""Headers, read by hand, against construct's reading of their declarations."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import headers
+from protocol.errors import DecodeError, EncodeError, UnsupportedVersion
+from protocol.headers import RequestHeader, RequestHeaderSchema, ResponseHeaderSchema
+from protocol.registry import ApiKey, schema
+from protocol.schema import construct_for
+
+TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(key=st.sampled_from(ApiKey), correlation=st.integers(-(2**31), 2**31 - 1), client=TEXT)
+def test_request_headers_are_what_construct_reads(
+    key: ApiKey, correlation: int, client: str | None
+) -> None:
+    api = schema(key)
+    for version in range(api.valid_versions.low, api.valid_versions.high + 1):
+        header = RequestHeader(key, version, correlation, client)
+        data = headers.encode_request_header(header)
+        tree = construct_for(RequestHeaderSchema, api.request_header_version(version))
+        parsed = tree.parse(data)
+        assert tree.build(parsed) == data
+        fields = (parsed.request_api_key, parsed.request_api_version)
+        assert (*fields, parsed.correlation_id, parsed.client_id) == header
+        assert headers.decode_request_header(data) == (header, len(data))
+        assert headers.decode_request_header(memoryview(b"xx" + data + b"body"), 2) == (
+            header,
+            2 + len(data),
+        )
+
+
+@pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
+def test_response_headers_are_what_construct_reads(key: ApiKey) -> None:
+    api = schema(key)
+    for version in range(api.valid_versions.low, api.valid_versions.high + 1):
+        data = headers.encode_response_header(key, version, 7)
+        number = api.response_header_version(version)
+        assert construct_for(ResponseHeaderSchema, number).parse(data).correlation_id == 7
+        assert headers.decode_response_header(data + b"body", key, version) == (7, len(data))
+
+
+def test_the_answer_to_api_versions_has_the_oldest_header() -> None:
+    assert headers.encode_response_header(ApiKey.API_VERSIONS, 4, 1) == b"\0\0\0\1"
+    assert headers.encode_response_header(ApiKey.METADATA, 12, 1) == b"\0\0\0\1\0"
+
+
+def test_tagged_fields_are_dropped() -> None:
+    data = struct.pack(">hhih", 3, 9, 1, -1) + b"\x01\x05\x02xy" + b"body"
+    assert headers.decode_request_header(data) == (RequestHeader(3, 9, 1, None), len(data) - 4)
+
+
+def test_a_version_to_come_is_read_with_the_newest_header() -> None:
+    data = struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 1, -1) + b"\0"
+    header, pos = headers.decode_request_header(data)
+    assert (header.api_version, pos) == (99, 11)
+
+
+def test_an_unknown_api_is_told_apart_from_damage() -> None:
+    with pytest.raises(UnsupportedVersion, match="no API has the key 999"):
+        headers.decode_request_header(struct.pack(">hhih", 999, 0, 1, -1))
+
+
+@pytest.mark.parametrize(
+    ("data", "what", "offset"),
+    [
+        (b"", "cut short", 0),
+        (struct.pack(">hhi", 3, 1, 1), "cut short", 0),
+        (struct.pack(">hhih", 3, 1, 1, 5) + b"abc", "client id of 5 bytes overruns", 10),
+        (struct.pack(">hhih", 3, 1, 1, -2), "client id length -2", 8),
+        (struct.pack(">hhih", 3, 1, 1, 1) + b"\xff", "not UTF-8", 10),
+        (struct.pack(">hhih", 3, 9, 1, -1), "tagged fields are cut short", 10),
+        (struct.pack(">hhih", 3, 9, 1, -1) + b"\x7f", "do not fit", 10),
+        (struct.pack(">hhih", 3, 9, 1, -1) + b"\x01\x00\x09a", "overruns", 10),
+        (struct.pack(">hhih", 3, 9, 1, -1) + b"\xff" * 6, "varint is longer", 10),
+    ],
+)
+def test_damage_is_told_with_its_place(data: bytes, what: str, offset: int) -> None:
+    with pytest.raises(DecodeError, match=what) as caught:
+        headers.decode_request_header(data)
+    assert caught.value.offset == offset
+
+
+def test_a_response_cut_short_is_refused() -> None:
+    with pytest.raises(DecodeError, match="response header is cut short"):
+        headers.decode_response_header(b"\0\0\0", ApiKey.METADATA, 1)
+
+
+def test_a_client_id_has_an_end() -> None:
+    with pytest.raises(EncodeError, match="32768 bytes, more than 32767"):
+        headers.encode_request_header(RequestHeader(3, 1, 1, "x" * 32_768))

@@ -1,0 +1,50 @@
+"""The registry finds every API, and loads none before it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from protocol.errors import UnsupportedVersion
+from protocol.registry import ApiKey, schema
+
+
+@pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
+def test_request_and_response_are_declared_alike(key: ApiKey) -> None:
+    api = schema(key)
+    assert api.request.__api_key__ == api.response.__api_key__ == key
+    assert api.request.__versions__ == api.response.__versions__ == api.valid_versions
+    assert api.request.__flexible__ == api.response.__flexible__
+    assert (api.request.__name__, api.response.__name__) == (
+        f"{api.name}Request",
+        f"{api.name}Response",
+    )
+    assert schema(int(key)) == api
+
+
+@pytest.mark.parametrize("key", [-1, 4, 5, 6, 7, 93, 999])
+def test_other_keys_are_refused(key: int) -> None:
+    with pytest.raises(UnsupportedVersion, match=f"no API has the key {key}"):
+        schema(key)
+
+
+def test_header_versions_follow_the_encoding() -> None:
+    metadata, versions = schema(ApiKey.METADATA), schema(ApiKey.API_VERSIONS)
+    assert [metadata.request_header_version(v) for v in (8, 9)] == [1, 2]
+    assert [metadata.response_header_version(v) for v in (8, 9)] == [0, 1]
+    assert [versions.request_header_version(v) for v in (2, 3)] == [1, 2]
+    assert [versions.response_header_version(v) for v in (2, 3, 4)] == [0, 0, 0]
+
+
+def test_importing_the_registry_loads_no_message() -> None:
+    code = (
+        "import sys, protocol.registry as r\n"
+        "loaded = [m for m in sys.modules if m.startswith('protocol.messages.')]\n"
+        "assert not loaded, loaded\n"
+        "r.schema(r.ApiKey.PRODUCE)\n"
+        "loaded = [m for m in sys.modules if m.startswith('protocol.messages.')]\n"
+        "assert loaded == ['protocol.messages.produce'], loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

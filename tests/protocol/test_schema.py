@@ -1,0 +1,145 @@
+"""The declaration language: what a class body of fields becomes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from protocol import compiler
+from protocol.errors import UnsupportedVersion
+from protocol.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.schema import Array, Message, Struct, array, construct_for, field
+from protocol.types import INT16, INT32, NULLABLE_STRING, STRING
+from protocol.versions import Versions
+
+
+class Inner(Struct):
+    number: int = field(INT32, default=7)
+
+
+class Outer(Message, versions="1-4", flexible="3+"):
+    name: str = field(STRING)
+    note: str | None = field(NULLABLE_STRING, versions="2+", default=None)
+    inner: Inner = field(Inner)
+    maybe: Inner | None = field(Inner, versions="2+", nullable="2+", default=None)
+    items: list[Inner] = field(array(Inner), versions="2+")
+    level: int = field(INT16, tagged="3+", tag=0, default=-1)
+
+
+def test_fields_stand_in_the_order_of_their_declaration() -> None:
+    assert [item.name for item in Outer.__fields__] == [
+        "name",
+        "note",
+        "inner",
+        "maybe",
+        "items",
+        "level",
+    ]
+    assert isinstance(Outer.__fields__[4].kind, Array)
+    assert Outer.__fields__[5].versions == Versions.parse("3+")
+
+
+def test_an_object_starts_with_defaults_of_its_own() -> None:
+    one, other = Outer(), Outer()
+    assert (one.name, one.note, one.level, one.unknown_tagged_fields) == ("", None, -1, None)
+    assert one.inner == Inner(number=7)
+    assert one.inner is not other.inner
+    one.items.append(Inner())
+    assert other.items == []
+
+
+def test_fields_are_given_by_name_only_and_no_others_exist() -> None:
+    with pytest.raises(TypeError):
+        Outer("name")  # type: ignore[call-arg,arg-type]
+    with pytest.raises(TypeError, match="nmae"):
+        Outer(nmae="x")  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        Outer().nmae = "x"  # type: ignore[attr-defined]
+
+
+def test_objects_compare_by_value_and_class() -> None:
+    assert Outer(name="a") == Outer(name="a")
+    assert Outer(name="a") != Outer(name="b")
+    assert Outer(unknown_tagged_fields={9: b""}) != Outer()
+    assert Inner() != EpochEndOffset()
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Outer())
+
+
+def test_objects_print_as_they_are_written() -> None:
+    text = repr(Outer(name="a", unknown_tagged_fields={9: b"x"}))
+    assert text == (
+        "Outer(name='a', note=None, inner=Inner(number=7), maybe=None, items=[], level=-1, "
+        "unknown_tagged_fields={9: b'x'})"
+    )
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_objects_travel_between_processes(protocol: int) -> None:
+    message = MetadataRequest(
+        topics=[MetadataRequestTopic(name="t")], unknown_tagged_fields={50: b"x"}
+    )
+    assert pickle.loads(pickle.dumps(message, protocol)) == message
+
+
+def test_an_object_can_be_unpickled_where_none_was_made_before() -> None:
+    class_made_of_nothing = compiler.decode(FetchResponse, 4, compiler.encode(FetchResponse(), 4))
+    assert pickle.loads(pickle.dumps(class_made_of_nothing)) == FetchResponse()
+
+
+@pytest.mark.parametrize("version", [0, 5, -1])
+def test_versions_outside_the_declared_ones_are_refused(version: int) -> None:
+    with pytest.raises(UnsupportedVersion, match=f"Outer has versions 1-4, not {version}"):
+        construct_for(Outer, version)
+
+
+def test_each_version_has_its_own_bytes() -> None:
+    message = Outer(name="a", note="b", maybe=Inner(number=1), items=[Inner(number=2)], level=5)
+    one, two, three = (compiler.encode(message, version).hex() for version in (1, 2, 3))
+    number, first, second = "00000007", "00000001", "00000002"
+    assert one == "000161" + number
+    assert two == "000161" + "000162" + number + "01" + first + "00000001" + second
+    assert three == (
+        "0261"
+        "0262"
+        + number
+        + "00"
+        + "01"
+        + first
+        + "00"
+        + "02"
+        + second
+        + "00"
+        + "01"
+        + "00"
+        + "02"
+        + "0005"
+    )
+    for version in (1, 2, 3, 4):
+        data = compiler.encode(message, version)
+        assert construct_for(Outer, version).build(message) == data
+        assert compiler.encode(compiler.decode(Outer, version, data), version) == data
+
+
+def test_a_tagged_struct_of_defaults_is_not_written() -> None:
+    absent, default = PartitionData(), PartitionData(diverging_epoch=EpochEndOffset())
+    there = PartitionData(diverging_epoch=EpochEndOffset(epoch=3, end_offset=9))
+    sizes = [
+        len(compiler.encode(Wrapper(partition=partition), 12))
+        for partition in (absent, default, there)
+    ]
+    assert sizes[0] == sizes[1] < sizes[2]
+
+
+class Wrapper(Message, versions="12", flexible="12+"):
+    partition: PartitionData = field(PartitionData)
+
+
+def test_arrays_of_arrays_are_refused() -> None:
+    class Nested(Message, versions="0"):
+        grid: list[list[int]] = field(array(array(INT32)))
+
+    with pytest.raises(TypeError, match="grid: Kafka has no arrays of arrays"):
+        construct_for(Nested, 0)
