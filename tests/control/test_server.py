@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from minibroker.control.http import BODY_MAX_BYTES
 from minibroker.control.serve import listener_url, open_listener, serve
@@ -226,6 +227,16 @@ async def test_stopping_finishes_what_is_at_work_and_closes_the_rest(
         await ended.wait()
         await working.aclose()
         await idle.aclose()
+
+
+async def test_the_clock_of_the_broker_means_nothing_to_it(
+    served: Served, mock_clock: trio.testing.MockClock
+) -> None:
+    async with await served.connect() as stream:
+        for _ in range(2):
+            await stream.send_all(get())  # while time stands still
+            assert (await read_answer(stream))[0] == 200
+            mock_clock.jump(10 * 365 * 86_400)
 
 
 async def test_a_second_server_takes_over_the_socket(backend: Any, nursery: trio.Nursery) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minibroker.observability.definitions import METRICS
 from minibroker.observability.reference import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -14,12 +13,3 @@ def test_the_committed_page_is_what_the_catalogue_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "mend it: python -m minibroker.observability.reference > docs/reference/metrics.md"
     )
-
-
-def test_names_follow_prometheus_habits() -> None:
-    names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(names)
-    for metric in METRICS:
-        assert metric.name.startswith("minibroker_")
-        assert metric.name.endswith("_total") == (metric.kind.value == "counter")
-        assert "|" not in metric.meaning + metric.jmx

@@ -1,0 +1,64 @@
+"""What a backend may say, and what it is asked with."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.control import backend as shown
+from minibroker.control.backend import (
+    Backend,
+    BackendError,
+    ClockChange,
+    Conflict,
+    NewTopic,
+    NotFound,
+    Unavailable,
+)
+from minibroker.control.schema import InvalidJson, component, parse
+from minibroker.runtime.clock import ADVANCE_MS_MAX, RATE_MAX, RATE_MIN
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BackendError("INVALID_CONFIG", "what"), 400),
+        (NotFound("UNKNOWN_TOPIC_OR_PARTITION", "what"), 404),
+        (Conflict("TOPIC_ALREADY_EXISTS", "what"), 409),
+        (Unavailable("COORDINATOR_NOT_AVAILABLE", "what"), 503),
+    ],
+)
+def test_refusals_carry_their_status(error: BackendError, status: int) -> None:
+    assert error.status == status
+    assert str(error) == f"{error.code}: what"
+
+
+def test_what_comes_back_can_be_tried_again() -> None:
+    assert Unavailable("A", "b").hint == "Try again in a moment."
+
+
+@pytest.mark.parametrize("change", [{"advance_ms": ADVANCE_MS_MAX}, {"rate": RATE_MIN}])
+def test_the_bounds_of_the_clock_are_taken(change: dict[str, float]) -> None:
+    assert parse(ClockChange, change) == ClockChange(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", [{"advance_ms": ADVANCE_MS_MAX + 1}, {"rate": RATE_MAX + 1}])
+def test_what_is_past_the_bounds_of_the_clock_is_not(change: dict[str, float]) -> None:
+    with pytest.raises(InvalidJson, match="must be from"):
+        parse(ClockChange, change)
+
+
+def test_a_topic_needs_only_a_name() -> None:
+    assert parse(NewTopic, {"name": "t"}) == NewTopic("t", partitions=None, configs={})
+
+
+def test_every_answer_can_be_described() -> None:
+    records = [each for each in vars(shown).values() if hasattr(each, "_field_defaults")]
+    own = [each for each in records if each.__module__ == shown.__name__]
+    assert len(own) > 20
+    for record in own:
+        assert component(record)["description"], record
+
+
+def test_the_fake_obeys_the_protocol(backend: Backend) -> None:
+    asked = {name for name in vars(Backend) if not name.startswith("_")}
+    assert asked <= set(dir(backend))

@@ -1,0 +1,32 @@
+"""Refusals have one shape, whatever is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from minibroker.control.errors import error_json, json_bytes
+from minibroker.control.schema import Fault
+
+
+def test_a_refusal_says_what_where_and_how_to_mend_it() -> None:
+    body = error_json("BAD", "it is bad", "Make it good.", [Fault("a.b", "is bad")])
+    assert json.loads(body) == {
+        "error": {
+            "code": "BAD",
+            "message": "it is bad",
+            "hint": "Make it good.",
+            "fields": [{"path": "a.b", "message": "is bad"}],
+        }
+    }
+
+
+def test_a_body_is_one_line_of_ascii() -> None:
+    body = json_bytes({"é": "\ud800\n"})
+    assert body == b'{"\\u00e9":"\\ud800\\n"}\n'
+
+
+def test_numbers_that_json_lacks_are_a_fault_of_ours() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_bytes({"rate": float("nan")})

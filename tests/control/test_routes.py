@@ -1,0 +1,59 @@
+"""The table of operations is consistent with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+
+import pytest
+
+from minibroker.control.backend import ClockChange
+from minibroker.control.routes import OPERATIONS, Answer, Operation, Site, get_health, turn_clock
+from minibroker.control.schema import InvalidJson, parse
+from minibroker.observability.totals import Totals
+
+BY_NAME: Mapping[str, Operation] = {operation.name: operation for operation in OPERATIONS}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=BY_NAME)
+def test_what_runs_takes_what_the_path_and_the_body_give(operation: Operation) -> None:
+    arguments = list(signature(operation.run).parameters)[1:]
+    given = [operation.parameter] if operation.parameter else []
+    assert arguments[: len(given)] == given
+    assert len(arguments) == len(given) + (operation.body is not None)
+
+
+def test_no_two_operations_are_the_same() -> None:
+    assert len({(each.method, each.path) for each in OPERATIONS}) == len(OPERATIONS)
+    assert len(BY_NAME) == len(OPERATIONS)
+
+
+def test_examples_are_accepted() -> None:
+    examples = [each for each in OPERATIONS if each.body is not None]
+    assert examples
+    for operation in examples:
+        assert operation.body is not None
+        parse(operation.body, operation.example)
+
+
+def test_a_parameter_is_whatever_follows() -> None:
+    topic = BY_NAME["get_topic"]
+    assert topic.parameter == "name"
+    assert topic.stands_at("/v1/topics/a/b")
+    assert not topic.stands_at("/v1/topics")
+    assert BY_NAME["list_topics"].parameter is None
+    assert BY_NAME["list_topics"].stands_at("/v1/topics")
+    assert not BY_NAME["list_topics"].stands_at("/v1/topics/a")
+
+
+async def test_a_turn_of_nothing_is_refused(backend: object) -> None:
+    site = Site(backend, Totals())  # type: ignore[arg-type]
+    with pytest.raises(InvalidJson, match="at least one of advance_ms, freeze and rate"):
+        await turn_clock(site, ClockChange())
+
+
+async def test_a_broker_that_is_not_ready_still_tells_how_it_is(backend: object) -> None:
+    backend.ready = False  # type: ignore[attr-defined]
+    answer = await get_health(Site(backend, Totals()))  # type: ignore[arg-type]
+    assert isinstance(answer, Answer)
+    assert answer.status == 503

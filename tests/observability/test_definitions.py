@@ -1,0 +1,39 @@
+"""The catalogue of metrics keeps the promises that scrapers rely on."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.observability.definitions import (
+    API_KEYS_MAX,
+    METRICS,
+    SIZE_BUCKETS_BYTES,
+    TIME_BUCKETS_NS,
+    Kind,
+)
+from protocol.registry import ApiKey
+
+
+def test_names_follow_prometheus_habits() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert metric.name.startswith("minibroker_")
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.name.removesuffix("_total").endswith("_seconds") == (metric.divisor > 1)
+
+
+def test_every_metric_says_what_it_means() -> None:
+    for metric in METRICS:
+        assert metric.meaning.endswith(".")
+        assert "|" not in metric.meaning + metric.jmx, "it stands in a Markdown table"
+
+
+@pytest.mark.parametrize("bounds", [SIZE_BUCKETS_BYTES, TIME_BUCKETS_NS])
+def test_bounds_of_buckets_rise(bounds: tuple[int, ...]) -> None:
+    assert list(bounds) == sorted(set(bounds))
+    assert bounds[0] > 0
+
+
+def test_every_api_of_kafka_is_counted_by_itself() -> None:
+    assert max(ApiKey) < API_KEYS_MAX
