@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from minibroker.storage.checkpoint import (
@@ -276,28 +278,30 @@ class Log:
 
     def offset_for_time(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record that is as late as ``timestamp_ms``, or None. Exact within batches."""
-        try:
+        with self._touching_files("searched"):
             for segment in (*self._sealed, self._active):
                 if segment.max_timestamp >= timestamp_ms:
                     found = segment.find_time(timestamp_ms, self.log_start_offset)
                     if found is not None:
                         return found
-        except (OSError, DecodeError) as error:
-            raise self._broken("searched", error) from error
         return None
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The latest record, or None when no record has a timestamp (KIP-734)."""
         segments: tuple[Segment, ...] = (*self._sealed, self._active)
-        try:
+        with self._touching_files("searched"):
             return max(segments, key=lambda segment: segment.max_timestamp).find_max_timestamp()
-        except (OSError, DecodeError) as error:
-            raise self._broken("searched", error) from error
 
     def roll(self, *, now_ms: int) -> None:
-        """Begin a new segment at the log's end; does nothing while the last one is empty."""
-        if self._active.size == 0:
-            return
+        """Begin a new segment at the log's end; does nothing while the last one is empty.
+
+        Raises LogError KAFKA_STORAGE_ERROR.
+        """
+        if self._active.size:
+            with self._touching_files("rolled"):
+                self._roll(now_ms)
+
+    def _roll(self, now_ms: int) -> None:
         # In this order: an empty file named by this offset must not lie there if sealing fails.
         self._active.finish_indexes()
         following = ActiveSegment(self.directory, self.log_end_offset, now_ms=now_ms)
@@ -321,7 +325,8 @@ class Log:
             )
         if before_offset > self.log_start_offset:
             self.log_start_offset = before_offset
-            self._checkpoint(sync=False)
+            with self._touching_files("shortened"):
+                self._checkpoint(sync=False)
         return self.log_start_offset
 
     def apply_retention(self, *, now_ms: int) -> int:
@@ -329,21 +334,19 @@ class Log:
 
         Also forgets idle producers, and removes the files of what was dropped long enough ago.
         """
-        self._remove_dropped(now_ms)
-        self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
-        extents = [segment.extent for segment in (*self._sealed, self._active)]
-        gone = expired(extents, self.config, log_start_offset=self.log_start_offset, now_ms=now_ms)
-        if not gone:
-            return 0
-        try:
-            self._drop(gone, now_ms)
-        except OSError as error:
-            raise self._broken("shortened", error) from error
+        with self._touching_files("shortened"):
+            self._remove_dropped(now_ms)
+            self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
+            extents = [segment.extent for segment in (*self._sealed, self._active)]
+            start = self.log_start_offset
+            gone = expired(extents, self.config, log_start_offset=start, now_ms=now_ms)
+            if gone:
+                self._drop(gone, now_ms)
         return gone
 
     def _drop(self, count: int, now_ms: int) -> None:
         if count > len(self._sealed):
-            self.roll(now_ms=now_ms)
+            self._roll(now_ms)
         due_ms = now_ms + self.config.file_delete_delay_ms
         self._dropped += ((due_ms, segment.base_offset) for segment in self._sealed[:count])
         del self._sealed[:count], self._bases[:count]
@@ -377,7 +380,7 @@ class Log:
 
     def flush(self, *, now_ms: int) -> None:
         """Put all records on the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
-        try:
+        with self._touching_files("flushed"):
             for segment in self._sealed[bisect_right(self._bases, self._recovery_point - 1) :]:
                 _sync_file(segment.path)
             self._active.sync()
@@ -385,23 +388,28 @@ class Log:
                 self._recovery_point = self._active.base_offset
                 self._checkpoint(sync=True)
                 self._drop_snapshots()
-        except OSError as error:
-            raise self._broken("flushed", error) from error
         self._flushed_offset = self.log_end_offset
         self._flushed_ms = now_ms
 
     def close(self, *, now_ms: int) -> None:
-        """Flush, and leave word that nothing needs recovery. A second time does nothing."""
+        """Flush, and leave word that nothing needs recovery. A second time does nothing.
+
+        Raises LogError KAFKA_STORAGE_ERROR; the log is then closed all the same.
+        """
         if not self._open:
             return
-        self._remove_dropped(None)
-        self._active.finish_indexes()
-        if self.log_end_offset > self._flushed_offset:
-            self.flush(now_ms=now_ms)
-        self._snapshot()
-        self._drop_snapshots()
-        self._checkpoint(sync=True, clean=(self.log_end_offset, self._active.size))
-        self._release()
+        try:
+            with self._touching_files("closed"):
+                self._remove_dropped(None)
+                self._active.finish_indexes()
+                if self.log_end_offset > self._flushed_offset:
+                    self.flush(now_ms=now_ms)
+                self._snapshot()
+                self._drop_snapshots()
+                clean = (self.log_end_offset, self._active.size)
+                self._checkpoint(sync=True, clean=clean)
+        finally:
+            self._release()
 
     def abandon(self) -> None:
         """Let go of the files without writing anything: what a kill does."""
@@ -436,6 +444,13 @@ class Log:
     def _checkpoint(self, *, sync: bool, clean: tuple[int, int] | None = None) -> None:
         checkpoint = Checkpoint(self.log_start_offset, self._recovery_point, clean, self._producers)
         write_checkpoint(self.directory, checkpoint, sync=sync)
+
+    @contextmanager
+    def _touching_files(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, DecodeError) as error:
+            raise self._broken(what, error) from error
 
     def _broken(self, what: str, error: Exception) -> LogError:
         return LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} can't be {what}: {error}")

@@ -375,8 +375,9 @@ def test_a_disk_that_fails_is_a_storage_error(
             log.append(batch(0), now_ms=NOW_MS)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert "No space left" in caught.value.text
-        with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
-            log.flush(now_ms=NOW_MS)
+        for use in (log.flush, log.roll):
+            with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
+                use(now_ms=NOW_MS)
     assert log.append(batch(0), now_ms=NOW_MS).base_offset == 1
 
 
@@ -393,6 +394,25 @@ def test_a_file_that_is_gone_is_a_storage_error(open_log: OpenLog, batch: MakeBa
     ):
         with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
             use()
+
+
+def test_a_log_that_can_not_be_closed_in_order_is_closed(
+    open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    log.append(batch(0), now_ms=NOW_MS)
+
+    def broken(*args: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "replace", broken)
+        with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
+            log.delete_records(1)
+        with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
+            log.close(now_ms=NOW_MS)
+    again = open_log()
+    assert (again.opened_clean, again.log_end_offset) == (False, 1)
 
 
 def test_a_deleted_logs_name_is_free_at_once(
