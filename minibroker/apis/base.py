@@ -10,7 +10,7 @@ the same thing as one class; here it is one file per API.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -20,7 +20,7 @@ from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
 
 if TYPE_CHECKING:
     from minibroker.cluster.controller import ClusterController
-    from minibroker.cluster.image import Image
+    from minibroker.cluster.image import Image, Update
     from minibroker.config import Settings
     from minibroker.coordinator.service import GroupService
     from minibroker.runtime.arena import ArenaRef
@@ -71,8 +71,11 @@ class Context:
     now: float
     wall_ms: int
     served: ServedVersions
-    reference: Callable[[memoryview | bytes], ArenaRef]
-    """Turns record bytes of the request into a reference that an owner can resolve."""
+    reference: Callable[[object], ArenaRef]
+    """Turns a records field of the request into a reference that an owner can resolve.
+
+    The request's memory then stays as it is until all owners have answered.
+    """
 
     @property
     def version(self) -> int:
@@ -128,17 +131,20 @@ class WorkerScope(Protocol):
 class ControllerScope(Protocol):
     """What ``execute_at_controller`` may use.
 
-    Methods of ``cluster`` return changes; ``publish`` broadcasts them and returns when every
-    process has taken them over, so that any later request on any connection sees them.
+    Methods of ``cluster`` return updates; ``publish``, called before anything else is awaited,
+    broadcasts them and returns when every process has taken them over, so that any later request
+    on any connection sees them.
     """
 
     cluster: ClusterController
-    settings: Settings
+
+    @property
+    def settings(self) -> Settings: ...
 
     @property
     def image(self) -> Image: ...
 
-    async def publish(self, changes: list[Any]) -> None: ...
+    async def publish(self, updates: Sequence[Update]) -> None: ...
 
 
 class Round(NamedTuple):
@@ -169,5 +175,8 @@ class Api(Generic[Request, Part, Reply, Response]):
     again: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = None
     served_from: int | None = None
     """Lowest version really served where the advertised minimum is lower (Produce)."""
+    may_wait: bool = False
+    """Whether ``execute`` may wait for other clients or for time; such a wait is cut short when
+    the broker stops."""
     left_out: tuple[str, ...] = ()
     """What is not done, each with its reason; the docs list them."""

@@ -30,7 +30,7 @@ from protocol.messages.fetch import (
 from protocol.registry import ApiKey
 
 READ_COMMITTED = 1
-FINAL_EPOCH = -1
+ANY_EPOCH = -1
 
 
 class Wanted(NamedTuple):
@@ -153,7 +153,7 @@ def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: boo
     known = scope.image.partition(wanted.topic, wanted.partition)
     if log is None or known is None:
         return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if wanted.leader_epoch != FINAL_EPOCH and wanted.leader_epoch != known.leader_epoch:
+    if wanted.leader_epoch not in (ANY_EPOCH, known.leader_epoch):
         older = wanted.leader_epoch < known.leader_epoch
         return Found(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
     try:
@@ -169,7 +169,7 @@ def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -
     """Several owners with too little so far: ask each to tell when it has more."""
     size = sum(reply.size for reply in replies.values())
     over = ctx.now >= _deadline(ctx, request)
-    if len(replies) < 2 or over or size >= request.min_bytes or _any_error(ctx, request, replies):
+    if len(replies) < 2 or over or size >= request.min_bytes or _any_error(request, replies):
         return None
     parts = {
         owner: part._replace(enough=replies[owner].size + 1)
@@ -179,7 +179,7 @@ def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -
     return Round(parts, first_only=True)
 
 
-def _any_error(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> bool:
+def _any_error(request: FetchRequest, replies: Mapping[Owner, Reply]) -> bool:
     if any(reply.failed for reply in replies.values()):
         return True
     asked = sum(len(topic.partitions) for topic in request.topics)
@@ -265,6 +265,7 @@ API: Api[FetchRequest, Part, Reply, FetchResponse] = Api(
     execute=execute,
     merge=merge,
     again=again,
+    may_wait=True,
     left_out=(
         "incremental fetch sessions: every fetch is full, as with a full session cache",
         "aborted transactions: transactions are not served yet, so read_committed reads all",

@@ -1,0 +1,66 @@
+"""The APIs that this broker serves, by key: what is not in here is not advertised.
+
+Owns the list and one check of it: every advertised version has a schema. Invariant: a key is
+served by exactly one module. Kafka's ``ApiKeys`` and the dispatch of ``KafkaApis.handle``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from minibroker.apis import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    produce,
+)
+from minibroker.apis.api_versions import unsupported_version
+from minibroker.apis.base import Api
+from protocol import registry
+
+__all__ = ["APIS", "unsupported_version"]
+
+AnyApi = Api[Any, Any, Any, Any]
+
+
+def collect(apis: Iterable[AnyApi]) -> Mapping[int, AnyApi]:
+    """APIs by key. Raises ``ValueError`` for one that serves what the protocol does not declare."""
+    found: dict[int, AnyApi] = {}
+    for api in apis:
+        if api.key in found:
+            raise ValueError(f"{api.key.name} is served twice")
+        low, high = api.versions if api.served_from is None else (api.served_from, api.versions[1])
+        declared = registry.schema(api.key).valid_versions
+        if not (declared.has(low) and declared.has(high)):
+            raise ValueError(
+                f"{api.key.name} serves versions {low} to {high}, the protocol declares {declared}"
+            )
+        found[api.key] = api
+    return found
+
+
+APIS: Final[Mapping[int, AnyApi]] = collect(
+    [
+        api_versions.API,
+        create_partitions.API,
+        create_topics.API,
+        delete_records.API,
+        delete_topics.API,
+        describe_cluster.API,
+        describe_configs.API,
+        fetch.API,
+        init_producer_id.API,
+        list_offsets.API,
+        metadata.API,
+        produce.API,
+    ]
+)

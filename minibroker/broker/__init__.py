@@ -1,0 +1,5 @@
+"""Lays the roles out: as processes (``start``), or as tasks of one trio run (``tasks``)."""
+
+from minibroker.broker.processes import start
+
+__all__ = ["start"]

@@ -1,0 +1,128 @@
+"""What a broker needs before any of its roles lives: directories, listening sockets, descriptors.
+
+Owns making and removing them, never what happens in them. Invariant: nothing is left behind that
+was not asked for: a temporary broker's directory goes when it ends, and if it could not end by
+itself, when the next broker starts. Kafka leaves this to its start scripts.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from minibroker.config.listeners import Listener
+from minibroker.runtime.dirlock import DirLock, DirLockedError
+
+PREFIX: Final = "minibroker-"
+MEMORY_DIRECTORY: Final = Path("/dev/shm")
+DATA: Final = "data"
+
+
+class StartError(Exception):
+    """The broker can't start; the text says why and how to mend it."""
+
+
+class House(NamedTuple):
+    """A broker's directories."""
+
+    home: Path
+    """Private to this run: sockets between processes, and the data of a temporary broker."""
+    data_dir: Path
+    temporary: bool
+    lock: DirLock
+
+
+@contextmanager
+def open_house(data_dir: str | None) -> Iterator[House]:
+    """Directories for one run; without ``data_dir`` the data is temporary too.
+
+    Raises ``StartError`` if ``data_dir`` is in use or can't be written.
+    """
+    base = memory_directory()
+    sweep(base)
+    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    try:
+        home_lock = DirLock(home, "minibroker")
+        if data_dir is None:
+            data = home / DATA
+            data.mkdir()
+            lock = home_lock
+        else:
+            data = Path(data_dir)
+            lock = _lock_named(data)
+        yield House(home, data, data_dir is None, lock)
+        if lock is not home_lock:
+            lock.release()
+        home_lock.release()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _lock_named(data: Path) -> DirLock:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        return DirLock(data, "minibroker")
+    except DirLockedError as error:
+        raise StartError(str(error)) from None
+    except OSError as error:
+        raise StartError(
+            f"the data directory {data} can't be used: {error.strerror}; choose another one"
+        ) from None
+
+
+def memory_directory() -> Path | None:
+    """Where the system keeps files in memory, if it does; None for the usual temporary place."""
+    usable = MEMORY_DIRECTORY.is_dir() and os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK)
+    return MEMORY_DIRECTORY if usable else None
+
+
+def sweep(base: Path | None) -> None:
+    """Removes what brokers of this user left behind that were killed with all their processes."""
+    for entry in os.scandir(base or tempfile.gettempdir()):
+        if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
+            continue
+        with suppress(OSError, DirLockedError):
+            if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                with DirLock(entry.path, "a broker that is tidying up"):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def bind(listeners: Sequence[Listener], backlog: int) -> dict[str, socket.socket]:
+    """A listening socket for each listener. Raises ``StartError``."""
+    return {listener.name: _bind(listener, backlog) for listener in listeners}
+
+
+def _bind(listener: Listener, backlog: int) -> socket.socket:
+    host = listener.host or None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise StartError(f"{listener} can't be used: {error.strerror}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        raise StartError(
+            f"{listener} can't be listened on: {error.strerror}; stop what uses it, or choose "
+            f"another port (0 takes a free one)"
+        ) from None
+    return sock
+
+
+def raise_descriptor_limit() -> None:
+    """As many connections as the system allows this user, not as many as a shell is given."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,239 @@
+"""The broker as processes: what is made before the fork, and what each child does after it.
+
+Owns the layout: which roles there are, what they share, in which order they end; never what they
+do. Everything is imported and bound here once, then the supervisor forks. Invariant: whatever is
+shared (memory, clock, listening sockets) was made before the fork and outlives every child, so a
+reborn child finds all of it as its former life left it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import trio
+
+from minibroker.broker.house import House, StartError, bind, open_house, raise_descriptor_limit
+from minibroker.config import (
+    ADVERTISED_LISTENERS,
+    CONTROL_LISTENER,
+    NUM_IO_THREADS,
+    NUM_NETWORK_THREADS,
+    SOCKET_LISTEN_BACKLOG_SIZE,
+    Settings,
+)
+from minibroker.config.listeners import advertised_endpoints
+from minibroker.control.serve import listener_url, open_listener
+from minibroker.controller import controller
+from minibroker.io_worker import io_worker
+from minibroker.network.acceptor import acceptor
+from minibroker.network.processor import processor
+from minibroker.observability import log
+from minibroker.observability.metrics import ProcessMetrics
+from minibroker.ready import Ready, as_json, as_text, command_name
+from minibroker.roles.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    Environment,
+    handoff_name,
+    role_name,
+)
+from minibroker.runtime.arena import Arena
+from minibroker.runtime.child import ChildLife, ChildSpec
+from minibroker.runtime.clock import SharedClock
+from minibroker.runtime.listening import TcpSource
+from minibroker.runtime.orphans import bound_last_seconds, is_orphan, wait_until_gone
+from minibroker.runtime.supervisor import Event, EventKind, Exit, supervise
+from minibroker.runtime.switchboard import UnixSwitchboard
+from minibroker.runtime.worktime import WorkTime
+
+_ROLES: Final[dict[str, Callable[[Environment], Awaitable[None]]]] = {
+    ACCEPTOR: acceptor,
+    PROCESSOR: processor,
+    WORKER: io_worker,
+    CONTROLLER: controller,
+}
+
+
+class Shared(NamedTuple):
+    """What all processes share, made before the fork."""
+
+    settings: Settings
+    house: House
+    switchboard: UnixSwitchboard
+    clock: SharedClock
+    arena: Arena
+    sockets: dict[str, socket.socket]
+    endpoints: dict[str, tuple[str, int]]
+    control: socket.socket
+
+
+def start(settings: Settings, *, json_ready: bool) -> int:
+    """Runs a broker until it is told to stop; returns its exit status (``supervisor.Exit``).
+
+    Says on standard output when it is ready, and on standard error why it can't be.
+    """
+    raise_descriptor_limit()
+    try:
+        with open_house(settings.data_dir) as house:
+            shared = _share(settings, house)
+            try:
+                return _supervise(shared, json_ready=json_ready)
+            finally:
+                shared.switchboard.close()
+    except StartError as error:
+        sys.stderr.write(f"minibroker: {error}\n")
+        return Exit.FAILED
+
+
+def _share(settings: Settings, house: House) -> Shared:
+    processors, workers = settings[NUM_NETWORK_THREADS], settings[NUM_IO_THREADS]
+    listeners = settings.client_listeners
+    sockets = bind(listeners, settings[SOCKET_LISTEN_BACKLOG_SIZE])
+    host, port = settings[CONTROL_LISTENER]
+    try:
+        control = open_listener(host, port)
+    except OSError as error:
+        raise StartError(f"{error}; choose another port with control.listener") from None
+    ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+    told = settings[ADVERTISED_LISTENERS]
+    endpoints = advertised_endpoints(listeners, told or (), ports, socket.gethostname())
+    house.lock.describe(f"minibroker on {_addresses(endpoints)}")
+    return Shared(
+        settings=settings,
+        house=house,
+        switchboard=UnixSwitchboard(
+            house.home,
+            [CONTROLLER, *(role_name(WORKER, index) for index in range(workers))],
+            [handoff_name(index) for index in range(processors)],
+        ),
+        clock=SharedClock(),
+        arena=Arena.create(settings.request_memory_bytes, processors),
+        sockets=sockets,
+        endpoints=endpoints,
+        control=control,
+    )
+
+
+def _addresses(endpoints: dict[str, tuple[str, int]]) -> str:
+    return ",".join(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints.values()
+    )
+
+
+def _supervise(shared: Shared, *, json_ready: bool) -> int:
+    settings = shared.settings
+    processors = [(PROCESSOR, index) for index in range(settings[NUM_NETWORK_THREADS])]
+    workers = [(WORKER, index) for index in range(settings[NUM_IO_THREADS])]
+    layout = [(CONTROLLER, 0), *workers, *processors, (ACCEPTOR, 0)]
+
+    def say_ready() -> None:
+        house = shared.house
+        ready = Ready(
+            bootstrap_servers=_addresses(shared.endpoints),
+            control_url=listener_url(shared.control),
+            data_dir=str(house.data_dir),
+            temporary=house.temporary,
+            pid=os.getpid(),
+        )
+        program = command_name(sys.argv[0], shutil.which("minibroker"))
+        print(as_json(ready) if json_ready else as_text(ready, program), flush=True)  # noqa: T201
+
+    for warning in settings.warnings:
+        sys.stderr.write(f"minibroker: {warning}\n")
+    return supervise(
+        [_spec(shared, role, index) for role, index in layout],
+        stop_groups=[_names([(ACCEPTOR, 0)]), _names(processors), _names(workers), [CONTROLLER]],
+        on_ready=say_ready,
+        on_event=_tell,
+    )
+
+
+def _names(roles: Sequence[tuple[str, int]]) -> list[str]:
+    return [role_name(role, index) for role, index in roles]
+
+
+def _tell(event: Event) -> None:
+    if event.kind is EventKind.DIED:
+        sys.stderr.write(f"minibroker: {event.text}\n")
+
+
+def _spec(shared: Shared, role: str, index: int) -> ChildSpec:
+    def main(life: ChildLife) -> None:
+        env = _environment(shared, role, index, life)
+        log.configure(life.name, shared.clock.wall_ms)
+        trio.run(
+            _live,
+            _ROLES[role],
+            env,
+            life.lifeline_fd,
+            clock=shared.clock,
+            instruments=[env.work_time],
+        )
+        if role == CONTROLLER and is_orphan(life.lifeline_fd):
+            _tidy_up(shared.house.home, life)
+
+    return ChildSpec(role_name(role, index), main)
+
+
+def _environment(shared: Shared, role: str, index: int, life: ChildLife) -> Environment:
+    settings = shared.settings
+    return Environment(
+        role=role,
+        index=index,
+        incarnation=life.incarnation,
+        processors=settings[NUM_NETWORK_THREADS],
+        workers=settings[NUM_IO_THREADS],
+        settings=settings,
+        switchboard=shared.switchboard,
+        clock=shared.clock,
+        arena=shared.arena,
+        metrics=ProcessMetrics(role, index),
+        work_time=WorkTime(),
+        random=Random(),
+        data_dir=shared.house.data_dir,
+        ready=life.ready,
+        control=shared.control,
+        statuses=life.roles.read,
+        listeners={name: TcpSource(sock) for name, sock in shared.sockets.items()},
+        endpoints=shared.endpoints,
+        stopping=trio.Event(),
+    )
+
+
+async def _live(
+    role: Callable[[Environment], Awaitable[None]], env: Environment, lifeline: int
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_on_signal, env)
+        nursery.start_soon(_stop_without_supervisor, env, lifeline)
+        await role(env)
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(env: Environment) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            env.stopping.set()
+
+
+async def _stop_without_supervisor(env: Environment, lifeline: int) -> None:
+    await trio.lowlevel.wait_readable(lifeline)
+    bound_last_seconds()
+    env.stopping.set()
+
+
+def _tidy_up(home: Path, life: ChildLife) -> None:
+    """What the supervisor would have done: wait for the others, then remove the directory."""
+    mine = os.getpid()
+    wait_until_gone(status.pid for status in life.roles.read() if status.pid not in (0, mine))
+    shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,355 @@
+"""What the control API asks, answered: from the image, or by asking the processes that know.
+
+Owns the translation between what roles tell each other and what people are shown; decides
+nothing itself. Invariant: an answer is as fresh as the question; a process that is down is left
+out rather than waited for. Implements ``control.backend.Backend``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from minibroker import __version__
+from minibroker.apis.base import ControllerScope
+from minibroker.cluster.image import Image
+from minibroker.cluster.placement import group_owner, partition_owner
+from minibroker.cluster.topics import NewTopic as WantedTopic
+from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.control import backend as shown
+from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
+from minibroker.coordinator.description import GroupDescription, GroupOverview
+from minibroker.network.slots import SLOTS
+from minibroker.observability.metrics import Snapshot
+from minibroker.roles.environment import (
+    ACCEPTOR,
+    PROCESSOR,
+    WORKER,
+    Environment,
+    role_name,
+)
+from minibroker.roles.questions import ClockTurned, GroupsWanted, LogsWanted, LogView, ReportWanted
+from minibroker.runtime.clock import ClockError
+from minibroker.runtime.roles import RoleState
+from protocol.compiler import decode
+from protocol.errors import DecodeError, ErrorCode
+from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from protocol.registry import ApiKey
+from protocol.types import uuid_text
+
+if TYPE_CHECKING:
+    from minibroker.cluster.topics import Refusal
+    from minibroker.controller.subscribers import Subscribers
+    from minibroker.network.client import ClientView
+
+CONSUMER_PROTOCOL: Final = "consumer"
+NEWEST_ASSIGNMENT: Final = 3
+"""Later versions only add to the end, so they are read as this one."""
+
+_STATES: Final[dict[RoleState, shown.ProcessState]] = {
+    RoleState.NOT_STARTED: "starting",
+    RoleState.STARTING: "starting",
+    RoleState.READY: "running",
+    RoleState.WAITING: "restarting",
+    RoleState.ENDED: "failed",
+}
+
+
+class ControllerBackend:
+    """Implements ``control.backend.Backend``."""
+
+    def __init__(self, env: Environment, scope: ControllerScope, subscribers: Subscribers) -> None:
+        self._env = env
+        self._scope = scope
+        self._subscribers = subscribers
+        self._born = env.clock.now()
+
+    @property
+    def _image(self) -> Image:
+        return self._scope.image
+
+    async def _ask(self, role: str, index: int, question: object) -> Any:
+        """One role's answer, or None while it is down."""
+        name = role_name(role, index)
+        return (await self._subscribers.ask_all(question, [name])).get(name)
+
+    # Health and cluster -------------------------------------------------------------------------
+
+    async def health(self) -> shown.Health:
+        """The broker's processes."""
+        processes = tuple(
+            shown.ProcessHealth(
+                name=status.name,
+                pid=status.pid or None,
+                state=_STATES[status.state],
+                restarts=status.restarts,
+            )
+            for status in self._env.statuses()
+        )
+        return shown.Health(
+            ready=all(process.state == "running" for process in processes),
+            version=__version__,
+            uptime_ms=int((self._env.clock.now() - self._born) * 1000),
+            processes=processes,
+        )
+
+    async def cluster(self) -> shown.Cluster:
+        """The image."""
+        image = self._image
+        return shown.Cluster(
+            cluster_id=image.cluster_id,
+            controller_id=image.controller_id,
+            controller_epoch=image.controller_epoch,
+            change=self._subscribers.complete,
+            brokers=tuple(
+                shown.BrokerView(
+                    broker.broker_id,
+                    broker.rack,
+                    tuple(
+                        shown.Endpoint(listener, host, port)
+                        for listener, (host, port) in broker.endpoints.items()
+                    ),
+                )
+                for broker in image.brokers.values()
+            ),
+            topics=len(image.topics),
+            partitions=sum(len(topic.partitions) for topic in image.topics.values()),
+        )
+
+    # Topics ---------------------------------------------------------------------------------------
+
+    async def topics(self) -> shown.TopicList:
+        """All topics, by name."""
+        return shown.TopicList(
+            tuple(
+                shown.TopicSummary(
+                    name, uuid_text(topic.topic_id), topic.internal, len(topic.partitions)
+                )
+                for name, topic in sorted(self._image.topics.items())
+            )
+        )
+
+    async def topic(self, name: str) -> shown.Topic:
+        """One topic with the bounds of its logs, as its owners see them now."""
+        topic = self._image.topics.get(name)
+        if topic is None:
+            raise _no_topic(name)
+        workers = [role_name(WORKER, index) for index in range(self._env.workers)]
+        views: dict[int, LogView] = {}
+        for answer in (await self._subscribers.ask_all(LogsWanted(name), workers)).values():
+            views.update(answer)
+        return shown.Topic(
+            name=name,
+            topic_id=uuid_text(topic.topic_id),
+            internal=topic.internal,
+            partitions=tuple(
+                shown.PartitionView(
+                    partition=partition.index,
+                    leader=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    replicas=partition.replicas,
+                    isr=partition.isr,
+                    owner=role_name(
+                        WORKER, partition_owner(name, partition.index, self._env.workers)
+                    ),
+                    **views.get(partition.index, _NO_LOG)._asdict(),
+                )
+                for partition in topic.partitions
+            ),
+            configs=dict(self._image.topic_overrides(name)),
+        )
+
+    async def create_topic(self, new: shown.NewTopic) -> shown.Topic:
+        """Create it; answers when every process knows it."""
+        wanted = WantedTopic(
+            new.name,
+            -1 if new.partitions is None else new.partitions,
+            config=tuple(new.configs.items()),
+        )
+        outcome = await self._scope.cluster.create_topics([wanted])
+        await self._scope.publish(outcome.updates)
+        refusal = outcome.topics[0].refusal
+        if refusal is not None:
+            raise _refused(refusal)
+        return await self.topic(new.name)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete it; answers when no process knows it any more."""
+        outcome = await self._scope.cluster.delete_topics([name])
+        await self._scope.publish(outcome.updates)
+        refusal = outcome.topics[0].refusal
+        if refusal is not None:
+            raise _refused(refusal)
+
+    # Groups ---------------------------------------------------------------------------------------
+
+    async def groups(self) -> shown.GroupList:
+        """All groups, by id."""
+        found = [group for groups in (await self._overviews()).values() for group in groups]
+        return shown.GroupList(
+            tuple(
+                shown.GroupSummary(group.group_id, group.state, group.protocol_type, group.members)
+                for group in sorted(found)
+            )
+        )
+
+    async def _overviews(self) -> dict[str, list[GroupOverview]]:
+        workers = [role_name(WORKER, index) for index in range(self._env.workers)]
+        return await self._subscribers.ask_all(GroupsWanted(), workers)
+
+    async def group(self, group_id: str) -> shown.Group:
+        """One group, as its coordinator sees it, with its lag."""
+        partitions = self._env.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
+        owner = group_owner(group_id, partitions, self._env.workers)
+        coordinator = role_name(WORKER, owner)
+        answers = await self._subscribers.ask_all(GroupsWanted(group_id), [coordinator])
+        if coordinator not in answers:
+            raise Unavailable("COORDINATOR_NOT_AVAILABLE", f"{coordinator} is being restarted")
+        group: GroupDescription | None = answers[coordinator]
+        if group is None:
+            raise NotFound("GROUP_ID_NOT_FOUND", f"there is no group {group_id!r}")
+        ends = await self._log_ends({offset.topic for offset in group.offsets})
+        return shown.Group(
+            group_id=group.group_id,
+            state=group.state,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            generation=group.generation,
+            leader=group.leader,
+            coordinator=coordinator,
+            members=tuple(
+                shown.Member(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    tuple(_assigned(group.protocol_type, member.assignment)),
+                )
+                for member in group.members
+            ),
+            offsets=tuple(_committed(group, ends)),
+        )
+
+    async def _log_ends(self, topics: set[str]) -> dict[tuple[str, int], int]:
+        ends: dict[tuple[str, int], int] = {}
+        for topic in sorted(topics):
+            if topic in self._image.topics:
+                partitions = (await self.topic(topic)).partitions
+                ends.update({(topic, at.partition): at.log_end_offset for at in partitions})
+        return ends
+
+    # Connections ----------------------------------------------------------------------------------
+
+    async def connections(self) -> shown.Connections:
+        """All client connections, as the processors see them now."""
+        names = [role_name(PROCESSOR, index) for index in range(self._env.processors)]
+        reports = await self._subscribers.ask_all(ReportWanted(), [role_name(ACCEPTOR, 0), *names])
+        acceptor = reports.pop(role_name(ACCEPTOR, 0), None)
+        used = [0] * self._env.processors if acceptor is None else acceptor.details
+        views: dict[str, list[ClientView]] = {
+            name: report.details for name, report in reports.items()
+        }
+        now = self._env.clock.now()
+        counts: dict[str, int] = {}
+        for view in (view for found in views.values() for view in found):
+            counts[view.listener] = counts.get(view.listener, 0) + 1
+        return shown.Connections(
+            listeners=tuple(
+                shown.ListenerView(listener, host, port, counts.get(listener, 0))
+                for listener, (host, port) in self._env.endpoints.items()
+            ),
+            processors=tuple(
+                shown.ProcessorConnections(
+                    name,
+                    SLOTS,
+                    used[index],
+                    tuple(_connection(view, now) for view in views.get(name, [])),
+                )
+                for index, name in enumerate(names)
+            ),
+        )
+
+    # Clock, reset, metrics ------------------------------------------------------------------------
+
+    async def clock(self) -> shown.ClockView:
+        """The clock now."""
+        state = self._env.clock.state()
+        return shown.ClockView(state.now, state.wall_ms, state.offset_ms, state.rate, state.frozen)
+
+    async def turn_clock(self, change: shown.ClockChange) -> shown.ClockView:
+        """Turn it, and answer when every process has looked at it again."""
+        clock = self._env.clock
+        try:
+            if change.freeze is not None:
+                clock.freeze(change.freeze)
+            if change.rate is not None:
+                clock.set_rate(change.rate)
+            if change.advance_ms is not None:
+                clock.advance(change.advance_ms)
+        except ClockError as error:
+            raise BackendError("INVALID_CLOCK", str(error)) from None
+        await self._subscribers.ask_all(ClockTurned())
+        return await self.clock()
+
+    async def reset(self) -> shown.ResetDone:
+        """Drop all topics, groups and offsets; answers when every process has."""
+        topics = sum(not topic.internal for topic in self._image.topics.values())
+        groups = sum(map(len, (await self._overviews()).values()))
+        await self._scope.publish(await self._scope.cluster.reset())
+        return shown.ResetDone(topics, groups)
+
+    async def metrics(self) -> Sequence[Snapshot]:
+        """A fresh snapshot of every process that is there, this one included."""
+        reports = await self._subscribers.ask_all(ReportWanted())
+        return [self._env.metrics.snapshot(), *(report.metrics for report in reports.values())]
+
+
+_NO_LOG = LogView(-1, -1, -1, 0)
+
+
+def _no_topic(name: str) -> NotFound:
+    return NotFound("UNKNOWN_TOPIC_OR_PARTITION", f"there is no topic {name!r}")
+
+
+def _refused(refusal: Refusal) -> BackendError:
+    if refusal.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+        return Conflict(refusal.code.name, refusal.text)
+    if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return NotFound(refusal.code.name, refusal.text)
+    return BackendError(refusal.code.name, refusal.text)
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> Iterator[shown.AssignedTopic]:
+    """What a member was given, if it speaks the consumers' protocol."""
+    if protocol_type != CONSUMER_PROTOCOL or len(assignment) < 2:
+        return
+    version = min(int.from_bytes(assignment[:2], "big"), NEWEST_ASSIGNMENT)
+    try:
+        given = decode(ConsumerProtocolAssignment, version, assignment, 2)
+    except DecodeError:
+        return  # Whatever the group's leader sent, it is nothing that can be shown.
+    for topic in given.assigned_partitions:
+        yield shown.AssignedTopic(topic.topic, tuple(topic.partitions))
+
+
+def _committed(
+    group: GroupDescription, ends: dict[tuple[str, int], int]
+) -> Iterator[shown.CommittedOffset]:
+    for at in group.offsets:
+        end = ends.get((at.topic, at.partition))
+        lag = None if end is None else max(end - at.offset, 0)
+        yield shown.CommittedOffset(at.topic, at.partition, at.offset, at.metadata, end, lag)
+
+
+def _connection(view: ClientView, now: float) -> shown.Connection:
+    return shown.Connection(
+        connection_id=view.connection_id,
+        listener=view.listener,
+        client_address=f"{view.host}:{view.port}",
+        client_id=view.client_id,
+        software_name=view.software_name,
+        software_version=view.software_version,
+        age_ms=int((now - view.opened) * 1000),
+        state=view.state,
+        in_flight=None if view.in_flight is None else ApiKey(view.in_flight).name,
+    )

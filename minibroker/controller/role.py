@@ -1,0 +1,112 @@
+"""The controller role: keeps the cluster's facts, tells everybody, and serves the control API.
+
+Owns the config store and the one writer of it (``cluster.controller``); never a client's socket
+or a record. Invariant: a change is answered when every process has taken it over, so every later
+request on any connection sees it. A killed controller's next life reads the store and greets
+everybody with a whole image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from minibroker.apis.registry import APIS
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.image import Image, Update
+from minibroker.cluster.store.sqlite import SqliteStore
+from minibroker.config import Settings
+from minibroker.control.serve import serve
+from minibroker.controller.backend import ControllerBackend
+from minibroker.controller.subscribers import Subscribers
+from minibroker.roles.environment import CONTROLLER, Environment
+from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
+from minibroker.runtime.worktime import Account
+
+STORE_FILE = "config.sqlite"
+
+
+def store_path(data_dir: Path) -> Path:
+    """Where the embedded config store lies."""
+    return data_dir / STORE_FILE
+
+
+async def controller(env: Environment) -> None:
+    """Runs until ``env.stopping``, then closes the store."""
+    store = SqliteStore(store_path(env.data_dir))
+    try:
+        cluster = await ClusterController.start(
+            store,
+            env.settings,
+            endpoints=env.endpoints,
+            random=env.random,
+            wall_ms=env.clock.wall_ms(),
+        )
+        await _Controller(env, cluster).run()
+    finally:
+        await store.close()
+
+
+class _Controller:
+    """Implements ``apis.base.ControllerScope``."""
+
+    def __init__(self, env: Environment, cluster: ClusterController) -> None:
+        self._env = env
+        self.cluster = cluster
+        self._subscribers = Subscribers(self._image, self._answer, cluster.image.number)
+        env.metrics.watch_busy(self._busy_ns)
+
+    @property
+    def settings(self) -> Settings:
+        return self._env.settings
+
+    @property
+    def image(self) -> Image:
+        return self.cluster.image
+
+    def _image(self) -> Image:
+        return self.cluster.image
+
+    async def publish(self, updates: Sequence[Update]) -> None:
+        await self._subscribers.publish(updates)
+
+    async def run(self) -> None:
+        env = self._env
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._subscribers.run)
+            nursery.start_soon(self._take_roles, nursery)
+            if env.control is not None:
+                backend = ControllerBackend(env, self, self._subscribers)
+                await nursery.start(serve, backend, env.control, env.stopping)
+            env.ready()
+            await env.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _take_roles(self, nursery: trio.Nursery) -> None:
+        listener = self._env.switchboard.listen(CONTROLLER)
+        while True:
+            nursery.start_soon(self._subscribers.converse, await listener.accept())
+
+    async def _answer(self, question: Any) -> Any:
+        # A coroutine, so that it runs as a task: the reader of a conversation must not wait for
+        # room to send while the other side's reader does the same.
+        if isinstance(question, ApiPart):
+            return await self._execute(question)
+        if isinstance(question, ProducerIdsWanted):
+            return tuple(await self.cluster.allocate_producer_ids())
+        raise TypeError(f"the controller has no answer to {type(question).__name__}")
+
+    async def _execute(self, question: ApiPart) -> ApiReply:
+        api = APIS[question.api_key]
+        assert api.execute_at_controller is not None
+        account = Account()
+        with self._env.work_time.charge(account):
+            reply = await api.execute_at_controller(self, question.part)
+        return ApiReply(reply, account.worked_ns)
+
+    def _busy_ns(self) -> int:
+        spent = self._env.work_time.loop_time()
+        return spent.total_ns - spent.idle_ns

@@ -1,0 +1,271 @@
+"""The I/O worker role: owns partitions and groups and runs ``execute`` for them.
+
+Owns the state of what the hash gives it (``cluster.placement``): logs, groups, producer ids of a
+block; never a client's socket. Its parts of requests come from processors, one link each, and are
+executed one after the other, so no state needs a lock; only what has to wait becomes a task of
+its own. Invariant: what it has answered is in its logs, so a killed worker's next life goes on
+from there. Kafka's ``KafkaRequestHandler``, ``ReplicaManager`` and ``GroupCoordinator``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Awaitable, Iterator
+from typing import Any, Final
+
+import trio
+
+from minibroker.apis.registry import APIS
+from minibroker.cluster.image import Image
+from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
+from minibroker.config import LOG_RETENTION_CHECK_INTERVAL_MS, OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.service import GroupService
+from minibroker.observability.log import Log as EventLog
+from minibroker.observability.metrics import LogFigures
+from minibroker.roles.environment import Environment
+from minibroker.roles.follower import Follower
+from minibroker.roles.purgatory import Purgatory
+from minibroker.roles.questions import (
+    ApiPart,
+    ApiReply,
+    Greeting,
+    GroupsWanted,
+    LogsWanted,
+    LogView,
+    ProducerIdsWanted,
+)
+from minibroker.runtime.arena import ArenaRef
+from minibroker.runtime.channel import Channel
+from minibroker.runtime.link import Conversation
+from minibroker.runtime.worktime import Account
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Log
+from minibroker.storage.manager import LogManager
+from protocol.errors import ErrorCode
+
+FLUSH_CHECK_S: Final = 1.0
+"""How often logs are asked whether flush.ms has passed."""
+
+
+async def io_worker(env: Environment) -> None:
+    """Runs until ``env.stopping``, then closes its logs."""
+    await _Worker(env).run()
+
+
+class _Worker:
+    """Implements ``apis.base.WorkerScope``."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._log = EventLog(env.name)
+        self.index = env.index
+        self.settings = env.settings
+        self.random = env.random
+        self._logs = LogManager(env.data_dir, env.settings, self._owns)
+        self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
+        self._peers: dict[int, _Peer] = {}
+        self._producer_ids = range(0)
+        self._follower = Follower(env, on_image=self._on_image, on_ask=self._answer_controller)
+        self.groups = GroupService(
+            GroupLimits.from_settings(env.settings),
+            partitions=env.settings[OFFSETS_TOPIC_NUM_PARTITIONS],
+            open_log=self._offsets_log,
+            now=env.clock.now,
+            wall_ms=env.clock.wall_ms,
+            random=env.random,
+        )
+        env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
+        env.metrics.watch_logs(self._figures)
+        env.metrics.watch_busy(self._busy_ns)
+
+    # What executing APIs may use --------------------------------------------------------------
+
+    @property
+    def image(self) -> Image:
+        return self._follower.image
+
+    def now(self) -> float:
+        return self._env.clock.now()
+
+    def wall_ms(self) -> int:
+        return self._env.clock.wall_ms()
+
+    def records(self, ref: ArenaRef) -> memoryview:
+        return self._env.arena.view(ref)
+
+    def log(self, topic: str, partition: int) -> Log | None:
+        try:
+            return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())
+        except LogError as error:
+            self._log.error("a log can't be served", topic=topic, partition=partition, why=error)
+            return None
+
+    def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
+        self._env.metrics.produced(size_bytes, records)
+        self._purgatory.wake((topic, partition))
+
+    async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
+        await self._purgatory.wait(partitions, deadline)
+
+    async def next_producer_id(self) -> int:
+        while not self._producer_ids:
+            first, count = await self._follower.ask(ProducerIdsWanted())
+            self._producer_ids = range(first, first + count)
+        taken, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return taken
+
+    # Life ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        env = self._env
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follower.run)
+            await self._follower.wait_image()
+            self._logs.recover(self.image, now_ms=self.wall_ms())
+            self.groups.load(
+                [
+                    partition
+                    for (topic, partition), _ in self._logs.items()
+                    if topic == OFFSETS_TOPIC
+                ]
+            )
+            nursery.start_soon(self.groups.run)
+            nursery.start_soon(self._retain)
+            nursery.start_soon(self._flush)
+            nursery.start_soon(self._take_peers, nursery)
+            env.ready()
+            await env.stopping.wait()
+            nursery.cancel_scope.cancel()
+        self._logs.close(now_ms=self.wall_ms())
+
+    def _owns(self, topic: str, partition: int) -> bool:
+        return partition_owner(topic, partition, self._env.workers) == self.index
+
+    def _offsets_log(self, partition: int) -> Log:
+        log = self._logs.get(self.image, OFFSETS_TOPIC, partition, now_ms=self.wall_ms())
+        if log is None:
+            raise LogError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} is not here"
+            )
+        return log
+
+    def _on_image(self, before: Image, after: Image) -> None:
+        # Groups first: letting go of them may still write to a log that is about to go.
+        if _offsets_id(before) not in (None, _offsets_id(after)):
+            self.groups.reset()
+        gone = before.topic_names.keys() - after.topic_names.keys()
+        if gone:
+            self.groups.topics_deleted(before.topic_names[topic_id] for topic_id in gone)
+        self._logs.follow(before, after)
+        if before.topic_names != after.topic_names:
+            self._purgatory.wake_all()
+
+    async def _retain(self) -> None:
+        interval_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
+        while True:
+            await trio.sleep(interval_s)
+            self._guarded("retention", self._logs.apply_retention)
+
+    async def _flush(self) -> None:
+        while True:
+            await trio.sleep(FLUSH_CHECK_S)
+            self._guarded("flush", self._logs.flush_due)
+
+    def _guarded(self, what: str, care: Any) -> None:
+        try:
+            care(now_ms=self.wall_ms())
+        except LogError as error:
+            self._log.error(f"{what} failed", why=error)
+
+    # Processors ---------------------------------------------------------------------------------
+
+    async def _take_peers(self, nursery: trio.Nursery) -> None:
+        listener = self._env.switchboard.listen(self._env.name)
+        while True:
+            nursery.start_soon(self._converse, await listener.accept())
+
+    async def _converse(self, channel: Channel) -> None:
+        peer = _Peer(self, channel)
+        try:
+            await peer.conversation.run()
+        finally:
+            peer.gone.set()
+
+    async def greeted(self, peer: _Peer, greeting: Greeting) -> None:
+        """A processor is there. Nothing of its former life may be left when it is answered."""
+        former = self._peers.get(greeting.number)
+        self._peers[greeting.number] = peer
+        if former is not None:
+            former.conversation.close()
+            await former.gone.wait()
+
+    def execute(self, question: ApiPart) -> ApiReply | Awaitable[ApiReply]:
+        """Executes a part; at once if it can be, as a task if it has to wait."""
+        api = APIS[question.api_key]
+        assert api.execute is not None
+        began_ns = time.perf_counter_ns()
+        reply = api.execute(self, question.part)
+        worked_ns = time.perf_counter_ns() - began_ns
+        if inspect.isawaitable(reply):
+            return self._finish(reply, worked_ns)
+        return ApiReply(reply, worked_ns)
+
+    async def _finish(self, reply: Awaitable[Any], worked_ns: int) -> ApiReply:
+        account = Account()
+        with self._env.work_time.charge(account):
+            result = await reply
+        return ApiReply(result, worked_ns + account.worked_ns)
+
+    # The controller -----------------------------------------------------------------------------
+
+    def _answer_controller(self, question: Any) -> Any:
+        if isinstance(question, LogsWanted):
+            return self._log_views(question.topic)
+        if isinstance(question, GroupsWanted):
+            if question.group_id is None:
+                return self.groups.list_groups()
+            return self.groups.describe(question.group_id, full=True)
+        raise TypeError(f"a worker has no answer to {type(question).__name__}")
+
+    def _log_views(self, topic: str) -> dict[int, LogView]:
+        known = self.image.topics.get(topic)
+        views: dict[int, LogView] = {}
+        for partition in known.partitions if known else ():
+            if self._owns(topic, partition.index):
+                log = self.log(topic, partition.index)
+                if log is not None:
+                    views[partition.index] = LogView(
+                        log.log_start_offset, log.high_watermark, log.log_end_offset, log.size
+                    )
+        return views
+
+    def _figures(self) -> Iterator[LogFigures]:
+        for (topic, partition), log in self._logs.items():
+            yield LogFigures(topic, partition, log.size, log.log_start_offset, log.log_end_offset)
+
+    def _busy_ns(self) -> int:
+        spent = self._env.work_time.loop_time()
+        return spent.total_ns - spent.idle_ns
+
+
+def _offsets_id(image: Image) -> bytes | None:
+    topic = image.topics.get(OFFSETS_TOPIC)
+    return None if topic is None else topic.topic_id
+
+
+class _Peer:
+    """One life of one processor, as this worker sees it."""
+
+    def __init__(self, worker: _Worker, channel: Channel) -> None:
+        self._worker = worker
+        self.conversation = Conversation(channel, self._answer)
+        self.gone = trio.Event()
+
+    def _answer(self, question: Any) -> Any:
+        if isinstance(question, ApiPart):
+            return self._worker.execute(question)
+        if isinstance(question, Greeting):
+            return self._worker.greeted(self, question)
+        raise TypeError(f"a worker has no answer to {type(question).__name__}")

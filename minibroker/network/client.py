@@ -1,0 +1,98 @@
+"""What a processor knows of one connection: who it is, and what is in flight.
+
+Owns facts for the exchange, the console and the log, and the connection's state machine; never
+its bytes. Invariant: everything in it that a client chose is bounded in length.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import trio
+
+from minibroker.apis.base import Caller
+from minibroker.network.accepted import Accepted
+from minibroker.network.connection import ConnectionState
+from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.stream import ByteStream
+from minibroker.runtime.worktime import Account
+
+SHOWN_MAX: Final = 200
+"""Characters of a client's own words that are kept for people to see."""
+
+
+class ClientView(NamedTuple):
+    """A connection as the control API shows it; times in seconds of the broker's clock."""
+
+    connection_id: str
+    listener: str
+    host: str
+    port: int
+    client_id: str | None
+    software_name: str | None
+    software_version: str | None
+    opened: float
+    state: str
+    in_flight: int | None
+
+
+class Client:
+    """One open connection."""
+
+    __slots__ = (
+        "account",
+        "caller",
+        "client_id",
+        "close_reason",
+        "close_text",
+        "in_flight",
+        "interruptible",
+        "opened",
+        "scope",
+        "software",
+        "state",
+        "stream",
+    )
+
+    def __init__(self, accepted: Accepted, stream: ByteStream, now: float) -> None:
+        host, port = accepted.peer
+        self.caller = Caller(accepted.connection_id, accepted.listener, host, port)
+        self.stream = stream
+        self.opened = now
+        self.state = ConnectionState()
+        self.account = Account()
+        self.scope = trio.CancelScope()
+        self.client_id: str | None = None
+        self.software: tuple[str, str] | None = None
+        self.in_flight: int | None = None
+        self.interruptible = True
+        """Whether closing now would cut off nothing but a wait."""
+        self.close_reason = CloseReason.CLIENT_CLOSED
+        self.close_text = ""
+
+    def introduce(self, name: str, version: str) -> None:
+        """Keeps what the client says it is (ApiVersions, KIP-511)."""
+        self.software = (name[:SHOWN_MAX], version[:SHOWN_MAX])
+
+    def close(self, reason: CloseReason, text: str = "") -> None:
+        """Ends the connection for a reason of ours; whatever waits for it is cancelled."""
+        self.close_reason = reason
+        self.close_text = text
+        self.scope.cancel()
+
+    def view(self) -> ClientView:
+        """The facts to show."""
+        name, version = self.software or (None, None)
+        shown = None if self.client_id is None else self.client_id[:SHOWN_MAX]
+        return ClientView(
+            self.caller.connection_id,
+            self.caller.listener,
+            self.caller.client_host,
+            self.caller.client_port,
+            shown,
+            name,
+            version,
+            self.opened,
+            self.state.state.value,
+            self.in_flight,
+        )

@@ -1,0 +1,89 @@
+"""One client connection as a state machine: what may happen to it, and when.
+
+Pure: no sockets, no clock. The states are Kafka's ``KafkaChannel.ChannelMuteState``: a connection
+is read only while nothing of it is in flight, so its requests are answered in order, one at a
+time, and a client that floods one connection delays only itself. The table below is the whole
+truth; what a processor does follows it, and anything else is a bug that names its history.
+
+    NOT_MUTED --REQUEST_RECEIVED--> MUTED --RESPONSE_READY--> RESPONSE_PENDING
+        ^                             |                              |
+        +-------NO_RESPONSE-----------+<-------RESPONSE_SENT---------+   (back to NOT_MUTED)
+
+Invariant: at most one request of a connection is in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+HISTORY_MAX: Final = 8
+
+
+class State(StrEnum):
+    """Where a connection stands."""
+
+    NOT_MUTED = "reading"
+    MUTED = "muted"
+    RESPONSE_PENDING = "responding"
+    CLOSED = "closed"
+
+
+class Event(StrEnum):
+    """What may happen to a connection."""
+
+    REQUEST_RECEIVED = "request received"
+    NO_RESPONSE = "no response"
+    RESPONSE_READY = "response ready"
+    RESPONSE_SENT = "response sent"
+    CLOSE = "close"
+
+
+TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.NOT_MUTED: {
+        Event.REQUEST_RECEIVED: State.MUTED,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.MUTED: {
+        Event.RESPONSE_READY: State.RESPONSE_PENDING,
+        Event.NO_RESPONSE: State.NOT_MUTED,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.RESPONSE_PENDING: {
+        Event.RESPONSE_SENT: State.NOT_MUTED,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.CLOSED: {},
+}
+
+
+class InvalidTransition(Exception):
+    """An event that can't happen in a state; tells what came before it."""
+
+    def __init__(self, state: State, event: Event, history: tuple[Event, ...]) -> None:
+        story = ", ".join(history) or "nothing"
+        super().__init__(f"{event.name} in state {state.name}, after: {story}")
+        self.state = state
+        self.event = event
+        self.history = history
+
+
+class ConnectionState:
+    """The state of one connection and the last events that led to it."""
+
+    __slots__ = ("_history", "state")
+
+    def __init__(self) -> None:
+        self.state = State.NOT_MUTED
+        self._history: deque[Event] = deque(maxlen=HISTORY_MAX)
+
+    def on(self, event: Event) -> State:
+        """The state after an event. Raises ``InvalidTransition``."""
+        after = TRANSITIONS[self.state].get(event)
+        if after is None:
+            raise InvalidTransition(self.state, event, tuple(self._history))
+        self._history.append(event)
+        self.state = after
+        return after

@@ -1,0 +1,235 @@
+"""One request and its response: decode, split, ask the owners, merge, encode, send.
+
+Owns the way of a request through a processor, never what an API does and never a socket's state.
+Invariant: the request's memory is released exactly once, and not before every owner that was
+given a reference into it has answered or died; so no owner ever reads another request's bytes.
+``KafkaApis.handle`` without the APIs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import trio
+
+from minibroker.apis.base import Api, Context, Owner, ServedVersions
+from minibroker.apis.registry import APIS, unsupported_version
+from minibroker.network.client import Client
+from minibroker.network.connection import Event
+from minibroker.network.sending import Chunk, OpenFiles, send_response
+from minibroker.roles.environment import Environment
+from minibroker.roles.follower import Follower
+from minibroker.roles.questions import ApiPart, ApiReply
+from minibroker.runtime.arena import ArenaRef, Block
+from minibroker.runtime.link import Link
+from protocol import registry
+from protocol.compiler import encoder, locating_decoder
+from protocol.errors import UnsupportedVersion
+from protocol.headers import RequestHeader, decode_request_header, encode_response_header
+from protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from protocol.messages.api_versions import ApiVersionsRequest
+
+SERVED: Final[ServedVersions] = {api.key: api.versions for api in APIS.values()}
+
+
+class Exchanges:
+    """What all exchanges of one processor share."""
+
+    def __init__(
+        self,
+        env: Environment,
+        follower: Follower,
+        owners: Mapping[Owner, Link | Follower],
+        files: OpenFiles,
+    ) -> None:
+        self._env = env
+        self._follower = follower
+        self._owners = owners
+        self._files = files
+
+    async def serve(self, client: Client, block: Block) -> None:
+        """Answers one request. Whatever it raises ends the connection."""
+        env = self._env
+        began_ns = time.perf_counter_ns()
+        env.work_time.settle()
+        worked_from = client.account.worked_ns
+        client.state.on(Event.REQUEST_RECEIVED)
+        request_bytes = len(block.view)
+        exchange = _Exchange(self, client, block)
+        try:
+            header, response = await exchange.run()
+        finally:
+            block.release()
+        response_bytes = 0
+        if response is None:
+            client.state.on(Event.NO_RESPONSE)
+        else:
+            response_bytes = await self._send(client, header, response)
+        client.in_flight = None
+        ended_ns = time.perf_counter_ns()
+        env.work_time.settle()
+        network_ns = client.account.worked_ns - worked_from
+        total_ns = ended_ns - began_ns
+        waited_ns = max(total_ns - network_ns - exchange.io_ns, 0)
+        failed = bool(getattr(response, "error_code", 0))
+        env.metrics.request(
+            header.api_key,
+            failed,
+            request_bytes,
+            response_bytes,
+            waited_ns,
+            network_ns,
+            exchange.io_ns,
+            total_ns,
+        )
+
+    async def _send(self, client: Client, header: RequestHeader, response: Any) -> int:
+        client.state.on(Event.RESPONSE_READY)
+        key, version = header.api_key, _response_version(header)
+        start = encode_response_header(key, version, header.correlation_id)
+        # All that stands in a records field of ours is a slice of a file.
+        chunks = cast("list[Chunk]", encoder(type(response), version)(response))
+        sent = await send_response(client.stream, self._files, start, chunks)
+        client.state.on(Event.RESPONSE_SENT)
+        return sent
+
+    def context(self, client: Client, header: RequestHeader, block: Block) -> Context:
+        """What the API may look at."""
+        env = self._env
+        now = env.clock.now()
+        return Context(
+            header=header,
+            caller=client.caller,
+            image=self._follower.image,
+            settings=env.settings,
+            workers=env.workers,
+            received=now,
+            now=now,
+            wall_ms=env.clock.wall_ms(),
+            served=SERVED,
+            reference=partial(_reference, block),
+        )
+
+    def refresh(self, ctx: Context) -> None:
+        """Brings image and time up to date for the next step."""
+        ctx.image = self._follower.image
+        ctx.now = self._env.clock.now()
+
+    async def ask(self, owner: Owner, question: ApiPart) -> ApiReply:
+        """The owner's answer; waits while it is being reborn."""
+        answer: ApiReply = await self._owners[owner].ask(question)
+        return answer
+
+
+def _reference(block: Block, records: object) -> ArenaRef:
+    assert isinstance(records, range)  # what `locating_decoder` makes of a records field
+    return block.ref(records.start, len(records))
+
+
+def _response_version(header: RequestHeader) -> int:
+    """The version to answer in: for an ApiVersions that we don't know, 0 (KIP-511)."""
+    if header.api_key == ApiKey.API_VERSIONS:
+        low, high = SERVED[ApiKey.API_VERSIONS]
+        return header.api_version if low <= header.api_version <= high else 0
+    return header.api_version
+
+
+class _Exchange:
+    """One request under way."""
+
+    def __init__(self, shared: Exchanges, client: Client, block: Block) -> None:
+        self._shared = shared
+        self._client = client
+        self._block = block
+        self.io_ns = 0
+
+    async def run(self) -> tuple[RequestHeader, Any]:
+        """The header, and the response or None where there is none."""
+        client, shared = self._client, self._shared
+        header, at = decode_request_header(self._block.view)
+        client.client_id = header.client_id
+        client.in_flight = header.api_key
+        ctx = shared.context(client, header, self._block)
+        api = _served(header)
+        if api is None:
+            return header, unsupported_version(ctx.served)
+        schema = registry.schema(header.api_key)
+        request, _ = locating_decoder(schema.request, header.api_version)(self._block.view, at)
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
+            introduced = cast("ApiVersionsRequest", request)
+            client.introduce(introduced.client_software_name, introduced.client_software_version)
+        return header, await self._answer(api, ctx, request)
+
+    async def _answer(self, api: Api[Any, Any, Any, Any], ctx: Context, request: Any) -> Any:
+        parts = api.split(ctx, request)
+        replies: dict[Owner, Any] = {}
+        if parts:
+            # An owner that was told where bytes lie reads them whatever happens here, so a
+            # connection that is closed meanwhile still waits for it. Such APIs never wait long.
+            with trio.CancelScope(shield=not api.may_wait):
+                self._client.interruptible = api.may_wait
+                try:
+                    await self._ask_all(api, parts, replies)
+                finally:
+                    self._client.interruptible = True
+            self._shared.refresh(ctx)
+            while api.again is not None:
+                further = api.again(ctx, request, replies)
+                if further is None:
+                    break
+                await self._ask_all(api, further.parts, replies, first_only=further.first_only)
+                self._shared.refresh(ctx)
+        return api.merge(ctx, request, replies)
+
+    async def _ask_all(
+        self,
+        api: Api[Any, Any, Any, Any],
+        parts: Mapping[Owner, Any],
+        replies: dict[Owner, Any],
+        *,
+        first_only: bool = False,
+    ) -> None:
+        if len(parts) == 1:
+            for owner, part in parts.items():
+                await self._ask(api, owner, part, replies)
+            return
+        async with trio.open_nursery() as nursery:
+
+            async def ask_one(owner: Owner, part: Any) -> None:
+                await self._ask(api, owner, part, replies)
+                if first_only:
+                    nursery.cancel_scope.cancel()
+
+            for owner, part in parts.items():
+                nursery.start_soon(ask_one, owner, part)
+
+    async def _ask(
+        self, api: Api[Any, Any, Any, Any], owner: Owner, part: Any, replies: dict[Owner, Any]
+    ) -> None:
+        answer = await self._shared.ask(owner, ApiPart(api.key, part))
+        replies[owner] = answer.reply
+        self.io_ns += answer.worked_ns
+
+
+def _served(header: RequestHeader) -> Api[Any, Any, Any, Any] | None:
+    """The API that serves the request; None for an ApiVersions that is too new.
+
+    Raises ``UnsupportedVersion``: without an answer in that version all Kafka does is hang up.
+    """
+    api = APIS.get(header.api_key)
+    if api is None:
+        raise UnsupportedVersion(f"{ApiKey(header.api_key).name} is not served")
+    low, high = api.versions
+    low = low if api.served_from is None else api.served_from
+    if low <= header.api_version <= high:
+        return api
+    if api.key == ApiKey.API_VERSIONS:
+        return None
+    raise UnsupportedVersion(
+        f"{api.key.name} version {header.api_version} is not served, {low} to {high} are"
+    )

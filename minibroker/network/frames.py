@@ -1,0 +1,111 @@
+"""Reading requests: four bytes of length, then a body straight into shared memory.
+
+Owns a connection's bytes up to a whole frame, never what is in it. Invariant: memory for a body
+is taken from the processor's part of the arena and only after its length has been checked, so the
+arena's size bounds what clients can make us hold; while it is full nothing more is read.
+``socket.request.max.bytes``; Kafka's ``NetworkReceive`` and ``MemoryPool`` (KIP-72).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.arena import Block, Part
+from minibroker.runtime.stream import ByteStream
+
+SCRATCH_BYTES: Final = 32 * 1024
+"""What is read at once before the length is known; most requests fit whole."""
+
+LENGTH_BYTES: Final = 4
+
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP_STARTS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PRI ")
+
+
+class BadFrame(Exception):
+    """Bytes that are no request; ``reason`` is counted, the text is logged."""
+
+    def __init__(self, reason: CloseReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class FrameReader:
+    """Cuts one connection's bytes into bodies of requests.
+
+    ``scratch`` may be shared by all readers of a process: it is used only between waiting and the
+    next step.
+    """
+
+    __slots__ = ("_left", "_part", "_request_bytes_max", "_scratch", "_stream")
+
+    def __init__(
+        self, stream: ByteStream, part: Part, request_bytes_max: int, scratch: memoryview
+    ) -> None:
+        self._stream = stream
+        self._part = part
+        self._request_bytes_max = request_bytes_max
+        self._scratch = scratch
+        self._left = b""
+
+    async def next(self) -> Block | None:
+        """The next body in memory that the caller releases; None when the client has ended.
+
+        Raises ``BadFrame``, or ``StreamClosed`` from the stream.
+        """
+        data = self._left
+        while len(data) < LENGTH_BYTES:
+            count = await self._stream.receive_into(self._scratch)
+            if count == 0:
+                if data:
+                    raise _cut_short(len(data), LENGTH_BYTES)
+                return None
+            data += self._scratch[:count]
+        size = self._checked(data)
+        block = self._part.allocate_nowait(size)
+        if block is None:
+            self._left = data  # Not lost if the wait is cancelled.
+            block = await self._part.allocate(size)
+        try:
+            await self._fill(block, data, size)
+        except BaseException:
+            block.release()
+            raise
+        return block
+
+    async def _fill(self, block: Block, data: bytes, size: int) -> None:
+        end = LENGTH_BYTES + size
+        if len(data) >= end:
+            block.view[:] = data[LENGTH_BYTES:end]
+            self._left = data[end:]
+            return
+        filled = len(data) - LENGTH_BYTES
+        block.view[:filled] = data[LENGTH_BYTES:]
+        self._left = b""
+        while filled < size:
+            count = await self._stream.receive_into(block.view[filled:])
+            if count == 0:
+                raise _cut_short(filled, size)
+            filled += count
+
+    def _checked(self, data: bytes) -> int:
+        size = int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
+        if 0 < size <= self._request_bytes_max:
+            return size
+        if data.startswith(_TLS_HANDSHAKE):
+            raise BadFrame(CloseReason.BAD_FRAME, "a TLS handshake: this listener is PLAINTEXT")
+        if data.startswith(_HTTP_STARTS):
+            raise BadFrame(CloseReason.BAD_FRAME, "an HTTP request: this port speaks Kafka")
+        if size <= 0:
+            raise BadFrame(CloseReason.BAD_FRAME, f"a request claims {size} bytes")
+        raise BadFrame(
+            CloseReason.FRAME_TOO_LARGE,
+            f"a request claims {size} bytes; socket.request.max.bytes is {self._request_bytes_max}",
+        )
+
+
+def _cut_short(have: int, wanted: int) -> BadFrame:
+    return BadFrame(
+        CloseReason.PARTIAL_REQUEST, f"the client ended {wanted - have} bytes before its request"
+    )

@@ -1,0 +1,220 @@
+"""The processor role: speaks Kafka's protocol on the connections that the acceptor hands over.
+
+Owns connections from their first byte to their close, the memory their requests are received
+into, and the links to the owners of state; owns no state of Kafka's. One task per connection.
+Invariant: every connection ends with one counted reason, and whatever a client sends ends that
+connection at most. Kafka's ``SocketServer.Processor``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
+from minibroker.apis.base import CloseConnection, Owner
+from minibroker.cluster.image import Image
+from minibroker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
+from minibroker.network.accepted import SLOT_FREED, Accepted
+from minibroker.network.client import Client, ClientView
+from minibroker.network.connection import Event
+from minibroker.network.exchange import Exchanges
+from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
+from minibroker.network.idle import IdleOrder
+from minibroker.network.sending import OpenFiles
+from minibroker.observability.definitions import CloseReason
+from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.metrics import Fill
+from minibroker.roles.environment import WORKER, Environment, handoff_name, role_name
+from minibroker.roles.follower import Follower
+from minibroker.roles.questions import Greeting
+from minibroker.runtime.channel import Channel, ChannelClosed
+from minibroker.runtime.handoff import Handoff, as_stream
+from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
+from minibroker.runtime.stream import StreamClosed
+from protocol.errors import ProtocolError, UnsupportedVersion
+
+LISTENS: Final = "listens"
+TRIM_INTERVAL_S: Final = 30.0
+"""How often memory of past bursts is given back."""
+
+
+async def processor(env: Environment) -> None:
+    """Runs until ``env.stopping``, then lets requests in flight end."""
+    await _Processor(env).run()
+
+
+class _Processor:
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._log = Log(env.name)
+        self._closes = ConnectionCloses(env.metrics, self._log)
+        self._part = env.arena.open_part(env.index)
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._files = OpenFiles()
+        self._clients: dict[str, Client] = {}
+        self._all_closed = trio.Event()
+        self._idle: IdleOrder[str] = IdleOrder()
+        self._follower = Follower(env, on_image=self._on_image, details=self._views)
+        self._workers = {index: self._link(index) for index in range(env.workers)}
+        owners: dict[Owner, Link | Follower] = {**self._workers, CONTROLLER_OWNER: self._follower}
+        self._exchanges = Exchanges(env, self._follower, owners, self._files)
+        env.metrics.watch_queue("request-memory", self._memory_fill)
+        env.metrics.watch_busy(self._busy_ns)
+
+    def _memory_fill(self) -> Fill:
+        part = self._part.statistics()
+        return Fill(part.used, part.size, part.peak, part.waiting)
+
+    def _busy_ns(self) -> int:
+        spent = self._env.work_time.loop_time()
+        return spent.total_ns - spent.idle_ns
+
+    def _link(self, worker: int) -> Link:
+        env = self._env
+        name = role_name(WORKER, worker)
+
+        async def dial() -> Channel:
+            return await env.switchboard.dial(name)
+
+        async def greet(conversation: Conversation) -> None:
+            await conversation.ask(Greeting(env.role, env.index, env.incarnation))
+
+        return Link(dial, greet)
+
+    def _on_image(self, before: Image, after: Image) -> None:
+        # A topic that is gone may come again under the same path, with other bytes.
+        if any(topic not in after.topic_names for topic in before.topic_names):
+            self._files.forget()
+
+    def _views(self) -> list[ClientView]:
+        return [client.view() for client in self._clients.values()]
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follower.run)
+            for link in self._workers.values():
+                nursery.start_soon(link.run)
+            await self._follower.wait_image()
+            # Only when each worker has let go of this processor's former life may requests be
+            # received into the shared memory that the former life's requests referred to.
+            for link in self._workers.values():
+                await link.wait_connected()
+            nursery.start_soon(self._trim)
+            nursery.start_soon(self._close_idle)
+            async with trio.open_nursery() as serving:
+                serving.start_soon(self._take_connections, serving)
+                self._env.ready()
+                await self._env.stopping.wait()
+                await self._drain()
+                serving.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+
+    async def _drain(self) -> None:
+        """Ends all connections; requests that don't wait for others are answered first."""
+        for client in list(self._clients.values()):
+            if client.in_flight is None or client.interruptible:
+                client.close(CloseReason.STOPPING)
+        while self._clients:
+            self._all_closed = trio.Event()
+            await self._all_closed.wait()
+
+    async def _take_connections(self, nursery: trio.Nursery) -> None:
+        listener = self._env.switchboard.listen_handoff(handoff_name(self._env.index))
+        while True:
+            handoff = await listener.accept()
+            try:
+                await handoff.send(LISTENS)
+                await self._take_from(handoff, nursery)
+            except ChannelClosed:
+                handoff.close()  # The acceptor died; its next life dials again.
+
+    async def _take_from(self, handoff: Handoff, nursery: trio.Nursery) -> None:
+        while True:
+            accepted, connection = await handoff.receive()
+            assert isinstance(accepted, Accepted)
+            if connection is None:
+                self._log.warning("a connection was lost: no descriptor left", id=accepted)
+            else:
+                client = Client(accepted, as_stream(connection), self._env.clock.now())
+                nursery.start_soon(self._serve, client)
+            await handoff.send(SLOT_FREED)
+            await trio.lowlevel.checkpoint()
+
+    async def _serve(self, client: Client) -> None:
+        env = self._env
+        connection_id, listener = client.caller.connection_id, client.caller.listener
+        self._clients[connection_id] = client
+        self._idle.use(connection_id, env.clock.now())
+        env.metrics.connection_opened(listener)
+        try:
+            with client.scope, env.work_time.charge(client.account):
+                await self._converse(client)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - counted and logged
+            client.close_reason, client.close_text = self._why(error)
+        finally:
+            client.stream.close()
+            client.state.on(Event.CLOSE)
+            del self._clients[connection_id]
+            self._idle.forget(connection_id)
+            self._closes.closed(
+                listener,
+                client.close_reason,
+                client=f"{client.caller.client_host}:{client.caller.client_port}",
+                client_id=client.client_id,
+                why=client.close_text,
+            )
+            if not self._clients:
+                self._all_closed.set()
+
+    async def _converse(self, client: Client) -> None:
+        request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
+        reader = FrameReader(client.stream, self._part, request_bytes_max, self._scratch)
+        while True:
+            block = await reader.next()
+            if block is None:
+                return
+            self._idle.use(client.caller.connection_id, self._env.clock.now())
+            await self._exchanges.serve(client, block)
+            if self._env.stopping.is_set():
+                client.close_reason = CloseReason.STOPPING
+                return
+
+    def _why(self, error: BaseException) -> tuple[CloseReason, str]:
+        """The reason that is counted, and the text for the log."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        text = str(error)
+        if isinstance(error, BadFrame):
+            return error.reason, text
+        if isinstance(error, StreamClosed):
+            return CloseReason.CLIENT_RESET, text
+        if isinstance(error, UnsupportedVersion):
+            return CloseReason.UNSUPPORTED_VERSION, text
+        if isinstance(error, ProtocolError):
+            return CloseReason.BAD_REQUEST, text
+        if isinstance(error, CloseConnection):
+            return CloseReason.ACKS_ZERO_ERROR, text
+        if isinstance(error, PeerLost):
+            return CloseReason.PEER_LOST, "the process that owns what was asked for died"
+        if not isinstance(error, PeerFailed):  # That process has logged it already.
+            self._log.failure("a connection broke", error)
+        return CloseReason.INTERNAL_ERROR, text
+
+    async def _close_idle(self) -> None:
+        idle_s = self._env.settings[CONNECTIONS_MAX_IDLE_MS] / 1000
+        if idle_s < 0:
+            return
+        while True:
+            now = self._env.clock.now()
+            for connection_id in self._idle.idle_since(now - idle_s):
+                self._clients[connection_id].close(CloseReason.IDLE)
+                self._idle.forget(connection_id)
+            oldest = self._idle.oldest_use()
+            await trio.sleep_until((now if oldest is None else oldest) + idle_s)
+
+    async def _trim(self) -> None:
+        while True:
+            await trio.sleep(TRIM_INTERVAL_S)
+            self._part.trim()

@@ -1,0 +1,63 @@
+"""Whose turn it is to get a new connection: round robin over processors with free slots.
+
+Pure: events in (a slot was freed, a processor came or went), decisions out (which processor).
+Invariant: a processor never holds more than ``SLOTS`` connections that it has not taken yet, and
+is passed over only while it is full or away. KIP-402; Kafka's ``Acceptor.assignNewConnection``
+and ``Processor.newConnections``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SLOTS: Final = 20
+"""New connections that wait at one processor (Kafka's ``ConnectionQueueSize``)."""
+
+
+class Slots:
+    """Free slots by processor."""
+
+    def __init__(self, processors: int, slots: int = SLOTS) -> None:
+        self._slots = slots
+        self._free: list[int | None] = [None] * processors
+        self._lowest = [slots] * processors
+        self._turn = 0
+
+    def joined(self, processor: int) -> None:
+        """A processor is there, newly born: all of its slots are free."""
+        self._free[processor] = self._slots
+
+    def left(self, processor: int) -> None:
+        """A processor is gone, with whatever waited in its slots."""
+        self._free[processor] = None
+
+    def freed(self, processor: int) -> None:
+        """A processor has taken a connection from its queue."""
+        free = self._free[processor]
+        if free is None or free >= self._slots:
+            raise ValueError(f"processor {processor} freed a slot that was not in use")
+        self._free[processor] = free + 1
+
+    def take(self) -> int | None:
+        """The processor that gets the next connection; None when all are full or away.
+
+        The turn moves on with every attempt, as in Kafka, so a full processor loses its turn.
+        """
+        for _ in self._free:
+            processor = self._turn
+            self._turn = (processor + 1) % len(self._free)
+            free = self._free[processor]
+            if free:
+                self._free[processor] = free - 1
+                self._lowest[processor] = min(self._lowest[processor], free - 1)
+                return processor
+        return None
+
+    def used(self, processor: int) -> int:
+        """Connections that wait at a processor."""
+        free = self._free[processor]
+        return 0 if free is None else self._slots - free
+
+    def peak(self, processor: int) -> int:
+        """The most connections that ever waited at a processor."""
+        return self._slots - self._lowest[processor]

@@ -1,0 +1,1 @@
+"""What every role has: its place in the house, and its tie to the controller."""

@@ -1,0 +1,86 @@
+"""How a role follows the controller: it greets it, holds the image, and answers its questions.
+
+Owns this process's copy of the cluster image, never what follows from a change; that is the
+role's ``on_image``. Invariant: a change is answered when ``on_image`` has returned, so a change
+that the controller reports as done has reached everybody. A reborn controller sends the whole
+image anew; the role sees it as one more step from the old image to the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minibroker.cluster.image import Image, Update, apply_update
+from minibroker.roles.environment import CONTROLLER, Environment
+from minibroker.roles.questions import (
+    ClockTurned,
+    Greeting,
+    Report,
+    ReportWanted,
+    Welcome,
+)
+from minibroker.runtime.link import Conversation, Link
+
+ImageStep = Callable[[Image, Image], None]
+"""Called with the image before and after a change."""
+
+
+def _nothing_follows(before: Image, after: Image) -> None:
+    del before, after
+
+
+class Follower:
+    """A role's link to the controller; ``run`` must be running."""
+
+    def __init__(
+        self,
+        env: Environment,
+        *,
+        on_image: ImageStep = _nothing_follows,
+        details: Callable[[], Any] = lambda: None,
+        on_ask: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._env = env
+        self._on_image = on_image
+        self._details = details
+        self._on_ask = on_ask
+        self._link = Link(self._dial, self._greet, self._answer)
+        self.image = Image()
+
+    async def _dial(self) -> Any:
+        return await self._env.switchboard.dial(CONTROLLER)
+
+    async def _greet(self, conversation: Conversation) -> None:
+        env = self._env
+        welcome: Welcome = await conversation.ask(Greeting(env.role, env.index, env.incarnation))
+        self._take(welcome.image)
+
+    def _take(self, image: Image) -> None:
+        before, self.image = self.image, image
+        if image is not before:
+            self._on_image(before, image)
+
+    def _answer(self, question: Any) -> Any:
+        if isinstance(question, Update):
+            self._take(apply_update(self.image, question))
+            return None
+        if isinstance(question, ReportWanted):
+            return Report(self._env.metrics.snapshot(), self._details())
+        if isinstance(question, ClockTurned):
+            return None  # That the loop ran is all that was wanted.
+        if self._on_ask is None:
+            raise TypeError(f"{self._env.name} has no answer to {type(question).__name__}")
+        return self._on_ask(question)
+
+    async def ask(self, question: object) -> Any:
+        """As ``Link.ask``, of the controller."""
+        return await self._link.ask(question)
+
+    async def wait_image(self) -> None:
+        """Returns when the controller has sent its image for the first time."""
+        await self._link.wait_connected()
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        await self._link.run()

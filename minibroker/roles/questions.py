@@ -1,0 +1,90 @@
+"""The questions that roles ask each other: the whole vocabulary between processes.
+
+Owns shapes only. Invariant: plain picklable data, answered exactly once. An API's parts and
+replies travel in ``ApiPart`` and its answer; the rest is how roles get to know each other and how
+the controller keeps them in step. Beside these the controller sends every ``Update`` of the image,
+answered with None when it has been taken over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from minibroker.cluster.image import Image
+    from minibroker.observability.metrics import Snapshot
+
+
+class Greeting(NamedTuple):
+    """The first question on every link: who dials. The controller answers with ``Welcome``.
+
+    An I/O worker answers a processor when nothing of that processor's former life is left: only
+    then may the new life write to the shared memory that the former one may have referred to.
+    """
+
+    role: str
+    number: int
+    incarnation: int
+
+
+class Welcome(NamedTuple):
+    """The controller's answer: the image as it is; changes after it follow in order."""
+
+    image: Image
+
+
+class ApiPart(NamedTuple):
+    """One owner's part of a request, answered with ``ApiReply``."""
+
+    api_key: int
+    part: Any
+
+
+class ApiReply(NamedTuple):
+    """What ``execute`` returned and the nanoseconds that it worked."""
+
+    reply: Any
+    worked_ns: int
+
+
+class ClockTurned(NamedTuple):
+    """The clock has been turned: look at deadlines again. Answered with None."""
+
+
+class ReportWanted(NamedTuple):
+    """Asks a role what it has to show, answered with ``Report``."""
+
+
+class Report(NamedTuple):
+    """A process's counts, and what its role has to show beside."""
+
+    metrics: Snapshot
+    details: Any
+
+
+class LogsWanted(NamedTuple):
+    """Asks an I/O worker about the partitions of a topic that it owns.
+
+    Answered with ``{partition: LogView}``.
+    """
+
+    topic: str
+
+
+class LogView(NamedTuple):
+    """Bounds and size (bytes) of one partition's log."""
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+
+
+class GroupsWanted(NamedTuple):
+    """Asks an I/O worker for its groups; for one whole when ``group_id`` is given."""
+
+    group_id: str | None = None
+
+
+class ProducerIdsWanted(NamedTuple):
+    """Asks the controller for a block of producer ids: ``(first, count)``."""

@@ -1,0 +1,77 @@
+"""Where connections of clients come from: a listening TCP socket, or a place in memory.
+
+Owns accepting, never what becomes of a connection. Listening sockets are made before the fork
+and shared by whoever accepts, so a port outlives the process that serves it. Invariant: an
+accepted connection is handed to exactly one caller.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from abc import ABC, abstractmethod
+from typing import Final
+
+import trio
+
+from minibroker.runtime.handoff import Connection
+from minibroker.runtime.stream import Address, MemoryStream, memory_stream_pair
+
+MEMORY_BACKLOG: Final = 128
+"""Connections in memory that wait to be accepted before a connecting client waits."""
+
+_GONE_AGAIN: Final = frozenset(
+    {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+"""A client that hung up before it was accepted; the next one is none the worse for it."""
+
+
+class ConnectionSource(ABC):
+    """Gives connections, one at a time."""
+
+    @abstractmethod
+    async def accept(self) -> Connection:
+        """The next connection. Raises ``OSError`` when descriptors or memory run out."""
+
+
+class TcpSource(ConnectionSource):
+    """A listening socket."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
+        self._listening = listening
+
+    async def accept(self) -> Connection:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._listening)
+                continue
+            except OSError as error:
+                if error.errno in _GONE_AGAIN:
+                    continue
+                raise
+            connection.setblocking(False)
+            # A response is written in one go; waiting for more would only delay it.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+
+
+class MemorySource(ConnectionSource):
+    """A place in memory that tasks of the same trio run connect to."""
+
+    def __init__(self, address: Address = ("127.0.0.1", 9092)) -> None:
+        self.address = address
+        self._connected = 0
+        self._send, self._receive = trio.open_memory_channel[MemoryStream](MEMORY_BACKLOG)
+
+    async def connect(self, host: str = "127.0.0.1") -> MemoryStream:
+        """A client's end of a new connection that seems to come from ``host``."""
+        self._connected += 1
+        client, server = memory_stream_pair((host, 40_000 + self._connected), self.address)
+        await self._send.send(server)
+        return client
+
+    async def accept(self) -> Connection:
+        return await self._receive.receive()

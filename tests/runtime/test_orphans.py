@@ -1,0 +1,28 @@
+"""Real forks: who has lost its supervisor knows it, and waits for others in real time."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from minibroker.runtime.orphans import is_orphan, wait_until_gone
+
+
+def test_an_open_lifeline_is_no_orphan_and_a_closed_one_is() -> None:
+    reading, writing = os.pipe()
+    assert not is_orphan(reading)
+    os.close(writing)
+    assert is_orphan(reading)
+    os.close(reading)
+
+
+def test_waiting_ends_when_the_processes_are_gone() -> None:
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+        os._exit(0)
+    assert not wait_until_gone([pid], 0.01)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone([pid], 10)
+    os.waitpid(pid, 0)
+    assert wait_until_gone([pid], 0)
