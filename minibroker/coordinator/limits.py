@@ -45,14 +45,7 @@ OFFSETS_PER_GROUP_MAX: Final = 100_000
 MEMBER_METADATA_BYTES_MAX: Final = 1024 * 1024
 """All protocols of one member together; the group's record holds it and the leader gets it."""
 
-GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
-"""All members' chosen metadata and assignments together, as the group's record holds them; a
-larger one is refused when it is written."""
-
-DESCRIBED_MEMBERS_MAX: Final = 1_000
-"""Members that the control API lists for one group."""
-
-JOURNAL_BYTES_MAX: Final = 4 * 1024 * 1024
+JOURNAL_BYTES_MAX: Final = 1024 * 1024
 """Size at which a partition of ``__consumer_offsets`` is rewritten as what still holds."""
 
 JOURNAL_GROWTH: Final = 4
@@ -61,6 +54,11 @@ that a large live state isn't copied again and again."""
 
 JOURNAL_BATCH_BYTES: Final = 256 * 1024
 """A rewritten journal is written in batches of about this size."""
+
+TIMERS_PER_GROUP_MAX: Final = 4
+TIMERS_SPARE: Final = 64
+"""A group whose next deadline moves nearer leaves an entry behind in the queue of timers; with
+more than so many for each group, and some to spare, the queue is made anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

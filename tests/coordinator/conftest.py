@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.coordinator.events import (
     Answer,
     CommitRequested,
@@ -37,6 +39,8 @@ from minibroker.coordinator.group import Group
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.machine import handle
 from minibroker.coordinator.states import GroupState
+from minibroker.storage.config import LogConfig
+from minibroker.storage.log import Log
 from protocol.errors import ErrorCode
 
 START_MS = 1_700_000_000_000
@@ -235,3 +239,43 @@ def make_play() -> Iterator[Callable[..., Playbook]]:
 @pytest.fixture
 def play(make_play: Callable[..., Playbook]) -> Playbook:
     return make_play()
+
+
+# ----------------------------------------------------------------------------- logs on a disk
+
+OFFSETS_LOG = LogConfig(compact=True, delete=False, file_delete_delay_ms=0)
+
+
+class Disk:
+    """A data directory with the partitions of ``__consumer_offsets``; ``kill`` as SIGKILL does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.logs: dict[int, Log] = {}
+
+    def open(self, partition: int) -> Log:
+        if partition not in self.logs:
+            self.logs[partition] = Log.open(
+                self.directory, OFFSETS_TOPIC, partition, OFFSETS_LOG, now_ms=START_MS
+            )
+        return self.logs[partition]
+
+    def partitions(self) -> list[int]:
+        """Those that are there."""
+        names = [path.name for path in self.directory.iterdir()]
+        return sorted(int(name.removeprefix(f"{OFFSETS_TOPIC}-")) for name in names)
+
+    def kill(self) -> None:
+        for log in self.logs.values():
+            log.abandon()
+        self.logs.clear()
+
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.directory.rglob("*.log"))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path)
+    yield made
+    made.kill()

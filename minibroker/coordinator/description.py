@@ -1,0 +1,142 @@
+"""What people and clients are shown of groups: plain values that travel between processes.
+
+Owns the shapes and how a group becomes one; it must never change a group. Metadata, assignments
+and the chosen protocol are shown of a stable group only, as in Kafka, whose
+``ClassicGroup.asListedGroup`` and ``describe`` this is. Invariant: immutable, picklable, and no
+longer than the named limits say.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minibroker.coordinator.group import Group
+from minibroker.coordinator.member import Member
+from minibroker.coordinator.states import GroupState
+from minibroker.coordinator.subscription import assigned_partitions
+
+
+class GroupOverview(NamedTuple):
+    """A group in a list. ``state`` is Kafka's name of it."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    generation: int
+    members: int
+    offsets: int
+
+
+class MemberDescription(NamedTuple):
+    """A member; ``metadata`` and ``assignment`` are empty unless the group is stable.
+
+    ``partitions`` is the assignment by topic, where it can be understood and was asked for.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    metadata: bytes
+    assignment: bytes
+    partitions: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class OffsetDescription(NamedTuple):
+    """How far the group has read in one partition: the lag is the log's end less ``offset``."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+
+
+class GroupDescription(NamedTuple):
+    """A group with its members and offsets. ``protocol`` is empty unless it is stable."""
+
+    group_id: str
+    state: str
+    state_since_ms: int
+    protocol_type: str
+    protocol: str
+    generation: int
+    leader: str | None
+    members: tuple[MemberDescription, ...]
+    offsets: tuple[OffsetDescription, ...]
+
+
+class GroupStatistics(NamedTuple):
+    """What one I/O worker's coordinator holds."""
+
+    groups: int
+    groups_max: int
+    members: int
+    offsets: int
+    by_state: dict[str, int]
+    waiting: int
+    """Clients that wait for an answer to a join or a sync."""
+    journals: int
+    journal_bytes: int
+
+
+def overview(group: Group) -> GroupOverview:
+    """The group in one line."""
+    return GroupOverview(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        state=group.state.value,
+        generation=group.generation,
+        members=len(group.roster),
+        offsets=len(group.offsets),
+    )
+
+
+def describe(group: Group, *, full: bool) -> GroupDescription:
+    """The group with its members; ``full`` adds offsets and assignments as partitions."""
+    name = group.protocol_name if group.state is GroupState.STABLE else None
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.state.value,
+        state_since_ms=group.state_since_ms,
+        protocol_type=group.protocol_type or "",
+        protocol=name or "",
+        generation=group.generation,
+        leader=group.roster.leader,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_timeout_ms=member.session_timeout_ms,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                metadata=b"" if name is None else member.metadata(name),
+                assignment=b"" if name is None else member.assignment,
+                partitions=_partitions(group, member) if full and name is not None else (),
+            )
+            for member in group.roster
+        ),
+        offsets=_offsets(group) if full else (),
+    )
+
+
+def _partitions(group: Group, member: Member) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return assigned_partitions(member.assignment) if group.is_consumer_group else ()
+
+
+def _offsets(group: Group) -> tuple[OffsetDescription, ...]:
+    return tuple(
+        OffsetDescription(
+            topic=topic,
+            partition=partition,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_ms=committed.commit_ms,
+        )
+        for topic, partition, committed in group.offsets
+    )

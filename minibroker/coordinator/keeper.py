@@ -1,0 +1,194 @@
+"""All groups that one I/O worker coordinates, and the journals that keep them.
+
+Owns which groups there are and that what a client was promised is in a journal first; it must
+never know who waits for what, or a clock. Invariant: replaying the journals gives the groups as
+they are now, but for rebalances under way and members that never had an assignment. Kafka's
+``GroupMetadataManager`` (3.x), which also loads and cleans up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+from minibroker.cluster.placement import offsets_partition
+from minibroker.coordinator.events import GroupImage, Moment
+from minibroker.coordinator.group import Group, restored_group
+from minibroker.coordinator.journal import Journal, Stored, commit_error, fold, group_error
+from minibroker.coordinator.limits import GROUPS_MAX, OFFSETS_PER_GROUP_MAX, GroupLimits
+from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
+from minibroker.coordinator.states import GroupState
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Log
+from protocol.errors import ErrorCode
+
+_logger = logging.getLogger(__name__)
+
+
+class GroupKeeper:
+    """Groups by id. Every change that must survive goes through a method here.
+
+    ``open_log`` gives the log of a partition of ``__consumer_offsets`` and is asked once for each,
+    when it is first needed. ``random_bits`` gives that many random bits.
+    """
+
+    def __init__(
+        self,
+        limits: GroupLimits,
+        *,
+        partitions: int,
+        open_log: Callable[[int], Log],
+        random_bits: Callable[[int], int],
+    ) -> None:
+        self.limits = limits
+        self.groups: dict[str, Group] = {}
+        self.journals: dict[int, Journal] = {}
+        self._partitions = partitions
+        self._open_log = open_log
+        self._random_bits = random_bits
+        self._stored: dict[str, GroupImage] = {}
+
+    def _make_id(self) -> str:
+        return str(UUID(int=self._random_bits(128), version=4))
+
+    def journal(self, group_id: str) -> Journal:
+        return self._journal(offsets_partition(group_id, self._partitions))
+
+    def _journal(self, partition: int) -> Journal:
+        journal = self.journals.get(partition)
+        if journal is None:
+            journal = self.journals[partition] = Journal(self._open_log(partition))
+        return journal
+
+    # ----------------------------------------------------------------------- coming and going
+
+    def load(self, partitions: Iterable[int], at: Moment) -> list[Group]:
+        """Reads these partitions back; the groups still have to be told that they were.
+
+        Raises ``LogError`` if one can't be read.
+        """
+        loaded = []
+        for partition in partitions:
+            for group_id, stored in fold(self._journal(partition).replay()).items():
+                loaded.append(self._restore(group_id, stored, at))
+        return loaded
+
+    def _restore(self, group_id: str, stored: Stored, at: Moment) -> Group:
+        if stored.image is None:
+            group = Group(group_id, self.limits, self._make_id, at)
+        else:
+            group = restored_group(group_id, stored.image, self.limits, self._make_id, at)
+            self._stored[group_id] = stored.image
+        group.offsets = stored.offsets
+        self.groups[group_id] = group
+        return group
+
+    def create(self, group_id: str, at: Moment) -> Group | None:
+        """A new, empty group; None if there are too many. It is stored when it first changes."""
+        if len(self.groups) >= GROUPS_MAX:
+            _logger.warning("group %r is refused: this worker has %d", group_id, GROUPS_MAX)
+            return None
+        group = self.groups[group_id] = Group(group_id, self.limits, self._make_id, at)
+        return group
+
+    def delete(self, group: Group, now_ms: int) -> ErrorCode:
+        """Forgets a group and its offsets; on an error, it is still there."""
+        entries = list(self._as_stored(group).tombstones(group.group_id))
+        error = self._write(group, entries, now_ms)
+        if error is ErrorCode.NONE:
+            self.groups.pop(group.group_id, None)
+            self._stored.pop(group.group_id, None)
+            self._rewrite_if_due(group, now_ms)
+        return group_error(error)
+
+    def clear(self, now_ms: int) -> None:
+        """Forgets all groups and lets go of the logs, which then say nothing."""
+        self.groups.clear()
+        self._stored.clear()
+        journals, self.journals = self.journals, {}
+        for journal in journals.values():
+            journal.clear(now_ms=now_ms)
+
+    # ----------------------------------------------------------------------------- changes
+
+    def store(self, group: Group, image: GroupImage, now_ms: int) -> ErrorCode:
+        """Writes a generation; the error is what members are to be told."""
+        error = self._write(group, [GroupEntry(group.group_id, image)], now_ms)
+        if error is ErrorCode.NONE:
+            self._stored[group.group_id] = image
+            self._rewrite_if_due(group, now_ms)
+        return group_error(error)
+
+    def commit(
+        self, group: Group, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Writes offsets, all or none but those that are too many; an error for each."""
+        new = sum(group.offsets.get(*key) is None for key in offsets)
+        if len(group.offsets) + new > OFFSETS_PER_GROUP_MAX:
+            _logger.warning(
+                "group %r may not hold more than %d offsets", group.group_id, OFFSETS_PER_GROUP_MAX
+            )
+            return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
+        entries = [OffsetEntry(group.group_id, *key, value) for key, value in offsets.items()]
+        error = commit_error(self._write(group, entries, now_ms))
+        if error is ErrorCode.NONE:
+            for (topic, partition), committed in offsets.items():
+                group.offsets.put(topic, partition, committed)
+            self._rewrite_if_due(group, now_ms)
+        return dict.fromkeys(offsets, error)
+
+    def forget(self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int) -> ErrorCode:
+        """Forgets those of the offsets that there are."""
+        known = [key for key in keys if group.offsets.get(*key) is not None]
+        entries = [OffsetEntry(group.group_id, *key, None) for key in known]
+        error = commit_error(self._write(group, entries, now_ms))
+        if error is ErrorCode.NONE:
+            for topic, partition in known:
+                group.offsets.remove(topic, partition)
+            self._rewrite_if_due(group, now_ms)
+        return error
+
+    def expire(self, group: Group, now_ms: int) -> bool:
+        """Forgets what has expired of a group; False if nothing is left to keep it for."""
+        expired = group.expired_offsets(now_ms)
+        if expired:
+            self.forget(group, expired, now_ms)
+            _logger.info("group %r: %d offsets have expired", group.group_id, len(expired))
+        idle = group.state is GroupState.EMPTY and not group.roster.pending
+        return not idle or len(group.offsets) > 0
+
+    # ------------------------------------------------------------------------------ writing
+
+    def _write(self, group: Group, entries: Sequence[Entry], now_ms: int) -> ErrorCode:
+        if not entries:
+            return ErrorCode.NONE
+        try:
+            self.journal(group.group_id).write(entries, now_ms=now_ms)
+        except LogError as error:
+            _logger.warning("group %r could not be written: %s", group.group_id, error)
+            return error.code
+        return ErrorCode.NONE
+
+    def _rewrite_if_due(self, group: Group, now_ms: int) -> None:
+        partition = offsets_partition(group.group_id, self._partitions)
+        journal = self.journals.get(partition)
+        if journal is None or not journal.wants_rewrite:
+            return
+        try:
+            journal.rewrite(self._live(partition), now_ms=now_ms)
+        except LogError as error:
+            _logger.warning("partition %d of the offsets stays large: %s", partition, error)
+
+    def _live(self, partition: int) -> Iterator[Entry]:
+        for group_id, group in self.groups.items():
+            if offsets_partition(group_id, self._partitions) == partition:
+                yield from self._as_stored(group).entries(group_id)
+
+    def _as_stored(self, group: Group) -> Stored:
+        """What the journal is to say of the group: not a rebalance that is under way."""
+        stored = Stored()
+        stored.image = self._stored.get(group.group_id)
+        stored.offsets = group.offsets
+        return stored

@@ -1,0 +1,210 @@
+"""What the partitions of ``__consumer_offsets`` hold, in Kafka's own formats.
+
+Owns the four record schemas and the way between them and the rules' own values; it must never
+know files or offsets in the log. Keys and values begin with their version (int16); a value of None
+is a tombstone. Invariant: Kafka's ``OffsetsMessageFormatter`` and ``GroupMetadataMessageFormatter``
+read what is written here, and what is written here is read back equal. Versions written are those
+of Kafka 4's ``GroupCoordinatorRecordHelpers``: group values 3, offset values 3, or 1 where a client
+set an expiry time (a format without leader epoch).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeVar
+
+from minibroker.coordinator.events import GroupImage, MemberImage
+from minibroker.coordinator.offsets import CommittedOffset
+from protocol.compiler import decoder, encode
+from protocol.errors import DecodeError
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BYTES, INT32, INT64, NULLABLE_STRING, STRING
+
+VERSION_BYTES: Final = 2
+OFFSET_KEY_VERSION: Final = 1
+GROUP_KEY_VERSION: Final = 2
+OFFSET_VALUE_VERSION: Final = 3
+EXPIRING_OFFSET_VALUE_VERSION: Final = 1
+GROUP_VALUE_VERSION: Final = 3
+NO_EXPIRY: Final = -1
+
+
+class OffsetCommitKey(Message, versions="0-1"):
+    """Which partition of which group."""
+
+    group: str = field(STRING)
+    topic: str = field(STRING)
+    partition: int = field(INT32)
+
+
+class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
+    """How far that group has read."""
+
+    offset: int = field(INT64)
+    leader_epoch: int = field(INT32, versions="3+", default=-1)
+    metadata: str = field(STRING)
+    commit_timestamp: int = field(INT64)
+    expire_timestamp: int = field(INT64, versions="1", default=NO_EXPIRY)
+
+
+class GroupMetadataKey(Message, versions="2"):
+    """Which group."""
+
+    group: str = field(STRING)
+
+
+class MemberMetadata(Struct):
+    """A member, with what it said and what it was given."""
+
+    member_id: str = field(STRING)
+    group_instance_id: str | None = field(NULLABLE_STRING, versions="3+", default=None)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    rebalance_timeout: int = field(INT32, versions="1+", default=-1)
+    session_timeout: int = field(INT32)
+    subscription: bytes = field(BYTES)
+    assignment: bytes = field(BYTES)
+
+
+class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
+    """A generation of a group."""
+
+    protocol_type: str = field(STRING)
+    generation: int = field(INT32)
+    protocol: str | None = field(NULLABLE_STRING)
+    leader: str | None = field(NULLABLE_STRING)
+    current_state_timestamp: int = field(INT64, versions="2+", default=-1)
+    members: list[MemberMetadata] = field(array(MemberMetadata))
+
+
+class OffsetEntry(NamedTuple):
+    """A committed offset; None says that it is forgotten."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset | None
+
+
+class GroupEntry(NamedTuple):
+    """A group's generation; None says that the group is gone."""
+
+    group_id: str
+    image: GroupImage | None
+
+
+Entry = OffsetEntry | GroupEntry
+
+
+def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
+    """Key and value of the record that says so."""
+    if isinstance(entry, OffsetEntry):
+        key = OffsetCommitKey(group=entry.group_id, topic=entry.topic, partition=entry.partition)
+        return _versioned(key, OFFSET_KEY_VERSION), _offset_value(entry.committed)
+    group_key = GroupMetadataKey(group=entry.group_id)
+    return _versioned(group_key, GROUP_KEY_VERSION), _group_value(entry.image)
+
+
+def decode_entry(key: bytes, value: bytes | None) -> Entry | None:
+    """What a record says, or None for a kind that isn't known here (other group types have keys
+    of their own). Raises ``DecodeError`` or ``UnsupportedVersion`` for one that can't be read.
+    """
+    kind = int.from_bytes(key[:VERSION_BYTES], "big", signed=True)
+    if kind in (0, OFFSET_KEY_VERSION):
+        offset_key = _read(OffsetCommitKey, key)
+        committed = None if value is None else _committed(_read(OffsetCommitValue, value))
+        return OffsetEntry(offset_key.group, offset_key.topic, offset_key.partition, committed)
+    if kind == GROUP_KEY_VERSION:
+        image = None if value is None else _image(_read(GroupMetadataValue, value))
+        return GroupEntry(_read(GroupMetadataKey, key).group, image)
+    return None
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def _versioned(message: Message, version: int) -> bytes:
+    return version.to_bytes(VERSION_BYTES, "big") + encode(message, version)
+
+
+def _read(cls: type[MessageT], data: bytes) -> MessageT:
+    if len(data) < VERSION_BYTES:
+        raise DecodeError(f"{cls.__name__} of {len(data)} bytes has no version", 0)
+    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    return decoder(cls, version)(data, VERSION_BYTES)[0]
+
+
+def _offset_value(committed: CommittedOffset | None) -> bytes | None:
+    if committed is None:
+        return None
+    expires = committed.expire_ms is not None
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_ms,
+        expire_timestamp=NO_EXPIRY if committed.expire_ms is None else committed.expire_ms,
+    )
+    return _versioned(value, EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION)
+
+
+def _committed(value: OffsetCommitValue) -> CommittedOffset:
+    return CommittedOffset(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_ms=value.commit_timestamp,
+        expire_ms=None if value.expire_timestamp == NO_EXPIRY else value.expire_timestamp,
+    )
+
+
+def _group_value(image: GroupImage | None) -> bytes | None:
+    if image is None:
+        return None
+    value = GroupMetadataValue(
+        protocol_type=image.protocol_type,
+        generation=image.generation,
+        protocol=image.protocol_name,
+        leader=image.leader,
+        current_state_timestamp=image.state_since_ms,
+        members=[
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.subscription,
+                assignment=member.assignment,
+            )
+            for member in image.members
+        ],
+    )
+    return _versioned(value, GROUP_VALUE_VERSION)
+
+
+def _image(value: GroupMetadataValue) -> GroupImage:
+    members = (
+        MemberImage(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            # Values of version 0 know one timeout for both.
+            rebalance_timeout_ms=(
+                member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
+            ),
+            session_timeout_ms=member.session_timeout,
+            subscription=member.subscription,
+            assignment=member.assignment,
+        )
+        for member in value.members
+    )
+    return GroupImage(
+        protocol_type=value.protocol_type,
+        generation=value.generation,
+        protocol_name=value.protocol,
+        leader=value.leader,
+        state_since_ms=value.current_state_timestamp,
+        members=tuple(members),
+    )

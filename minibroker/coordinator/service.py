@@ -1,0 +1,367 @@
+"""The group coordinator as an I/O worker holds it: who waits, until when, and what is written.
+
+Owns the waiting clients, the one timer and the order "write, then answer"; every rule is in
+``machine``, every byte in ``keeper``. It must never decide anything about a group itself.
+Invariant: a waiter's answer is given once, and only after what it promises is in a journal; a
+waiter that is cancelled is simply not there any more when its answer comes. Kafka's
+``GroupCoordinatorService``, without its threads and purgatories.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from random import Random
+
+import trio
+
+from minibroker.coordinator.description import (
+    GroupDescription,
+    GroupOverview,
+    GroupStatistics,
+    describe,
+    overview,
+)
+from minibroker.coordinator.events import (
+    Answer,
+    CommitRequested,
+    CommitResult,
+    Decision,
+    Event,
+    HeartbeatReceived,
+    HeartbeatResult,
+    JoinRequested,
+    JoinResult,
+    LeaveRequested,
+    LeaveResult,
+    Moment,
+    Note,
+    Persist,
+    Persisted,
+    Removed,
+    Restored,
+    Result,
+    SyncRequested,
+    SyncResult,
+    TimePassed,
+    Waiter,
+)
+from minibroker.coordinator.group import Group
+from minibroker.coordinator.keeper import GroupKeeper
+from minibroker.coordinator.limits import (
+    GROUPS_MAX,
+    TIMERS_PER_GROUP_MAX,
+    TIMERS_SPARE,
+    GroupLimits,
+)
+from minibroker.coordinator.machine import handle, join_refusal
+from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
+from minibroker.coordinator.states import GroupState
+from minibroker.storage.log import Log
+from protocol.errors import ErrorCode
+
+_logger = logging.getLogger(__name__)
+
+
+class GroupService:
+    """Groups of one I/O worker. ``load`` first, then keep ``run`` running.
+
+    ``now`` is monotonic seconds of the trio clock, ``wall_ms`` epoch milliseconds. ``open_log``
+    gives the log of a partition of ``__consumer_offsets`` when it is first needed.
+    """
+
+    def __init__(
+        self,
+        limits: GroupLimits,
+        *,
+        partitions: int,
+        open_log: Callable[[int], Log],
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+        random: Random,
+    ) -> None:
+        self.limits = limits
+        self._keeper = GroupKeeper(
+            limits, partitions=partitions, open_log=open_log, random_bits=random.getrandbits
+        )
+        self._now = now
+        self._wall_ms = wall_ms
+        self._waiter = 0
+        self._parked: dict[Waiter, trio.Event] = {}
+        self._answers: dict[Waiter, Result] = {}
+        self._timers: list[tuple[float, str]] = []
+        self._scheduled: dict[str, float] = {}
+        self._cleanup_at = now() + limits.retention_check_interval_s
+        self._wakeup = trio.Event()
+
+    # ------------------------------------------------------------------------ life of a worker
+
+    def load(self, partitions: Iterable[int]) -> int:
+        """Reads the groups of these partitions back; returns how many. Raises ``LogError``."""
+        groups = self._keeper.load(partitions, self._moment())
+        for group in groups:
+            self._tell(group, Restored())
+        return len(groups)
+
+    async def run(self) -> None:
+        """Keeps the time of all groups. Runs until cancelled."""
+        while True:
+            due = min(self._timers[0][0] if self._timers else math.inf, self._cleanup_at)
+            with trio.move_on_at(due):
+                await self._wakeup.wait()
+            self._wakeup = trio.Event()
+            self._run_due()
+
+    def reset(self) -> int:
+        """Drops all groups and offsets and lets go of the logs; returns how many groups there were.
+
+        Whoever waits is told to look for its coordinator again.
+        """
+        groups = list(self._keeper.groups.values())
+        for group in groups:
+            self._tell(group, Removed())
+        self._keeper.clear(self._wall_ms())
+        self._timers.clear()
+        self._scheduled.clear()
+        return len(groups)
+
+    # -------------------------------------------------------------------------- what members ask
+
+    async def join(self, group_id: str, event: JoinRequested) -> JoinResult:
+        """Joins, and waits for the next generation. The event's waiter is filled in here."""
+        error = join_refusal(self.limits, group_id, event)
+        group = self._keeper.groups.get(group_id)
+        if error is ErrorCode.NONE and group is None:
+            if event.member_id != "":
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            else:
+                group = self._keeper.create(group_id, self._moment())
+                error = ErrorCode.POLICY_VIOLATION if group is None else error
+        if error is not ErrorCode.NONE or group is None:
+            return JoinResult(error=error, member_id=event.member_id)
+        result = await self._ask(group, event)
+        assert isinstance(result, JoinResult)
+        return result
+
+    async def sync(self, group_id: str, event: SyncRequested) -> SyncResult:
+        """Waits for the member's assignment."""
+        group, error = self._find(group_id)
+        if group is None:
+            return SyncResult(error=error)
+        result = await self._ask(group, event)
+        assert isinstance(result, SyncResult)
+        return result
+
+    def heartbeat(self, group_id: str, event: HeartbeatReceived) -> HeartbeatResult:
+        group, error = self._find(group_id)
+        if group is None:
+            return HeartbeatResult(error)
+        result = self._ask_now(group, event)
+        assert isinstance(result, HeartbeatResult)
+        return result
+
+    def leave(self, group_id: str, event: LeaveRequested) -> LeaveResult:
+        group, error = self._find(group_id)
+        if group is None and error is ErrorCode.UNKNOWN_MEMBER_ID:
+            return LeaveResult(ErrorCode.NONE, tuple((each, error) for each in event.members))
+        if group is None:
+            return LeaveResult(error)
+        result = self._ask_now(group, event)
+        assert isinstance(result, LeaveResult)
+        return result
+
+    def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
+        if not group_id:
+            return None, ErrorCode.INVALID_GROUP_ID
+        return self._keeper.groups.get(group_id), ErrorCode.UNKNOWN_MEMBER_ID
+
+    # ------------------------------------------------------------------------------- offsets
+
+    def commit(
+        self,
+        group_id: str,
+        event: CommitRequested,
+        offsets: Mapping[tuple[str, int], CommittedOffset],
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Commits offsets by topic and partition; an error for each.
+
+        GROUP_ID_NOT_FOUND for all if a member of no group commits. A client without group
+        management (a negative generation) makes a group by committing.
+        """
+        group = self._keeper.groups.get(group_id)
+        if group is None and event.generation >= 0:
+            return dict.fromkeys(offsets, ErrorCode.GROUP_ID_NOT_FOUND)
+        group = group or self._keeper.create(group_id, self._moment())
+        if group is None:
+            return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
+        result = self._ask_now(group, event)
+        assert isinstance(result, CommitResult)
+        if result.error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, result.error)
+        limit = self.limits.offset_metadata_bytes_max
+        fitting = {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
+        errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        return errors | self._keeper.commit(group, fitting, self._wall_ms())
+
+    def committed(self, group_id: str) -> OffsetTable:
+        """A group's offsets, to be looked at only; none if there is no such group."""
+        group = self._keeper.groups.get(group_id)
+        return OffsetTable() if group is None else group.offsets
+
+    def delete_offsets(
+        self, group_id: str, keys: Iterable[tuple[str, int]]
+    ) -> tuple[ErrorCode, dict[tuple[str, int], ErrorCode]]:
+        """Forgets offsets of topics that no member consumes: the group's error, then one each."""
+        group = self._keeper.groups.get(group_id)
+        if not group_id or group is None:
+            missing = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+            return missing, {}
+        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+            return ErrorCode.NON_EMPTY_GROUP, {}
+        errors = {
+            key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if group.is_subscribed(key[0])
+            else ErrorCode.NONE
+            for key in keys
+        }
+        free = [key for key, error in errors.items() if error is ErrorCode.NONE]
+        error = self._keeper.forget(group, free, self._wall_ms())
+        return ErrorCode.NONE, errors | dict.fromkeys(free, error)
+
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """Forgets what was committed for topics that are gone."""
+        gone = frozenset(names)
+        for group in self._keeper.groups.values():
+            keys = [(topic, partition) for topic, partition, _ in group.offsets if topic in gone]
+            self._keeper.forget(group, keys, self._wall_ms())
+
+    # ------------------------------------------------------------------------ what people ask
+
+    def list_groups(self) -> list[GroupOverview]:
+        return [overview(group) for group in self._keeper.groups.values()]
+
+    def describe(self, group_id: str, *, full: bool = False) -> GroupDescription | None:
+        """A group with its members, or None if there is none of that id."""
+        group = self._keeper.groups.get(group_id)
+        return None if group is None else describe(group, full=full)
+
+    def delete_group(self, group_id: str) -> ErrorCode:
+        """Deletes a group without members, and its offsets."""
+        group = self._keeper.groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        return self._drop(group)
+
+    def statistics(self) -> GroupStatistics:
+        groups = self._keeper.groups.values()
+        return GroupStatistics(
+            groups=len(groups),
+            groups_max=GROUPS_MAX,
+            members=sum(len(group.roster) for group in groups),
+            offsets=sum(len(group.offsets) for group in groups),
+            by_state=dict(Counter(group.state.value for group in groups)),
+            waiting=len(self._parked),
+            journals=len(self._keeper.journals),
+            journal_bytes=sum(journal.log.size for journal in self._keeper.journals.values()),
+        )
+
+    # ---------------------------------------------------------------------- events and answers
+
+    def _moment(self) -> Moment:
+        return Moment(self._now(), self._wall_ms())
+
+    async def _ask(self, group: Group, event: JoinRequested | SyncRequested) -> Result:
+        waiter = self._next_waiter()
+        ready = self._parked[waiter] = trio.Event()
+        try:
+            self._tell(group, replace(event, waiter=waiter))
+            await ready.wait()
+            return self._answers.pop(waiter)
+        finally:
+            del self._parked[waiter]
+            self._answers.pop(waiter, None)
+
+    def _ask_now(
+        self, group: Group, event: HeartbeatReceived | CommitRequested | LeaveRequested
+    ) -> Result:
+        """For what a group answers at once."""
+        waiter = self._next_waiter()
+        self._parked[waiter] = trio.Event()
+        self._tell(group, replace(event, waiter=waiter))
+        del self._parked[waiter]
+        return self._answers.pop(waiter)
+
+    def _next_waiter(self) -> Waiter:
+        self._waiter += 1
+        return self._waiter
+
+    def _tell(self, group: Group, event: Event) -> None:
+        """Hands an event to a group and does what it decides."""
+        following: Event | None = event
+        while following is not None:
+            decisions = handle(group, following, self._moment())
+            following = None
+            for decision in decisions:
+                following = self._carry_out(group, decision)
+        self._schedule(group)
+
+    def _carry_out(self, group: Group, decision: Decision) -> Event | None:
+        if isinstance(decision, Answer):
+            ready = self._parked.get(decision.waiter)
+            if ready is not None:
+                self._answers[decision.waiter] = decision.result
+                ready.set()
+        elif isinstance(decision, Persist):
+            return Persisted(self._keeper.store(group, decision.image, self._wall_ms()))
+        elif isinstance(decision, Note):
+            _logger.info("%s", decision.text)
+        return None
+
+    # ------------------------------------------------------------------------------- time
+
+    def _schedule(self, group: Group) -> None:
+        """Sees to it that the timer looks at the group in time; too early does no harm."""
+        deadline = group.next_deadline
+        known = self._scheduled.get(group.group_id)
+        if deadline is None or (known is not None and known <= deadline):
+            return
+        self._scheduled[group.group_id] = deadline
+        heapq.heappush(self._timers, (deadline, group.group_id))
+        if len(self._timers) > TIMERS_PER_GROUP_MAX * len(self._scheduled) + TIMERS_SPARE:
+            self._timers = [(at, group_id) for group_id, at in self._scheduled.items()]
+            heapq.heapify(self._timers)
+        if self._timers[0][0] == deadline:
+            self._wakeup.set()
+
+    def _run_due(self) -> None:
+        now = self._now()
+        while self._timers and self._timers[0][0] <= now:
+            deadline, group_id = heapq.heappop(self._timers)
+            if self._scheduled.get(group_id) != deadline:
+                continue  # a later thought replaced this one
+            del self._scheduled[group_id]
+            group = self._keeper.groups.get(group_id)
+            if group is not None:
+                self._tell(group, TimePassed())
+        if self._cleanup_at <= now:
+            self._cleanup_at = now + self.limits.retention_check_interval_s
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        wall_ms = self._wall_ms()
+        for group in list(self._keeper.groups.values()):
+            if not self._keeper.expire(group, wall_ms):
+                self._drop(group)
+
+    def _drop(self, group: Group) -> ErrorCode:
+        error = self._keeper.delete(group, self._wall_ms())
+        if error is ErrorCode.NONE:
+            self._tell(group, Removed())
+            self._scheduled.pop(group.group_id, None)
+        return error

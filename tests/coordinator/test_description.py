@@ -1,0 +1,51 @@
+"""What is shown of a group, and that it can travel."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+from minibroker.coordinator.description import OffsetDescription, describe, overview
+from minibroker.coordinator.offsets import CommittedOffset
+from protocol.compiler import encode
+from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+
+if TYPE_CHECKING:
+    from tests.coordinator.conftest import Playbook, Words
+
+
+def test_a_stable_group_is_shown_in_full(play: Playbook) -> None:
+    play.stable("a", client_host="/1.2.3.4")
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
+    )
+    member = play.group.roster["a-id1"]
+    member.assignment = b"\0\3" + encode(
+        ConsumerProtocolAssignment(assigned_partitions=assigned), 3
+    )
+    play.group.offsets.put("t", 0, CommittedOffset(5, 6, "m", 7))
+    shown = describe(play.group, full=True)
+    assert pickle.loads(pickle.dumps(shown)) == shown
+    assert (shown.state, shown.protocol, shown.leader) == ("Stable", "range", "a-id1")
+    assert shown.members[0].client_host == "/1.2.3.4"
+    assert shown.members[0].metadata == b"r"
+    assert shown.members[0].partitions == (("t", (0, 2)),)
+    assert shown.offsets == (OffsetDescription("t", 0, 5, 6, "m", 7),)
+    short = describe(play.group, full=False)
+    assert short.offsets == ()
+    assert short.members[0].partitions == ()
+    assert short.members[0].assignment == member.assignment
+
+
+def test_an_unstable_group_hides_what_no_longer_holds(play: Playbook, say: type[Words]) -> None:
+    play.stable("a", "b")
+    play >> say.join(1, "a-id1")
+    shown = describe(play.group, full=True)
+    assert (shown.state, shown.protocol, shown.generation) == ("PreparingRebalance", "", 1)
+    assert {(member.metadata, member.assignment) for member in shown.members} == {(b"", b"")}
+
+
+def test_a_group_in_a_list(play: Playbook) -> None:
+    play.stable("a", "b")
+    play.group.offsets.put("t", 0, CommittedOffset(5, 6, "m", 7))
+    assert overview(play.group) == ("g", "consumer", "Stable", 1, 2, 1)

@@ -1,0 +1,200 @@
+"""A journal gives back what was written, stays small, and says the same after a kill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minibroker.coordinator.events import GroupImage, MemberImage
+from minibroker.coordinator.journal import Journal, commit_error, fold, group_error
+from minibroker.coordinator.limits import JOURNAL_BYTES_MAX
+from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Origin
+from protocol.errors import ErrorCode
+from protocol.records import Record, build_batch
+
+if TYPE_CHECKING:
+    from tests.coordinator.conftest import Disk
+
+IMAGE = GroupImage("consumer", 3, None, None, 5, ())
+
+
+def offset(number: int, group: str = "g", partition: int = 0) -> OffsetEntry:
+    return OffsetEntry(group, "t", partition, CommittedOffset(number, -1, "", 1))
+
+
+def test_entries_come_back_in_order_also_after_a_kill(disk: Disk) -> None:
+    journal = Journal(disk.open(0))
+    journal.write([offset(1), GroupEntry("g", IMAGE)], now_ms=1)
+    journal.write([offset(2)], now_ms=2)
+    expected: list[Entry] = [offset(1), GroupEntry("g", IMAGE), offset(2)]
+    assert list(journal.replay()) == expected
+    disk.kill()
+    assert list(Journal(disk.open(0)).replay()) == expected
+
+
+def test_an_empty_journal_says_nothing(disk: Disk) -> None:
+    assert list(Journal(disk.open(0)).replay()) == []
+
+
+def test_only_the_last_word_counts() -> None:
+    tombstone = OffsetEntry("g", "t", 0, None)
+    folded = fold([offset(1), GroupEntry("g", IMAGE), offset(2), offset(3, partition=1)])
+    assert folded["g"].image == IMAGE
+    assert list(folded["g"].offsets) == [
+        ("t", 0, CommittedOffset(2, -1, "", 1)),
+        ("t", 1, CommittedOffset(3, -1, "", 1)),
+    ]
+    assert fold([offset(1), GroupEntry("g", IMAGE), tombstone])["g"].image == IMAGE
+    assert fold([offset(1), GroupEntry("g", IMAGE), tombstone, GroupEntry("g", None)]) == {}
+
+
+def test_a_stored_group_is_forgotten_by_its_tombstones() -> None:
+    entries: list[Entry] = [offset(1), GroupEntry("g", IMAGE)]
+    stored = fold(entries)["g"]
+    assert fold(stored.entries("g"))["g"].offsets == stored.offsets
+    assert fold([*entries, *stored.tombstones("g")]) == {}
+
+
+def test_a_rewritten_journal_holds_only_what_it_was_given(disk: Disk) -> None:
+    journal = Journal(disk.open(0))
+    for number in range(2000):
+        journal.write([offset(number)], now_ms=number)
+    large = disk.bytes()
+    journal.rewrite([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
+    disk.open(0).apply_retention(now_ms=4000)
+    assert disk.bytes() < large / 100
+    disk.kill()
+    again = Journal(disk.open(0))
+    assert list(again.replay()) == [offset(1999), GroupEntry("g", IMAGE)]
+    again.write([offset(2000)], now_ms=5000)
+    assert len(list(again.replay())) == 3
+
+
+def test_a_journal_wants_to_be_rewritten_when_most_of_it_is_history(disk: Disk) -> None:
+    journal = Journal(disk.open(0))
+    entries = [offset(number, partition=number) for number in range(1000)]
+    size = 0
+    while size <= JOURNAL_BYTES_MAX:
+        assert not journal.wants_rewrite
+        journal.write(entries, now_ms=1)
+        size = journal.log.size
+    assert journal.wants_rewrite
+    disk.kill()
+    journal = Journal(disk.open(0))
+    assert journal.wants_rewrite, "what an earlier owner wrote counts too"
+    journal.rewrite(entries, now_ms=2)
+    assert not journal.wants_rewrite
+
+
+def test_a_large_live_state_is_not_copied_again_and_again(disk: Disk) -> None:
+    journal = Journal(disk.open(0))
+    many = [offset(number, partition=number) for number in range(30_000)]
+    journal.rewrite(many, now_ms=1)
+    live = journal.log.size
+    assert live > JOURNAL_BYTES_MAX
+    written = 0
+    while not journal.wants_rewrite:
+        before = journal.log.size
+        journal.write(many[:5000], now_ms=1)
+        written += journal.log.size - before
+    assert written > 2.5 * live
+
+
+def test_a_failed_rewrite_leaves_what_was_there(disk: Disk) -> None:
+    journal = Journal(disk.open(0))
+    journal.write([offset(1)], now_ms=1)
+    huge = OffsetEntry("g", "t", 9, CommittedOffset(1, -1, "m" * 30_000, 1))
+    with pytest.raises(LogError):
+        journal.rewrite([huge] * 10 + [_too_large()], now_ms=2)
+    assert next(iter(journal.replay())) == offset(1)
+    assert not journal.wants_rewrite
+
+
+def _too_large() -> Entry:
+    member = MemberImage("m", None, "c", "h", 1, 1, bytes(2_000_000), b"")
+    return GroupEntry("g", IMAGE._replace(members=(member,)))
+
+
+def test_a_cleared_journal_says_nothing_ever_after(disk: Disk) -> None:
+    journal = Journal(disk.open(0))
+    journal.write([offset(1)], now_ms=1)
+    journal.clear(now_ms=2)
+    assert list(journal.replay()) == []
+    disk.kill()
+    assert list(Journal(disk.open(0)).replay()) == []
+
+
+def test_strange_records_are_left_out(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(disk.open(0))
+    strange = [
+        Record(key=b"\0\3\0\1g", value=b"a group of another type"),
+        Record(key=b"\0\1\0\x63", value=b""),
+        Record(key=b"\0\2\0\1g", value=b"\0\x63"),
+    ]
+    batch = build_batch(strange)
+    disk.open(0).append(memoryview(batch), now_ms=1, origin=Origin.COORDINATOR)
+    control = build_batch([Record(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], control=True)
+    disk.open(0).append(memoryview(control), now_ms=1, origin=Origin.COORDINATOR)
+    journal.write([offset(1)], now_ms=2)
+    assert list(journal.replay()) == [offset(1)]
+    assert len(caplog.messages) == 2
+
+
+def test_what_clients_hear_when_writing_fails() -> None:
+    for code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        assert group_error(code) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert commit_error(code) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert group_error(ErrorCode.KAFKA_STORAGE_ERROR) is ErrorCode.NOT_COORDINATOR
+    assert commit_error(ErrorCode.KAFKA_STORAGE_ERROR) is ErrorCode.NOT_COORDINATOR
+    assert commit_error(ErrorCode.NONE) is ErrorCode.NONE
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from("gh"), st.integers(0, 2), st.none() | st.integers(0, 9)),
+        st.sampled_from(["rewrite", "kill"]),
+    ),
+    max_size=25,
+)
+
+
+@given(steps=STEPS)
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_rewrites_and_kills_change_nothing(
+    steps: list[str | tuple[str, int, int | None]], disk: Disk
+) -> None:
+    journal = Journal(disk.open(0))
+    journal.clear(now_ms=1)
+    model: dict[tuple[str, int], int] = {}
+    for step in steps:
+        if step == "kill":
+            disk.kill()
+            journal = Journal(disk.open(0))
+        elif step == "rewrite":
+            live = [offset(number, group, part) for (group, part), number in model.items()]
+            journal.rewrite(live, now_ms=1)
+        else:
+            assert isinstance(step, tuple)
+            group, partition, number = step
+            if number is None:
+                model.pop((group, partition), None)
+                journal.write([OffsetEntry(group, "t", partition, None)], now_ms=1)
+            else:
+                model[group, partition] = number
+                journal.write([offset(number, group, partition)], now_ms=1)
+    found = {
+        (group, partition): committed.offset
+        for group, stored in fold(journal.replay()).items()
+        for _, partition, committed in stored.offsets
+    }
+    assert found == model

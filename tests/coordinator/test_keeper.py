@@ -1,0 +1,172 @@
+"""What a coordinator keeps is in its journals, and comes back after a kill."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from minibroker.coordinator import keeper as keeper_module
+from minibroker.coordinator.events import GroupImage, MemberImage, Moment
+from minibroker.coordinator.group import Group
+from minibroker.coordinator.keeper import GroupKeeper
+from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.states import GroupState
+from minibroker.storage.errors import LogError
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tests.coordinator.conftest import Disk
+
+AT = Moment(0.0, 1_000)
+MEMBER = MemberImage("m", "s", "c", "/h", 60_000, 10_000, b"S", b"A")
+STABLE = GroupImage("consumer", 3, "range", "m", 5, (MEMBER,))
+ONE = {("t", 0): CommittedOffset(1, 2, "meta", 3)}
+
+
+@pytest.fixture
+def keeper(disk: Disk) -> GroupKeeper:
+    return open_keeper(disk)
+
+
+def open_keeper(disk: Disk) -> GroupKeeper:
+    return GroupKeeper(
+        GroupLimits(), partitions=50, open_log=disk.open, random_bits=Random(1).getrandbits
+    )
+
+
+def made(keeper: GroupKeeper, group_id: str) -> Group:
+    group = keeper.create(group_id, AT)
+    assert group is not None
+    return group
+
+
+def reloaded(disk: Disk) -> dict[str, Group]:
+    disk.kill()
+    again = open_keeper(disk)
+    again.load(disk.partitions(), AT)
+    return again.groups
+
+
+def test_members_and_offsets_survive_a_kill(keeper: GroupKeeper, disk: Disk) -> None:
+    group = made(keeper, "g")
+    assert keeper.store(group, STABLE, 1) is ErrorCode.NONE
+    assert keeper.commit(group, ONE, 1) == {("t", 0): ErrorCode.NONE}
+    made(keeper, "never stored")
+    assert keeper.commit(made(keeper, "simple"), ONE, 1)
+    groups = reloaded(disk)
+    assert set(groups) == {"g", "simple"}
+    assert groups["g"].state is GroupState.STABLE
+    assert groups["g"].image({"m": b"A"}) == STABLE
+    assert groups["g"].offsets.get("t", 0) == ONE["t", 0]
+    assert groups["simple"].protocol_type is None
+
+
+def test_a_deleted_group_stays_deleted(keeper: GroupKeeper, disk: Disk) -> None:
+    group = made(keeper, "g")
+    keeper.store(group, STABLE, 1)
+    keeper.commit(group, ONE, 1)
+    assert keeper.delete(group, 2) is ErrorCode.NONE
+    assert keeper.groups == {}
+    assert reloaded(disk) == {}
+
+
+def test_forgotten_offsets_stay_forgotten(keeper: GroupKeeper, disk: Disk) -> None:
+    group = made(keeper, "g")
+    keeper.commit(group, ONE | {("t", 1): CommittedOffset(9, -1, "", 3)}, 1)
+    assert keeper.forget(group, [("t", 0), ("t", 7)], 2) is ErrorCode.NONE
+    assert list(group.offsets) == [("t", 1, CommittedOffset(9, -1, "", 3))]
+    assert list(reloaded(disk)["g"].offsets) == list(group.offsets)
+
+
+def test_cleared_groups_stay_away_and_new_ones_may_come(keeper: GroupKeeper, disk: Disk) -> None:
+    keeper.commit(made(keeper, "g"), ONE, 1)
+    keeper.clear(2)
+    assert keeper.journals == {}
+    keeper.commit(made(keeper, "h"), ONE, 3)
+    assert set(reloaded(disk)) == {"h"}
+
+
+def test_a_journal_that_has_grown_is_rewritten_as_what_holds(
+    keeper: GroupKeeper, disk: Disk
+) -> None:
+    group = made(keeper, "g")
+    keeper.store(group, STABLE, 1)
+    many = {("t", number): CommittedOffset(number, -1, "", 1) for number in range(500)}
+    for _ in range(60):
+        keeper.commit(group, many, 1)
+    assert keeper.journal("g").log.log_start_offset > 0
+    group.generation = 99  # a rebalance under way is not what members were promised
+    for _ in range(60):
+        keeper.commit(group, many, 1)
+    assert keeper.journal("g").log.size < 2_500_000
+    groups = reloaded(disk)
+    assert groups["g"].generation == 3
+    assert groups["g"].offsets == group.offsets
+
+
+def test_too_many_offsets_are_refused(keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "OFFSETS_PER_GROUP_MAX", 2)
+    group = made(keeper, "g")
+    offsets = {("t", number): CommittedOffset(1, -1, "", 1) for number in range(3)}
+    assert set(keeper.commit(group, offsets, 1).values()) == {ErrorCode.POLICY_VIOLATION}
+    del offsets["t", 2]
+    assert set(keeper.commit(group, offsets, 1).values()) == {ErrorCode.NONE}
+    assert set(keeper.commit(group, offsets, 1).values()) == {ErrorCode.NONE}
+    assert len(group.offsets) == 2
+
+
+def test_too_many_groups_are_refused(keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "GROUPS_MAX", 1)
+    assert keeper.create("g", AT) is not None
+    assert keeper.create("h", AT) is None
+
+
+def test_what_can_not_be_written_did_not_happen(keeper: GroupKeeper, disk: Disk) -> None:
+    group = made(keeper, "g")
+    keeper.commit(group, ONE, 1)
+    full = LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise full
+
+    keeper.journal("g").log.append = refuse  # type: ignore[method-assign, assignment]
+    gone = ErrorCode.NOT_COORDINATOR
+    more = {("t", 1): CommittedOffset(1, -1, "", 1)}
+    assert keeper.commit(group, more, 1) == {("t", 1): gone}
+    assert keeper.store(group, STABLE, 1) is gone
+    assert keeper.delete(group, 1) is gone
+    assert keeper.forget(group, [("t", 0)], 1) is gone
+    assert list(keeper.groups) == ["g"]
+    assert [key for *key, _ in group.offsets] == [["t", 0]]
+
+
+def test_a_huge_group_or_commit_is_refused_as_kafka_does(keeper: GroupKeeper) -> None:
+    group = made(keeper, "g")
+    member = MEMBER._replace(subscription=bytes(2_000_000))
+    huge = STABLE._replace(members=(member,))
+    assert keeper.store(group, huge, 1) is ErrorCode.UNKNOWN_SERVER_ERROR
+    offsets = {("t", number): CommittedOffset(1, -1, "m" * 4096, 1) for number in range(300)}
+    errors = set(keeper.commit(group, offsets, 1).values())
+    assert errors == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+
+
+def test_expired_offsets_and_what_is_left_without_them(keeper: GroupKeeper, disk: Disk) -> None:
+    week = keeper.limits.offsets_retention_ms
+    group = made(keeper, "g")
+    keeper.commit(group, ONE | {("t", 1): CommittedOffset(9, -1, "", 1_000)}, 1)
+    assert keeper.expire(group, week)
+    assert len(group.offsets) == 2
+    assert keeper.expire(group, 999 + week)
+    assert [key for *key, _ in group.offsets] == [["t", 1]]
+    assert not keeper.expire(group, 1_000 + week)
+    assert reloaded(disk) == {}
+
+
+def test_ids_come_from_the_randomness_given(disk: Disk) -> None:
+    group = made(open_keeper(disk), "g")
+    same = made(open_keeper(disk), "g")
+    assert group.make_id() == same.make_id()
+    assert len(group.make_id()) == 36

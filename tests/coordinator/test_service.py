@@ -1,0 +1,399 @@
+"""The shell: who waits is answered, time is kept, and what was answered survives a kill."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from minibroker.coordinator import keeper as keeper_module
+from minibroker.coordinator.events import JoinResult, Leaver, SyncResult
+from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.service import GroupService
+from minibroker.storage.errors import LogError
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tests.coordinator.conftest import Disk, Words
+
+START_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+OK = ErrorCode.NONE
+
+
+class Worker:
+    """An I/O worker that can be killed and started again on the same disk."""
+
+    def __init__(self, disk: Disk, say: type[Words], limits: GroupLimits) -> None:
+        self.disk = disk
+        self.say = say
+        self.limits = limits
+        self.lives = 0
+        self.groups = self.start()
+
+    def start(self) -> GroupService:
+        self.lives += 1
+        self.disk.kill()
+        groups = GroupService(
+            self.limits,
+            partitions=50,
+            open_log=self.disk.open,
+            now=trio.current_time,
+            wall_ms=lambda: START_MS + round(trio.current_time() * 1000),
+            random=Random(self.lives),
+        )
+        groups.load(self.disk.partitions())
+        return groups
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.groups.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def join(self, member_id: str = "", **other: Any) -> JoinResult:
+        return await self.groups.join("g", self.say.join(0, member_id, **other))
+
+    async def sync(self, joined: JoinResult, **other: Any) -> SyncResult:
+        event = self.say.sync(0, joined.member_id, joined.generation, **other)
+        return await self.groups.sync("g", event)
+
+    def beat(self, joined: JoinResult) -> ErrorCode:
+        event = self.say.beat(0, joined.member_id, joined.generation)
+        return self.groups.heartbeat("g", event).error
+
+    def commit(
+        self, joined: JoinResult | None = None, metadata: str = "", **offsets: int
+    ) -> dict[tuple[str, int], ErrorCode]:
+        who = ("", -1) if joined is None else (joined.member_id, joined.generation)
+        values = {
+            (topic, 0): CommittedOffset(offset, -1, metadata, self.groups._wall_ms())
+            for topic, offset in offsets.items()
+        }
+        return self.groups.commit("g", self.say.commit(0, *who), values)
+
+    async def pair(self) -> tuple[JoinResult, JoinResult]:
+        """A stable group of two."""
+        first, second = await gather(
+            lambda: self.join(client_id="a"), lambda: self.join(client_id="b")
+        )
+        leader, other = sorted((first, second), key=lambda each: not each.members)
+        given = tuple((each.member_id, each.member_id.encode()) for each in leader.members)
+        await gather(lambda: self.sync(leader, assignments=given), lambda: self.sync(other))
+        return leader, other
+
+
+async def gather(*calls: Callable[[], Awaitable[Any]]) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+
+    async def one(index: int, call: Callable[[], Awaitable[Any]]) -> None:
+        results[index] = await call()
+
+    async with trio.open_nursery() as nursery:
+        for index, call in enumerate(calls):
+            nursery.start_soon(one, index, call)
+    return results
+
+
+@pytest.fixture
+async def worker(autojump_clock: MockClock, disk: Disk, say: type[Words]) -> Worker:
+    return Worker(disk, say, GroupLimits())
+
+
+async def test_members_wait_for_each_other_and_for_their_leader(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running():
+        first, second = await gather(
+            lambda: worker.join(client_id="a"), lambda: worker.join(client_id="b")
+        )
+        assert trio.current_time() == pytest.approx(6.0)
+        assert first.generation == second.generation == 1
+        leader, other = sorted((first, second), key=lambda each: not each.members)
+        assert len(leader.members) == 2
+        given = tuple((each.member_id, each.member_id.encode()) for each in leader.members)
+        synced, waited = await gather(
+            lambda: worker.sync(leader, assignments=given), lambda: worker.sync(other)
+        )
+        assert synced.assignment == leader.member_id.encode()
+        assert waited.assignment == other.member_id.encode()
+        assert worker.beat(leader) is OK
+        assert worker.groups.statistics().waiting == 0
+
+
+async def test_silence_is_noticed_without_any_request(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running():
+        await worker.pair()
+        await trio.sleep(9.9)
+        assert worker.groups.list_groups()[0].state == "Stable"
+        await trio.sleep(0.2)
+        assert worker.groups.list_groups()[0].state == "Empty"
+
+
+async def test_heartbeats_go_on_after_a_kill_as_if_nothing_had_been(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running():
+        leader, other = await worker.pair()
+        assert worker.commit(leader, t=42) == {("t", 0): OK}
+    before = worker.groups.describe("g", full=True)
+    worker.groups = worker.start()
+    async with worker.running():
+        assert worker.groups.describe("g", full=True) == before
+        assert worker.beat(leader) is OK
+        assert worker.beat(other) is OK
+        assert (await worker.sync(other)).assignment == other.member_id.encode()
+        found = worker.groups.committed("g").get("t", 0)
+        assert found is not None
+        assert found.offset == 42
+        await trio.sleep(9)
+        assert worker.beat(leader) is OK
+        await trio.sleep(2)  # the other one was last heard of 11 s ago
+        assert worker.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+async def test_a_kill_during_a_rebalance_falls_back_to_the_last_generation(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running(), trio.open_nursery() as nursery:
+        leader, other = await worker.pair()
+        nursery.start_soon(worker.join, leader.member_id)
+        await trio.testing.wait_all_tasks_blocked()
+        assert worker.beat(other) is ErrorCode.REBALANCE_IN_PROGRESS
+        nursery.cancel_scope.cancel()
+    worker.groups = worker.start()
+    async with worker.running():
+        assert worker.beat(other) is OK
+        rejoined, also = await gather(
+            lambda: worker.join(leader.member_id), lambda: worker.join(other.member_id)
+        )
+        # Whoever comes second is told the generation that the leader's join has begun.
+        assert {rejoined.generation, also.generation} <= {1, 2}
+
+
+async def test_a_waiter_that_goes_away_is_not_missed(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running():
+        with trio.move_on_after(1):
+            await worker.join(client_id="a")
+        assert worker.groups.statistics().waiting == 0
+        joined = await worker.join(client_id="b")
+        assert {each.member_id[0] for each in worker.groups._keeper.groups["g"].roster}
+        assert joined.generation == 1
+        assert worker.groups._answers == {}
+
+
+async def test_what_is_asked_of_no_group(
+    autojump_clock: MockClock, worker: Worker, say: type[Words]
+) -> None:
+    groups = worker.groups
+    unknown, invalid = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.INVALID_GROUP_ID
+    assert (await worker.join("m")).error is unknown
+    assert (await groups.join("", say.join(0))).error is invalid
+    assert (await groups.sync("g", say.sync(0, "m"))).error is unknown
+    assert (await groups.sync("", say.sync(0, "m"))).error is invalid
+    assert groups.heartbeat("g", say.beat(0, "m")).error is unknown
+    assert groups.heartbeat("", say.beat(0, "m")).error is invalid
+    left = groups.leave("g", say.leave(0, "m"))
+    assert (left.error, left.members) == (OK, ((Leaver("m"), unknown),))
+    assert groups.leave("", say.leave(0, "m")).error is invalid
+    missing = ErrorCode.GROUP_ID_NOT_FOUND
+    offsets = {("t", 0): CommittedOffset(1, -1, "", 0)}
+    assert groups.commit("g", say.commit(0, "m", 1), offsets) == {("t", 0): missing}
+    assert groups.delete_group("g") is missing
+    assert groups.delete_offsets("g", [("t", 0)]) == (missing, {})
+    assert groups.delete_offsets("", [("t", 0)]) == (invalid, {})
+    assert groups.describe("g") is None
+    assert len(groups.committed("g")) == 0
+    assert groups.list_groups() == []
+
+
+async def test_a_bad_session_timeout_makes_no_group(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    joined = await worker.join(session_timeout_ms=1)
+    assert joined.error is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert worker.groups.list_groups() == []
+
+
+async def test_too_many_groups_are_refused(
+    autojump_clock: MockClock, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "GROUPS_MAX", 0)
+    assert (await worker.join()).error is ErrorCode.POLICY_VIOLATION
+    assert worker.commit(t=1) == {("t", 0): ErrorCode.POLICY_VIOLATION}
+
+
+async def test_a_consumer_without_a_group_commits_and_finds_its_offsets(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    assert worker.commit(t=5, u=6) == {("t", 0): OK, ("u", 0): OK}
+    worker.groups = worker.start()
+    assert [each for *each, _ in worker.groups.committed("g")] == [["t", 0], ["u", 0]]
+    overview = worker.groups.list_groups()[0]
+    assert (overview.state, overview.protocol_type, overview.offsets) == ("Empty", "", 2)
+
+
+async def test_too_much_metadata_is_refused_for_its_partition_alone(
+    autojump_clock: MockClock, worker: Worker, say: type[Words]
+) -> None:
+    offsets = {
+        ("t", 0): CommittedOffset(1, -1, "m" * 4096, 0),
+        ("t", 1): CommittedOffset(1, -1, "m" * 4097, 0),
+    }
+    errors = worker.groups.commit("g", say.commit(0, "", -1), offsets)
+    assert errors == {("t", 0): OK, ("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
+
+
+async def test_a_commit_that_does_not_fit_changes_nothing(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running():
+        await worker.pair()
+        assert worker.commit(None, t=1) == {("t", 0): ErrorCode.UNKNOWN_MEMBER_ID}
+        assert len(worker.groups.committed("g")) == 0
+
+
+async def test_groups_with_members_are_not_deleted(
+    autojump_clock: MockClock, worker: Worker, say: type[Words]
+) -> None:
+    async with worker.running():
+        leader, other = await worker.pair()
+        worker.commit(leader, t=1)
+        assert worker.groups.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+        worker.groups.leave("g", say.leave(0, leader.member_id, other.member_id))
+        assert worker.groups.delete_group("g") is OK
+        assert worker.groups.list_groups() == []
+    worker.groups = worker.start()
+    assert worker.groups.list_groups() == []
+
+
+async def test_offsets_of_consumed_topics_are_not_deleted(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    subscription = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
+    async with worker.running():
+        joined = await worker.join(protocols=(("range", subscription),))
+        await worker.sync(joined)
+        worker.commit(joined, t=1, old=2)
+        error, errors = worker.groups.delete_offsets("g", [("t", 0), ("old", 0), ("old", 1)])
+        assert error is OK
+        assert errors == {
+            ("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            ("old", 0): OK,
+            ("old", 1): OK,
+        }
+        assert worker.groups.committed("g").topics() == ["t"]
+
+
+async def test_offsets_of_other_protocols_wait_until_the_group_is_empty(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running():
+        await worker.join(protocol_type="connect")
+        assert worker.groups.delete_offsets("g", [("t", 0)]) == (ErrorCode.NON_EMPTY_GROUP, {})
+
+
+async def test_offsets_of_deleted_topics_are_forgotten(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    worker.commit(t=1, u=2)
+    worker.groups.topics_deleted(["t", "never"])
+    assert worker.groups.committed("g").topics() == ["u"]
+    worker.groups = worker.start()
+    assert worker.groups.committed("g").topics() == ["u"]
+
+
+async def test_offsets_and_idle_groups_expire(
+    autojump_clock: MockClock, disk: Disk, say: Any
+) -> None:
+    limits = GroupLimits(offsets_retention_ms=5 * MINUTE_MS, retention_check_interval_s=60.0)
+    worker = Worker(disk, say, limits)
+    async with worker.running():
+        worker.commit(t=1)
+        await trio.sleep(4 * 60)
+        worker.commit(u=1)
+        await trio.sleep(2 * 60)
+        assert worker.groups.committed("g").topics() == ["u"]
+        await trio.sleep(4 * 60)
+        assert worker.groups.list_groups() == []
+    worker.groups = worker.start()
+    assert worker.groups.list_groups() == []
+
+
+async def test_a_reset_drops_everything_and_sends_waiters_away(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    async with worker.running():
+        worker.commit(t=1)
+        async with trio.open_nursery() as nursery:
+
+            async def waiting() -> None:
+                assert (await worker.join()).error is ErrorCode.NOT_COORDINATOR
+
+            nursery.start_soon(waiting)
+            await trio.testing.wait_all_tasks_blocked()
+            assert worker.groups.reset() == 1
+        assert worker.groups.list_groups() == []
+        assert worker.groups.statistics().journals == 0
+        worker.commit(u=1)
+        assert (await worker.join()).generation == 1
+    worker.groups = worker.start()
+    assert worker.groups.committed("g").topics() == ["u"]
+
+
+async def test_a_full_disk_is_told_and_the_group_goes_on(
+    autojump_clock: MockClock, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with worker.running():
+        joined = await worker.join()
+        log = worker.groups._keeper.journal("g").log
+
+        def refuse(*_: object, **__: object) -> None:
+            raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "append", refuse)
+            assert (await worker.sync(joined)).error is ErrorCode.NOT_COORDINATOR
+        again = await worker.join(joined.member_id)
+        assert again.generation == 2
+        assert (await worker.sync(again)).error is OK
+
+
+async def test_the_queue_of_timers_stays_short(
+    autojump_clock: MockClock, worker: Worker, say: type[Words]
+) -> None:
+    for number in range(300):
+        group_id = f"g{number % 3}"
+        result = await worker.groups.join(group_id, say.join(0, require_known_member_id=True))
+        worker.groups.leave(group_id, say.leave(0, result.member_id))
+    assert len(worker.groups._timers) < 100
+
+
+async def test_statistics_count_what_there_is(autojump_clock: MockClock, worker: Worker) -> None:
+    async with worker.running():
+        leader, _ = await worker.pair()
+        worker.commit(leader, t=1)
+        found = worker.groups.statistics()
+    assert (found.groups, found.members, found.offsets) == (1, 2, 1)
+    assert found.by_state == {"Stable": 1}
+    assert found.journals == 1
+    assert found.journal_bytes > 0
+
+
+async def test_the_same_seed_gives_the_same_ids(
+    autojump_clock: MockClock, disk: Disk, say: Any
+) -> None:
+    first = await Worker(disk, say, GroupLimits()).join(require_known_member_id=True)
+    second = await Worker(disk, say, GroupLimits()).join(require_known_member_id=True)
+    assert first.member_id == second.member_id
