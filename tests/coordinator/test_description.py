@@ -20,9 +20,7 @@ def test_a_stable_group_is_shown_in_full(play: Playbook) -> None:
         assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
     )
     member = play.group.roster["a-id1"]
-    member.assignment = b"\0\3" + encode(
-        ConsumerProtocolAssignment(assigned_partitions=assigned), 3
-    )
+    member.assignment = b"\0\3" + encode(assignment, 3)
     play.group.offsets.put("t", 0, CommittedOffset(5, 6, "m", 7))
     shown = describe(play.group, full=True)
     assert pickle.loads(pickle.dumps(shown)) == shown
