@@ -1,0 +1,74 @@
+"""ApiVersions: ranges, features by version, names of software, and unknown versions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minibroker.apis.api_versions import API, FEATURES, merge, unsupported_version
+from protocol.compiler import decode, encode
+from protocol.errors import ErrorCode
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.registry import ApiKey
+
+SERVED = {ApiKey.API_VERSIONS: (0, 4), ApiKey.PRODUCE: (0, 13)}
+
+
+def ask(desk: Any, version: int, name: str = "librdkafka", software: str = "2.15.0") -> Any:
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=software)
+    context = replace(desk.context(API.key, version), served=SERVED)
+    assert API.split(context, request) == {}
+    response = merge(context, request, {})
+    return decode(ApiVersionsResponse, version, encode(response, version))
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_all_that_is_served_is_listed(desk: Any, version: int) -> None:
+    response = ask(desk, version)
+    assert response.error_code == ErrorCode.NONE
+    assert [
+        (entry.api_key, entry.min_version, entry.max_version) for entry in response.api_keys
+    ] == [
+        (0, 0, 13),
+        (18, 0, 4),
+    ]
+
+
+async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(desk: Any) -> None:
+    for version in (3, 4):
+        response = ask(desk, version)
+        assert [
+            (feature.name, feature.min_version_level, feature.max_version_level)
+            for feature in response.finalized_features
+        ] == [("transaction.version", 2, 2)]
+        assert response.finalized_features_epoch >= 0
+
+
+async def test_a_feature_that_may_be_0_is_kept_from_clients_that_cannot_read_it(desk: Any) -> None:
+    assert ask(desk, 3).supported_features == []
+    [feature] = ask(desk, 4).supported_features
+    assert (feature.name, feature.min_version, feature.max_version) == FEATURES[0][:3]
+
+
+@pytest.mark.parametrize(
+    ("name", "software"), [("", "1"), ("x", ""), ("-x", "1"), ("a b", "1"), ("x", "1."), ("ü", "1")]
+)
+async def test_software_without_a_proper_name_is_refused(
+    desk: Any, name: str, software: str
+) -> None:
+    response = ask(desk, 3, name, software)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert response.api_keys == []
+
+
+async def test_before_version_3_nobody_has_a_name(desk: Any) -> None:
+    assert ask(desk, 2, "", "").error_code == ErrorCode.NONE
+
+
+def test_an_unknown_version_is_answered_in_version_0_with_the_range() -> None:
+    response = decode(ApiVersionsResponse, 0, encode(unsupported_version(SERVED), 0))
+    assert response.error_code == 35
+    [entry] = response.api_keys
+    assert (entry.api_key, entry.min_version, entry.max_version) == (18, 0, 4)

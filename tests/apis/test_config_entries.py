@@ -1,0 +1,69 @@
+"""Precedence as clients see it: a topic's own value, the broker's settings, the defaults."""
+
+from __future__ import annotations
+
+from minibroker.apis.config_entries import Entry, Source, broker_entries, topic_entries
+from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Settings
+
+
+def topic_entry(name: str, *pairs: str, **overrides: str) -> Entry:
+    given = {key.replace("_", "."): value for key, value in overrides.items()}
+    entries = topic_entries(Settings.from_sources(pairs=pairs), given)
+    return next(entry for entry in entries if entry.setting.name == name)
+
+
+def broker_entry(name: str, *pairs: str, profile: str = "laptop") -> Entry:
+    settings = Settings.from_sources(pairs=pairs, profile=profile)
+    return next(entry for entry in broker_entries(settings) if entry.setting.name == name)
+
+
+def test_a_default_comes_from_the_brokers_default() -> None:
+    entry = topic_entry("retention.ms")
+    assert (entry.value, entry.source) == ("604800000", Source.DEFAULT)
+    assert entry.synonyms == (("log.retention.hours", "168", Source.DEFAULT),)
+
+
+def test_what_was_given_to_the_broker_comes_before_defaults_in_its_own_unit() -> None:
+    entry = topic_entry("retention.ms", "log.retention.minutes=5")
+    assert (entry.value, entry.source) == ("300000", Source.STATIC_BROKER)
+    assert entry.synonyms == (
+        ("log.retention.minutes", "5", Source.STATIC_BROKER),
+        ("log.retention.hours", "168", Source.DEFAULT),
+    )
+
+
+def test_a_topics_own_value_comes_first() -> None:
+    entry = topic_entry("retention.ms", "log.retention.ms=7", retention_ms="9")
+    assert (entry.value, entry.source) == ("9", Source.TOPIC)
+    assert [synonym.name for synonym in entry.synonyms] == [
+        "retention.ms",
+        "log.retention.ms",
+        "log.retention.hours",
+    ]
+
+
+def test_a_setting_without_stand_in_is_a_default() -> None:
+    entry = topic_entry("preallocate")
+    assert (entry.value, entry.source, entry.synonyms) == ("false", Source.DEFAULT, ())
+
+
+def test_a_broker_setting_says_where_it_came_from() -> None:
+    entry = broker_entry("num.io.threads", "num.io.threads=5")
+    assert (entry.value, entry.source) == ("5", Source.STATIC_BROKER)
+    assert entry.synonyms == (
+        ("num.io.threads", "5", Source.STATIC_BROKER),
+        ("num.io.threads", "2", Source.DEFAULT),
+    )
+    entry = broker_entry("num.io.threads", profile="kafka")
+    assert (entry.value, entry.source) == ("8", Source.DEFAULT)
+
+
+def test_a_setting_without_a_value_has_none() -> None:
+    entry = broker_entry("log.retention.ms")
+    assert (entry.value, entry.source, entry.synonyms) == (None, Source.DEFAULT, ())
+
+
+def test_every_setting_is_there_once_by_name() -> None:
+    settings = Settings.from_sources()
+    assert [e.setting.name for e in broker_entries(settings)] == sorted(BROKER_SETTINGS)
+    assert [e.setting.name for e in topic_entries(settings, {})] == sorted(TOPIC_SETTINGS)

@@ -1,0 +1,73 @@
+"""CreateTopics: what is made, what is answered in each version, and that only wishes are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.create_topics import API
+from minibroker.config import TOPIC_SETTINGS
+from protocol.errors import ErrorCode
+from protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from protocol.types import ZERO_UUID
+
+
+def wish(name: str, count: int = 3, factor: int = 1, **fields: Any) -> CreatableTopic:
+    return CreatableTopic(name=name, num_partitions=count, replication_factor=factor, **fields)
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_a_topic_is_made_and_described(desk: Any, version: int) -> None:
+    configs = [CreatableTopicConfig(name="retention.ms", value="5")]
+    request = CreateTopicsRequest(topics=[wish("a", configs=configs)])
+    [result] = (await desk.ask(API, request, version)).topics
+    topic = desk.controller.at_processor.topics["a"]
+    assert (result.name, result.error_code, result.error_message) == ("a", 0, None)
+    assert len(topic.partitions) == 3
+    if version >= 5:
+        assert (result.num_partitions, result.replication_factor) == (3, 1)
+        found = {config.name: config for config in result.configs}
+        assert set(found) == set(TOPIC_SETTINGS)
+        assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("5", 1)
+        assert found["segment.bytes"].config_source == 5
+    if version >= 7:
+        assert result.topic_id == topic.topic_id != ZERO_UUID
+
+
+async def test_replicas_assigned_by_hand_are_taken(desk: Any) -> None:
+    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[1]) for i in (0, 1)]
+    request = CreateTopicsRequest(topics=[wish("a", -1, -1, assignments=assignments)])
+    [result] = (await desk.ask(API, request, 7)).topics
+    assert (result.error_code, result.num_partitions) == (0, 2)
+
+
+@pytest.mark.parametrize("version", [2, 5, 7])
+async def test_each_refusal_stands_beside_what_is_made(desk: Any, version: int) -> None:
+    request = CreateTopicsRequest(topics=[wish("bad name"), wish("a"), wish("b"), wish("b")])
+    results = (await desk.ask(API, request, version)).topics
+    assert [(result.name, result.error_code) for result in results] == [
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("a", ErrorCode.NONE),
+        ("b", ErrorCode.INVALID_REQUEST),
+    ]
+    assert "characters other than" in results[0].error_message
+    assert "b" not in desk.cluster.image.topics
+
+
+async def test_validating_makes_nothing(desk: Any) -> None:
+    request = CreateTopicsRequest(topics=[wish("a"), wish("b", 0)], validate_only=True)
+    results = (await desk.ask(API, request, 7)).topics
+    assert [result.error_code for result in results] == [0, ErrorCode.INVALID_PARTITIONS]
+    assert results[0].num_partitions == 3
+    assert desk.controller.published == []
+    assert "a" not in desk.cluster.image.topics
+
+
+async def test_a_request_for_nothing_is_answered_with_nothing(desk: Any) -> None:
+    assert (await desk.ask(API, CreateTopicsRequest(), 7)).topics == []

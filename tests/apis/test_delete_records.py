@@ -1,0 +1,95 @@
+"""DeleteRecords: each partition at its owner, what may not lose records, and bad offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibroker.apis.delete_records import API
+from minibroker.cluster.placement import partition_owner
+from minibroker.cluster.topics import NewTopic
+from minibroker.storage.config import LogConfig
+from minibroker.storage.log import Log
+from protocol.errors import ErrorCode
+from protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from protocol.records import Record, build_batch
+
+
+class Worker:
+    """A worker whose logs are real ones in a directory."""
+
+    def __init__(self, directory: Path, index: int) -> None:
+        self._directory = directory
+        self._index = index
+        self._logs: dict[tuple[str, int], Log] = {}
+
+    def log(self, topic: str, partition: int) -> Log:
+        assert partition_owner(topic, partition, 2) == self._index
+        key = (topic, partition)
+        if key not in self._logs:
+            place = self._directory / f"{topic}-{partition}"
+            self._logs[key] = Log.open(place, topic, partition, LogConfig(), now_ms=0)
+        return self._logs[key]
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            log.close(now_ms=0)
+
+
+@pytest.fixture
+async def staffed(desk: Any, tmp_path: Path) -> Any:
+    desk.workers = {index: Worker(tmp_path, index) for index in range(2)}
+    wanted = [NewTopic("a", 2), NewTopic("kept", 1, config=[("cleanup.policy", "compact")])]
+    await desk.controller.publish((await desk.cluster.create_topics(wanted)).updates)
+    for partition in range(2):
+        log = desk.workers[partition_owner("a", partition, 2)].log("a", partition)
+        batch = build_batch([Record(value=b"x") for _ in range(10)])
+        log.append(memoryview(bytearray(batch)), now_ms=0)
+    yield desk
+    for worker in desk.workers.values():
+        worker.close()
+
+
+def delete(topic: str, *partitions: tuple[int, int]) -> DeleteRecordsTopic:
+    return DeleteRecordsTopic(
+        name=topic,
+        partitions=[DeleteRecordsPartition(partition_index=p, offset=o) for p, o in partitions],
+    )
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_partitions_begin_later(staffed: Any, version: int) -> None:
+    request = DeleteRecordsRequest(topics=[delete("a", (0, 4), (1, -1))])
+    response = await staffed.ask(API, request, version)
+    assert len(staffed.asked) == 2
+    [topic] = response.topics
+    assert [(p.partition_index, p.low_watermark, p.error_code) for p in topic.partitions] == [
+        (0, 4, 0),
+        (1, 10, 0),
+    ]
+    assert staffed.workers[partition_owner("a", 0, 2)].log("a", 0).log_start_offset == 4
+
+
+async def test_what_may_not_be_deleted_is_refused(staffed: Any) -> None:
+    request = DeleteRecordsRequest(
+        topics=[
+            delete("a", (0, 11), (7, 0)),
+            delete("missing", (0, 0)),
+            delete("kept", (0, 0)),
+            delete("__consumer_offsets", (0, 0)),
+        ]
+    )
+    response = await staffed.ask(API, request, 2)
+    assert [[p.error_code for p in topic.partitions] for topic in response.topics] == [
+        [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        [ErrorCode.POLICY_VIOLATION],
+        [ErrorCode.INVALID_TOPIC_EXCEPTION],
+    ]
+    assert all(p.low_watermark == -1 for topic in response.topics for p in topic.partitions)

@@ -1,0 +1,47 @@
+"""DescribeCluster: what the image knows, for brokers' endpoints only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.describe_cluster import API
+from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from protocol.errors import ErrorCode
+from protocol.messages.describe_cluster import DescribeClusterRequest
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_the_cluster_is_described(make_desk: Any, version: int) -> None:
+    desk = await make_desk("broker.rack=r1")
+    response = await desk.ask(API, DescribeClusterRequest(), version, listener="OUTSIDE")
+    assert desk.asked == {}
+    assert response.error_code == ErrorCode.NONE
+    assert response.cluster_id == desk.cluster.image.cluster_id
+    assert response.controller_id == 1
+    [broker] = response.brokers
+    assert (broker.broker_id, broker.host, broker.port, broker.rack) == (
+        1,
+        "example.test",
+        19092,
+        "r1",
+    )
+    assert not broker.is_fenced
+    assert response.cluster_authorized_operations == NOT_ASKED
+
+
+async def test_operations_are_told_when_asked_for(desk: Any) -> None:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = await desk.ask(API, request, 0)
+    assert response.cluster_authorized_operations == CLUSTER_OPERATIONS
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
+)
+async def test_other_endpoints_are_elsewhere(desk: Any, kind: int, code: ErrorCode) -> None:
+    response = await desk.ask(API, DescribeClusterRequest(endpoint_type=kind), 1)
+    assert response.error_code == code
+    assert response.brokers == []

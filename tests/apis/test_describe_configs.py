@@ -1,0 +1,103 @@
+"""DescribeConfigs: topics and the broker, with what each version adds, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.describe_configs import API, BROKER, TOPIC
+from minibroker.cluster.topics import NewTopic
+from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from minibroker.config.types import Kind
+from protocol.errors import ErrorCode
+from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+
+@pytest.fixture
+async def with_topic(desk: Any) -> Any:
+    wanted = NewTopic("a", config=[("retention.ms", "5"), ("cleanup.policy", "compact,delete")])
+    await desk.controller.publish((await desk.cluster.create_topics([wanted])).updates)
+    return desk
+
+
+async def describe(
+    desk: Any, kind: int, name: str, version: int = 4, keys: list[str] | None = None, **fields: Any
+) -> Any:
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=keys
+    )
+    response = await desk.ask(API, DescribeConfigsRequest(resources=[resource], **fields), version)
+    assert desk.asked == {}
+    [result] = response.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_a_topic_is_described_whole(with_topic: Any, version: int) -> None:
+    result = await describe(with_topic, TOPIC, "a", version)
+    assert result.error_code == ErrorCode.NONE
+    found = {config.name: config for config in result.configs}
+    assert set(found) == set(TOPIC_SETTINGS)
+    assert found["retention.ms"].value == "5"
+    assert found["retention.ms"].config_source == 1
+    assert found["cleanup.policy"].value == "compact,delete"
+    assert found["segment.bytes"].config_source == 5
+    assert not any(config.read_only or config.is_sensitive for config in result.configs)
+    assert all(config.synonyms == [] for config in result.configs)
+    if version >= 3:
+        assert found["retention.ms"].config_type == Kind.LONG
+        assert found["cleanup.policy"].config_type == Kind.LIST
+        assert found["retention.ms"].documentation is None
+
+
+async def test_only_what_is_asked_for_is_told(with_topic: Any) -> None:
+    result = await describe(
+        with_topic,
+        TOPIC,
+        "a",
+        keys=["retention.ms", "colour"],
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    [config] = result.configs
+    assert config.documentation.startswith("How long records are kept")
+    assert [(s.name, s.value, s.source) for s in config.synonyms] == [
+        ("retention.ms", "5", 1),
+        ("log.retention.hours", "168", 5),
+    ]
+
+
+async def test_no_keys_mean_all(with_topic: Any) -> None:
+    assert len((await describe(with_topic, TOPIC, "a", keys=[])).configs) == len(TOPIC_SETTINGS)
+
+
+async def test_the_broker_is_described_read_only(make_desk: Any) -> None:
+    desk = await make_desk("num.io.threads=5", "node.id=7")
+    result = await describe(desk, BROKER, "7")
+    found = {config.name: config for config in result.configs}
+    assert set(found) == set(BROKER_SETTINGS)
+    assert (found["num.io.threads"].value, found["num.io.threads"].config_source) == ("5", 4)
+    assert found["log.retention.ms"].value is None
+    assert all(config.read_only for config in result.configs)
+    assert (await describe(desk, BROKER, "")).configs == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "words"),
+    [
+        (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'missing'"),
+        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION, "is invalid"),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST, "expected 1 or empty string, but received 2"),
+        (BROKER, "x", ErrorCode.INVALID_REQUEST, "received x"),
+        (8, "1", ErrorCode.INVALID_REQUEST, "type 8 are not served"),
+    ],
+)
+async def test_what_is_not_there_is_refused_for_itself(
+    desk: Any, kind: int, name: str, code: ErrorCode, words: str
+) -> None:
+    result = await describe(desk, kind, name)
+    assert result.error_code == code
+    assert words in result.error_message
+    assert result.configs == []

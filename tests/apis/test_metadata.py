@@ -1,0 +1,218 @@
+"""Metadata: which topics are meant, what is made on the way, and whose addresses are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minibroker.apis.base import CONTROLLER
+from minibroker.apis.metadata import API
+from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from minibroker.cluster.image import Broker, Partition, TopicCreated, Update, apply
+from minibroker.cluster.topics import NewTopic
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.types import ZERO_UUID
+
+VERSIONS = range(14)
+OFFSETS = "__consumer_offsets"
+
+
+def about(*names: str, **fields: Any) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], **fields)
+
+
+async def with_topics(desk: Any, *names: str) -> None:
+    outcome = await desk.cluster.create_topics([NewTopic(name, 2) for name in names])
+    await desk.controller.publish(outcome.updates)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_topic_is_described_in_every_version(desk: Any, version: int) -> None:
+    await with_topics(desk, "a")
+    response = await desk.ask(API, about("a"), version)
+    assert desk.asked == {}
+    [broker] = response.brokers
+    assert (broker.node_id, broker.host, broker.port) == (1, "127.0.0.1", 9092)
+    [topic] = response.topics
+    assert (topic.error_code, topic.name) == (0, "a")
+    assert [
+        (p.error_code, p.partition_index, p.leader_id, p.replica_nodes, p.isr_nodes)
+        for p in topic.partitions
+    ] == [(0, 0, 1, [1], [1]), (0, 1, 1, [1], [1])]
+    if version >= 1:
+        assert response.controller_id == 1
+        assert not topic.is_internal
+    if version >= 2:
+        assert response.cluster_id == desk.cluster.image.cluster_id
+    if version >= 10:
+        assert topic.topic_id == desk.cluster.image.topics["a"].topic_id
+
+
+async def test_addresses_are_those_of_the_listener_that_was_used(desk: Any) -> None:
+    response = await desk.ask(API, about(), 9, listener="OUTSIDE")
+    assert [(broker.host, broker.port) for broker in response.brokers] == [("example.test", 19092)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_all_topics_are_null_or_in_version_0_none(desk: Any, version: int) -> None:
+    await with_topics(desk, "a", "b")
+    everything = MetadataRequest(topics=None if version else [])
+    response = await desk.ask(API, everything, version)
+    assert {topic.name for topic in response.topics} == {"a", "b", OFFSETS}
+    if version:
+        assert {topic.name for topic in response.topics if topic.is_internal} == {OFFSETS}
+        assert (await desk.ask(API, MetadataRequest(topics=[]), version)).topics == []
+
+
+@pytest.mark.parametrize("version", [0, 4, 13])
+async def test_a_missing_topic_is_made_and_answered_at_once(desk: Any, version: int) -> None:
+    await with_topics(desk, "a")
+    response = await desk.ask(API, about("new", "a", "new"), version)
+    assert desk.asked == {CONTROLLER: ("new",)}
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [("new", 0), ("a", 0)]
+    assert len(response.topics[0].partitions) == 1
+
+
+async def test_topics_are_made_only_where_all_agree(make_desk: Any) -> None:
+    desk = await make_desk()
+    response = await desk.ask(API, about("new", allow_auto_topic_creation=False), 4)
+    assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    forbidding = await make_desk("auto.create.topics.enable=false")
+    response = await forbidding.ask(API, about("new"), 13)
+    assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for used in (desk, forbidding):
+        assert used.asked == {}
+        assert set(used.cluster.image.topics) == {OFFSETS}
+
+
+@pytest.mark.parametrize("name", ["", "a b", ".."])
+async def test_a_bad_name_is_not_made(desk: Any, name: str) -> None:
+    response = await desk.ask(API, about(name), 9)
+    assert desk.asked == {}
+    assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert response.topics[0].name == name
+
+
+async def test_why_a_topic_was_not_made_is_told(make_desk: Any) -> None:
+    desk = await make_desk("default.replication.factor=3")
+    response = await desk.ask(API, about("new"), 9)
+    assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+async def test_a_topic_just_made_by_somebody_else_is_to_be_asked_for_again(desk: Any) -> None:
+    before = desk.cluster.image
+    await desk.cluster.create_topics([NewTopic("new")])
+    desk.image = before
+    response = await desk.ask(API, about("new"), 9)
+    assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("version", [12, 13])
+async def test_topics_are_found_by_id(desk: Any, version: int) -> None:
+    await with_topics(desk, "a", "b")
+    known = desk.cluster.image.topics["a"].topic_id
+    unknown = b"\x01" * 16
+    request = MetadataRequest(
+        topics=[
+            MetadataRequestTopic(name=None, topic_id=known),
+            MetadataRequestTopic(name=None, topic_id=unknown),
+            MetadataRequestTopic(name="b"),
+            MetadataRequestTopic(name="new"),
+        ]
+    )
+    response = await desk.ask(API, request, version)
+    assert desk.asked == {}, "names are passed over, so none of them is made"
+    assert [(topic.name, topic.topic_id, topic.error_code) for topic in response.topics] == [
+        ("a", known, ErrorCode.NONE),
+        (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        MetadataRequestTopic(name=None, topic_id=ZERO_UUID),
+        MetadataRequestTopic(name="a", topic_id=b"\x01" * 16),
+    ],
+)
+async def test_ids_before_version_12_are_refused(desk: Any, topic: MetadataRequestTopic) -> None:
+    response = await desk.ask(API, MetadataRequest(topics=[topic]), 11)
+    assert response.topics[0].error_code == ErrorCode.INVALID_REQUEST
+    assert response.topics[0].name == (topic.name or "")
+    assert desk.asked == {}
+
+
+async def test_operations_are_told_when_asked_for(desk: Any) -> None:
+    await with_topics(desk, "a")
+    asking = about(
+        "a", include_cluster_authorized_operations=True, include_topic_authorized_operations=True
+    )
+    response = await desk.ask(API, asking, 8)
+    assert response.cluster_authorized_operations == CLUSTER_OPERATIONS
+    assert response.topics[0].topic_authorized_operations == TOPIC_OPERATIONS
+    response = await desk.ask(API, about("a"), 8)
+    assert response.cluster_authorized_operations == NOT_ASKED
+    assert response.topics[0].topic_authorized_operations == NOT_ASKED
+
+
+@pytest.fixture
+async def torn(desk: Any) -> Any:
+    """A cluster that has lost broker 3 and whose broker 2 has no listener OUTSIDE."""
+    image = desk.cluster.image
+    second = Broker(2, None, {"PLAINTEXT": ("h2", 9092)})
+    image = replace(image, brokers={**image.brokers, 2: second})
+    topic = desk.cluster.image.topics[OFFSETS]._replace(
+        name="a",
+        topic_id=b"\x02" * 16,
+        internal=False,
+        partitions=(
+            Partition(0, 1, 4, (1, 2), (1, 2)),
+            Partition(1, 2, 5, (2, 3), (2,)),
+            Partition(2, 3, 6, (3,), (3,)),
+        ),
+    )
+    desk.image = apply(image, TopicCreated(topic))
+    return desk
+
+
+async def test_replicas_that_cannot_be_reached_are_offline(torn: Any) -> None:
+    response = await torn.ask(API, about("a"), 9)
+    assert [
+        (p.error_code, p.leader_id, p.leader_epoch, p.replica_nodes, p.offline_replicas)
+        for p in response.topics[0].partitions
+    ] == [
+        (ErrorCode.NONE, 1, 4, [1, 2], []),
+        (ErrorCode.NONE, 2, 5, [2, 3], [3]),
+        (ErrorCode.LEADER_NOT_AVAILABLE, -1, 6, [3], [3]),
+    ]
+
+
+async def test_a_leader_without_the_listener_is_told_apart_from_version_6_on(torn: Any) -> None:
+    for version, error in ((5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)):
+        response = await torn.ask(API, about("a"), version, listener="OUTSIDE")
+        assert [p.error_code for p in response.topics[0].partitions] == [
+            ErrorCode.NONE,
+            error,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+        ]
+
+
+async def test_version_0_leaves_offline_replicas_out_and_says_so(torn: Any) -> None:
+    response = await torn.ask(API, about("a"), 0)
+    assert [
+        (p.error_code, p.replica_nodes, p.isr_nodes) for p in response.topics[0].partitions
+    ] == [
+        (ErrorCode.NONE, [1, 2], [1, 2]),
+        (ErrorCode.REPLICA_NOT_AVAILABLE, [2], [2]),
+        (ErrorCode.LEADER_NOT_AVAILABLE, [], []),
+    ]
+
+
+async def test_what_is_made_is_published_before_the_answer(desk: Any) -> None:
+    await desk.ask(API, about("new"), 9)
+    [update] = desk.controller.published
+    assert isinstance(update, Update)
+    assert [type(change) for change in update.changes] == [TopicCreated]
