@@ -8,6 +8,7 @@ request's bytes are not changed. Echoes ``ProduceRequest.validateRecords``, then
 One deliberate difference: Kafka walks every record of every batch. Here the checksum stands for
 them, since a walk in Python costs a hundred times the append itself; records are walked only where
 the topic's config asks something of each (keys of compacted topics, a lower bound on timestamps).
+So the header's largest timestamp is believed, which Kafka computes anew.
 """
 
 from __future__ import annotations

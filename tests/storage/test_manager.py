@@ -1,0 +1,167 @@
+"""Which logs a worker has: those of its partitions of topics that the image knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from minibroker.cluster.image import ConfigChanged, Image, Partition, Topic, TopicCreated, apply
+from minibroker.config import Settings
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Log
+from minibroker.storage.manager import LogManager, log_config
+from minibroker.storage.paths import list_aside
+from protocol.compression import Compression
+from protocol.records import TimestampType
+
+NOW_MS = 1_700_000_000_000
+MakeBatch = Callable[..., bytes]
+
+
+def topic(name: str, topic_id: bytes, partitions: int = 2) -> Topic:
+    return Topic(
+        name, topic_id * 16, tuple(Partition(i, 0, 0, (0,), (0,)) for i in range(partitions))
+    )
+
+
+def image(*topics: Topic, config: Mapping[str, str] | None = None) -> Image:
+    found = Image()
+    for one in topics:
+        found = apply(found, TopicCreated(one, config or {}))
+    return found
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings.from_sources()
+
+
+@pytest.fixture
+def manager(tmp_path: Path, settings: Settings) -> Iterator[LogManager]:
+    """It owns all partitions but those with number 1."""
+    manager = LogManager(tmp_path, settings, lambda _, partition: partition != 1)
+    yield manager
+    manager.close(now_ms=NOW_MS)
+
+
+def need(manager: LogManager, known: Image, name: str = "t") -> Log:
+    log = manager.get(known, name, 0, now_ms=NOW_MS)
+    assert log is not None
+    return log
+
+
+def test_a_log_is_opened_once(manager: LogManager, tmp_path: Path) -> None:
+    known = image(topic("t", b"1"))
+    log = need(manager, known)
+    assert need(manager, known) is log
+    assert list(manager.items()) == [(("t", 0), log)]
+    assert (tmp_path / "t-0" / "partition.metadata").exists()
+
+
+def test_what_is_not_ours_or_not_there_is_not_opened(manager: LogManager, tmp_path: Path) -> None:
+    known = image(topic("t", b"1"))
+    for name, partition in (("t", 1), ("t", 2), ("u", 0)):
+        assert manager.get(known, name, partition, now_ms=NOW_MS) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topics_settings_reach_its_logs(manager: LogManager, settings: Settings) -> None:
+    known = image(
+        topic("t", b"1"),
+        config={
+            "segment.bytes": "2000000",
+            "compression.type": "zstd",
+            "cleanup.policy": "compact",
+            "message.timestamp.type": "LogAppendTime",
+        },
+    )
+    config = log_config(settings, known, "t")
+    assert need(manager, known).config == config
+    assert (config.segment_bytes, config.compression) == (2_000_000, Compression.ZSTD)
+    assert (config.delete, config.compact) == (False, True)
+    assert config.timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("producer", None), ("uncompressed", Compression.NONE), ("lz4", Compression.LZ4)],
+)
+def test_a_codec_is_known_by_its_name(
+    settings: Settings, name: str, codec: Compression | None
+) -> None:
+    known = image(topic("t", b"1"), config={"compression.type": name})
+    assert log_config(settings, known, "t").compression == codec
+
+
+def test_changed_settings_reach_open_logs(manager: LogManager) -> None:
+    before = image(topic("t", b"1"))
+    log = need(manager, before)
+    after = apply(before, ConfigChanged("topic", "t", {"retention.ms": "5"}))
+    manager.follow(before, after)
+    assert log.config.retention_ms == 5
+
+
+def test_a_deleted_topics_logs_are_gone(
+    manager: LogManager, tmp_path: Path, batch: MakeBatch
+) -> None:
+    before = image(topic("t", b"1"), topic("u", b"2"))
+    need(manager, before).append(batch(0), now_ms=NOW_MS)
+    kept = need(manager, before, "u")
+    again = image(topic("t", b"3"), topic("u", b"2"))
+    manager.follow(before, again)
+    assert [log for _, log in manager.items()] == [kept]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["u-0"]
+    assert need(manager, again).log_end_offset == 0
+
+
+def test_records_of_an_earlier_topic_of_that_name_are_not_shown(
+    manager: LogManager, tmp_path: Path, settings: Settings, batch: MakeBatch
+) -> None:
+    need(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
+    manager.close(now_ms=NOW_MS)
+    assert need(manager, image(topic("t", b"2"))).log_end_offset == 0
+    assert list_aside(tmp_path) == []
+
+
+def test_a_restart_opens_what_is_there_and_clears_away_the_rest(
+    manager: LogManager, tmp_path: Path, settings: Settings, batch: MakeBatch
+) -> None:
+    known = image(topic("t", b"1"), topic("u", b"2"))
+    need(manager, known).append(batch(0, 1), now_ms=NOW_MS)
+    need(manager, known, "u")
+    manager.close(now_ms=NOW_MS)
+    for other in ("t-1", "gone-1", "x-0.0123-delete", "notes"):
+        (tmp_path / other).mkdir()
+    (tmp_path / "meta.properties").touch()
+    manager.recover(image(topic("t", b"1")), now_ms=NOW_MS)
+    ((key, log),) = manager.items()
+    assert (key, log.log_end_offset, log.opened_clean) == (("t", 0), 2, True)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["gone-1", "meta.properties", "notes", "t-0", "t-1"]
+
+
+def test_care_is_taken_of_every_log(
+    manager: LogManager, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = image(
+        topic("t", b"1"), topic("u", b"2"), config={"retention.ms": "1000", "flush.ms": "100"}
+    )
+    logs = [need(manager, known, name) for name in ("t", "u")]
+    for log in logs:
+        log.append(batch(0), now_ms=NOW_MS)
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    manager.flush_due(now_ms=NOW_MS + 100)
+    assert len(synced) == 2
+    manager.apply_retention(now_ms=NOW_MS + 2000)
+    assert [log.log_start_offset for log in logs] == [1, 1]
+
+
+def test_a_directory_that_can_not_be_used_is_a_storage_error(
+    manager: LogManager, tmp_path: Path
+) -> None:
+    (tmp_path / "t-0").write_text("a file where a directory should be")
+    with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
+        need(manager, image(topic("t", b"1")))
