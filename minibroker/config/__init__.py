@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from minibroker.config import topics as topics
 from minibroker.config.definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.group_definitions import *  # noqa: F403 - likewise
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints
 from minibroker.config.setting import BROKER_SETTINGS as BROKER_SETTINGS

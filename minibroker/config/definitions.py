@@ -14,11 +14,9 @@ from minibroker.config.types import (
     DOUBLE,
     HOST_PORT,
     INT,
-    INT_MAX,
     LIST,
     LONG,
     LONG_MAX,
-    SHORT,
     STRING,
     HostPort,
     any_valid,
@@ -34,6 +32,7 @@ _OPTIONAL_LONG = optional(LONG)
 _OPTIONAL_INT = optional(INT)
 _OPTIONAL_STRING = optional(STRING)
 _ONE_BROKER = "one broker is all there is, so a value above 1 cannot be met"
+_SYSTEM_BUFFERS = "the system's own buffers are used, which grow with what a connection carries"
 
 # ------------------------------------------------------------------------------ who and where
 
@@ -158,7 +157,9 @@ QUEUED_MAX_REQUESTS = setting(
     INT,
     default=500,
     valid=at_least(1),
-    doc="How many requests may wait at one I/O worker before network processors stop reading.",
+    doc="How many requests may wait for I/O workers before network processors stop reading.",
+    no_effect="each connection has one request under way, and `queued.max.request.bytes` bounds "
+    "their memory",
 )
 SOCKET_LISTEN_BACKLOG_SIZE = setting(
     "socket.listen.backlog.size",
@@ -173,6 +174,7 @@ SOCKET_SEND_BUFFER_BYTES = setting(
     default=100 * 1024,
     valid=any_valid(equals(-1), at_least(1)),
     doc="SO_SNDBUF of client connections, in bytes; -1 leaves it to the system.",
+    no_effect=_SYSTEM_BUFFERS,
 )
 SOCKET_RECEIVE_BUFFER_BYTES = setting(
     "socket.receive.buffer.bytes",
@@ -180,6 +182,7 @@ SOCKET_RECEIVE_BUFFER_BYTES = setting(
     default=100 * 1024,
     valid=any_valid(equals(-1), at_least(1)),
     doc="SO_RCVBUF of client connections, in bytes; -1 leaves it to the system.",
+    no_effect=_SYSTEM_BUFFERS,
 )
 CONNECTIONS_MAX_IDLE_MS = setting(
     "connections.max.idle.ms",
@@ -222,6 +225,7 @@ MIN_INSYNC_REPLICAS = setting(
     default=1,
     valid=at_least(1),
     doc="How many replicas must be in sync for acks=all; topics may override it.",
+    no_effect="the one replica that a partition has is always in sync",
 )
 FETCH_MAX_BYTES = setting(
     "fetch.max.bytes",
@@ -246,8 +250,8 @@ COMPRESSION_TYPE = setting(
     STRING,
     default="producer",
     valid=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-    doc="The codec of stored batches. `producer` keeps what the producer chose, and that is what "
-    "happens whatever the value: batches are never compressed anew.",
+    doc="The codec of stored batches; topics may override it. `producer` keeps what the producer "
+    "chose, any other value has the broker compress batches anew that come differently.",
 )
 LOG_SEGMENT_BYTES = setting(
     "log.segment.bytes",
@@ -387,85 +391,6 @@ PRODUCER_ID_EXPIRATION_MS = setting(
     default=24 * 60 * 60 * 1000,
     valid=at_least(1),
     doc="How long a log remembers an idempotent producer that has fallen silent.",
-)
-
-# ---------------------------------------------------------------------- groups and their offsets
-
-GROUP_INITIAL_REBALANCE_DELAY_MS = setting(
-    "group.initial.rebalance.delay.ms",
-    INT,
-    default=100,
-    kafka_default=3000,
-    valid=at_least(0),
-    doc="How long a new group waits for further members before its first assignment, in "
-    "milliseconds.",
-)
-GROUP_MIN_SESSION_TIMEOUT_MS = setting(
-    "group.min.session.timeout.ms",
-    INT,
-    default=6000,
-    valid=at_least(1),
-    doc="The shortest session timeout that a member may ask for, in milliseconds.",
-)
-GROUP_MAX_SESSION_TIMEOUT_MS = setting(
-    "group.max.session.timeout.ms",
-    INT,
-    default=30 * 60 * 1000,
-    valid=at_least(1),
-    doc="The longest session timeout that a member may ask for, in milliseconds.",
-)
-GROUP_MAX_SIZE = setting(
-    "group.max.size",
-    INT,
-    default=INT_MAX,
-    valid=at_least(1),
-    doc="How many members a group may have.",
-)
-OFFSETS_TOPIC_NUM_PARTITIONS = setting(
-    "offsets.topic.num.partitions",
-    INT,
-    default=50,
-    valid=between(1, 1000),
-    doc="How many partitions `__consumer_offsets` has. Groups belong to partitions by hash, so it "
-    "must not change once a data directory is in use.",
-)
-OFFSETS_TOPIC_REPLICATION_FACTOR = setting(
-    "offsets.topic.replication.factor",
-    SHORT,
-    default=1,
-    kafka_default=3,
-    valid=at_least(1),
-    doc="How many replicas `__consumer_offsets` is wanted to have. It gets as many as there are "
-    "brokers, which is one, as a test broker with Kafka's default of 3 would otherwise never "
-    "serve a group.",
-)
-OFFSETS_TOPIC_SEGMENT_BYTES = setting(
-    "offsets.topic.segment.bytes",
-    INT,
-    default=100 * 1024 * 1024,
-    valid=at_least(14),
-    doc="The segment size of `__consumer_offsets`, in bytes.",
-)
-OFFSETS_RETENTION_MINUTES = setting(
-    "offsets.retention.minutes",
-    INT,
-    default=7 * 24 * 60,
-    valid=at_least(1),
-    doc="How long the offsets of a group without members are kept, in minutes.",
-)
-OFFSETS_RETENTION_CHECK_INTERVAL_MS = setting(
-    "offsets.retention.check.interval.ms",
-    LONG,
-    default=600_000,
-    valid=at_least(1),
-    doc="How often groups are checked for offsets to expire, in milliseconds.",
-)
-OFFSET_METADATA_MAX_BYTES = setting(
-    "offset.metadata.max.bytes",
-    INT,
-    default=4096,
-    valid=at_least(0),
-    doc="The longest metadata text of a committed offset, in bytes.",
 )
 
 # --------------------------------------------------------- defaults for topics, accepted as given

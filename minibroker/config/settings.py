@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from minibroker.config import definitions as d
+from minibroker.config import group_definitions as g
 from minibroker.config.known import is_known_unserved
 from minibroker.config.listeners import Listener, client_listeners, listener_problems
 from minibroker.config.setting import BROKER_SETTINGS, Setting
@@ -251,7 +252,7 @@ def _listener_relations(settings: Settings) -> Iterable[tuple[str, str]]:
 
 
 def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    low, high = settings[d.GROUP_MIN_SESSION_TIMEOUT_MS], settings[d.GROUP_MAX_SESSION_TIMEOUT_MS]
+    low, high = settings[g.GROUP_MIN_SESSION_TIMEOUT_MS], settings[g.GROUP_MAX_SESSION_TIMEOUT_MS]
     if low > high:
         yield "group.min.session.timeout.ms", f"must not exceed group.max.session.timeout.ms={high}"
     largest, processors = settings[d.SOCKET_REQUEST_MAX_BYTES], settings[d.NUM_NETWORK_THREADS]

@@ -149,7 +149,7 @@ MAX_MESSAGE_BYTES = _topic(
 COMPRESSION_TYPE = _topic(
     "compression.type",
     broker.COMPRESSION_TYPE.type,
-    "The codec of stored batches; whatever the value, batches stay as the producer sent them.",
+    "The codec of stored batches; `producer` keeps what the producer chose.",
     broker.COMPRESSION_TYPE,
 )
 MESSAGE_TIMESTAMP_TYPE = _topic(
@@ -216,7 +216,7 @@ PREALLOCATE = _topic(
     default=False,
     no_effect="files grow as they are written",
 )
-_CODEC_LEVEL = "batches are not compressed anew"
+_CODEC_LEVEL = "every codec compresses at its default level"
 COMPRESSION_GZIP_LEVEL = _topic(
     "compression.gzip.level",
     INT,

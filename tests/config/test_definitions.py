@@ -1,0 +1,65 @@
+"""Declarations of the broker's settings: what is promised to act is read, and the rest says so."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibroker.config import BROKER_SETTINGS, Setting, definitions, group_definitions, topics
+from minibroker.config.topics import synonyms_of
+
+PACKAGE = Path(__file__).parents[2] / "minibroker"
+DECLARATIONS = ("definitions.py", "group_definitions.py", "topics.py")
+
+
+@cache
+def words_read() -> frozenset[str]:
+    """Every name that stands in the broker's source, its declarations of settings aside."""
+    texts = (
+        path.read_text(encoding="utf-8")
+        for path in PACKAGE.rglob("*.py")
+        if not (path.parent.name == "config" and path.name in DECLARATIONS)
+    )
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+def constants(*modules: Any) -> dict[str, Setting[Any]]:
+    return {
+        name: value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, Setting)
+    }
+
+
+BROKER = constants(definitions, group_definitions)
+TOPIC = constants(topics)
+
+
+def acts(name: str, setting: Setting[Any]) -> bool:
+    """Whether anything reads the setting, itself or through the topic setting it stands in for."""
+    return name in words_read() or any(
+        not topic.no_effect and topic_name in words_read()
+        for topic_name, topic in TOPIC.items()
+        if setting in [synonym.setting for synonym in synonyms_of(topic)]
+    )
+
+
+def test_a_constant_is_called_as_its_setting_is() -> None:
+    assert len(BROKER) == len(BROKER_SETTINGS)
+    for name, setting in {**BROKER, **TOPIC}.items():
+        assert name == setting.name.upper().replace(".", "_")
+
+
+@pytest.mark.parametrize("name", BROKER)
+def test_a_setting_of_the_broker_acts_or_says_that_it_does_not(name: str) -> None:
+    assert acts(name, BROKER[name]) != bool(BROKER[name].no_effect)
+
+
+@pytest.mark.parametrize("name", [name for name in TOPIC if name not in BROKER])
+def test_a_setting_of_topics_acts_or_says_that_it_does_not(name: str) -> None:
+    assert (name in words_read()) != bool(TOPIC[name].no_effect)
