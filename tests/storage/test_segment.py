@@ -145,6 +145,17 @@ def test_the_latest_of_a_log_append_time_is_its_last_record(segment: ActiveSegme
     assert segment.find_time(9, 100) == TimestampOffset(9, 100, -1)
 
 
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
+def test_a_batch_of_nonsense_hides_no_later_one(segment: ActiveSegment, codec: Compression) -> None:
+    nonsense = bytearray(build_batch([Record(timestamp=5)] * 3, base_offset=100, compression=codec))
+    nonsense[61:] = b"\xff" * len(nonsense[61:])
+    grow(segment, bytes(nonsense))
+    records = fill(segment, [[3], [9]], Compression.NONE)
+    assert segment.find_time(6, 100) == TimestampOffset(9, records[1].offset, -1)
+    assert segment.find_time(4, 100) == TimestampOffset(5, 102, -1)
+    assert segment.find_max_timestamp() == TimestampOffset(9, records[1].offset, -1)
+
+
 def test_a_write_that_the_kernel_takes_in_pieces_is_finished(
     segment: ActiveSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
