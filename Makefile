@@ -48,7 +48,8 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 	$(BIN)/ruff format $(SOURCES) .ci
 
 # name of the page = module that prints it
-PAGES := settings=minibroker.config.reference
+PAGES := settings=minibroker.config.reference control-api=minibroker.control.reference \
+         metrics=minibroker.observability.reference
 
 docs: $(VENV)/.installed-dev ## Write the generated pages of docs/reference again
 	@for page in $(PAGES); do \

@@ -1,13 +1,41 @@
 """Brokers for tests: ``from minibroker.testing import MiniBroker``, and a pytest plugin.
 
 Owns what a test may hold in its hands; it must never know how a broker works inside, and imports
-nothing of it into the test's process. Invariant: a broker started here ends with the process that
-started it, however that process ends. Kafka's counterpart is ``kafka-clients-test``'s cluster kit.
+nothing of it into the test's process. Names are loaded when they are first used, because pytest
+loads the plugin, and so this package, in every run. Invariant: a broker started here ends with the
+process that started it, however that process ends. Kafka's own tests have ``KafkaClusterTestKit``.
 """
 
 from __future__ import annotations
 
-from minibroker.testing.broker import AsyncMiniBroker as AsyncMiniBroker
-from minibroker.testing.broker import MiniBroker as MiniBroker
-from minibroker.testing.control import ControlError as ControlError
-from minibroker.testing.lease import BrokerStartError as BrokerStartError
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minibroker.testing.broker import AsyncMiniBroker as AsyncMiniBroker
+    from minibroker.testing.broker import MiniBroker as MiniBroker
+    from minibroker.testing.broker import SharedBrokerError as SharedBrokerError
+    from minibroker.testing.control import ControlError as ControlError
+    from minibroker.testing.lease import BrokerStartError as BrokerStartError
+
+_HOMES = {
+    "AsyncMiniBroker": "broker",
+    "MiniBroker": "broker",
+    "SharedBrokerError": "broker",
+    "ControlError": "control",
+    "BrokerStartError": "lease",
+}
+
+__all__ = [
+    "AsyncMiniBroker",
+    "BrokerStartError",
+    "ControlError",
+    "MiniBroker",
+    "SharedBrokerError",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

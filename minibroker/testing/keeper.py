@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -31,6 +32,9 @@ LOG_BYTES_MAX: Final = 256 * 1024
 """How much of the end of a broker's standard error is told to a test."""
 PR_SET_PDEATHSIG: Final = 1
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
+
+WARM: Final = ("minibroker.control.http", "minibroker.control.server")
+"""What a broker imports only after the fork, to save memory in the roles that never need it."""
 
 Start = Callable[[Settings], int]
 """Runs a broker to its end: says ready on standard output, returns the exit status."""
@@ -255,6 +259,8 @@ def main() -> None:
     """Serve leases on the listening socket whose descriptor is the argument."""
     from minibroker import broker
 
+    for name in WARM:
+        importlib.import_module(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # what is imported is shared with every broker, so let no collection touch it

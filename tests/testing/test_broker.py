@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from minibroker.testing import BrokerStartError, ControlError, MiniBroker
+
+
+def can_connect(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_broker_is_there_inside_the_context_and_gone_after_it(
+    is_gone: Callable[[int], bool],
+) -> None:
+    with MiniBroker() as broker:
+        pid, address = broker.pid, broker.bootstrap_servers
+        assert can_connect(address)
+        assert broker.control.get("v1", "health")["ready"]
+    assert is_gone(pid)
+    assert not can_connect(address)
+
+
+def test_a_broker_can_be_started_again(is_gone: Callable[[int], bool]) -> None:
+    broker = MiniBroker()
+    first = broker.start().pid
+    broker.stop()
+    broker.stop()
+    second = broker.start().pid
+    broker.stop()
+    assert first != second
+    assert is_gone(second)
+
+
+def test_an_address_is_asked_for_only_while_the_broker_runs() -> None:
+    with pytest.raises(RuntimeError, match="use it as a context manager"):
+        _ = MiniBroker().bootstrap_servers
+
+
+def test_settings_are_given_as_python_values(tmp_path: Path) -> None:
+    settings = {"num.partitions": 3, "auto.create.topics.enable": False, "log.dirs": [tmp_path]}
+    with MiniBroker(settings=settings) as broker:
+        broker.control.post("v1", "topics", name="cats")
+        assert len(broker.control.get("v1", "topics", "cats")["partitions"]) == 3
+    assert list(tmp_path.glob("cats-*"))
+
+
+def test_settings_that_cannot_be_are_told_in_words() -> None:
+    with pytest.raises(BrokerStartError, match=r"did you mean num\.partitions\?"):
+        MiniBroker(settings={"num.partition": 3}).start()
+
+
+def test_a_port_that_is_taken_is_told_in_words() -> None:
+    with MiniBroker() as broker:
+        other = MiniBroker(settings={"listeners": f"PLAINTEXT://{broker.bootstrap_servers}"})
+        with pytest.raises(BrokerStartError, match=broker.bootstrap_servers.rpartition(":")[2]):
+            other.start()
+
+
+def test_topics_are_created_described_and_deleted(minibroker: MiniBroker) -> None:
+    name = minibroker.create_topic("made-by-hand", 2, {"retention.ms": 60000})
+    topic = minibroker.control.get("v1", "topics", name)
+    assert len(topic["partitions"]) == 2
+    assert topic["configs"] == {"retention.ms": "60000"}
+    minibroker.delete_topic(name)
+    with pytest.raises(ControlError, match="UNKNOWN_TOPIC_OR_PARTITION") as caught:
+        minibroker.delete_topic(name)
+    assert caught.value.status == 404
+
+
+def test_a_broker_of_one_s_own_has_its_own_time_and_can_be_emptied() -> None:
+    with MiniBroker() as broker:
+        broker.create_topic("cats")
+        before = broker.clock()["wall_ms"]
+        assert broker.advance(3_600_000)["wall_ms"] >= before + 3_600_000
+        assert broker.freeze()["frozen"]
+        assert not broker.freeze(False)["frozen"]
+        broker.reset()
+        with pytest.raises(ControlError):
+            broker.control.get("v1", "topics", "cats")
+
+
+def test_connections_and_groups_can_be_looked_at(minibroker: MiniBroker) -> None:
+    assert {"listeners", "processors"} <= minibroker.connections().keys()
+    assert isinstance(minibroker.groups(), list)
+    assert isinstance(minibroker.log(), str)
+
+
+async def test_trio_goes_on_while_a_broker_is_waited_for(is_gone: Callable[[int], bool]) -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn)
+        async with MiniBroker() as broker:
+            assert can_connect(broker.bootstrap_servers)
+            assert broker.control_url.startswith("http://127.0.0.1:")
+            assert await broker.create_topic("cats") == "cats"
+            assert (await broker.advance(10))["offset_ms"] >= 10
+            os.kill(broker.pid, 0)
+            pid = broker.pid
+        nursery.cancel_scope.cancel()
+    assert turns > 10
+    assert is_gone(pid)

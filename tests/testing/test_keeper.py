@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+
+import pytest
+
+from minibroker.config import LISTENERS, NUM_IO_THREADS, ConfigError, Listener
+from minibroker.testing.keeper import LOG_BYTES_MAX, peer_user, read_settings, tail
+
+
+def test_a_test_broker_takes_free_ports_unless_told_otherwise() -> None:
+    settings = read_settings({"num.io.threads": "1"})
+    assert settings[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 0),)
+    assert settings[NUM_IO_THREADS] == 1
+    told = read_settings({"listeners": "PLAINTEXT://127.0.0.1:9999"})
+    assert told[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 9999),)
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no such setting"):
+        read_settings({"zzz": "1"})
+
+
+def test_the_process_at_the_other_end_is_of_this_user() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert peer_user(one) == os.getuid()
+
+
+def test_a_long_log_is_told_from_its_end() -> None:
+    with tempfile.TemporaryFile() as log:
+        log.write(b"x" * LOG_BYTES_MAX + b"the end")
+        log.flush()
+        text = tail(log)
+    assert len(text) == LOG_BYTES_MAX
+    assert text.endswith("the end")

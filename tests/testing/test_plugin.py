@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+USES_ALL = """
+    def test_one(minibroker, minibroker_topic, minibroker_group):
+        print("pid", minibroker.pid, minibroker_topic, minibroker_group)
+        assert minibroker.control.get("v1", "topics", minibroker_topic)["partitions"]
+
+    def test_two(minibroker, minibroker_topic, minibroker_group):
+        print("pid", minibroker.pid, minibroker_topic, minibroker_group)
+"""
+WITHOUT_RANDOM = ("-p", "no:randomly", "-p", "no:cacheprovider")
+
+
+def said(output: str) -> list[tuple[str, ...]]:
+    """Broker's pid, topic and group of each test."""
+    return re.findall(r"pid (\d+) (\S+) (\S+)", output)
+
+
+def test_tests_share_a_broker_and_no_names(
+    pytester: pytest.Pytester, is_gone: Callable[[int], bool]
+) -> None:
+    pytester.makepyfile(USES_ALL)
+    result = pytester.runpytest_subprocess("-s", *WITHOUT_RANDOM)
+    result.assert_outcomes(passed=2)
+    first, second = said(result.stdout.str())
+    assert first[0] == second[0]
+    assert len({*first[1:], *second[1:]}) == 4
+    assert is_gone(int(first[0]))
+
+
+def test_workers_share_a_broker_and_no_names(
+    pytester: pytest.Pytester, is_gone: Callable[[int], bool]
+) -> None:
+    lines = "\n".join(
+        f"""
+def test_{index}(minibroker, minibroker_topic, minibroker_group, record_property):
+    record_property("said", f"pid {{minibroker.pid}} {{minibroker_topic}} {{minibroker_group}}")
+"""
+        for index in range(8)
+    )
+    pytester.makepyfile(lines)
+    result = pytester.runpytest_subprocess("-n", "2", "--junitxml=report.xml", *WITHOUT_RANDOM)
+    result.assert_outcomes(passed=8)
+    found = said((pytester.path / "report.xml").read_text())
+    pids = {int(pid) for pid, *_ in found}
+    assert len(pids) == 1
+    assert len({name for _, *names in found for name in names}) == 16
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_run_that_uses_no_fixture_starts_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing_is_loaded():
+            loaded = {name for name in sys.modules if name.startswith("minibroker.")}
+            assert loaded == {"minibroker.testing", "minibroker.testing.plugin"}
+        """
+    )
+    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=1)
+
+
+def test_collecting_only_starts_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(USES_ALL)
+    pytester.makeconftest(
+        """
+        import sys
+
+        def pytest_unconfigure(config):
+            print("loaded:", "minibroker.testing.broker" in sys.modules)
+        """
+    )
+    result = pytester.runpytest_subprocess("--collect-only", *WITHOUT_RANDOM)
+    result.stdout.fnmatch_lines(["loaded: False"])
+
+
+def test_the_broker_wears_the_settings_of_the_project(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nminibroker_settings =\n    num.partitions = 5\n")
+    pytester.makepyfile(
+        """
+        def test_it(minibroker):
+            minibroker.control.post("v1", "topics", name="cats")
+            assert len(minibroker.control.get("v1", "topics", "cats")["partitions"]) == 5
+        """
+    )
+    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=1)
+
+
+def test_settings_that_cannot_be_are_an_error_of_the_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nminibroker_settings =\n    num.partition = 5\n")
+    pytester.makepyfile("def test_it(minibroker): pass")
+    result = pytester.runpytest_subprocess(*WITHOUT_RANDOM)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*did you mean num.partitions?*"])
+
+
+def test_the_topic_is_gone_after_its_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_one(minibroker_topic): pass
+
+        def test_two(minibroker):
+            topics = minibroker.control.get("v1", "topics")["topics"]
+            assert [topic["name"] for topic in topics if not topic["internal"]] == []
+        """
+    )
+    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=2)
+
+
+def test_one_worker_of_several_must_not_reset_the_broker_of_all(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from minibroker.testing import MiniBroker
+        from minibroker.testing.broker import SharedBrokerError
+
+        def test_it(minibroker):
+            with pytest.raises(SharedBrokerError, match="with MiniBroker"):
+                minibroker.reset()
+            with MiniBroker() as own:
+                own.reset()
+        """
+    )
+    pytester.runpytest_subprocess("-n", "2", *WITHOUT_RANDOM).assert_outcomes(passed=1)
+
+
+def test_a_killed_run_leaves_nothing(
+    pytester: pytest.Pytester, is_gone: Callable[[int], bool]
+) -> None:
+    pytester.makepyfile(
+        """
+        import os, re
+        from pathlib import Path
+
+        def test_it(minibroker):
+            processes = minibroker.control.get("v1", "health")["processes"]
+            opened = map(os.readlink, Path(f"/proc/{minibroker.pid}/fd").iterdir())
+            home = next(filter(None, (re.match(".*/minibroker-[^/]+", path) for path in opened)))
+            pids = [process["pid"] for process in processes]
+            print(home[0], minibroker.pid, *pids, flush=True)
+            os.read(0, 1)
+        """
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-s", "-q", *WITHOUT_RANDOM],
+        cwd=pytester.path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    home, *pids = run.stdout.readline().split()
+    assert Path(home).exists()
+    assert len(pids) > 4
+    run.kill()
+    run.communicate()
+    assert all(is_gone(int(pid)) for pid in pids)
+    assert not Path(home).exists()
