@@ -1,0 +1,1 @@
+"""What clients must not notice: killed processes, restarts, hostile neighbours."""

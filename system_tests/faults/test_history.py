@@ -1,0 +1,95 @@
+"""The judge itself, on histories with one thing wrong each."""
+
+from __future__ import annotations
+
+from system_tests.faults.history import Entry, History, Mark, Place, judge
+
+
+def clean() -> History:
+    """Two keys on two partitions, three records each, all acknowledged and consumed."""
+    history = History()
+    for key in range(2):
+        for sequence in range(3):
+            entry = Entry(Place(key, sequence), Mark(key, sequence))
+            history.sent.add(entry.mark)
+            history.acknowledged[entry.mark] = entry.place
+            history.log.append(entry)
+            history.consumed.setdefault(f"consumer-{key}", []).append(entry)
+    return history
+
+
+def test_a_clean_history_is_clean() -> None:
+    assert not judge(clean())
+
+
+def test_lost_is_what_was_acknowledged_and_is_not_there() -> None:
+    history = clean()
+    gone = history.log.pop(1)
+    anomalies = judge(history)
+    assert anomalies.lost == [gone.mark]
+    assert "1 lost" in str(anomalies)
+
+
+def test_what_failed_may_be_there_or_not() -> None:
+    history = clean()
+    history.sent |= {Mark(0, 3), Mark(0, 4)}
+    history.failed = {Mark(0, 3): "timed out", Mark(0, 4): "timed out"}
+    history.log.append(Entry(Place(0, 3), Mark(0, 3)))
+    assert not judge(history)
+
+
+def test_duplicate_is_one_record_at_two_places() -> None:
+    history = clean()
+    history.log.append(Entry(Place(0, 3), Mark(0, 2)))
+    assert judge(history).duplicate == [Mark(0, 2)]
+    assert not judge(history, allow_duplicates=True)
+
+
+def test_nonmonotonic_is_a_number_that_falls_along_the_log() -> None:
+    history = clean()
+    history.log[1], history.log[2] = (
+        Entry(Place(0, 1), Mark(0, 2)),
+        Entry(Place(0, 2), Mark(0, 1)),
+    )
+    history.acknowledged[Mark(0, 1)], history.acknowledged[Mark(0, 2)] = Place(0, 2), Place(0, 1)
+    history.consumed["consumer-0"] = history.log[:3]
+    assert judge(history).nonmonotonic == [Entry(Place(0, 2), Mark(0, 1))]
+
+
+def test_a_copy_sent_later_may_fall_but_other_records_may_not() -> None:
+    history = clean()
+    history.log.append(Entry(Place(0, 3), Mark(0, 0)))
+    assert not judge(history, allow_duplicates=True)
+    history.sent |= {Mark(0, 5), Mark(0, 4)}
+    history.log += [Entry(Place(0, 4), Mark(0, 5)), Entry(Place(0, 5), Mark(0, 4))]
+    assert judge(history, allow_duplicates=True).nonmonotonic == [Entry(Place(0, 5), Mark(0, 4))]
+
+
+def test_skipped_is_what_consumers_passed_over() -> None:
+    history = clean()
+    passed_over = history.consumed["consumer-0"].pop(1)
+    assert judge(history).skipped == [passed_over]
+
+
+def test_what_consumers_have_not_reached_is_not_skipped() -> None:
+    history = clean()
+    history.consumed["consumer-0"].pop()
+    assert not judge(history)
+
+
+def test_going_back_to_what_was_committed_is_allowed() -> None:
+    history = clean()
+    history.consumed["consumer-1"] += history.consumed["consumer-1"][1:]
+    assert not judge(history)
+
+
+def test_invented_is_what_nobody_sent() -> None:
+    history = clean()
+    history.log.append(Entry(Place(1, 3), Mark(7, 0)))
+    assert judge(history).invented == [Entry(Place(1, 3), Mark(7, 0))]
+
+
+def test_misplaced_is_what_lies_elsewhere_than_was_acknowledged() -> None:
+    history = clean()
+    history.acknowledged[Mark(1, 2)] = Place(0, 2)
+    assert judge(history).misplaced == [Mark(1, 2)]

@@ -1,0 +1,112 @@
+"""Every process of the broker is killed while a producer and consumers are at work."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from system_tests.faults.conftest import Starter
+from system_tests.faults.history import judge
+from system_tests.faults.verifiable import Run
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
+
+ROLES = ("acceptor", "processor", "worker", "controller")
+SEED = 20_260_801
+BeginRun = Callable[..., Run]
+
+
+def kill(broker: RunningBroker, name: str) -> None:
+    """SIGKILL one process and wait until another has its place."""
+    before = processes(broker)[name]
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+
+    def replaced() -> bool:
+        now = processes(broker)[name]
+        return now.pid not in {None, before.pid} and now.restarts > before.restarts
+
+    wait_until(replaced, f"{name} to be started again")
+
+
+def names_of(broker: RunningBroker, role: str) -> list[str]:
+    found = [name for name in processes(broker) if name.split("-")[0] == role]
+    assert found, f"no process is called {role}: {sorted(processes(broker))}"
+    return found
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nothing_acknowledged_is_lost_or_doubled_when_a_process_dies(
+    role: str, start: Starter, begin_run: BeginRun
+) -> None:
+    broker = start()
+    run = begin_run(broker)
+    run.wait_progress()
+    for _ in range(2):
+        for name in names_of(broker, role):
+            kill(broker, name)
+            wait_ready(broker)
+            run.wait_progress()
+    history = run.finish()
+    assert not history.failed
+    assert not judge(history)
+
+
+@pytest.mark.parametrize("role", ["processor", "worker"])
+def test_a_plain_producer_loses_nothing_either(
+    role: str, start: Starter, begin_run: BeginRun
+) -> None:
+    broker = start()
+    run = begin_run(broker, idempotent=False)
+    run.wait_progress()
+    for name in names_of(broker, role):
+        kill(broker, name)
+        run.wait_progress()
+    history = run.finish()
+    anomalies = judge(history, allow_duplicates=True)
+    # Without sequence numbers a batch sent again may overtake the next one: only losses count.
+    assert not anomalies.lost
+    assert not anomalies.skipped
+    assert not anomalies.invented
+
+
+def test_processes_die_in_any_order_at_any_moment(start: Starter, begin_run: BeginRun) -> None:
+    print(f"seed {SEED}")
+    dice = random.Random(SEED)
+    broker = start()
+    run = begin_run(broker)
+    run.wait_progress()
+    names = sorted(name for name in processes(broker) if name.split("-")[0] in ROLES)
+    for _ in range(12):
+        kill(broker, dice.choice(names))
+        run.wait_progress(records=dice.randrange(1, 40), also_consumed=False)
+    wait_ready(broker)
+    run.wait_progress()
+    history = run.finish()
+    assert not history.failed
+    assert not judge(history)
+
+
+def test_killed_processes_leave_the_broker_answering(start: Starter, begin_run: BeginRun) -> None:
+    broker = start()
+    everyone = [each for each in processes(broker).values() if each.name.split("-")[0] in ROLES]
+    for each in everyone:
+        assert each.pid is not None
+        os.kill(each.pid, signal.SIGKILL)
+
+    def all_replaced() -> bool:
+        now = processes(broker)
+        return all(now[each.name].pid not in {None, each.pid} for each in everyone)
+
+    wait_until(all_replaced, "every process to be started again")
+    wait_ready(broker)
+    run = begin_run(broker)
+    run.wait_progress()
+    assert not judge(run.finish())

@@ -1,0 +1,52 @@
+"""What a broker leaves on the machine when it has ended: nothing, unless it was told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from system_tests.faults.conftest import Starter, still_running
+from system_tests.faults.verifiable import Run
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.processes import held_paths, shared_segments, tree
+from system_tests.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(60)]
+
+
+class Footprint:
+    """The processes of a broker and everything that they have open in temporary folders."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self.processes = tree(broker.pid)
+        self.paths = {path for pid in self.processes for path in held_paths(pid)}
+
+    def left(self) -> list[str]:
+        running = [f"process {pid}" for pid in still_running(self.processes)]
+        return running + sorted(str(path) for path in self.paths if path.exists())
+
+
+@pytest.mark.parametrize("gently", [True, False], ids=["SIGTERM", "SIGKILL"])
+def test_nothing_is_left(gently: bool, start: Starter, begin_run: Callable[..., Run]) -> None:
+    segments = shared_segments()
+    broker = start()
+    run = begin_run(broker)
+    run.wait_progress()
+    footprint = Footprint(broker)
+    assert len(footprint.processes) >= 6  # supervisor, acceptor, controller, 2 + 2
+    assert footprint.paths, "the data directory was expected in a temporary folder"
+    run.finish()
+    if gently:
+        assert broker.stop() == 0
+        assert not footprint.left()
+    broker.forget()
+    wait_until(lambda: not footprint.left(), f"nothing to be left of {footprint.paths}")
+    assert shared_segments() <= segments
+
+
+def test_named_data_directory_is_kept(start: Starter, tmp_path: Path) -> None:
+    broker = start(data_dir=tmp_path / "data")
+    assert broker.stop() == 0
+    assert (tmp_path / "data").is_dir()
