@@ -64,7 +64,7 @@ def kafka_libs() -> Path:
 def memory_folder() -> Iterator[Path]:
     """A folder in memory-backed storage where there is one; removed at the end."""
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="minibroker-system-tests-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix="system-tests-", dir=parent))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
