@@ -60,6 +60,11 @@ class KeeperAddress:
             return connection
         raise BrokerStartError(f"the process that keeps brokers does not start: {self.log()}")
 
+    def warm(self) -> None:
+        """Have the keeper start importing the broker, which is likely to be wanted soon."""
+        if self._process is None:
+            self.connect().close()
+
     @property
     def pid(self) -> int | None:
         """The keeper's process, where this process started it."""

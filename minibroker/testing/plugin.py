@@ -1,9 +1,9 @@
 """The pytest plugin: a broker for the run, fresh topics and fresh groups.
 
-Owns three fixtures and when the broker starts; it must never cost anything in a run that uses none
-of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two tests of
-any run get the same topic or group. The broker starts when the first test that wants it is
-collected, so that it is ready when that test runs.
+Owns three fixtures and when the broker starts; it must never load more than itself in a run that
+uses none of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two
+tests of any run get the same topic or group. The broker starts when the first test that wants it
+is collected, and its imports at once if the last run wanted it, so that it is ready in time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FIXTURES: Final = frozenset({"minibroker", "minibroker_topic", "minibroker_group"})
 NAME_MAX: Final = 60
 """How much of a test's name goes into a topic's."""
+USED: Final = "minibroker/used"
+"""Key of pytest's cache: whether the last run wanted a broker."""
 LOG_LINES_MAX: Final = 50
 
 
@@ -36,12 +38,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the run; nothing is started."""
+    """Know the run; start importing a broker if the last run used one."""
     run = config.stash[RUN] = Run(config)
-    if run.run_id is not None:
+    cache = getattr(config, "cache", None)
+    is_controller = run.run_id is None and getattr(config.option, "tx", None)
+    likely = cache is not None and cache.get(USED, False) and not is_controller
+    if run.run_id is not None or likely:
         from minibroker.testing.lease import keeper_of_process
 
-        keeper_of_process(run.run_id)
+        keeper = keeper_of_process(run.run_id)
+        if likely:
+            keeper.warm()
 
 
 class Run:
@@ -88,6 +95,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or item.config.option.collectonly:
         return
     item.config.stash[RUN].begin()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Remember for the next run whether a broker is wanted."""
+    cache = getattr(session.config, "cache", None)
+    used = session.config.stash[RUN].broker is not None
+    if cache is not None and session.items and cache.get(USED, False) != used:
+        cache.set(USED, used)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

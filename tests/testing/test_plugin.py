@@ -69,6 +69,28 @@ def test_a_run_that_uses_no_fixture_starts_nothing(pytester: pytest.Pytester) ->
     pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=1)
 
 
+def test_a_run_begins_with_the_imports_if_the_last_one_needed_them(
+    pytester: pytest.Pytester,
+) -> None:
+    uses = pytester.makepyfile(test_uses="def test_it(minibroker): pass")
+    look = pytester.makepyfile(
+        test_look="""
+        import sys
+
+        def test_it():
+            lease = sys.modules.get("minibroker.testing.lease")
+            print("keeper:", lease and lease.keeper_of_process().pid)
+        """
+    )
+    runs = [
+        pytester.runpytest_subprocess("-s", "-p", "no:randomly", path).stdout.str()
+        for path in (look, uses, look, look)
+    ]
+    assert "keeper: None" in runs[0]
+    assert re.search(r"keeper: \d+", runs[2])
+    assert "keeper: None" in runs[3]
+
+
 def test_collecting_only_starts_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(USES_ALL)
     pytester.makeconftest(
