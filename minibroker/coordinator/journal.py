@@ -148,16 +148,13 @@ class Journal:
             self._live = self._written
             raise
         self._live = self._written
-        self._start_at(start, now_ms)
-
-    def clear(self, *, now_ms: int) -> None:
-        """Makes the log hold nothing."""
-        self._written = self._live = 0
-        self._start_at(self.log.log_end_offset, now_ms)
-
-    def _start_at(self, offset: int, now_ms: int) -> None:
-        self.log.delete_records(offset)
+        self.log.delete_records(start)
         self.log.apply_retention(now_ms=now_ms)
+
+    def clear(self) -> None:
+        """Makes the log hold nothing; the next retention frees its space."""
+        self._written = self._live = 0
+        self.log.delete_records(self.log.log_end_offset)
 
     def _append(self, records: Iterable[Record], now_ms: int) -> None:
         batch = build_batch(records)

@@ -103,13 +103,13 @@ class GroupKeeper:
             self._rewrite_if_due(group, now_ms)
         return group_error(error)
 
-    def clear(self, now_ms: int) -> None:
+    def clear(self) -> None:
         """Forgets all groups and lets go of the logs, which then say nothing."""
         self.groups.clear()
         self._stored.clear()
         journals, self.journals = self.journals, {}
         for journal in journals.values():
-            journal.clear(now_ms=now_ms)
+            journal.clear()
 
     # ----------------------------------------------------------------------------- changes
 

@@ -55,6 +55,9 @@ that a large live state isn't copied again and again."""
 JOURNAL_BATCH_BYTES: Final = 256 * 1024
 """A rewritten journal is written in batches of about this size."""
 
+NOTE_CHARACTERS_MAX: Final = 1_000
+"""How much of a line for the log is written: clients choose names and reasons in it."""
+
 TIMERS_PER_GROUP_MAX: Final = 4
 TIMERS_SPARE: Final = 64
 """A group whose next deadline moves nearer leaves an entry behind in the queue of timers; with

@@ -13,9 +13,10 @@ import heapq
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
+from typing import TypeVar
 
 import trio
 
@@ -54,6 +55,7 @@ from minibroker.coordinator.group import Group
 from minibroker.coordinator.keeper import GroupKeeper
 from minibroker.coordinator.limits import (
     GROUPS_MAX,
+    NOTE_CHARACTERS_MAX,
     TIMERS_PER_GROUP_MAX,
     TIMERS_SPARE,
     GroupLimits,
@@ -65,6 +67,8 @@ from minibroker.storage.log import Log
 from protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT", bound=Result)
 
 
 class GroupService:
@@ -124,15 +128,18 @@ class GroupService:
         groups = list(self._keeper.groups.values())
         for group in groups:
             self._tell(group, Removed())
-        self._keeper.clear(self._wall_ms())
+        self._keeper.clear()
         self._timers.clear()
         self._scheduled.clear()
         return len(groups)
 
     # -------------------------------------------------------------------------- what members ask
 
-    async def join(self, group_id: str, event: JoinRequested) -> JoinResult:
-        """Joins, and waits for the next generation. The event's waiter is filled in here."""
+    def join(self, group_id: str, event: JoinRequested) -> JoinResult | Awaitable[JoinResult]:
+        """Joins; what has to wait for the next generation is an awaitable.
+
+        The event's waiter is filled in here, as in all that follow.
+        """
         error = join_refusal(self.limits, group_id, event)
         group = self._keeper.groups.get(group_id)
         if error is ErrorCode.NONE and group is None:
@@ -143,26 +150,20 @@ class GroupService:
                 error = ErrorCode.POLICY_VIOLATION if group is None else error
         if error is not ErrorCode.NONE or group is None:
             return JoinResult(error=error, member_id=event.member_id)
-        result = await self._ask(group, event)
-        assert isinstance(result, JoinResult)
-        return result
+        return self._ask(group, event, JoinResult)
 
-    async def sync(self, group_id: str, event: SyncRequested) -> SyncResult:
-        """Waits for the member's assignment."""
+    def sync(self, group_id: str, event: SyncRequested) -> SyncResult | Awaitable[SyncResult]:
+        """The member's assignment, or an awaitable that waits for it."""
         group, error = self._find(group_id)
         if group is None:
             return SyncResult(error=error)
-        result = await self._ask(group, event)
-        assert isinstance(result, SyncResult)
-        return result
+        return self._ask(group, event, SyncResult)
 
     def heartbeat(self, group_id: str, event: HeartbeatReceived) -> HeartbeatResult:
         group, error = self._find(group_id)
         if group is None:
             return HeartbeatResult(error)
-        result = self._ask_now(group, event)
-        assert isinstance(result, HeartbeatResult)
-        return result
+        return self._ask_now(group, event, HeartbeatResult)
 
     def leave(self, group_id: str, event: LeaveRequested) -> LeaveResult:
         group, error = self._find(group_id)
@@ -170,9 +171,7 @@ class GroupService:
             return LeaveResult(ErrorCode.NONE, tuple((each, error) for each in event.members))
         if group is None:
             return LeaveResult(error)
-        result = self._ask_now(group, event)
-        assert isinstance(result, LeaveResult)
-        return result
+        return self._ask_now(group, event, LeaveResult)
 
     def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
         if not group_id:
@@ -198,10 +197,9 @@ class GroupService:
         group = group or self._keeper.create(group_id, self._moment())
         if group is None:
             return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
-        result = self._ask_now(group, event)
-        assert isinstance(result, CommitResult)
-        if result.error is not ErrorCode.NONE:
-            return dict.fromkeys(offsets, result.error)
+        refusal = self._ask_now(group, event, CommitResult).error
+        if refusal is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, refusal)
         limit = self.limits.offset_metadata_bytes_max
         fitting = {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -276,26 +274,42 @@ class GroupService:
     def _moment(self) -> Moment:
         return Moment(self._now(), self._wall_ms())
 
-    async def _ask(self, group: Group, event: JoinRequested | SyncRequested) -> Result:
+    def _ask(
+        self, group: Group, event: JoinRequested | SyncRequested, kind: type[ResultT]
+    ) -> ResultT | Awaitable[ResultT]:
         waiter = self._next_waiter()
         ready = self._parked[waiter] = trio.Event()
+        self._tell(group, replace(event, waiter=waiter))
+        if not ready.is_set():
+            return self._wait(waiter, ready, kind)
+        return self._take_answer(waiter, kind)
+
+    async def _wait(self, waiter: Waiter, ready: trio.Event, kind: type[ResultT]) -> ResultT:
         try:
-            self._tell(group, replace(event, waiter=waiter))
             await ready.wait()
-            return self._answers.pop(waiter)
-        finally:
+        except trio.Cancelled:
             del self._parked[waiter]
             self._answers.pop(waiter, None)
+            raise
+        return self._take_answer(waiter, kind)
 
     def _ask_now(
-        self, group: Group, event: HeartbeatReceived | CommitRequested | LeaveRequested
-    ) -> Result:
+        self,
+        group: Group,
+        event: HeartbeatReceived | CommitRequested | LeaveRequested,
+        kind: type[ResultT],
+    ) -> ResultT:
         """For what a group answers at once."""
         waiter = self._next_waiter()
         self._parked[waiter] = trio.Event()
         self._tell(group, replace(event, waiter=waiter))
+        return self._take_answer(waiter, kind)
+
+    def _take_answer(self, waiter: Waiter, kind: type[ResultT]) -> ResultT:
         del self._parked[waiter]
-        return self._answers.pop(waiter)
+        result = self._answers.pop(waiter)
+        assert isinstance(result, kind)
+        return result
 
     def _next_waiter(self) -> Waiter:
         self._waiter += 1
@@ -320,7 +334,8 @@ class GroupService:
         elif isinstance(decision, Persist):
             return Persisted(self._keeper.store(group, decision.image, self._wall_ms()))
         elif isinstance(decision, Note):
-            _logger.info("%s", decision.text)
+            text = decision.text[:NOTE_CHARACTERS_MAX]
+            _logger.info("%s", text if text.isprintable() else repr(text))
         return None
 
     # ------------------------------------------------------------------------------- time

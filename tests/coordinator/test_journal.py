@@ -124,7 +124,7 @@ def _too_large() -> Entry:
 def test_a_cleared_journal_says_nothing_ever_after(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     journal.write([offset(1)], now_ms=1)
-    journal.clear(now_ms=2)
+    journal.clear()
     assert list(journal.replay()) == []
     disk.kill()
     assert list(Journal(disk.open(0)).replay()) == []
@@ -174,7 +174,7 @@ def test_rewrites_and_kills_change_nothing(
     steps: list[str | tuple[str, int, int | None]], disk: Disk
 ) -> None:
     journal = Journal(disk.open(0))
-    journal.clear(now_ms=1)
+    journal.clear()
     model: dict[tuple[str, int], int] = {}
     for step in steps:
         if step == "kill":

@@ -83,7 +83,7 @@ def test_forgotten_offsets_stay_forgotten(keeper: GroupKeeper, disk: Disk) -> No
 
 def test_cleared_groups_stay_away_and_new_ones_may_come(keeper: GroupKeeper, disk: Disk) -> None:
     keeper.commit(made(keeper, "g"), ONE, 1)
-    keeper.clear(2)
+    keeper.clear()
     assert keeper.journals == {}
     keeper.commit(made(keeper, "h"), ONE, 3)
     assert set(reloaded(disk)) == {"h"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import trio
@@ -59,11 +59,11 @@ class Worker:
             nursery.cancel_scope.cancel()
 
     async def join(self, member_id: str = "", **other: Any) -> JoinResult:
-        return await self.groups.join("g", self.say.join(0, member_id, **other))
+        return await settled(self.groups.join("g", self.say.join(0, member_id, **other)))
 
     async def sync(self, joined: JoinResult, **other: Any) -> SyncResult:
         event = self.say.sync(0, joined.member_id, joined.generation, **other)
-        return await self.groups.sync("g", event)
+        return await settled(self.groups.sync("g", event))
 
     def beat(self, joined: JoinResult) -> ErrorCode:
         event = self.say.beat(0, joined.member_id, joined.generation)
@@ -88,6 +88,13 @@ class Worker:
         given = tuple((each.member_id, each.member_id.encode()) for each in leader.members)
         await gather(lambda: self.sync(leader, assignments=given), lambda: self.sync(other))
         return leader, other
+
+
+T = TypeVar("T")
+
+
+async def settled(result: T | Awaitable[T]) -> T:
+    return await result if isinstance(result, Awaitable) else result
 
 
 async def gather(*calls: Callable[[], Awaitable[Any]]) -> list[Any]:
@@ -199,9 +206,9 @@ async def test_what_is_asked_of_no_group(
     groups = worker.groups
     unknown, invalid = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.INVALID_GROUP_ID
     assert (await worker.join("m")).error is unknown
-    assert (await groups.join("", say.join(0))).error is invalid
-    assert (await groups.sync("g", say.sync(0, "m"))).error is unknown
-    assert (await groups.sync("", say.sync(0, "m"))).error is invalid
+    assert (await settled(groups.join("", say.join(0)))).error is invalid
+    assert (await settled(groups.sync("g", say.sync(0, "m")))).error is unknown
+    assert (await settled(groups.sync("", say.sync(0, "m")))).error is invalid
     assert groups.heartbeat("g", say.beat(0, "m")).error is unknown
     assert groups.heartbeat("", say.beat(0, "m")).error is invalid
     left = groups.leave("g", say.leave(0, "m"))
@@ -375,9 +382,24 @@ async def test_the_queue_of_timers_stays_short(
 ) -> None:
     for number in range(300):
         group_id = f"g{number % 3}"
-        result = await worker.groups.join(group_id, say.join(0, require_known_member_id=True))
+        event = say.join(0, require_known_member_id=True)
+        result = worker.groups.join(group_id, event)
+        assert isinstance(result, JoinResult), "what needs no waiting is answered at once"
         worker.groups.leave(group_id, say.leave(0, result.member_id))
     assert len(worker.groups._timers) < 100
+
+
+async def test_what_clients_name_can_not_break_the_log(
+    autojump_clock: MockClock,
+    worker: Worker,
+    say: type[Words],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with worker.running():
+        await worker.join(client_id="a\nforged line", reason="x" * 30_000)
+    assert caplog.messages
+    assert all(len(line) < 1100 and line.isprintable() for line in caplog.messages)
 
 
 async def test_statistics_count_what_there_is(autojump_clock: MockClock, worker: Worker) -> None:
