@@ -124,9 +124,9 @@ class Walker:
             self.read(f"[{index}]", node.element, made)
 
     def _tagged(self, made: Node, node: TaggedFieldsNode) -> None:
+        made.name = "tagged fields"
         count = node.parse_count(self._stream, {}, "")
         made.own_end = self.position
-        made.name = "tagged fields"
         made.text = "none" if count == 0 else str(count)
         for _ in range(count):
             start = self.position
@@ -168,6 +168,13 @@ class Walker:
             inner.members(construct_for(cls, known), holder)
         except Broken:
             return
+        left = self.position - inner.position
+        if left:
+            if version.value == known:
+                return
+            rest = Node("later fields", inner.position, self.position, self.position)
+            rest.text = f"{left} bytes"
+            holder.children.append(rest)
         made.own_end = start
         made.text = f"{cls.__name__}, {len(made.value)} bytes"
         made.children = holder.children

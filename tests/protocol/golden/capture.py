@@ -66,8 +66,6 @@ class Broker:
         key = ApiKey(header.api_key)
         self.frames.setdefault((key, header.api_version), frame)
         request = compiler.decode(schema(key).request, header.api_version, frame, pos)
-        if key is ApiKey.FETCH:
-            await trio.sleep(0.05)
         response = ANSWERS[key](self, request)
         chunks = framing.response_frame(key, header.api_version, header.correlation_id, response)
         await stream.send_all(b"".join(bytes(chunk) for chunk in chunks))  # type: ignore[arg-type]

@@ -1,0 +1,7 @@
+"""Fuzz tests draw the same messages that the protocol's own tests draw."""
+
+from __future__ import annotations
+
+from tests.protocol.conftest import draw_message, project_message
+
+__all__ = ["draw_message", "project_message"]

@@ -1,0 +1,123 @@
+"""Decoding: what bad bytes are told, and what is kept of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import construct as cs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import compiler
+from protocol.compiler import decoding
+from protocol.errors import DecodeError
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.registry import ApiKey, schema
+from protocol.schema import Message, construct_for, field
+from protocol.types import UNSIGNED_VARINT, UUID, VARINT, VARLONG
+
+MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
+Draw = Callable[[type[Message]], st.SearchStrategy[Any]]
+Project = Callable[[Message, int], Message]
+
+
+def versions_of(cls: type[Message]) -> range:
+    return range(cls.__versions__.low, cls.__versions__.high + 1)
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+def test_every_shorter_input_is_refused_with_its_place(
+    cls: type[Message], draw_message: Draw, project_message: Project
+) -> None:
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        version = data.draw(st.sampled_from(versions_of(cls)))
+        message = project_message(data.draw(draw_message(cls)), version)
+        encoded = compiler.encode(message, version)
+        for length in range(0, len(encoded), max(1, len(encoded) // 20)):
+            with pytest.raises(DecodeError) as caught:
+                compiler.decode(cls, version, encoded[:length])
+            assert 0 <= caught.value.offset <= length
+            assert cls.__name__ in caught.value.what
+
+    check()
+
+
+def test_records_are_views_of_the_input() -> None:
+    records = PartitionProduceData(index=3, records=b"batch")
+    request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[records])])
+    buffer = bytearray(compiler.encode(request, 9))
+    decoded = compiler.decode(ProduceRequest, 9, memoryview(buffer))
+    view = decoded.topic_data[0].partition_data[0].records
+    assert isinstance(view, memoryview)
+    buffer[buffer.index(b"batch")] = ord("B")
+    assert bytes(view) == b"Batch"
+
+
+@pytest.mark.parametrize(
+    ("version", "data", "what", "offset"),
+    [
+        (1, b"\x7f\xff\xff\xff", r"topics: array of length 2147483647 does not fit", 4),
+        (1, b"\xff\xff\xff\xfe", r"topics: array length -2 is not allowed", 4),
+        (0, b"\xff\xff\xff\xff", r"topics: array length -1 is not allowed", 4),
+        (1, b"\0\0\0\1\0\5ab", r"topics\[\]\.name: string of length 5 does not fit", 6),
+        (1, b"\0\0\0\1\0\2\xff\xff", r"topics\[\]\.name: not UTF-8", 6),
+        (1, b"\0\0\0", r"topics: the bytes end here", 0),
+        (4, b"\0\0\0\0", r"allow_auto_topic_creation: the bytes end here", 4),
+        (9, b"\xff\xff\xff\xff\xff\xff", r"topics: varint is longer than 5 bytes", 1),
+        (9, b"\x02\x02a\x01\x00\x05xx", r"topics\[\]\.tagged fields: tagged field 0", 4),
+        (9, b"\x02\x82\x80\x08" + bytes(40), r"topics\[\]\.name: string length \d+ is too", 4),
+    ],
+)
+def test_an_error_says_which_field_and_where(
+    version: int, data: bytes, what: str, offset: int
+) -> None:
+    with pytest.raises(DecodeError, match=what) as caught:
+        compiler.decode(MetadataRequest, version, data)
+    assert caught.value.offset == offset
+
+
+def test_a_tagged_field_whose_size_lies_is_refused() -> None:
+    data = compiler.encode(FetchResponse(), 16)
+    lying = data[:-1] + b"\x01\x00\x05\x01" + bytes(4)  # node_endpoints: empty, yet five bytes
+    with pytest.raises(DecodeError, match="node_endpoints: its size says"):
+        compiler.decode(FetchResponse, 16, lying)
+
+
+class Numbers(Message, versions="0"):
+    """Types that no API of today uses at its top, but records and tools do."""
+
+    count: int = field(UNSIGNED_VARINT)
+    small: int = field(VARINT)
+    large: int = field(VARLONG)
+    id: bytes = field(UUID)
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+)
+def test_varints_are_read_as_construct_reads_them(count: int, small: int, large: int) -> None:
+    message = Numbers(count=count, small=small, large=large, id=bytes(range(16)))
+    data = construct_for(Numbers, 0).build(message)
+    assert compiler.decoder(Numbers, 0)(data) == (message, len(data))
+    with pytest.raises(DecodeError, match="id: the bytes end here"):
+        compiler.decode(Numbers, 0, data[:-1])
+
+
+def test_a_node_of_an_unknown_kind_is_refused() -> None:
+    class Odd(Message, versions="0"):
+        value: int = field(UNSIGNED_VARINT)
+
+    tree = construct_for(Odd, 0)
+    tree.subcon.subcons[0].subcon = cs.Padding(1) * "padding"
+    with pytest.raises(TypeError, match="value: no decoding is known"):
+        decoding.emit(tree, "Odd")
+
+
+def test_only_messages_with_records_keep_a_view() -> None:
+    assert decoding.has_records(construct_for(ProduceRequest, 9))
+    assert not decoding.has_records(construct_for(MetadataResponse, 9))

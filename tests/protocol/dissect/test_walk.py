@@ -1,0 +1,82 @@
+"""Walking a construct tree: what becomes a node, and where a walk stops."""
+
+from __future__ import annotations
+
+import construct as cs
+import pytest
+
+from protocol import compiler
+from protocol.dissect.tree import Node
+from protocol.dissect.walk import Broken, Walker
+from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
+from protocol.messages.fetch import EpochEndOffset, PartitionData
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.schema import Message, construct_for, field
+
+
+class OnePartition(Message, versions="12", flexible="12+"):
+    partition: PartitionData = field(PartitionData)
+
+
+def walk(message: Message, version: int) -> Node:
+    root = Node("root", 0)
+    Walker(compiler.encode(message, version)).members(construct_for(type(message), version), root)
+    return root
+
+
+def test_a_nullable_struct_shows_its_marker() -> None:
+    absent = walk(DescribeTopicPartitionsRequest(), 0).find("cursor")
+    there = walk(DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="t")), 0).find("cursor")
+    assert (absent.text, absent.children) == ("null", [])
+    assert there.find("topic_name").value == "t"
+    assert there.start is not None
+    assert there.own_end == there.start + 1
+
+
+def test_a_known_tagged_field_is_opened() -> None:
+    partition = PartitionData(diverging_epoch=EpochEndOffset(epoch=3, end_offset=9))
+    root = walk(OnePartition(partition=partition), 12)
+    entry = root.find("tag 0")
+    assert entry.text == "diverging_epoch, 13 bytes"
+    assert entry.find("end_offset").value == 9
+
+
+def test_a_null_array_is_told_from_an_empty_one() -> None:
+    null, empty = PartitionData(aborted_transactions=None), PartitionData()
+    for partition, text in ((null, "null"), (empty, "empty")):
+        assert walk(OnePartition(partition=partition), 12).find("aborted_transactions").text == text
+
+
+def joined_with(metadata: bytes) -> Node:
+    protocol = JoinGroupRequestProtocol(name="range", metadata=metadata)
+    return walk(JoinGroupRequest(protocol_type="consumer", protocols=[protocol]), 5)
+
+
+@pytest.mark.parametrize("version", [0, 3, 9])
+def test_a_consumers_subscription_is_opened_even_if_its_version_is_to_come(version: int) -> None:
+    known = min(version, 3)
+    inner = compiler.encode(ConsumerProtocolSubscription(topics=["a", "b"]), known)
+    more = b"new" if version > known else b""
+    root = joined_with(version.to_bytes(2, "big") + inner + more)
+    assert root.find("topics").text == "['a', 'b']"
+    later = [node.text for node in root.walk() if node.name == "later fields"]
+    assert later == (["3 bytes"] if more else [])
+
+
+@pytest.mark.parametrize("metadata", [b"\0", b"\xff\xff\0\0", b"\0\0\0\0\0\7", bytes(99)])
+def test_what_is_no_subscription_stays_bytes(metadata: bytes) -> None:
+    assert joined_with(metadata).find("metadata").children == []
+
+
+def test_a_failed_read_leaves_its_reason_and_what_came_before() -> None:
+    root = Node("root", 0)
+    walker = Walker(b"\0\1\0")
+    walker.read("first", cs.Int16sb, root)
+    with pytest.raises(Broken):
+        walker.read("second", cs.Int16sb, root)
+    assert [(node.name, node.value, node.error) for node in root.children] == [
+        ("first", 1, None),
+        ("second", None, "the bytes end here"),
+    ]
+    assert (root.children[1].start, root.children[1].end) == (2, 3)
