@@ -7,6 +7,7 @@ Kafka's counterpart is ``kafka-console-consumer.sh``.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Annotated, Final
@@ -85,7 +86,18 @@ class Limits:
 
     @property
     def timed_out(self) -> bool:
-        return self._silence_s is not None and time.monotonic() - self._last >= self._silence_s
+        return self._left_s <= 0
+
+    @property
+    def wait_ms(self) -> int:
+        """How long a fetch may wait for a message."""
+        return min(POLL_MS, max(1, int(min(self._left_s, POLL_MS) * 1000)))
+
+    @property
+    def _left_s(self) -> float:
+        if self._silence_s is None:
+            return math.inf
+        return self._last + self._silence_s - time.monotonic()
 
     @property
     def too_few(self) -> str | None:
@@ -179,7 +191,7 @@ def read_alone(
     wanted = None if partition is None else [partition]
     reader = Reader(client, topic, start_positions(client, topic, wanted, start))
     while not limits.timed_out:
-        for message in reader.poll(POLL_MS):
+        for message in reader.poll(limits.wait_ms):
             yield message
             if limits.counted():
                 return
@@ -214,7 +226,7 @@ def _one_generation(
     commit = Every(COMMIT_S)
     try:
         while not limits.timed_out:
-            for message in reader.poll(POLL_MS):
+            for message in reader.poll(limits.wait_ms):
                 yield message
                 printed[message.partition] = message.record.offset + 1
                 if limits.counted():

@@ -139,12 +139,12 @@ def create(
     with Client(bootstrap) as client:
         controller = client.metadata([]).controller_id
         results = client.ask(request, CreateTopicsResponse, controller).topics
-    tolerated = {ErrorCode.TOPIC_ALREADY_EXISTS} if if_not_exists else set()
-    outcomes = [
-        (f"topic {item.name}", item.error_code, item.error_message)
-        for item in results
-        if item.error_code not in tolerated
-    ]
+    outcomes = []
+    for item in results:
+        if if_not_exists and item.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            note(f"topic {item.name} is there already")
+        else:
+            outcomes.append((f"topic {item.name}", item.error_code, item.error_message))
     report_each("created", outcomes)
 
 

@@ -1,4 +1,4 @@
-"""A pretended broker that answers what a test tells it to, for the client side of commands."""
+"""Commands run in this process, against a real broker or one that only pretends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import trio
+from typer.testing import CliRunner
 
+from minibroker.cli.app import app
+from minibroker.testing import MiniBroker
 from protocol.compiler import decoder, encode
 from protocol.headers import decode_request_header, encode_response_header
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -74,3 +77,17 @@ async def fake_broker(nursery: trio.Nursery) -> FakeBroker:
     broker = FakeBroker()
     await broker.listen(nursery)
     return broker
+
+
+@pytest.fixture
+def command(minibroker: MiniBroker) -> Callable[..., Any]:
+    """Runs a command against the broker of the run; raises what the command raises."""
+
+    def run(*words: str, stdin: bytes | None = None) -> Any:
+        arguments = [*words, "--bootstrap-server", minibroker.bootstrap_servers]
+        result = CliRunner().invoke(app, arguments, input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run

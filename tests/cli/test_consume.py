@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from minibroker.cli.consume import Every, Limits, read_offset
+from minibroker.cli.errors import Refused, TooFew, UsageMistake
+from minibroker.cli.offsets import EARLIEST, LATEST
+from minibroker.testing import MiniBroker
+
+
+@pytest.fixture
+def cats(command: Any, minibroker_topic: str) -> str:
+    """A topic of one partition with three messages."""
+    lines = b"tom:black\ntim:white\nkit:red\n"
+    command("produce", minibroker_topic, "--key-separator", ":", stdin=lines)
+    return minibroker_topic
+
+
+def test_messages_are_printed_in_order(command: Any, cats: str) -> None:
+    printed = command("consume", cats, "--from-beginning", "--max-messages", "3")
+    assert printed.stdout == "black\nwhite\nred\n"
+
+
+def test_reading_begins_where_it_is_told_to(command: Any, cats: str) -> None:
+    printed = command("consume", cats, "--partition", "0", "--offset", "1", "--timeout", "0.01")
+    assert printed.stdout == "white\nred\n"
+
+
+def test_reading_begins_behind_the_last_message_unless_told(command: Any, cats: str) -> None:
+    assert command("consume", cats, "--timeout", "0.01").stdout == ""
+
+
+def test_keys_are_printed_where_wanted(command: Any, cats: str) -> None:
+    options = ("--from-beginning", "--max-messages", "1", "--format", "key-value")
+    assert command("consume", cats, *options).stdout == "tom\tblack\n"
+
+
+def test_programs_read_one_json_object_a_message(command: Any, minibroker_topic: str) -> None:
+    command("produce", minibroker_topic, "v", "--key", "k", "--header", "a=b")
+    options = ("--from-beginning", "--max-messages", "1", "--format", "json")
+    (line,) = command("consume", minibroker_topic, *options).stdout.splitlines()
+    found = json.loads(line)
+    assert found.pop("timestamp") > 0
+    assert found == {
+        "topic": minibroker_topic,
+        "partition": 0,
+        "offset": 0,
+        "key": "k",
+        "value": "v",
+        "headers": [["a", "b"]],
+    }
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_comes_back(command: Any, minibroker_topic: str, codec: str) -> None:
+    command("produce", minibroker_topic, "purr", "--compression", codec)
+    options = ("--from-beginning", "--max-messages", "1")
+    assert command("consume", minibroker_topic, *options).stdout == "purr\n"
+
+
+def test_too_few_messages_are_an_error_of_their_own(command: Any, cats: str) -> None:
+    with pytest.raises(TooFew, match="only 3 of 4 messages"):
+        command("consume", cats, "--from-beginning", "--max-messages", "4", "--timeout", "0.01")
+
+
+def test_messages_sent_without_waiting_arrive_too(command: Any, minibroker_topic: str) -> None:
+    command("produce", minibroker_topic, "a", "--acks", "0")
+    options = ("--from-beginning", "--max-messages", "1")
+    assert command("consume", minibroker_topic, *options).stdout == "a\n"
+
+
+def test_producing_creates_the_topic(
+    command: Any, minibroker: MiniBroker, minibroker_group: str
+) -> None:
+    sent = command("produce", minibroker_group, "a")
+    assert sent.stderr == f"sent 1 message to {minibroker_group}\n"
+    minibroker.delete_topic(minibroker_group)
+
+
+def test_a_topic_that_is_not_there_is_told(command: Any, minibroker_group: str) -> None:
+    with pytest.raises(Refused, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        command("consume", minibroker_group)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--format", "xml"), "must be one of value, key-value, json"),
+        (("--group", "g", "--partition", "0"), "the group decides partitions"),
+        (("--from-beginning", "--offset", "1"), "choose one"),
+        (("--offset", "first"), "a number, earliest or latest"),
+        (("--partition", "7"), "has partitions 0 to 0"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    command: Any, minibroker_topic: str, options: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(UsageMistake, match=words):
+        command("consume", minibroker_topic, *options)
+
+
+def test_offsets_have_names() -> None:
+    assert [read_offset(text) for text in (None, "latest", "earliest", "42")] == [
+        LATEST,
+        LATEST,
+        EARLIEST,
+        42,
+    ]
+
+
+def test_limits_count_messages() -> None:
+    limits = Limits(2, None)
+    assert [limits.counted(), limits.counted()] == [False, True]
+    assert limits.too_few is None
+
+
+def test_an_interval_is_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("minibroker.cli.consume.time.monotonic", lambda: now)
+    every = Every(3)
+    assert not every.is_due()
+    now = 103.0
+    assert [every.is_due(), every.is_due()] == [True, False]

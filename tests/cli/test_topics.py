@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from minibroker.cli.errors import Refused, UsageMistake
+from minibroker.cli.topics import read_pair
+from minibroker.testing import MiniBroker
+
+
+@pytest.fixture
+def name(minibroker_group: str) -> str:
+    """A name that no topic has."""
+    return minibroker_group
+
+
+def test_a_topic_is_created_listed_described_and_deleted(command: Any, name: str) -> None:
+    created = command("topics", "create", name, "--partitions", "2", "--config", "retention.ms=9")
+    assert created.stdout == f"created topic {name}\n"
+    assert [name, "2"] in [line.split() for line in command("topics", "list").stdout.splitlines()]
+    described = command("topics", "describe", name).stdout.splitlines()
+    assert described[0] == f"topic {name}, settings: retention.ms=9"
+    assert [line.split() for line in described[2:]] == [
+        ["0", "1", "1", "1", "0", "0"],
+        ["1", "1", "1", "1", "0", "0"],
+    ]
+    assert command("topics", "delete", name).stdout == f"deleted topic {name}\n"
+    assert name not in command("topics", "list").stdout
+
+
+def test_programs_read_one_json_object_a_line(command: Any, minibroker_topic: str) -> None:
+    lines = command("topics", "list", "--json").stdout.splitlines()
+    assert {"topic": minibroker_topic, "partitions": 1} in map(json.loads, lines)
+    (line,) = command("topics", "describe", minibroker_topic, "--json").stdout.splitlines()
+    assert json.loads(line)["end"] == 0
+
+
+def test_a_topic_that_exists_is_refused_or_left_as_it_is(
+    command: Any, minibroker_topic: str
+) -> None:
+    with pytest.raises(Refused, match=r"TOPIC_ALREADY_EXISTS.*--if-not-exists"):
+        command("topics", "create", minibroker_topic)
+    again = command("topics", "create", minibroker_topic, "--if-not-exists")
+    assert again.stderr == f"topic {minibroker_topic} is there already\n"
+
+
+def test_what_can_be_done_is_done_and_the_rest_is_told(
+    command: Any, name: str, minibroker: MiniBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Refused, match="topic no such: INVALID_TOPIC_EXCEPTION"):
+        command("topics", "create", name, "no such")
+    assert minibroker.control.get("v1", "topics", name)
+
+
+def test_a_topic_that_is_not_there_is_told(command: Any, name: str) -> None:
+    for action in ("describe", "delete"):
+        with pytest.raises(Refused, match=f"topic {name}: UNKNOWN_TOPIC_OR_PARTITION"):
+            command("topics", action, name)
+
+
+def test_a_setting_that_cannot_be_is_told_in_the_broker_s_words(command: Any, name: str) -> None:
+    with pytest.raises(Refused, match="INVALID_CONFIG: .*retention"):
+        command("topics", "create", name, "--config", "retention.ms=soon")
+
+
+def test_a_setting_without_a_value_is_refused() -> None:
+    assert read_pair("a=b=c") == ("a", "b=c")
+    with pytest.raises(UsageMistake, match=r"--config a: must be NAME=VALUE"):
+        read_pair("a")
