@@ -61,7 +61,7 @@ def test_a_topic_that_is_not_there_is_told(command: Any, name: str) -> None:
 
 
 def test_a_setting_that_cannot_be_is_told_in_the_broker_s_words(command: Any, name: str) -> None:
-    with pytest.raises(Refused, match="INVALID_CONFIG: .*retention"):
+    with pytest.raises(Refused, match=r"INVALID_CONFIG: .*retention"):
         command("topics", "create", name, "--config", "retention.ms=soon")
 
 
