@@ -119,6 +119,14 @@ class _Worker:
     # Life ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        try:
+            await self._serve()
+        except BaseException:
+            self._logs.abandon()  # As a kill would: the next life recovers.
+            raise
+        self._logs.close(now_ms=self.wall_ms())
+
+    async def _serve(self) -> None:
         env = self._env
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follower.run)
@@ -138,7 +146,6 @@ class _Worker:
             env.ready()
             await env.stopping.wait()
             nursery.cancel_scope.cancel()
-        self._logs.close(now_ms=self.wall_ms())
 
     def _owns(self, topic: str, partition: int) -> bool:
         return partition_owner(topic, partition, self._env.workers) == self.index

@@ -9,6 +9,7 @@ everybody with a whole image.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,14 @@ class _Controller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._subscribers.run)
             nursery.start_soon(self._take_roles, nursery)
-            if env.control is not None:
-                backend = ControllerBackend(env, self, self._subscribers)
-                await nursery.start(serve, backend, env.control, env.stopping)
             env.ready()
+            if env.control is not None:
+                # Clients need not wait while a web framework is loaded; the socket listens.
+                backend = ControllerBackend(env, self, self._subscribers)
+                hosts = [host for host, _ in env.endpoints.values()]
+                nursery.start_soon(
+                    partial(serve, backend, env.control, env.stopping, allowed_hosts=hosts)
+                )
             await env.stopping.wait()
             nursery.cancel_scope.cancel()
 

@@ -25,6 +25,7 @@ from minibroker.roles.follower import Follower
 from minibroker.roles.questions import ApiPart, ApiReply
 from minibroker.runtime.arena import ArenaRef, Block
 from minibroker.runtime.link import Link
+from minibroker.storage.slices import FileSlice
 from protocol import registry
 from protocol.compiler import encoder, locating_decoder
 from protocol.errors import UnsupportedVersion
@@ -95,6 +96,9 @@ class Exchanges:
         # All that stands in a records field of ours is a slice of a file.
         chunks = cast("list[Chunk]", encoder(type(response), version)(response))
         sent = await send_response(client.stream, self._files, start, chunks)
+        if key == ApiKey.FETCH:
+            fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
+            self._env.metrics.fetched(fetched)
         client.state.on(Event.RESPONSE_SENT)
         return sent
 

@@ -128,7 +128,9 @@ class _Processor:
                 await handoff.send(LISTENS)
                 await self._take_from(handoff, nursery)
             except ChannelClosed:
-                handoff.close()  # The acceptor died; its next life dials again.
+                pass  # The acceptor died; its next life dials again.
+            finally:
+                handoff.close()
 
     async def _take_from(self, handoff: Handoff, nursery: trio.Nursery) -> None:
         while True:

@@ -80,6 +80,7 @@ class SocketChannel(Channel):
         self._inbox: deque[Any] = deque()
         self._partial = bytearray()
         self._in_a_row = 0
+        self._drained = True
         self._sent = 0
         self._received = 0
         self._closed = False
@@ -137,16 +138,15 @@ class SocketChannel(Channel):
         return self._inbox.popleft()
 
     async def _fill(self) -> None:
+        if self._drained:
+            # The last look took all there was, so another try would most likely be in vain.
+            await self._readable()
         if self._closed:
             raise ChannelClosed("this side was closed")
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
-            self._in_a_row = 0
-            try:
-                await trio.lowlevel.wait_readable(self._socket)
-            except (trio.ClosedResourceError, ValueError, OSError):
-                raise ChannelClosed("this side was closed") from None
+            self._drained = True
             return
         except OSError as error:
             self.close()
@@ -154,6 +154,7 @@ class SocketChannel(Channel):
         if not data:
             self.close()
             raise ChannelClosed("the other side is gone")
+        self._drained = len(data) < _RECEIVE_BYTES
         if self._partial:
             self._partial += data
             taken = self._unpack(self._partial)
@@ -162,6 +163,13 @@ class SocketChannel(Channel):
             taken = self._unpack(data)
             if taken < len(data):
                 self._partial += data[taken:]
+
+    async def _readable(self) -> None:
+        self._in_a_row = 0
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        except (trio.ClosedResourceError, ValueError, OSError):
+            raise ChannelClosed("this side was closed") from None
 
     def _unpack(self, data: bytes | bytearray) -> int:
         """Moves every whole message of ``data`` to the inbox; returns the bytes used."""

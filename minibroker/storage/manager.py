@@ -167,6 +167,12 @@ class LogManager:
             log.close(now_ms=now_ms)
         self._logs.clear()
 
+    def abandon(self) -> None:
+        """Lets go of all logs without writing anything."""
+        for log in self._logs.values():
+            log.abandon()
+        self._logs.clear()
+
     def items(self) -> Iterator[tuple[Partition, Log]]:
         """The open logs."""
         return iter(self._logs.items())
