@@ -26,6 +26,7 @@ EXAMPLES = """Examples:
 
 \b
   minibroker dissect 00120003000000070003666f6f000261023100
+  minibroker dissect 00 12 00 03 00 00 00 07 00 03 66 6f 6f 00 02 61 02 31 00
   minibroker dissect frame.bin
   xxd -p frame.bin | minibroker dissect
   minibroker dissect answer.bin --api Metadata --api-version 12
@@ -37,8 +38,9 @@ API and version. Exit code 1 says that the bytes are not a whole, undamaged fram
 
 def dissect_command(
     source: Annotated[
-        str, typer.Argument(metavar="[HEX|FILE]", help="The frame; - or nothing reads stdin.")
-    ] = "-",
+        list[str] | None,
+        typer.Argument(metavar="[HEX...|FILE]", help="The frame; - or nothing reads stdin."),
+    ] = None,
     api: Annotated[
         str | None, typer.Option(help="The API that a response answers: its name or number.")
     ] = None,
@@ -47,7 +49,7 @@ def dissect_command(
     """Show what every byte of a request or response means."""
     if (api is None) != (api_version is None):
         raise UsageMistake("--api and --api-version belong together: a response needs both")
-    data = read_source(source)
+    data = read_source(" ".join(source or ["-"]))
     try:
         key = None if api is None else api_named(api)
     except ValueError as error:

@@ -88,5 +88,7 @@ def test_options_that_cannot_be_are_refused(arguments: list[str], words: str) ->
 
 
 def test_the_examples_of_the_help_work() -> None:
-    (example,) = re.findall(r"dissect ([0-9a-f]{8,})", command.EXAMPLES)
-    assert CliRunner().invoke(app, ["dissect", example]).exit_code == 0
+    examples = re.findall(r"dissect ([0-9a-f ]{8,})$", command.EXAMPLES, re.MULTILINE)
+    assert len(examples) == 2
+    for example in examples:
+        assert CliRunner().invoke(app, ["dissect", *example.split()]).exit_code == 0

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from minibroker.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """What stands between the fences of ``language`` on a page."""
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_the_test_in_the_readme_passes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(blocks("README.md", "python")[0])
+    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
+
+
+def test_the_broker_of_one_s_own_in_the_readme_runs(pytester: pytest.Pytester) -> None:
+    script = pytester.makepyfile(blocks("README.md", "python")[1])
+    assert pytester.runpython(script).ret == 0
+
+
+def test_the_frame_of_the_tutorial_can_be_taken_apart() -> None:
+    (words,) = re.findall(
+        r"^minibroker dissect (.*)$", "".join(blocks("docs/getting-started.md", "sh")), re.MULTILINE
+    )
+    assert CliRunner().invoke(app, ["dissect", *words.split()]).exit_code == 0
+
+
+def test_every_command_of_the_tutorial_exists() -> None:
+    lines = "".join(blocks("docs/getting-started.md", "sh"))
+    used = set(re.findall(r"\bminibroker ([a-z]+)", lines))
+    commands = {str(command.name) for command in app.registered_commands}
+    assert used <= commands | {str(group.name) for group in app.registered_groups}
+    assert used
+
+
+def test_decisions_are_listed() -> None:
+    listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (ROOT / "docs/adr/README.md").read_text())
+    assert listed == sorted(path.name for path in (ROOT / "docs/adr").glob("[0-9]*.md"))
