@@ -14,8 +14,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from protocol.checksum import crc32c
 from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, compress, decompress
 from protocol.errors import DecodeError
 

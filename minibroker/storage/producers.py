@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
+from protocol.checksum import crc32c
 
 from minibroker.storage.errors import LogError
 from protocol.errors import DecodeError, ErrorCode
