@@ -127,10 +127,11 @@ def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
 async def _wait_and_read(scope: WorkerScope, part: Part) -> Reply:
     partitions = frozenset((wanted.topic, wanted.partition) for wanted in part.wanted)
     while True:
-        await scope.wait_appended(partitions, part.deadline)
+        # First of all read again: a log may have grown between the first reading and this task.
         reply = _read(scope, part)
         if reply.due or scope.now() >= part.deadline:
             return reply
+        await scope.wait_appended(partitions, part.deadline)
 
 
 def _read(scope: WorkerScope, part: Part) -> Reply:

@@ -10,12 +10,15 @@ purgatories of ``GroupCoordinator``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
 
 Waiter = int
 """Whoever asked: a number that the shell gives out and finds again in ``Answer``."""
+
+NOBODY: Final[Waiter] = 0
+"""The waiter of a request that the shell has not seen yet."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """Names of a member's protocols, the preferred first, each with the member's metadata."""
@@ -35,7 +38,7 @@ class Moment(NamedTuple):
 class JoinRequested:
     """A client wants to be, or to stay, a member. An empty ``member_id`` asks for a new one."""
 
-    waiter: Waiter
+    waiter: Waiter = NOBODY
     member_id: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
@@ -55,7 +58,7 @@ class JoinRequested:
 class SyncRequested:
     """A member asks for its assignment; the leader brings everybody's."""
 
-    waiter: Waiter
+    waiter: Waiter = NOBODY
     member_id: str
     generation: int
     group_instance_id: str | None = None
@@ -68,7 +71,7 @@ class SyncRequested:
 class HeartbeatReceived:
     """A member says that it is alive."""
 
-    waiter: Waiter
+    waiter: Waiter = NOBODY
     member_id: str
     generation: int
     group_instance_id: str | None = None
@@ -78,7 +81,7 @@ class HeartbeatReceived:
 class CommitRequested:
     """Somebody wants to commit offsets; ``generation`` is negative outside group management."""
 
-    waiter: Waiter
+    waiter: Waiter = NOBODY
     member_id: str
     generation: int
     group_instance_id: str | None = None
@@ -97,7 +100,7 @@ class Leaver:
 class LeaveRequested:
     """One or more members leave."""
 
-    waiter: Waiter
+    waiter: Waiter = NOBODY
     members: tuple[Leaver, ...]
 
 

@@ -10,16 +10,24 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import trio
 
 from minibroker.apis.base import CONTROLLER, Api, Caller, Context
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
+from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.config import Settings
+from minibroker.cluster.topics import NewTopic
+from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
+from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.service import GroupService
+from minibroker.storage.config import LogConfig
+from minibroker.storage.log import Log
 from protocol.compiler import decode, encode
 from protocol.headers import RequestHeader
 
@@ -126,3 +134,47 @@ async def make_desk() -> AsyncIterator[DeskMaker]:
 async def desk(make_desk: DeskMaker) -> Desk:
     made: Desk = await make_desk()
     return made
+
+
+class GroupWorker:
+    """As much of an I/O worker as the APIs of groups ask for."""
+
+    def __init__(self, settings: Settings, directory: Path, random: Random) -> None:
+        self.directory = directory
+        self.logs: dict[int, Log] = {}
+        self.groups = GroupService(
+            GroupLimits.from_settings(settings),
+            partitions=settings[OFFSETS_TOPIC_NUM_PARTITIONS],
+            open_log=self.open_log,
+            now=trio.current_time,
+            wall_ms=self.wall_ms,
+            random=random,
+        )
+
+    def open_log(self, partition: int) -> Log:
+        log = Log.open(self.directory, OFFSETS_TOPIC, partition, LogConfig(), now_ms=0)
+        self.logs[partition] = log
+        return log
+
+    def wall_ms(self) -> int:
+        return GROUPS_WALL_MS
+
+
+GROUPS_WALL_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+async def group_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[Desk]:
+    """A desk whose workers coordinate groups, with topics ``t`` (3 partitions) and ``u`` (1).
+
+    Members need not wait for others: there is no initial delay.
+    """
+    desk: Desk = await make_desk("group.initial.rebalance.delay.ms=0")
+    outcome = await desk.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
+    await desk.controller.publish(outcome.updates)
+    for owner in range(WORKERS):
+        desk.workers[owner] = GroupWorker(desk.settings, tmp_path, Random(owner))
+    yield desk
+    for worker in desk.workers.values():
+        for log in worker.logs.values():
+            log.abandon()

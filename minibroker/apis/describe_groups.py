@@ -1,0 +1,97 @@
+"""DescribeGroups (15): state and members of classic groups.
+
+Versions 0-6. Metadata, assignments and the protocol are shown of stable groups only. A group that
+does not exist is Dead, from version 6 on with GROUP_ID_NOT_FOUND. Echoes
+``GroupMetadataManager.describeGroups``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.operations import GROUP_OPERATIONS, NOT_ASKED
+from minibroker.coordinator.description import GroupDescription
+from protocol.errors import ErrorCode
+from protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from protocol.registry import ApiKey
+
+DEAD: Final = "Dead"
+NOT_FOUND_SINCE: Final = 6
+
+Part = tuple[str, ...]
+Reply = dict[str, GroupDescription | None]
+
+
+def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, Part]:
+    """To each owner its groups."""
+    parts: dict[Owner, list[str]] = {}
+    for group_id in dict.fromkeys(request.groups):
+        parts.setdefault(ctx.group_owner(group_id), []).append(group_id)
+    return {owner: tuple(ids) for owner, ids in parts.items()}
+
+
+def execute(scope: WorkerScope, part: Part) -> Reply:
+    """Describes those that there are."""
+    return {group_id: scope.groups.describe(group_id) for group_id in part}
+
+
+def merge(
+    ctx: Context, request: DescribeGroupsRequest, replies: Mapping[Owner, Reply]
+) -> DescribeGroupsResponse:
+    """The groups in the order of the request."""
+    found = {group_id: shown for reply in replies.values() for group_id, shown in reply.items()}
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    return DescribeGroupsResponse(
+        groups=[
+            _described(ctx, group_id, found.get(group_id), operations)
+            for group_id in request.groups
+        ]
+    )
+
+
+def _described(
+    ctx: Context, group_id: str, shown: GroupDescription | None, operations: int
+) -> DescribedGroup:
+    if shown is None:
+        missing = DescribedGroup(
+            group_id=group_id, group_state=DEAD, authorized_operations=operations
+        )
+        if ctx.version >= NOT_FOUND_SINCE:
+            missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            missing.error_message = f"Group {group_id} not found."
+            missing.authorized_operations = NOT_ASKED
+        return missing
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=shown.state,
+        protocol_type=shown.protocol_type,
+        protocol_data=shown.protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in shown.members
+        ],
+        authorized_operations=operations,
+    )
+
+
+API: Api[DescribeGroupsRequest, Part, Reply, DescribeGroupsResponse] = Api(
+    key=ApiKey.DESCRIBE_GROUPS,
+    versions=(0, 6),
+    split=split,
+    execute=execute,
+    merge=merge,
+)

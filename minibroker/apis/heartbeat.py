@@ -1,0 +1,54 @@
+"""Heartbeat (12): stay a member of a classic group, and hear of its rebalances.
+
+Versions 0-4. Echoes ``GroupCoordinatorService.heartbeat``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.coordinator.events import HeartbeatReceived
+from protocol.errors import ErrorCode
+from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.registry import ApiKey
+
+
+class Part(NamedTuple):
+    """Which member of which group is alive."""
+
+    group_id: str
+    event: HeartbeatReceived
+
+
+def split(ctx: Context, request: HeartbeatRequest) -> Mapping[Owner, Part]:
+    """To the group's owner."""
+    event = HeartbeatReceived(
+        member_id=request.member_id,
+        generation=request.generation_id,
+        group_instance_id=request.group_instance_id,
+    )
+    return {ctx.group_owner(request.group_id): Part(request.group_id, event)}
+
+
+def execute(scope: WorkerScope, part: Part) -> ErrorCode:
+    """Whether it is a member, and need not rejoin."""
+    return scope.groups.heartbeat(part.group_id, part.event).error
+
+
+def merge(
+    _ctx: Context, _request: HeartbeatRequest, replies: Mapping[Owner, ErrorCode]
+) -> HeartbeatResponse:
+    """What the owner said."""
+    (error,) = replies.values()
+    return HeartbeatResponse(error_code=error)
+
+
+API: Api[HeartbeatRequest, Part, ErrorCode, HeartbeatResponse] = Api(
+    key=ApiKey.HEARTBEAT,
+    versions=(0, 4),
+    split=split,
+    execute=execute,
+    merge=merge,
+)

@@ -1,0 +1,79 @@
+"""ListGroups (16): all groups, or those of some states (from 4 on) and types (from 5 on).
+
+Versions 0-5. Names of states and types are compared without regard to case; one that does not
+exist matches nothing. Every owner is asked. Echoes ``GroupMetadataManager.listGroups``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from protocol.errors import ErrorCode
+from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from protocol.registry import ApiKey
+
+CLASSIC: Final = "classic"
+"""The one type of group that there is here."""
+
+
+class Listed(NamedTuple):
+    """A group, as far as the list shows it."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+Part = frozenset[str]
+"""Wanted states in lower case; none for all."""
+
+Reply = tuple[Listed, ...]
+
+
+def split(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, Part]:
+    """To every worker, unless only groups of other types are wanted."""
+    types = {name.lower() for name in request.types_filter}
+    if types and CLASSIC not in types:
+        return {}
+    states = frozenset(name.strip().lower() for name in request.states_filter)
+    return dict.fromkeys(range(ctx.workers), states)
+
+
+def execute(scope: WorkerScope, part: Part) -> Reply:
+    """This worker's groups."""
+    return tuple(
+        Listed(group.group_id, group.protocol_type, group.state)
+        for group in scope.groups.list_groups()
+        if not part or group.state.lower() in part
+    )
+
+
+def merge(
+    _ctx: Context, _request: ListGroupsRequest, replies: Mapping[Owner, Reply]
+) -> ListGroupsResponse:
+    """All of them, by id."""
+    found = sorted(listed for reply in replies.values() for listed in reply)
+    return ListGroupsResponse(
+        error_code=ErrorCode.NONE,
+        groups=[
+            ListedGroup(
+                group_id=listed.group_id,
+                protocol_type=listed.protocol_type,
+                group_state=listed.state,
+                group_type=CLASSIC,
+            )
+            for listed in found
+        ],
+    )
+
+
+API: Api[ListGroupsRequest, Part, Reply, ListGroupsResponse] = Api(
+    key=ApiKey.LIST_GROUPS,
+    versions=(0, 5),
+    split=split,
+    execute=execute,
+    merge=merge,
+    left_out=("groups of the types consumer, share and streams: none are served yet",),
+)

@@ -1,0 +1,128 @@
+"""OffsetCommit (8): store how far a group has read.
+
+Versions 2-10, from 10 on with topic ids. Versions 2 to 4 may say how long an offset is kept. A
+partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, an unknown id UNKNOWN_TOPIC_ID, and
+the others are committed all the same, in one batch. A member of no group is told
+GROUP_ID_NOT_FOUND from 9 on and ILLEGAL_GENERATION before. Echoes
+``KafkaApis.handleOffsetCommitRequest`` and ``OffsetMetadataManager.commitOffset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.topic_names import asked_name, unknown_topic
+from minibroker.coordinator.events import CommitRequested
+from minibroker.coordinator.offsets import CommittedOffset
+from protocol.errors import ErrorCode
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.registry import ApiKey
+
+TOPIC_IDS_SINCE: Final = 10
+NO_SUCH_GROUP_SINCE: Final = 9
+NO_RETENTION: Final = -1
+
+
+class Position(NamedTuple):
+    """What is to be stored of one partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class Part(NamedTuple):
+    """What a group commits; ``retention_ms`` is None where the broker's retention counts."""
+
+    group_id: str
+    event: CommitRequested
+    offsets: dict[tuple[str, int], Position]
+    retention_ms: int | None
+
+
+Reply = dict[tuple[str, int], ErrorCode]
+
+
+def split(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, Part]:
+    """To the group's owner, what concerns partitions that exist."""
+    offsets: dict[tuple[str, int], Position] = {}
+    for topic in request.topics:
+        name = _name(ctx, topic)
+        for each in topic.partitions:
+            if name is not None and ctx.image.partition(name, each.partition_index) is not None:
+                offsets[name, each.partition_index] = Position(
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
+                )
+    if not offsets:
+        return {}
+    event = CommitRequested(
+        member_id=request.member_id,
+        generation=request.generation_id_or_member_epoch,
+        group_instance_id=request.group_instance_id,
+    )
+    retention_ms = None
+    if request.retention_time_ms != NO_RETENTION:
+        retention_ms = request.retention_time_ms
+    part = Part(request.group_id, event, offsets, retention_ms)
+    return {ctx.group_owner(request.group_id): part}
+
+
+def _name(ctx: Context, topic: OffsetCommitRequestTopic) -> str | None:
+    return asked_name(ctx, topic.name, topic.topic_id, by_id=ctx.version >= TOPIC_IDS_SINCE)
+
+
+def execute(scope: WorkerScope, part: Part) -> Reply:
+    """Writes the offsets if the group lets them be committed."""
+    now_ms = scope.wall_ms()
+    expire_ms = None if part.retention_ms is None else now_ms + part.retention_ms
+    offsets = {
+        key: CommittedOffset(offset, leader_epoch, metadata, now_ms, expire_ms)
+        for key, (offset, leader_epoch, metadata) in part.offsets.items()
+    }
+    return scope.groups.commit(part.group_id, part.event, offsets)
+
+
+def merge(
+    ctx: Context, request: OffsetCommitRequest, replies: Mapping[Owner, Reply]
+) -> OffsetCommitResponse:
+    """An error a partition, in the order of the request."""
+    errors = {key: error for reply in replies.values() for key, error in reply.items()}
+    return OffsetCommitResponse(topics=[_topic(ctx, topic, errors) for topic in request.topics])
+
+
+def _topic(
+    ctx: Context, topic: OffsetCommitRequestTopic, errors: Reply
+) -> OffsetCommitResponseTopic:
+    name = _name(ctx, topic)
+    missing = unknown_topic(name, by_id=ctx.version >= TOPIC_IDS_SINCE)
+    partitions = []
+    for each in topic.partitions:
+        error = missing if name is None else errors.get((name, each.partition_index), missing)
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and ctx.version < NO_SUCH_GROUP_SINCE:
+            error = ErrorCode.ILLEGAL_GENERATION
+        partitions.append(
+            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+        )
+    return OffsetCommitResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
+    )
+
+
+API: Api[OffsetCommitRequest, Part, Reply, OffsetCommitResponse] = Api(
+    key=ApiKey.OFFSET_COMMIT,
+    versions=(2, 10),
+    split=split,
+    execute=execute,
+    merge=merge,
+    left_out=("member epochs of KIP-848: its groups are not served yet",),
+)

@@ -1,0 +1,217 @@
+"""OffsetFetch (9): read what a group has committed.
+
+Versions 1-10: up to 7 for one group, then for several; null topics (from 2 on) mean all that the
+group has; from 10 on with topic ids. A partition without an offset gets -1 and no error, whether
+it exists or not; only an id that is not known is an error, and topics that have no id any more are
+left out. Echoes ``KafkaApis.handleOffsetFetchRequest`` and
+``OffsetMetadataManager.fetchOffsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.topic_names import unknown_topic
+from protocol.errors import ErrorCode
+from protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from protocol.registry import ApiKey
+from protocol.types import ZERO_UUID
+
+SEVERAL_GROUPS_SINCE: Final = 8
+TOPIC_IDS_SINCE: Final = 10
+
+
+class Wanted(NamedTuple):
+    """A group of the request, by its place there, and the partitions by topic; None for all."""
+
+    place: int
+    group_id: str
+    topics: tuple[tuple[str, tuple[int, ...]], ...] | None
+
+
+class Found(NamedTuple):
+    """A committed offset, or that there is none."""
+
+    partition: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+Part = tuple[Wanted, ...]
+Topics = tuple[tuple[str, tuple[Found, ...]], ...]
+Reply = dict[int, Topics]
+"""By a group's place in the request, what was found for the topics asked, in their order."""
+
+
+def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, Part]:
+    """To each owner its groups."""
+    parts: dict[Owner, list[Wanted]] = {}
+    for place, group in enumerate(_groups(ctx, request)):
+        topics = None
+        if group.topics is not None:
+            topics = tuple(_known(ctx, group.topics))
+        wanted = Wanted(place, group.group_id, topics)
+        parts.setdefault(ctx.group_owner(group.group_id), []).append(wanted)
+    return {owner: tuple(groups) for owner, groups in parts.items()}
+
+
+def _groups(ctx: Context, request: OffsetFetchRequest) -> list[OffsetFetchRequestGroup]:
+    """The groups asked for, as the newer versions put it."""
+    if ctx.version >= SEVERAL_GROUPS_SINCE:
+        return request.groups
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
+
+
+def _name(ctx: Context, topic: OffsetFetchRequestTopics) -> str | None:
+    """A name need not be known to the image: offsets may outlive their topic for a while."""
+    return (
+        topic.name if ctx.version < TOPIC_IDS_SINCE else ctx.image.topic_names.get(topic.topic_id)
+    )
+
+
+def _known(
+    ctx: Context, topics: list[OffsetFetchRequestTopics]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for topic in topics:
+        name = _name(ctx, topic)
+        if name is not None:
+            yield name, tuple(topic.partition_indexes)
+
+
+def execute(scope: WorkerScope, part: Part) -> Reply:
+    """Looks the offsets up."""
+    return {wanted.place: tuple(_look_up(scope, wanted)) for wanted in part}
+
+
+def _look_up(scope: WorkerScope, wanted: Wanted) -> Iterator[tuple[str, tuple[Found, ...]]]:
+    table = scope.groups.committed(wanted.group_id)
+    topics = wanted.topics
+    if topics is None:
+        topics = tuple((name, tuple(table.partitions(name))) for name in table.topics())
+    for name, partitions in topics:
+        known = table.partitions(name)
+        found = []
+        for index in partitions:
+            committed = known.get(index)
+            found.append(
+                Found(index)
+                if committed is None
+                else Found(index, committed.offset, committed.leader_epoch, committed.metadata)
+            )
+        yield name, tuple(found)
+
+
+def merge(
+    ctx: Context, request: OffsetFetchRequest, replies: Mapping[Owner, Reply]
+) -> OffsetFetchResponse:
+    """The groups in the order of the request."""
+    found = {place: topics for reply in replies.values() for place, topics in reply.items()}
+    groups = [
+        OffsetFetchResponseGroup(
+            group_id=group.group_id, topics=list(_topics(ctx, group, found.get(place, ())))
+        )
+        for place, group in enumerate(_groups(ctx, request))
+    ]
+    if ctx.version >= SEVERAL_GROUPS_SINCE:
+        return OffsetFetchResponse(groups=groups)
+    return OffsetFetchResponse(topics=[_older(topic) for topic in groups[0].topics])
+
+
+def _topics(
+    ctx: Context, group: OffsetFetchRequestGroup, found: Topics
+) -> Iterator[OffsetFetchResponseTopics]:
+    by_id = ctx.version >= TOPIC_IDS_SINCE
+    if group.topics is None:
+        for name, partitions in found:
+            topic = ctx.image.topics.get(name)
+            topic_id = ZERO_UUID if topic is None else topic.topic_id
+            if topic is not None or not by_id:
+                yield _topic(name, topic_id, partitions)
+        return
+    answers = iter(found)
+    for asked in group.topics:
+        if _name(ctx, asked) is None:
+            yield _unknown(asked)
+        else:
+            name, partitions = next(answers)
+            yield _topic(name, asked.topic_id, partitions)
+
+
+def _topic(name: str, topic_id: bytes, partitions: tuple[Found, ...]) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=found.partition,
+                committed_offset=found.offset,
+                committed_leader_epoch=found.leader_epoch,
+                metadata=found.metadata,
+                error_code=ErrorCode.NONE,
+            )
+            for found in partitions
+        ],
+    )
+
+
+def _unknown(asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=asked.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=-1,
+                metadata="",
+                error_code=unknown_topic(None, by_id=True),
+            )
+            for index in asked.partition_indexes
+        ],
+    )
+
+
+def _older(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=found.partition_index,
+                committed_offset=found.committed_offset,
+                committed_leader_epoch=found.committed_leader_epoch,
+                metadata=found.metadata,
+                error_code=found.error_code,
+            )
+            for found in topic.partitions
+        ],
+    )
+
+
+API: Api[OffsetFetchRequest, Part, Reply, OffsetFetchResponse] = Api(
+    key=ApiKey.OFFSET_FETCH,
+    versions=(1, 10),
+    split=split,
+    execute=execute,
+    merge=merge,
+    left_out=(
+        "require_stable: without transactions every offset is stable",
+        "member id and epoch of KIP-848: its groups are not served yet",
+    ),
+)

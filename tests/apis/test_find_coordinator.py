@@ -1,0 +1,75 @@
+"""Every version finds a coordinator at the caller's listener, and says what it can't find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minibroker.apis.find_coordinator import API
+from minibroker.cluster.placement import OFFSETS_TOPIC
+from protocol.errors import ErrorCode
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+
+
+def request(version: int, key: str = "g", key_type: int = 0) -> FindCoordinatorRequest:
+    if version < 4:
+        return FindCoordinatorRequest(key=key, key_type=key_type)
+    return FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
+
+
+def found(version: int, response: Any) -> Any:
+    return response if version < 4 else response.coordinators[0]
+
+
+@pytest.mark.parametrize("version", range(7))
+@pytest.mark.parametrize(
+    ("listener", "address"),
+    [("PLAINTEXT", ("127.0.0.1", 9092)), ("OUTSIDE", ("example.test", 19092))],
+)
+async def test_a_group_is_coordinated_by_the_leader_of_its_partition(
+    desk: Any, version: int, listener: str, address: tuple[str, int]
+) -> None:
+    node = found(version, await desk.ask(API, request(version), version, listener))
+    assert (node.error_code, node.host, node.port) == (ErrorCode.NONE, *address)
+    assert node.node_id == next(iter(desk.controller.image.brokers))
+    assert desk.asked == {}
+
+
+async def test_several_keys_are_answered_in_their_order(desk: Any) -> None:
+    keys = ["b", "a", "b", ""]
+    response = await desk.ask(API, FindCoordinatorRequest(coordinator_keys=keys), 6)
+    assert [each.key for each in response.coordinators] == keys
+    assert {each.error_code for each in response.coordinators} == {ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("version", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("key_type", "text"),
+    [
+        (1, "does not serve transactions yet"),
+        (2, "does not serve share groups"),
+        (9, "no key type"),
+    ],
+)
+async def test_what_is_not_coordinated_is_said(
+    desk: Any, version: int, key_type: int, text: str
+) -> None:
+    response = await desk.ask(API, request(version, key_type=key_type), version)
+    node = found(version, response)
+    assert node.error_code == ErrorCode.INVALID_REQUEST
+    assert text in node.error_message
+    assert (node.node_id, node.host, node.port) == (-1, "", -1)
+
+
+@pytest.mark.parametrize("version", [0, 6])
+async def test_without_a_leader_or_a_listener_clients_try_again(desk: Any, version: int) -> None:
+    again = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (
+        found(version, await desk.ask(API, request(version), version, "NONE")).error_code == again
+    )
+    image = desk.controller.image
+    topics = {name: topic for name, topic in image.topics.items() if name != OFFSETS_TOPIC}
+    desk.image = replace(image, topics=topics)
+    assert found(version, await desk.ask(API, request(version), version)).error_code == again

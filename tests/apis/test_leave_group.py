@@ -1,0 +1,69 @@
+"""Every version of LeaveGroup: one member, then several, then by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis import join_group
+from minibroker.apis.leave_group import API
+from protocol.errors import ErrorCode
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+
+
+async def joined(desk: Any, instance: str | None = None) -> str:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
+    )
+    return str((await desk.ask(join_group.API, request, 5 if instance else 3)).member_id)
+
+
+def members(desk: Any) -> int:
+    worker = desk.workers[desk.context(API.key, 0).group_owner("g")]
+    return len(worker.groups.describe("g").members)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_one_member_leaves(group_desk: Any, version: int) -> None:
+    member_id = await joined(group_desk)
+    request = LeaveGroupRequest(group_id="g", member_id=member_id)
+    assert (await group_desk.ask(API, request, version)).error_code == ErrorCode.NONE
+    assert members(group_desk) == 0
+    again = await group_desk.ask(API, request, version)
+    assert again.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+async def test_several_members_leave_each_with_its_own_error(group_desk: Any, version: int) -> None:
+    await joined(group_desk, "s")
+    leaving = [
+        MemberIdentity(
+            member_id="", group_instance_id="s", reason="moved" if version > 4 else None
+        ),
+        MemberIdentity(member_id="x"),
+    ]
+    request = LeaveGroupRequest(group_id="g", members=leaving)
+    response = await group_desk.ask(API, request, version)
+    assert response.error_code == ErrorCode.NONE
+    assert [(each.group_instance_id, each.error_code) for each in response.members] == [
+        ("s", ErrorCode.NONE),
+        (None, ErrorCode.UNKNOWN_MEMBER_ID),
+    ]
+    assert members(group_desk) == 0
+
+
+@pytest.mark.parametrize("version", [0, 5])
+async def test_a_group_without_a_name_is_refused(group_desk: Any, version: int) -> None:
+    request = LeaveGroupRequest(group_id="", members=[MemberIdentity(member_id="x")])
+    if version == 0:
+        request = LeaveGroupRequest(group_id="", member_id="x")
+    response = await group_desk.ask(API, request, version)
+    assert response.error_code == ErrorCode.INVALID_GROUP_ID
+    assert response.members == []

@@ -1,0 +1,64 @@
+"""Every version of ListGroups shows the groups of all owners, filtered as asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis import join_group
+from minibroker.apis.list_groups import API
+from minibroker.coordinator.events import CommitRequested
+from minibroker.coordinator.offsets import CommittedOffset
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.list_groups import ListGroupsRequest
+
+SIMPLE = [f"simple-{number}" for number in range(6)]
+
+
+@pytest.fixture
+async def with_groups(group_desk: Any) -> Any:
+    """Groups without members at both owners, and one whose member waits for its assignment."""
+    anybody = CommitRequested(member_id="", generation=-1)
+    for group_id in SIMPLE:
+        owner = group_desk.context(API.key, 5).group_owner(group_id)
+        offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
+        group_desk.workers[owner].groups.commit(group_id, anybody, offsets)
+    join = JoinGroupRequest(
+        group_id="busy",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
+    )
+    await group_desk.ask(join_group.API, join, 3)
+    return group_desk
+
+
+async def listed(desk: Any, version: int, **filters: list[str]) -> list[str]:
+    response = await desk.ask(API, ListGroupsRequest(**filters), version)  # type: ignore[arg-type]
+    return [group.group_id for group in response.groups]
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_all_groups_by_id(with_groups: Any, version: int) -> None:
+    response = await with_groups.ask(API, ListGroupsRequest(), version)
+    assert [group.group_id for group in response.groups] == ["busy", *SIMPLE]
+    assert len(with_groups.asked) == 2
+    busy, simple = response.groups[:2]
+    assert (busy.protocol_type, simple.protocol_type) == ("consumer", "")
+    states = ("CompletingRebalance", "Empty") if version >= 4 else ("", "")
+    assert (busy.group_state, simple.group_state) == states
+    assert busy.group_type == ("classic" if version >= 5 else "")
+
+
+async def test_states_are_compared_without_case(with_groups: Any) -> None:
+    assert await listed(with_groups, 4, states_filter=["emPTY "]) == SIMPLE
+    assert await listed(with_groups, 4, states_filter=["Stable", "CompletingRebalance"]) == ["busy"]
+    assert await listed(with_groups, 4, states_filter=["nonsense"]) == []
+
+
+async def test_types_other_than_classic_match_nothing(with_groups: Any) -> None:
+    assert len(await listed(with_groups, 5, types_filter=["Classic", "share"])) == 7
+    assert await listed(with_groups, 5, types_filter=["consumer"]) == []
+    assert await listed(with_groups, 5, types_filter=["nonsense"]) == []

@@ -1,0 +1,98 @@
+"""Every version of OffsetCommit stores what it can, and says what it could not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.offset_commit import API
+from minibroker.coordinator.offsets import CommittedOffset
+from protocol.errors import ErrorCode
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+UNKNOWN_ID = bytes(15) + b"\x09"
+WALL_MS = 1_700_000_000_000
+
+
+def position(partition: int, offset: int = 5, **other: Any) -> OffsetCommitRequestPartition:
+    values: dict[str, Any] = {"committed_leader_epoch": -1, "committed_metadata": "m"}
+    return OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, **(values | other)
+    )
+
+
+def topic(desk: Any, version: int, name: str, *partitions: Any) -> OffsetCommitRequestTopic:
+    if version < 10:
+        return OffsetCommitRequestTopic(name=name, partitions=list(partitions))
+    known = desk.controller.image.topics.get(name)
+    topic_id = UNKNOWN_ID if known is None else known.topic_id
+    return OffsetCommitRequestTopic(topic_id=topic_id, partitions=list(partitions))
+
+
+def stored(desk: Any) -> list[tuple[str, int, CommittedOffset]]:
+    owner = desk.context(API.key, 10).group_owner("g")
+    return list(desk.workers[owner].groups.committed("g"))
+
+
+def errors(response: Any) -> list[list[int]]:
+    return [[each.error_code for each in topic.partitions] for topic in response.topics]
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_what_exists_is_stored_and_what_does_not_is_said(
+    group_desk: Any, version: int
+) -> None:
+    epoch = 7 if version >= 6 else -1
+    topics = [
+        topic(group_desk, version, "t", position(2, committed_leader_epoch=epoch), position(3)),
+        topic(group_desk, version, "nope", position(0)),
+        topic(group_desk, version, "u", position(0, 6, committed_metadata=None)),
+    ]
+    response = await group_desk.ask(API, OffsetCommitRequest(group_id="g", topics=topics), version)
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    no_topic = missing if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
+    assert errors(response) == [[0, missing], [no_topic], [0]]
+    assert [each.name for each in response.topics] == [each.name for each in topics]
+    assert [each.topic_id for each in response.topics] == [each.topic_id for each in topics]
+    assert stored(group_desk) == [
+        ("t", 2, CommittedOffset(5, epoch, "m", WALL_MS)),
+        ("u", 0, CommittedOffset(6, -1, "", WALL_MS)),
+    ]
+
+
+@pytest.mark.parametrize("version", [2, 4])
+async def test_older_clients_may_say_how_long_to_keep_it(group_desk: Any, version: int) -> None:
+    topics = [topic(group_desk, version, "t", position(0))]
+    request = OffsetCommitRequest(group_id="g", topics=topics, retention_time_ms=1_000)
+    await group_desk.ask(API, request, version)
+    assert stored(group_desk)[0][2].expire_ms == WALL_MS + 1_000
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+async def test_a_member_of_no_group(group_desk: Any, version: int) -> None:
+    topics = [topic(group_desk, version, "t", position(0), position(9))]
+    request = OffsetCommitRequest(
+        group_id="g", generation_id_or_member_epoch=3, member_id="m", topics=topics
+    )
+    none = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert errors(await group_desk.ask(API, request, version)) == [[none, missing]]
+
+
+async def test_long_metadata_is_refused_for_its_partition(group_desk: Any) -> None:
+    long = position(0, committed_metadata="m" * 4097)
+    topics = [topic(group_desk, 9, "t", long, position(1))]
+    response = await group_desk.ask(API, OffsetCommitRequest(group_id="g", topics=topics), 9)
+    assert errors(response) == [[ErrorCode.OFFSET_METADATA_TOO_LARGE, 0]]
+
+
+async def test_nobody_is_asked_about_nothing(group_desk: Any) -> None:
+    topics = [topic(group_desk, 9, "nope", position(0))]
+    for request in (OffsetCommitRequest(group_id="g", topics=topics), OffsetCommitRequest()):
+        await group_desk.ask(API, request, 9)
+        assert group_desk.asked == {}

@@ -1,0 +1,74 @@
+"""OffsetDelete forgets offsets that nobody consumes, and says why it keeps others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minibroker.apis import join_group
+from minibroker.apis.offset_delete import API
+from minibroker.coordinator.events import CommitRequested
+from minibroker.coordinator.offsets import CommittedOffset
+from protocol.errors import ErrorCode
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+
+SUBSCRIBED_TO_T = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
+
+
+def request(**topics: list[int]) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[OffsetDeleteRequestPartition(partition_index=p) for p in partitions],
+            )
+            for name, partitions in topics.items()
+        ],
+    )
+
+
+def groups(desk: Any) -> Any:
+    return desk.workers[desk.context(API.key, 0).group_owner("g")].groups
+
+
+def commit(desk: Any) -> None:
+    offsets = {(name, 0): CommittedOffset(1, -1, "", 1) for name in "tu"}
+    groups(desk).commit("g", CommitRequested(member_id="", generation=-1), offsets)
+
+
+async def join(desk: Any, protocol_type: str) -> None:
+    protocol = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIBED_TO_T)
+    joining = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type=protocol_type,
+        protocols=[protocol],
+    )
+    await desk.ask(join_group.API, joining, 3)
+
+
+async def test_only_what_nobody_consumes_is_forgotten(group_desk: Any) -> None:
+    commit(group_desk)
+    await join(group_desk, "consumer")
+    response = await group_desk.ask(API, request(u=[0, 9], t=[0], gone=[0]), 0)
+    assert response.error_code == ErrorCode.NONE
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    errors = [[each.error_code for each in topic.partitions] for topic in response.topics]
+    assert errors == [[0, missing], [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC], [missing]]
+    assert [topic.name for topic in response.topics] == ["u", "t", "gone"]
+    assert groups(group_desk).committed("g").topics() == ["t"]
+
+
+async def test_the_groups_own_error_stands_alone(group_desk: Any) -> None:
+    response = await group_desk.ask(API, request(t=[0]), 0)
+    assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+    commit(group_desk)
+    await join(group_desk, "connect")
+    response = await group_desk.ask(API, request(t=[0]), 0)
+    assert (response.error_code, response.topics) == (ErrorCode.NON_EMPTY_GROUP, [])

@@ -1,0 +1,96 @@
+"""Every version of SyncGroup hands out what the leader brought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from minibroker.apis import join_group
+from minibroker.apis.sync_group import API
+from protocol.errors import ErrorCode
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+
+async def join(desk: Any, member_id: str = "") -> Any:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
+    )
+    return await desk.ask(join_group.API, request, 3)
+
+
+def sync(joined: Any, **other: Any) -> SyncGroupRequest:
+    values: dict[str, Any] = {
+        "group_id": "g",
+        "generation_id": joined.generation_id,
+        "member_id": joined.member_id,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+    }
+    return SyncGroupRequest(**(values | other))
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_the_leader_gets_what_it_brought(group_desk: Any, version: int) -> None:
+    joined = await join(group_desk)
+    brought = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")]
+    synced = await group_desk.ask(API, sync(joined, assignments=brought), version)
+    assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"mine")
+    named = ("consumer", "range") if version >= 5 else (None, None)
+    assert (synced.protocol_type, synced.protocol_name) == named
+
+
+async def test_a_follower_waits_for_the_leader(group_desk: Any) -> None:
+    first = await join(group_desk)
+    joined: list[Any] = []
+
+    async def collect(member_id: str) -> None:
+        joined.append(await join(group_desk, member_id))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect, "")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(collect, first.member_id)
+    leader, follower = sorted(joined, key=lambda each: not each.members)
+    answers = []
+
+    async def ask(who: Any, brought: list[SyncGroupRequestAssignment]) -> None:
+        answers.append((await group_desk.ask(API, sync(who, assignments=brought), 5)).assignment)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, follower, [])
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == []
+        theirs = SyncGroupRequestAssignment(member_id=follower.member_id, assignment=b"theirs")
+        nursery.start_soon(ask, leader, [theirs])
+    assert sorted(answers) == [b"", b"theirs"]
+
+
+@pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
+async def test_the_protocol_must_be_named_from_version_5_on(group_desk: Any, missing: str) -> None:
+    joined = await join(group_desk)
+    refused = await group_desk.ask(API, sync(joined, **{missing: None}), 5)
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert group_desk.asked == {}
+
+
+@pytest.mark.parametrize(
+    ("other", "error"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "h"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"generation_id": 9}, ErrorCode.ILLEGAL_GENERATION),
+        ({"group_instance_id": "s"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+async def test_refusals(group_desk: Any, other: dict[str, Any], error: ErrorCode) -> None:
+    refused = await group_desk.ask(API, sync(await join(group_desk), **other), 5)
+    assert (refused.error_code, refused.assignment) == (error, b"")

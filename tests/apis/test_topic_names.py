@@ -1,0 +1,24 @@
+"""Topics are found by what the version goes by, and misses are called accordingly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minibroker.apis.topic_names import asked_name, unknown_topic
+from protocol.errors import ErrorCode
+from protocol.types import ZERO_UUID
+
+
+async def test_a_topic_is_found_by_name_or_by_id(group_desk: Any) -> None:
+    ctx = group_desk.context(8, 10)
+    topic_id = ctx.image.topics["t"].topic_id
+    assert asked_name(ctx, "t", ZERO_UUID, by_id=False) == "t"
+    assert asked_name(ctx, "nope", topic_id, by_id=False) is None
+    assert asked_name(ctx, "", topic_id, by_id=True) == "t"
+    assert asked_name(ctx, "t", ZERO_UUID, by_id=True) is None
+
+
+def test_what_is_missing_has_a_name() -> None:
+    assert unknown_topic(None, by_id=True) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert unknown_topic("t", by_id=True) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert unknown_topic(None, by_id=False) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
