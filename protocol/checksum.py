@@ -29,4 +29,4 @@ def _extension() -> ModuleType:
 
 
 crc32c: Callable[..., int] = _extension().crc32c
-"""``crc32c(data, value=0)``: the checksum of anything that holds bytes, continued from ``value``."""
+"""``crc32c(data, value=0)``: the checksum of what holds bytes, continued from ``value``."""

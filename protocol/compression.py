@@ -1,35 +1,20 @@
-"""The compression codecs a record batch can carry, in the framings Kafka's clients use.
+"""The compression codecs a record batch can carry.
 
 Owns the codec numbers of a batch's attributes and the step between a batch's records section and
 its compressed form. It must never know what the bytes mean, nor where they came from. Its
 invariant: decompressing never allocates more than the limit it was given, whatever the input
-claims or contains, and every failure is a DecodeError. Echoes Kafka's ``CompressionType`` and
-``org.apache.kafka.common.compress`` (KIP-57 for LZ4's framing, KIP-110 for Zstandard).
+claims or contains, and every failure is a DecodeError. Echoes Kafka's ``CompressionType``.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
 from enum import IntEnum
-from struct import Struct
 from typing import Final
-
-import cramjam
 
 from protocol.errors import DecodeError
 
 DECOMPRESSED_MAX_BYTES: Final = 256 * 1024 * 1024
 """What one batch may grow to unless the caller sets another limit, bytes."""
-
-_FIRST_GUESS_BYTES: Final = 64 * 1024
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
-_XERIAL_BLOCK_BYTES: Final = 32 * 1024
-_INT32: Final = Struct(">i")
-_GZIP_WBITS: Final = 31
-_LZ4_LEVEL: Final = 9
-_ZSTD_LEVEL: Final = 3
 
 
 class Compression(IntEnum):
@@ -44,7 +29,11 @@ class Compression(IntEnum):
 
 def compress(codec: Compression, data: bytes) -> bytes:
     """Compress a records section as Kafka's own producer frames it."""
-    return _COMPRESSORS[codec](data)
+    if codec is Compression.NONE:
+        return data
+    from protocol import codecs
+
+    return codecs.COMPRESSORS[codec](data)
 
 
 def decompress(
@@ -58,128 +47,9 @@ def decompress(
         return data
     if not len(data):
         raise DecodeError(f"{codec.name.lower()} data is empty", 0)
+    from protocol import codecs
+
     try:
-        return _DECOMPRESSORS[codec](data, limit)
-    except (cramjam.DecompressionError, zlib.error, OverflowError) as error:
+        return codecs.DECOMPRESSORS[codec](data, limit)
+    except codecs.FAILURES as error:
         raise DecodeError(f"{codec.name.lower()} data is damaged: {error}", 0) from error
-
-
-def _compress_gzip(data: bytes) -> bytes:
-    return zlib.compress(data, wbits=_GZIP_WBITS)
-
-
-def _compress_snappy(data: bytes) -> bytes:
-    """Xerial's stream framing: a header, then length-prefixed raw Snappy blocks."""
-    parts = [_XERIAL_HEADER]
-    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
-        parts += (_INT32.pack(len(block)), block)
-    return b"".join(parts)
-
-
-def _compress_lz4(data: bytes) -> bytes:
-    # Kafka's reader refuses frames whose blocks depend on each other.
-    compressor = cramjam.lz4.Compressor(
-        level=_LZ4_LEVEL, content_checksum=False, block_linked=False
-    )
-    compressor.compress(data)
-    return bytes(compressor.finish())
-
-
-def _compress_zstd(data: bytes) -> bytes:
-    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
-
-
-def _decompress_gzip(data: memoryview | bytes, limit: int) -> bytes:
-    """Inflate every member of the gzip file, never past the limit."""
-    parts: list[bytes] = []
-    room = limit
-    rest: memoryview | bytes = data
-    while len(rest):
-        inflater = zlib.decompressobj(_GZIP_WBITS)
-        part = inflater.decompress(rest, room + 1)
-        if len(part) > room:
-            raise _too_big(Compression.GZIP, limit)
-        if not inflater.eof:
-            raise DecodeError("gzip data is damaged: it ends inside a member", 0)
-        room -= len(part)
-        parts.append(part)
-        rest = inflater.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _decompress_snappy(data: memoryview | bytes, limit: int) -> bytes:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _snappy_block(data, limit, limit)
-    parts: list[bytes] = []
-    room = limit
-    position, end = len(_XERIAL_HEADER), len(data)
-    if end < position:
-        raise DecodeError("snappy data ends inside its stream header", end)
-    while position < end:
-        if end - position < _INT32.size:
-            raise DecodeError("snappy data ends inside a block's length", position)
-        (size,) = _INT32.unpack_from(data, position)
-        position += _INT32.size
-        if not 0 < size <= end - position:
-            raise DecodeError(f"snappy block claims {size} bytes", position - _INT32.size)
-        parts.append(_snappy_block(data[position : position + size], room, limit))
-        room -= len(parts[-1])
-        position += size
-    return b"".join(parts)
-
-
-def _snappy_block(block: memoryview | bytes, room: int, limit: int) -> bytes:
-    raw = bytes(block)
-    if cramjam.snappy.decompress_raw_len(raw) > room:
-        raise _too_big(Compression.SNAPPY, limit)
-    return bytes(cramjam.snappy.decompress_raw(raw))
-
-
-def _growing(
-    codec: Compression,
-    into: Callable[[bytes, bytearray], int],
-) -> Callable[[memoryview | bytes, int], memoryview]:
-    """Decompress into a buffer that doubles until the data fits or the limit is reached.
-
-    cramjam has no output limit and its stream objects want whole input, so the output buffer's
-    size is the limit: what it can't hold makes cramjam stop.
-    """
-
-    def decompress_growing(data: memoryview | bytes, limit: int) -> memoryview:
-        raw = bytes(data)
-        capacity = min(limit, max(_FIRST_GUESS_BYTES, 4 * len(raw)))
-        while True:
-            buffer = bytearray(capacity)
-            try:
-                return memoryview(buffer)[: into(raw, buffer)]
-            except cramjam.DecompressionError as error:
-                if "whole buffer" not in str(error):
-                    raise
-            if capacity == limit:
-                raise _too_big(codec, limit)
-            capacity = min(limit, 2 * capacity)
-
-    return decompress_growing
-
-
-def _too_big(codec: Compression, limit: int) -> DecodeError:
-    return DecodeError(f"{codec.name.lower()} data grows past the limit of {limit} bytes", 0)
-
-
-_COMPRESSORS: Final[dict[Compression, Callable[[bytes], bytes]]] = {
-    Compression.NONE: bytes,
-    Compression.GZIP: _compress_gzip,
-    Compression.SNAPPY: _compress_snappy,
-    Compression.LZ4: _compress_lz4,
-    Compression.ZSTD: _compress_zstd,
-}
-
-_DECOMPRESSORS: Final[
-    dict[Compression, Callable[[memoryview | bytes, int], memoryview | bytes]]
-] = {
-    Compression.GZIP: _decompress_gzip,
-    Compression.SNAPPY: _decompress_snappy,
-    Compression.LZ4: _growing(Compression.LZ4, cramjam.lz4.decompress_into),
-    Compression.ZSTD: _growing(Compression.ZSTD, cramjam.zstd.decompress_into),
-}
