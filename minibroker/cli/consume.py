@@ -24,7 +24,7 @@ from minibroker.cli.reader import Message, Reader
 from minibroker.cli.topics import Bootstrap
 
 POLL_MS: Final = 500
-HEARTBEAT_S: Final = 3.0
+HEARTBEAT_S: Final = 1.0
 COMMIT_S: Final = 1.0
 
 EXAMPLES = """Examples:

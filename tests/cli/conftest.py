@@ -81,10 +81,11 @@ async def fake_broker(nursery: trio.Nursery) -> FakeBroker:
 
 @pytest.fixture
 def command(minibroker: MiniBroker) -> Callable[..., Any]:
-    """Runs a command against the broker of the run; raises what the command raises."""
+    """Runs a command against the broker of the run, or that of ``-b``; raises what it raises."""
 
     def run(*words: str, stdin: bytes | None = None) -> Any:
-        arguments = [*words, "--bootstrap-server", minibroker.bootstrap_servers]
+        server = [] if "-b" in words else ["-b", minibroker.bootstrap_servers]
+        arguments = [*words, *server]
         result = CliRunner().invoke(app, arguments, input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

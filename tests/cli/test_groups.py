@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from minibroker.cli.client import Client
+from minibroker.cli.errors import Refused
+from minibroker.cli.groups import assigned, lag_rows
+from minibroker.testing import MiniBroker
+from protocol.compiler import encode
+from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+
+
+def consume(command: Any, topic: str, group: str, count: int) -> list[str]:
+    options = ("--group", group, "--from-beginning", "--max-messages", str(count), "--timeout", "5")
+    lines: list[str] = command("consume", topic, *options).stdout.splitlines()
+    return lines
+
+
+def test_a_group_resumes_where_it_stands(
+    command: Any, minibroker_topic: str, minibroker_group: str
+) -> None:
+    command("produce", minibroker_topic, "a", "b", "c")
+    assert consume(command, minibroker_topic, minibroker_group, 2) == ["a", "b"]
+    assert consume(command, minibroker_topic, minibroker_group, 1) == ["c"]
+
+
+def test_a_group_is_listed_described_and_deleted(
+    command: Any, minibroker_topic: str, minibroker_group: str
+) -> None:
+    command("produce", minibroker_topic, "a", "b", "c")
+    consume(command, minibroker_topic, minibroker_group, 2)
+    lines = command("groups", "list", "--json").stdout.splitlines()
+    listed = {"group": minibroker_group, "state": "Empty", "type": "consumer"}
+    assert listed in map(json.loads, lines)
+    assert minibroker_group in command("groups", "list").stdout
+    described = command("groups", "describe", minibroker_group).stdout.splitlines()
+    assert described[0] == f"group {minibroker_group}: Empty, 0 members"
+    assert described[2].split() == [minibroker_topic, "0", "2", "3", "1"]
+    deleted = command("groups", "delete", minibroker_group)
+    assert deleted.stdout == f"deleted group {minibroker_group}\n"
+    with pytest.raises(Refused, match="groups list"):
+        command("groups", "describe", minibroker_group)
+
+
+def test_the_lag_of_a_topic_that_is_gone_is_not_made_up(
+    minibroker: MiniBroker, minibroker_topic: str, minibroker_group: str
+) -> None:
+    offsets = {(minibroker_topic, 0): 0, (minibroker_group, 7): 42}
+    with Client(minibroker.bootstrap_servers) as client:
+        rows = lag_rows(client, offsets)
+    assert sorted(rows) == sorted(
+        [(minibroker_topic, 0, 0, 0, 0), (minibroker_group, 7, 42, "-", "-")]
+    )
+
+
+def member(minibroker: MiniBroker, topic: str, group: str) -> subprocess.Popen[str]:
+    """A consumer in a process of its own."""
+    command = [sys.executable, "-m", "minibroker", "consume", topic, "--group", group]
+    return subprocess.Popen(
+        [*command, "-b", minibroker.bootstrap_servers],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def partitions(consumer: subprocess.Popen[str]) -> str:
+    """What the consumer says that it was given; waits until it says so."""
+    assert consumer.stderr is not None
+    return consumer.stderr.readline().strip().partition(": partitions ")[2]
+
+
+def test_two_members_share_the_partitions_and_one_takes_over(
+    command: Any, minibroker: MiniBroker, minibroker_group: str
+) -> None:
+    topic = minibroker.create_topic(f"{minibroker_group}-topic", 2)
+    first = member(minibroker, topic, minibroker_group)
+    assert partitions(first) == "0, 1"
+    second = member(minibroker, topic, minibroker_group)
+    assert {partitions(first), partitions(second)} == {"0", "1"}
+    described = command("groups", "describe", minibroker_group).stdout
+    assert f"group {minibroker_group}: Stable, 2 members" in described
+    assert f"{topic}-0\n" in described
+    first.send_signal(2)
+    assert first.wait() == 130
+    assert partitions(second) == "0, 1"
+    second.send_signal(2)
+    assert second.wait() == 130
+    for consumer in (first, second):
+        consumer.communicate()
+
+
+def test_assignments_are_shown_as_partitions() -> None:
+    given = ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartition(topic="cats", partitions=[0, 2])]
+    )
+    assert assigned(b"\x00\x00" + encode(given, 0)) == "cats-0,cats-2"
+    assert assigned(b"") == ""
+    assert assigned(b"\x00\x00\x7f") == "?"
