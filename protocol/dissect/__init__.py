@@ -9,7 +9,7 @@ the declarations say, independent of the codecs that traffic goes through.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import construct as cs
 
@@ -18,13 +18,13 @@ from protocol.dissect.text import Line, lines, render
 from protocol.dissect.tree import Direction, Dissection, Node
 from protocol.dissect.walk import Broken, Walker
 from protocol.errors import UnsupportedVersion
+from protocol.framing import SIZE_BYTES
 from protocol.headers import RequestHeaderSchema, ResponseHeaderSchema
 from protocol.registry import ApiKey, ApiSchema
 from protocol.schema import construct_for
 
 __all__ = ["Direction", "Dissection", "Line", "Node", "api_named", "dissect", "lines", "render"]
 
-_SIZE_BYTES: Final = 4
 _Body: TypeAlias = "Callable[[Walker], None]"
 
 
@@ -96,8 +96,8 @@ class _Try:
         failed = next((node for node in self.root.walk() if node.error), None)
         if failed is not None:
             self.problem = f"{_path(self.root, failed)}: {failed.error} (at byte {failed.start})"
-        fits = self.size == len(self.data) - _SIZE_BYTES
-        short = self.size is not None and self.size > len(self.data) - _SIZE_BYTES
+        fits = self.size == len(self.data) - SIZE_BYTES
+        short = self.size is not None and self.size > len(self.data) - SIZE_BYTES
         exact = clean and not rest
         self.merit = (fits and exact, exact, fits, known, clean, short, self.prefixed)
 
@@ -109,8 +109,8 @@ class _Try:
             node = Node("bytes left over", walker.position, end, end, f"{rest}")
             self.root.children.append(node)
             self.problem = f"{rest} bytes follow the message"
-        elif self.size is not None and self.size != end - _SIZE_BYTES:
-            self.problem = f"the size says {self.size} bytes, {end - _SIZE_BYTES} are here"
+        elif self.size is not None and self.size != end - SIZE_BYTES:
+            self.problem = f"the size says {self.size} bytes, {end - SIZE_BYTES} are here"
         return rest
 
     def _request(self, walker: Walker) -> None:
@@ -149,8 +149,8 @@ class _Try:
     ) -> None:
         tree = construct_for(api.request if request else api.response, version)
         missing = ""
-        if self.size is not None and self.size > len(self.data) - _SIZE_BYTES:
-            missing = f", {self.size + _SIZE_BYTES - len(self.data)} bytes missing"
+        if self.size is not None and self.size > len(self.data) - SIZE_BYTES:
+            missing = f", {self.size + SIZE_BYTES - len(self.data)} bytes missing"
         body = Node(name, walker.position, text=f"version {version}{missing}")
         body.own_end = walker.position
         self.root.children.append(body)

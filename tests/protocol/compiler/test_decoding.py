@@ -88,6 +88,24 @@ def test_a_tagged_field_whose_size_lies_is_refused() -> None:
         compiler.decode(FetchResponse, 16, lying)
 
 
+@pytest.mark.parametrize("version", [7, 9])
+def test_a_locating_decoder_says_where_records_lie(version: int) -> None:
+    partitions = [
+        PartitionProduceData(index=0, records=b"batch"),
+        PartitionProduceData(index=1, records=None),
+    ]
+    request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=partitions)])
+    data = compiler.encode(request, version)
+    decoded, end = compiler.locating_decoder(ProduceRequest, version)(b"before" + data, 6)
+    first, second = decoded.topic_data[0].partition_data
+    place = 6 + data.index(b"batch")
+    assert first.records == range(place, place + 5)
+    assert second.records is None
+    assert end == 6 + len(data)
+    with pytest.raises(DecodeError, match="records: records of length 5 does not fit"):
+        compiler.locating_decoder(ProduceRequest, version)(data[: data.index(b"batch") + 2])
+
+
 class Numbers(Message, versions="0"):
     """Types that no API of today uses at its top, but records and tools do."""
 
