@@ -217,10 +217,13 @@ class Link:
         self._questions_max = questions_max
         self._conversation: Conversation | None = None
         self._connected = trio.Event()
+        self._over = False
 
     async def ask(self, payload: object) -> Any:
         """As ``Conversation.ask``; waits first while the peer is being reborn."""
         while self._conversation is None:
+            if self._over:
+                raise PeerLost("nobody dials the peer any more")
             await self._connected.wait()
         return await self._conversation.ask(payload)
 
@@ -230,6 +233,15 @@ class Link:
 
     async def run(self) -> None:
         """Dials, greets and converses, again and again, until cancelled."""
+        try:
+            await self._run()
+        finally:
+            # Whoever waits for the peer's next life, perhaps shielded, would wait for ever.
+            self._over = True
+            self._conversation = None
+            self._connected.set()
+
+    async def _run(self) -> None:
         while True:
             conversation = Conversation(
                 await self._dial(), self._on_ask, questions_max=self._questions_max

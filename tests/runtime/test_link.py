@@ -205,3 +205,21 @@ async def test_a_peer_that_dies_while_greeted_is_dialled_again() -> None:
         await link.wait_connected()
         assert (await link.ask("x"))[0] == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_when_nobody_dials_any_more_those_who_wait_are_told() -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Reborn(nursery)
+        peer.listens = trio.Event()
+        link = Link(peer.dial, _hello)
+
+        async def ask_shielded() -> None:
+            with trio.CancelScope(shield=True), pytest.raises(PeerLost, match="nobody dials"):
+                await link.ask("a")
+
+        nursery.start_soon(ask_shielded)
+        nursery.start_soon(link.run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    with pytest.raises(PeerLost):
+        await link.ask("b")
