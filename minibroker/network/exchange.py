@@ -205,7 +205,10 @@ class _Exchange:
         async with trio.open_nursery() as nursery:
 
             async def ask_one(owner: Owner, part: Any) -> None:
-                await self._ask(api, owner, part, replies)
+                # Shielded from its siblings' failures too: memory stays until the last owner
+                # that may read it has answered or died.
+                with trio.CancelScope(shield=not api.may_wait):
+                    await self._ask(api, owner, part, replies)
                 if first_only:
                     nursery.cancel_scope.cancel()
 
