@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import trio
+
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
@@ -46,15 +48,18 @@ class Follower:
         self._details = details
         self._on_ask = on_ask
         self._link = Link(self._dial, self._greet, self._answer)
+        self._welcomed = trio.Event()
         self.image = Image()
 
     async def _dial(self) -> Any:
+        self._welcomed = trio.Event()
         return await self._env.switchboard.dial(CONTROLLER)
 
     async def _greet(self, conversation: Conversation) -> None:
         env = self._env
         welcome: Welcome = await conversation.ask(Greeting(env.role, env.index, env.incarnation))
         self._take(welcome.image)
+        self._welcomed.set()
 
     def _take(self, image: Image) -> None:
         before, self.image = self.image, image
@@ -63,8 +68,9 @@ class Follower:
 
     def _answer(self, question: Any) -> Any:
         if isinstance(question, Update):
-            self._take(apply_update(self.image, question))
-            return None
+            if not self._welcomed.is_set():
+                return self._update_later(question)
+            return self._update(question)
         if isinstance(question, ReportWanted):
             return Report(self._env.metrics.snapshot(), self._details())
         if isinstance(question, ClockTurned):
@@ -72,6 +78,14 @@ class Follower:
         if self._on_ask is None:
             raise TypeError(f"{self._env.name} has no answer to {type(question).__name__}")
         return self._on_ask(question)
+
+    def _update(self, update: Update) -> None:
+        self._take(apply_update(self.image, update))
+
+    async def _update_later(self, update: Update) -> None:
+        # It may overtake the task that takes the welcome's image, which it builds on.
+        await self._welcomed.wait()
+        self._update(update)
 
     async def ask(self, question: object) -> Any:
         """As ``Link.ask``, of the controller."""
