@@ -13,6 +13,7 @@ import trio
 from minibroker.apis.base import Caller
 from minibroker.network.accepted import Accepted
 from minibroker.network.connection import ConnectionState
+from minibroker.network.frames import FrameReader
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import ByteStream
 from minibroker.runtime.worktime import Account
@@ -48,6 +49,7 @@ class Client:
         "in_flight",
         "interruptible",
         "opened",
+        "reader",
         "scope",
         "software",
         "state",
@@ -62,6 +64,7 @@ class Client:
         self.state = ConnectionState()
         self.account = Account()
         self.scope = trio.CancelScope()
+        self.reader: FrameReader | None = None
         self.client_id: str | None = None
         self.software: tuple[str, str] | None = None
         self.in_flight: int | None = None

@@ -8,6 +8,7 @@ arena's size bounds what clients can make us hold; while it is full nothing more
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from minibroker.observability.definitions import CloseReason
@@ -38,16 +39,32 @@ class FrameReader:
     next step.
     """
 
-    __slots__ = ("_left", "_part", "_request_bytes_max", "_scratch", "_stream")
+    __slots__ = (
+        "_left",
+        "_now",
+        "_part",
+        "_request_bytes_max",
+        "_scratch",
+        "_stream",
+        "receiving_since",
+    )
 
     def __init__(
-        self, stream: ByteStream, part: Part, request_bytes_max: int, scratch: memoryview
+        self,
+        stream: ByteStream,
+        part: Part,
+        request_bytes_max: int,
+        scratch: memoryview,
+        now: Callable[[], float],
     ) -> None:
         self._stream = stream
         self._part = part
         self._request_bytes_max = request_bytes_max
         self._scratch = scratch
+        self._now = now
         self._left = b""
+        self.receiving_since: float | None = None
+        """Since when (seconds) memory is held for a body that has not come whole; or None."""
 
     async def next(self) -> Block | None:
         """The next body in memory that the caller releases; None when the client has ended.
@@ -83,11 +100,13 @@ class FrameReader:
         filled = len(data) - LENGTH_BYTES
         block.view[:filled] = data[LENGTH_BYTES:]
         self._left = b""
+        self.receiving_since = self._now()
         while filled < size:
             count = await self._stream.receive_into(block.view[filled:])
             if count == 0:
                 raise _cut_short(filled, size)
             filled += count
+        self.receiving_since = None
 
     def _checked(self, data: bytes) -> int:
         size = int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)

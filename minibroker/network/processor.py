@@ -39,6 +39,15 @@ LISTENS: Final = "listens"
 TRIM_INTERVAL_S: Final = 30.0
 """How often memory of past bursts is given back."""
 
+DRAIN_S: Final = 1.0
+"""How long clients may take to read their last answers when the broker stops."""
+
+MEMORY_CHECK_S: Final = 1.0
+"""How often it is looked whether a slow client keeps memory that others wait for."""
+
+SLOW_S: Final = 2.0
+"""How long a body may take to arrive while others wait for memory."""
+
 
 async def processor(env: Environment) -> None:
     """Runs until ``env.stopping``, then lets requests in flight end."""
@@ -103,6 +112,7 @@ class _Processor:
                 await link.wait_connected()
             nursery.start_soon(self._trim)
             nursery.start_soon(self._close_idle)
+            nursery.start_soon(self._close_slow)
             async with trio.open_nursery() as serving:
                 serving.start_soon(self._take_connections, serving)
                 self._env.ready()
@@ -116,6 +126,13 @@ class _Processor:
         for client in list(self._clients.values()):
             if client.in_flight is None or client.interruptible:
                 client.close(CloseReason.STOPPING)
+        with trio.move_on_after(DRAIN_S):
+            await self._wait_all_closed()
+        for client in list(self._clients.values()):
+            client.close(CloseReason.STOPPING, "it did not read its last answer")
+        await self._wait_all_closed()
+
+    async def _wait_all_closed(self) -> None:
         while self._clients:
             self._all_closed = trio.Event()
             await self._all_closed.wait()
@@ -137,7 +154,12 @@ class _Processor:
             accepted, connection = await handoff.receive()
             assert isinstance(accepted, Accepted)
             if connection is None:
-                self._log.warning("a connection was lost: no descriptor left", id=accepted)
+                self._closes.refused(
+                    accepted.listener,
+                    CloseReason.LIMIT,
+                    client=accepted.peer,
+                    why="no descriptor was left to receive it",
+                )
             else:
                 client = Client(accepted, as_stream(connection), self._env.clock.now())
                 nursery.start_soon(self._serve, client)
@@ -150,11 +172,20 @@ class _Processor:
         self._clients[connection_id] = client
         self._idle.use(connection_id, env.clock.now())
         env.metrics.connection_opened(listener)
+        if env.stopping.is_set():  # It was handed over when the others were ended already.
+            client.close(CloseReason.STOPPING)
         try:
             with client.scope, env.work_time.charge(client.account):
                 await self._converse(client)
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - counted and logged
+        except Exception as error:  # noqa: BLE001 - counted and logged
             client.close_reason, client.close_text = self._why(error)
+        except BaseExceptionGroup as group:
+            # Beside errors there are cancellations of this role's life, which go on.
+            errors, others = group.split(Exception)
+            if errors is not None:
+                client.close_reason, client.close_text = self._why(errors)
+            if others is not None:
+                raise others from None
         finally:
             client.stream.close()
             client.state.on(Event.CLOSE)
@@ -172,12 +203,14 @@ class _Processor:
 
     async def _converse(self, client: Client) -> None:
         request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
-        reader = FrameReader(client.stream, self._part, request_bytes_max, self._scratch)
+        now = self._env.clock.now
+        reader = FrameReader(client.stream, self._part, request_bytes_max, self._scratch, now)
+        client.reader = reader
         while True:
             block = await reader.next()
             if block is None:
                 return
-            self._idle.use(client.caller.connection_id, self._env.clock.now())
+            self._idle.use(client.caller.connection_id, now())
             await self._exchanges.serve(client, block)
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
@@ -215,6 +248,17 @@ class _Processor:
                 self._idle.forget(connection_id)
             oldest = self._idle.oldest_use()
             await trio.sleep_until((now if oldest is None else oldest) + idle_s)
+
+    async def _close_slow(self) -> None:
+        while True:
+            await trio.sleep(MEMORY_CHECK_S)
+            if not self._part.statistics().waiting:
+                continue
+            late = self._env.clock.now() - SLOW_S
+            for client in self._clients.values():
+                since = None if client.reader is None else client.reader.receiving_since
+                if since is not None and since <= late:
+                    client.close(CloseReason.SLOW_CLIENT, "others wait for its request's memory")
 
     async def _trim(self) -> None:
         while True:
