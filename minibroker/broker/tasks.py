@@ -32,6 +32,7 @@ from minibroker.roles.environment import (
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySource
+from minibroker.runtime.restarts import BACKOFF_S
 from minibroker.runtime.switchboard import MemorySwitchboard
 from minibroker.runtime.worktime import WorkTime
 
@@ -43,6 +44,17 @@ _ROLES: Final[dict[str, Callable[[Environment], Awaitable[None]]]] = {
     WORKER: io_worker,
     CONTROLLER: controller,
 }
+
+
+class _Life:
+    """One life of one role."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self.scope = trio.CancelScope()
+        self.ready = trio.Event()
+        self.ended = trio.Event()
+        env.ready = self.ready.set
 
 
 class TaskBroker:
@@ -58,11 +70,11 @@ class TaskBroker:
         self._processors = settings[NUM_NETWORK_THREADS]
         self._workers = settings[NUM_IO_THREADS]
         self._switchboard = MemorySwitchboard()
-        self._arena = Arena.create(settings.request_memory_bytes, self._processors)
-        self._work_time = WorkTime()
-        self._scopes: dict[str, trio.CancelScope] = {}
-        self._ready: dict[str, trio.Event] = {}
-        self._stopping = trio.Event()
+        self._lives: dict[str, _Life] = {}
+        self._stopping = False
+        self.arena = Arena.create(settings.request_memory_bytes, self._processors)
+        self.work_time = WorkTime()
+        """To be given to ``trio.run`` as an instrument, if work is to be charged."""
         names = [listener.name for listener in settings.client_listeners]
         self.sources = {
             name: MemorySource(("127.0.0.1", SIMULATED_PORT + number))
@@ -72,7 +84,7 @@ class TaskBroker:
 
     @property
     def names(self) -> list[str]:
-        """All roles by the names that processes have."""
+        """All roles by the names that processes have, in the order in which they start."""
         return [role_name(role, index) for role, index in self._layout()]
 
     def _layout(self) -> list[tuple[str, int]]:
@@ -81,28 +93,36 @@ class TaskBroker:
         return [(CONTROLLER, 0), *workers, *processors, (ACCEPTOR, 0)]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Runs until ``stop``; started when every role serves."""
+        """Runs until ``stop``; started when every role serves. An error in a role ends it all."""
         async with trio.open_nursery() as nursery:
             for role, index in self._layout():
-                name = role_name(role, index)
-                self._ready[name] = trio.Event()
-                nursery.start_soon(self._live, role, index)
+                self._lives[role_name(role, index)] = _Life(self._environment(role, index, 1))
             for name in self.names:
-                await self._ready[name].wait()
+                nursery.start_soon(self._live, name)
+            await self.wait_ready()
             task_status.started()
 
-    async def _live(self, role: str, index: int) -> None:
+    async def wait_ready(self) -> None:
+        """Returns when every role serves, the reborn ones too."""
+        for name in self.names:
+            while (life := self._lives[name]).scope.cancel_called:
+                await life.ended.wait()
+            await life.ready.wait()
+
+    async def _live(self, name: str) -> None:
         """All lives of one role, one after the other."""
-        name = role_name(role, index)
-        incarnation = 0
-        while not self._stopping.is_set():
-            incarnation += 1
-            with trio.CancelScope() as scope:
-                self._scopes[name] = scope
-                await _ROLES[role](self._environment(role, index, incarnation))
+        while True:
+            life = self._lives[name]
+            env = life.env
+            with life.scope:
+                await _ROLES[env.role](env)
+            life.ended.set()
+            if self._stopping:
+                return
+            self._lives[name] = _Life(self._environment(env.role, env.index, env.incarnation + 1))
+            await trio.sleep(BACKOFF_S)
 
     def _environment(self, role: str, index: int, incarnation: int) -> Environment:
-        name = role_name(role, index)
         return Environment(
             role=role,
             index=index,
@@ -112,21 +132,30 @@ class TaskBroker:
             settings=self._settings,
             switchboard=self._switchboard,
             clock=self._clock,
-            arena=self._arena,
+            arena=self.arena,
             metrics=ProcessMetrics(role, index),
-            work_time=self._work_time,
-            random=Random(f"{self._seed} {name} {incarnation}"),
+            work_time=self.work_time,
+            random=Random(f"{self._seed} {role} {index} {incarnation}"),
             data_dir=self._data_dir,
-            ready=self._ready[name].set,
+            ready=lambda: None,
             listeners=self.sources,
             endpoints={name: source.address for name, source in self.sources.items()},
-            stopping=self._stopping,
         )
+
+    def environment(self, name: str) -> Environment:
+        """What the present life of a role was given; its metrics are what tests look at."""
+        return self._lives[name].env
 
     def kill(self, name: str) -> None:
         """Ends a role's life at once, as SIGKILL would; its next life begins by itself."""
-        self._scopes[name].cancel()
+        self._lives[name].scope.cancel()
 
-    def stop(self) -> None:
-        """Lets all roles finish what they do and end."""
-        self._stopping.set()
+    async def stop(self) -> None:
+        """Lets the roles finish what they do and end, in the order that the supervisor keeps."""
+        self._stopping = True
+        for role in (ACCEPTOR, PROCESSOR, WORKER, CONTROLLER):
+            lives = [life for life in self._lives.values() if life.env.role == role]
+            for life in lives:
+                life.env.stopping.set()
+            for life in lives:
+                await life.ended.wait()
