@@ -9,7 +9,6 @@ purgatories of ``GroupCoordinator``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
@@ -34,11 +33,9 @@ class Moment(NamedTuple):
 # ------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequested:
+class JoinRequested(NamedTuple):
     """A client wants to be, or to stay, a member. An empty ``member_id`` asks for a new one."""
 
-    waiter: Waiter = NOBODY
     member_id: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
@@ -52,43 +49,40 @@ class JoinRequested:
     """The client can be told to come back with the id it is given (JoinGroup 4 and later)."""
     can_skip_assignment: bool = False
     """The client knows ``skip_assignment`` (JoinGroup 9 and later)."""
+    waiter: Waiter = NOBODY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncRequested:
+class SyncRequested(NamedTuple):
     """A member asks for its assignment; the leader brings everybody's."""
 
-    waiter: Waiter = NOBODY
     member_id: str
     generation: int
     group_instance_id: str | None = None
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
+    waiter: Waiter = NOBODY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatReceived:
+class HeartbeatReceived(NamedTuple):
     """A member says that it is alive."""
 
-    waiter: Waiter = NOBODY
     member_id: str
     generation: int
     group_instance_id: str | None = None
+    waiter: Waiter = NOBODY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRequested:
+class CommitRequested(NamedTuple):
     """Somebody wants to commit offsets; ``generation`` is negative outside group management."""
 
-    waiter: Waiter = NOBODY
     member_id: str
     generation: int
     group_instance_id: str | None = None
+    waiter: Waiter = NOBODY
 
 
-@dataclass(frozen=True, slots=True)
-class Leaver:
+class Leaver(NamedTuple):
     """One member that leaves; by instance id alone when an administrator removes it."""
 
     member_id: str
@@ -96,33 +90,28 @@ class Leaver:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveRequested:
+class LeaveRequested(NamedTuple):
     """One or more members leave."""
 
-    waiter: Waiter = NOBODY
     members: tuple[Leaver, ...]
+    waiter: Waiter = NOBODY
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(NamedTuple):
     """Nothing happened but time; deadlines are looked at after every event anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(NamedTuple):
     """What became of the last ``Persist``."""
 
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(NamedTuple):
     """The group was just read back from the log; its members get a fresh session each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(NamedTuple):
     """The group is deleted, or its owner lets go of it: whoever waits is sent away."""
 
 
@@ -149,8 +138,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResult:
+class JoinResult(NamedTuple):
     """Answer to ``JoinRequested``; ``members`` only for the leader."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -163,8 +151,7 @@ class JoinResult:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncResult:
+class SyncResult(NamedTuple):
     """Answer to ``SyncRequested``."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -173,22 +160,19 @@ class SyncResult:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatResult:
+class HeartbeatResult(NamedTuple):
     """Answer to ``HeartbeatReceived``."""
 
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
+class CommitResult(NamedTuple):
     """Answer to ``CommitRequested``: whether the offsets may be written."""
 
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveResult:
+class LeaveResult(NamedTuple):
     """Answer to ``LeaveRequested``: one error per leaver, in the order asked."""
 
     error: ErrorCode
@@ -222,23 +206,20 @@ class GroupImage(NamedTuple):
     members: tuple[MemberImage, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Tell a waiter its result; each waiter is answered once."""
 
     waiter: Waiter
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(NamedTuple):
     """Write the group to its log, then hand in ``Persisted``."""
 
     image: GroupImage
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """Something that a person reading the log will want to know."""
 
     text: str

@@ -14,7 +14,6 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -279,7 +278,7 @@ class GroupService:
     ) -> ResultT | Awaitable[ResultT]:
         waiter = self._next_waiter()
         ready = self._parked[waiter] = trio.Event()
-        self._tell(group, replace(event, waiter=waiter))
+        self._tell(group, event._replace(waiter=waiter))
         if not ready.is_set():
             return self._wait(waiter, ready, kind)
         return self._take_answer(waiter, kind)
@@ -302,7 +301,7 @@ class GroupService:
         """For what a group answers at once."""
         waiter = self._next_waiter()
         self._parked[waiter] = trio.Event()
-        self._tell(group, replace(event, waiter=waiter))
+        self._tell(group, event._replace(waiter=waiter))
         return self._take_answer(waiter, kind)
 
     def _take_answer(self, waiter: Waiter, kind: type[ResultT]) -> ResultT:

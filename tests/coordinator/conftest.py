@@ -47,6 +47,12 @@ START_MS = 1_700_000_000_000
 RANGE = (("range", b"r"),)
 
 
+def kinds(decision: Decision) -> tuple[type, ...]:
+    """Named tuples of different kinds may be equal; these are not."""
+    inner = (type(decision.result),) if isinstance(decision, Answer) else ()
+    return (type(decision), *inner)
+
+
 class Stored:
     """Stands for a ``Persist`` that is answered with ``Persisted``."""
 
@@ -89,6 +95,7 @@ class Playbook:
         elif isinstance(expected, type):
             assert isinstance(got, expected), got
         else:
+            assert kinds(got) == kinds(expected)
             assert got == expected
         return self
 
