@@ -127,11 +127,11 @@ class Journal:
 
         Raises ``LogError``; the log then says what it said before.
         """
-        self.log.roll(now_ms=now_ms)
-        start = self.log.log_end_offset
         before = self._written
         self._written = 0
         try:
+            self.log.roll(now_ms=now_ms)
+            start = self.log.log_end_offset
             batch: list[Record] = []
             size = 0
             for record in _records(live, now_ms):

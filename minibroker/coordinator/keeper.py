@@ -108,8 +108,13 @@ class GroupKeeper:
         self.groups.clear()
         self._stored.clear()
         journals, self.journals = self.journals, {}
-        for journal in journals.values():
-            journal.clear()
+        for partition, journal in journals.items():
+            try:
+                journal.clear()
+            except OSError as error:
+                _logger.warning(
+                    "partition %d of the offsets keeps its records: %s", partition, error
+                )
 
     # ----------------------------------------------------------------------------- changes
 
@@ -178,7 +183,7 @@ class GroupKeeper:
             return
         try:
             journal.rewrite(self._live(partition), now_ms=now_ms)
-        except LogError as error:
+        except (LogError, OSError) as error:
             _logger.warning("partition %d of the offsets stays large: %s", partition, error)
 
     def _live(self, partition: int) -> Iterator[Entry]:

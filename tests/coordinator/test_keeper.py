@@ -143,6 +143,29 @@ def test_what_can_not_be_written_did_not_happen(keeper: GroupKeeper, disk: Disk)
     assert [key for *key, _ in group.offsets] == [["t", 0]]
 
 
+def test_a_full_disk_only_keeps_a_journal_large(
+    keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = made(keeper, "g")
+    many = {("t", number): CommittedOffset(number, -1, "", 1) for number in range(500)}
+    keeper.commit(group, many, 1)
+    log = keeper.journal("g").log
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "roll", refuse)
+        for _ in range(60):
+            assert set(keeper.commit(group, many, 1).values()) == {ErrorCode.NONE}
+        patch.setattr(log, "delete_records", refuse)
+        keeper.clear()
+    assert keeper.groups == {}
+    large, kept = caplog.messages
+    assert "stays large" in large
+    assert "keeps its records" in kept
+
+
 def test_a_huge_group_or_commit_is_refused_as_kafka_does(keeper: GroupKeeper) -> None:
     group = made(keeper, "g")
     member = MEMBER._replace(subscription=bytes(2_000_000))
