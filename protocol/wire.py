@@ -17,6 +17,11 @@ from protocol.types import VARINT_BYTES_MAX
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
+# Structs, strings and unknown tagged fields in one message, all its arrays together. An element of
+# two bytes becomes an object of a hundred, so without this a frame of the largest size allowed
+# would fill gigabytes. Requests for every partition of a very large cluster have a tenth of it.
+ELEMENTS_MAX: Final = 1_000_000
+
 
 class Malformed(Exception):
     """What is wrong with the value being read; whoever catches it knows which value that is."""
@@ -82,6 +87,8 @@ def read_unknown_tagged(buf: Buffer, pos: int) -> tuple[dict[int, bytes] | None,
     count, pos = read_uvarint(buf, pos)
     if count * 2 > len(buf) - pos:
         raise Malformed(f"{count} tagged fields do not fit the {len(buf) - pos} bytes left")
+    if count > ELEMENTS_MAX:
+        raise Malformed(f"{count} tagged fields are more than {ELEMENTS_MAX}")
     fields: dict[int, bytes] = {}
     for _ in range(count):
         tag, pos = read_uvarint(buf, pos)

@@ -3,8 +3,8 @@
 It owns the shape of decoding: positions instead of streams, neighbours of fixed width read by one
 `unpack_from`, objects made without `__init__`, a compact length of one byte read without a call.
 It knows construct's nodes and no message. Invariants: every length and count is held against the
-bytes that are left before it is used, and no exception but `DecodeError` comes out. A line that
-fails leaves `pos` at what it was reading.
+bytes that are left before it is used, all elements together have a limit, and no exception but
+`DecodeError` comes out. A line that fails leaves `pos` at what it was reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ from protocol.types import (
     TaggedFieldsNode,
     UnsignedVarint,
 )
-from protocol.wire import Malformed, Numbers, read_unknown_tagged, read_uvarint, read_varint
+from protocol.wire import (
+    ELEMENTS_MAX,
+    Malformed,
+    Numbers,
+    read_unknown_tagged,
+    read_uvarint,
+    read_varint,
+)
 
 _FAILURES: Final = (struct.error, IndexError, UnicodeDecodeError, Malformed)
 _NUMBERS: Final = {code: Numbers(code, "unpack_from") for code in "bhiqHId"}
@@ -105,6 +112,7 @@ class _Writer:
             with source.block("if buf.__class__ is not bytes:"):
                 source.line("buf = bytes(buf)")
         source.line("size = len(buf)")
+        source.line(f"budget = {ELEMENTS_MAX}")
         with source.block("try:"):
             result = self.object(node, "")
             source.line(f"return {result}, pos")
@@ -256,6 +264,7 @@ class _Writer:
             source.line(f"{target} = [*{numbers}[{count}](buf, pos)]", f"{path}[]")
             source.line(f"pos += {count} * {WIDTHS[code]}")
             return
+        self.spend(count, path)
         items = source.fresh("v")
         source.line(f"{items} = {target} = []")
         with source.block(f"for _ in range({count}):"):
@@ -266,6 +275,12 @@ class _Writer:
                 self.value(element, item, f"{path}[]")
                 self.flush()
                 source.line(f"{items}.append({item})")
+
+    def spend(self, count: str, path: str) -> None:
+        """Write the counting of elements, which are few in all but hostile messages."""
+        self.source.line(f"budget -= {count}")
+        with self.source.block("if budget < 0:"):
+            self.source.line('raise Malformed("the message has too many elements")', path)
 
     def tagged(self, node: TaggedFieldsNode, var: str, path: str) -> None:
         """Write the decoding of a section of tagged fields, which is nearly always empty."""
@@ -279,12 +294,14 @@ class _Writer:
                 source.line(
                     f"{var}.unknown_tagged_fields, pos = unknown_tagged(buf, pos - 1)", path
                 )
+                self.spend(f"len({var}.unknown_tagged_fields or ())", path)
             return
         with source.block(f"if {count}:"):
             with source.block(f"if {count} > 127:"):
                 source.line(f"{count}, pos = uvarint(buf, pos - 1)", path)
             with source.block(f"if {count} * 2 > size - pos:"):
                 source.line(f'raise bad_length("count", {count}, size - pos)', path)
+            self.spend(count, path)
             unknown = source.fresh("u")
             source.line(f"{unknown} = {{}}")
             with source.block(f"for _ in range({count}):"):

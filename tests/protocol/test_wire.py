@@ -87,6 +87,12 @@ def test_a_damaged_section_is_refused(data: bytes, what: str) -> None:
         wire.skip_tagged_fields(data, 0)
 
 
+def test_a_section_has_only_so_many_fields() -> None:
+    count = wire.uvarint(wire.ELEMENTS_MAX + 1)
+    with pytest.raises(wire.Malformed, match="more than 1000000"):
+        wire.read_unknown_tagged(count + bytes(2 * wire.ELEMENTS_MAX + 2), 0)
+
+
 def test_long_arrays_are_not_remembered() -> None:
     numbers = wire.Numbers("i", "pack")
     for count in (1, numbers.KEPT_MAX, numbers.KEPT_MAX + 1, 1000):

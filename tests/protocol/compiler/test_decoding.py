@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from protocol import compiler
 from protocol.compiler import decoding
 from protocol.errors import DecodeError
+from protocol.messages.delete_topics import DeleteTopicsRequest
 from protocol.messages.fetch import FetchResponse
+from protocol.messages.list_groups import ListGroupsRequest
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.registry import ApiKey, schema
 from protocol.schema import Message, construct_for, field
 from protocol.types import UNSIGNED_VARINT, UUID, VARINT, VARLONG
+from protocol.wire import ELEMENTS_MAX, tagged_section, uvarint
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 Draw = Callable[[type[Message]], st.SearchStrategy[Any]]
@@ -86,6 +89,33 @@ def test_a_tagged_field_whose_size_lies_is_refused() -> None:
     lying = data[:-1] + b"\x01\x00\x05\x01" + bytes(4)  # node_endpoints: empty, yet five bytes
     with pytest.raises(DecodeError, match="node_endpoints: its size says"):
         compiler.decode(FetchResponse, 16, lying)
+
+
+def names(count: int) -> bytes:
+    return uvarint(count + 1) + b"\1" * count
+
+
+def test_a_message_has_only_so_many_elements() -> None:
+    ending = b"\0\0\0\0\0"
+    most = compiler.decode(DeleteTopicsRequest, 4, names(ELEMENTS_MAX) + ending)
+    assert len(most.topic_names) == ELEMENTS_MAX
+    with pytest.raises(DecodeError, match="topic_names: the message has too many elements"):
+        compiler.decode(DeleteTopicsRequest, 4, names(ELEMENTS_MAX + 1) + ending)
+
+
+def test_elements_of_all_arrays_count_together() -> None:
+    half = ELEMENTS_MAX // 2
+    filters = names(half) + names(half)
+    assert len(compiler.decode(ListGroupsRequest, 5, filters + b"\0").types_filter) == half
+    with pytest.raises(DecodeError, match="types_filter: the message has too many elements"):
+        compiler.decode(ListGroupsRequest, 5, names(half) + names(half + 1) + b"\0")
+
+
+def test_unknown_tagged_fields_count_too() -> None:
+    fields = dict.fromkeys(range(100, 100 + ELEMENTS_MAX // 2), b"")
+    filters = names(ELEMENTS_MAX // 2 + 1) + b"\1" + tagged_section(None, fields)
+    with pytest.raises(DecodeError, match="tagged fields: the message has too many elements"):
+        compiler.decode(ListGroupsRequest, 5, filters)
 
 
 @pytest.mark.parametrize("version", [7, 9])
