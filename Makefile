@@ -25,7 +25,7 @@ run: $(VENV)/.installed ## Start a broker on 127.0.0.1:9092 (PORT=…, ARGS="--s
 test: $(VENV)/.installed-dev ## Unit, contract and simulation tests, then the real clients' tests
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/{tests,clients}.xml
 	@.ci/toolchains
-	$(BIN)/pytest tests -q --junitxml=$(REPORTS)/tests.xml $(ARGS)
+	$(BIN)/pytest tests -q -n auto --junitxml=$(REPORTS)/tests.xml $(ARGS)
 	$(BIN)/pytest system_tests/clients -q --junitxml=$(REPORTS)/clients.xml $(ARGS)
 	@$(BIN)/python .ci/totals.py $(REPORTS)/tests.xml $(REPORTS)/clients.xml
 
