@@ -163,6 +163,8 @@ class _StructType(type):
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
     ) -> _StructType:
+        if any(getattr(base, "__fields__", ()) for base in bases):
+            raise TypeError(f"{name} extends a class with fields; declare all of its own")
         fields = []
         for key, value in list(namespace.items()):
             if isinstance(value, Field):

@@ -27,7 +27,9 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions="0-1", flexibl
     subscribed_topic_names: list[str] | None = field(array(STRING), nullable="0+", default=None)
     subscribed_topic_regex: str | None = field(NULLABLE_STRING, versions="1+", default=None)
     server_assignor: str | None = field(NULLABLE_STRING, default=None)
-    topic_partitions: list[TopicPartitions] | None = field(array(TopicPartitions), nullable="0+")
+    topic_partitions: list[TopicPartitions] | None = field(
+        array(TopicPartitions), nullable="0+", default=None
+    )
 
 
 class Assignment(Struct):

@@ -36,7 +36,7 @@ class Subtopology(Struct):
 
 class Topology(Struct):
     epoch: int = field(INT32)
-    subtopologies: list[Subtopology] | None = field(array(Subtopology), nullable="0+")
+    subtopologies: list[Subtopology] | None = field(array(Subtopology), nullable="0+", default=None)
 
 
 class Endpoint(Struct):

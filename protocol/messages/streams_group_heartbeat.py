@@ -67,14 +67,16 @@ class StreamsGroupHeartbeatRequest(Message, api_key=88, versions="0", flexible="
     rack_id: str | None = field(NULLABLE_STRING, default=None)
     rebalance_timeout_ms: int = field(INT32, default=-1)
     topology: Topology | None = field(Topology, nullable="0+", default=None)
-    active_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
-    standby_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
-    warmup_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    active_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
+    standby_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
+    warmup_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
     process_id: str | None = field(NULLABLE_STRING, default=None)
     user_endpoint: Endpoint | None = field(Endpoint, nullable="0+", default=None)
-    client_tags: list[KeyValue] | None = field(array(KeyValue), nullable="0+")
-    task_offsets: list[TaskOffset] | None = field(array(TaskOffset), nullable="0+")
-    task_end_offsets: list[TaskOffset] | None = field(array(TaskOffset), nullable="0+")
+    client_tags: list[KeyValue] | None = field(array(KeyValue), nullable="0+", default=None)
+    task_offsets: list[TaskOffset] | None = field(array(TaskOffset), nullable="0+", default=None)
+    task_end_offsets: list[TaskOffset] | None = field(
+        array(TaskOffset), nullable="0+", default=None
+    )
     shutdown_application: bool = field(BOOLEAN)
 
 
@@ -103,11 +105,11 @@ class StreamsGroupHeartbeatResponse(Message, api_key=88, versions="0", flexible=
     heartbeat_interval_ms: int = field(INT32)
     acceptable_recovery_lag: int = field(INT32)
     task_offset_interval_ms: int = field(INT32)
-    status: list[Status] | None = field(array(Status), nullable="0+")
-    active_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
-    standby_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
-    warmup_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+")
+    status: list[Status] | None = field(array(Status), nullable="0+", default=None)
+    active_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
+    standby_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
+    warmup_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
     endpoint_information_epoch: int = field(INT32)
     partitions_by_user_endpoint: list[EndpointToPartitions] | None = field(
-        array(EndpointToPartitions), nullable="0+"
+        array(EndpointToPartitions), nullable="0+", default=None
     )

@@ -33,13 +33,30 @@ from protocol.types import Type
 from protocol.versions import Versions
 
 # (oracle, message, path of the field) -> why it differs. No more than these may differ.
+NULL_BY_DEFAULT = "null in Kafka's own schema file; kio gives arrays of structs no default"
 DIFFERENCES: dict[tuple[str, str, str], str] = {
-    ("kio", "ListPartitionReassignmentsRequest", "topics"): (
-        "Kafka's default is null; kio gives arrays of structs no default"
-    ),
     ("kio", "ProduceResponse", "responses.partition_responses.log_append_time"): (
         "-1 says that there is no time, which kio's times say by being None"
     ),
+    **{
+        ("kio", message, path): NULL_BY_DEFAULT
+        for message, path in (
+            ("ConsumerGroupHeartbeatRequest", "topic_partitions"),
+            ("ListPartitionReassignmentsRequest", "topics"),
+            ("StreamsGroupDescribeResponse", "groups.topology.subtopologies"),
+            ("StreamsGroupHeartbeatRequest", "active_tasks"),
+            ("StreamsGroupHeartbeatRequest", "client_tags"),
+            ("StreamsGroupHeartbeatRequest", "standby_tasks"),
+            ("StreamsGroupHeartbeatRequest", "task_end_offsets"),
+            ("StreamsGroupHeartbeatRequest", "task_offsets"),
+            ("StreamsGroupHeartbeatRequest", "warmup_tasks"),
+            ("StreamsGroupHeartbeatResponse", "active_tasks"),
+            ("StreamsGroupHeartbeatResponse", "partitions_by_user_endpoint"),
+            ("StreamsGroupHeartbeatResponse", "standby_tasks"),
+            ("StreamsGroupHeartbeatResponse", "status"),
+            ("StreamsGroupHeartbeatResponse", "warmup_tasks"),
+        )
+    },
 }
 
 

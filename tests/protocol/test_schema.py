@@ -137,6 +137,13 @@ class Wrapper(Message, versions="12", flexible="12+"):
     partition: PartitionData = field(PartitionData)
 
 
+def test_a_class_with_fields_is_not_extended() -> None:
+    with pytest.raises(TypeError, match="More extends a class with fields"):
+
+        class More(Inner):
+            other: int = field(INT32)
+
+
 def test_arrays_of_arrays_are_refused() -> None:
     class Nested(Message, versions="0"):
         grid: list[list[int]] = field(array(array(INT32)))
