@@ -1,10 +1,10 @@
 """How fast the protocol is coded, beside construct's own ``.compile()``.
 
-Run with ``python system_tests/benchmarks/protocol_codecs.py``. A Metadata response of 50 topics with 6
-partitions each is decoded and encoded by generated code and by construct compiling the same tree;
-also by construct compiling a plain declaration of the same bytes, which knows no nulls, no compact
-encoding and no bounds and so can be flattened. Then a Produce request of one partition with its
-header, the cost of generating a codec, and of importing. Prints medians of several runs.
+Run with ``python system_tests/benchmarks/protocol_codecs.py``. A Metadata response of 50 topics
+with 6 partitions each is decoded and encoded by generated code and by construct compiling the same
+tree; also by construct compiling a plain declaration of the same bytes, which knows no nulls, no
+compact encoding and no bounds and so can be flattened. Then a Produce request of one partition
+with its header, the cost of generating a codec, and of importing. Prints medians of several runs.
 """
 
 from __future__ import annotations
