@@ -14,6 +14,7 @@ REPORTS := build/reports
 PORT   ?= 9092
 ARGS   ?=
 
+# The tests write reports and the totals judge them, so that one failure hides no other.
 SOURCES := minibroker protocol tests system_tests
 
 help: ## Show this list
@@ -25,15 +26,15 @@ run: $(VENV)/.installed ## Start a broker on 127.0.0.1:9092 (PORT=…, ARGS="--s
 test: $(VENV)/.installed-dev ## Unit, contract and simulation tests, then the real clients' tests
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/{tests,clients}.xml
 	@.ci/toolchains
-	$(BIN)/pytest tests -q -n auto --junitxml=$(REPORTS)/tests.xml $(ARGS)
-	$(BIN)/pytest system_tests/clients -q --junitxml=$(REPORTS)/clients.xml $(ARGS)
+	$(BIN)/pytest tests -q -n auto --junitxml=$(REPORTS)/tests.xml $(ARGS) || true
+	$(BIN)/pytest system_tests/clients -q --junitxml=$(REPORTS)/clients.xml $(ARGS) || true
 	@$(BIN)/python .ci/totals.py $(REPORTS)/tests.xml $(REPORTS)/clients.xml
 
 system-test: $(VENV)/.installed-dev ## Whole brokers under faults; the log read by Kafka's own tools
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/system.xml
 	@.ci/toolchains
 	$(BIN)/pytest system_tests -q --ignore=system_tests/clients --ignore=system_tests/benchmarks \
-	    --junitxml=$(REPORTS)/system.xml $(ARGS)
+	    --junitxml=$(REPORTS)/system.xml $(ARGS) || true
 	@$(BIN)/python .ci/totals.py $(REPORTS)/system.xml
 
 lint: $(VENV)/.installed-dev ## Style, types, layers, and that generated pages are current

@@ -48,6 +48,11 @@ def test_in_ci_nothing_may_be_left_out(pytester: pytest.Pytester) -> None:
     assert totals(pytester, SUITE, CI="true")[0] == 1
 
 
+def test_what_does_not_apply_is_not_left_out(pytester: pytest.Pytester) -> None:
+    suite = SUITE.replace("no such tool", "does not apply: this client has none")
+    assert totals(pytester, suite, CI="true") == (0, "suite: 1 passed, 0 failed, 0 left out, 0 s\n")
+
+
 def test_a_failure_is_one_everywhere(pytester: pytest.Pytester) -> None:
     code, words = totals(pytester, FAILING)
     assert code == 1

@@ -77,7 +77,7 @@ def test_second_member_joins_and_leaves_and_nothing_is_lost_or_doubled(
     client: Client, assignor: str, fresh: Names, closer: ExitStack
 ) -> None:
     if assignor == "cooperative-sticky" and not client.has_cooperative:
-        pytest.skip(f"{client.name} has no cooperative assignor")
+        pytest.skip(f"does not apply: {client.name} has no cooperative assignor")
     topic, group = fresh("shared"), fresh("group")
     client.create_topic(topic, PARTITIONS)
     crew = Crew(topic)
@@ -138,7 +138,7 @@ def test_a_static_members_double_takes_its_place(
     client: Client, fresh: Names, closer: ExitStack
 ) -> None:
     if not client.notices_fencing:
-        pytest.skip(f"{client.name} names its instance only when it joins")
+        pytest.skip(f"does not apply: {client.name} names its instance only when it joins")
     topic, group = fresh("double"), fresh("group")
     client.create_topic(topic)
     client.produce(topic, [Record(None, b"v")])

@@ -59,7 +59,7 @@ def test_bad_topic_is_refused_with_kafkas_code(
     code: Code,
 ) -> None:
     if partitions == 0 and not client.sends_zero_partitions:
-        pytest.skip("the client refuses this itself")
+        pytest.skip("does not apply: the client refuses this itself")
     with pytest.raises(Refused) as refused:
         client.create_topic(name, partitions, replicas=replicas, configs=configs)
     assert refused.value.code == code
@@ -81,7 +81,7 @@ def test_deleting_an_unknown_topic_is_refused(client: Client, fresh: Names) -> N
 
 def test_asking_about_an_unknown_topic_does_not_create_it(client: Client, fresh: Names) -> None:
     if not client.reports_config_errors:
-        pytest.skip(f"{client.name} drops the error")
+        pytest.skip(f"does not apply: {client.name} drops the error")
     topic = fresh("nowhere")
     with pytest.raises(Refused) as refused:
         client.topic_configs(topic)
