@@ -14,7 +14,6 @@ REPORTS := build/reports
 PORT   ?= 9092
 ARGS   ?=
 
-# The tests write reports and the totals judge them, so that one failure hides no other.
 SOURCES := minibroker protocol tests system_tests
 
 help: ## Show this list
@@ -23,19 +22,24 @@ help: ## Show this list
 run: $(VENV)/.installed ## Start a broker on 127.0.0.1:9092 (PORT=…, ARGS="--set k=v …")
 	@exec $(BIN)/minibroker start --listener PLAINTEXT://127.0.0.1:$(PORT) $(ARGS)
 
+# One failing suite must not hide the next, so the status is kept until the totals are told.
 test: $(VENV)/.installed-dev ## Unit, contract and simulation tests, then the real clients' tests
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/{tests,clients}.xml
 	@.ci/toolchains
-	$(BIN)/pytest tests -q -n auto --junitxml=$(REPORTS)/tests.xml $(ARGS) || true
-	$(BIN)/pytest system_tests/clients -q --junitxml=$(REPORTS)/clients.xml $(ARGS) || true
-	@$(BIN)/python .ci/totals.py $(REPORTS)/tests.xml $(REPORTS)/clients.xml
+	@status=0; \
+	$(BIN)/pytest tests -q -n auto --junitxml=$(REPORTS)/tests.xml $(ARGS) || status=1; \
+	$(BIN)/pytest system_tests/clients -q --junitxml=$(REPORTS)/clients.xml $(ARGS) || status=1; \
+	$(BIN)/python .ci/totals.py $(REPORTS)/tests.xml $(REPORTS)/clients.xml || status=1; \
+	exit $$status
 
 system-test: $(VENV)/.installed-dev ## Whole brokers under faults; the log read by Kafka's own tools
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/system.xml
 	@.ci/toolchains
+	@status=0; \
 	$(BIN)/pytest system_tests -q --ignore=system_tests/clients --ignore=system_tests/benchmarks \
-	    --junitxml=$(REPORTS)/system.xml $(ARGS) || true
-	@$(BIN)/python .ci/totals.py $(REPORTS)/system.xml
+	    --junitxml=$(REPORTS)/system.xml $(ARGS) || status=1; \
+	$(BIN)/python .ci/totals.py $(REPORTS)/system.xml || status=1; \
+	exit $$status
 
 lint: $(VENV)/.installed-dev ## Style, types, layers, and that generated pages are current
 	$(BIN)/ruff check $(SOURCES) .ci
