@@ -1,0 +1,1 @@
+"""Measurements of the broker, beside others that speak the same protocol."""

@@ -1,0 +1,398 @@
+/* The measuring client: librdkafka with nothing on top, and bare sockets.
+ *
+ * It owns the stopwatch and prints one line of JSON a run; which broker it speaks to and what the
+ * figures mean is known to the Python side only. It is in C so that the broker is measured and not
+ * a language's binding. It links the librdkafka that the confluent-kafka package brings, which
+ * comes without headers: what is used of its (stable) interface is declared here.
+ *
+ * client produce   HOST:PORT TOPIC COUNT SIZE   all of them, librdkafka's default batching
+ * client consume   HOST:PORT TOPIC COUNT SIZE   from the beginning of every partition
+ * client one       HOST:PORT TOPIC COUNT SIZE   one acknowledged record at a time
+ * client first     -         TOPIC               HOST:PORT on standard input; one record, then exit
+ * client metadata  HOST:PORT -     COUNT         all topics, one request at a time, bare socket
+ * client connect   HOST:PORT -     COUNT         connect, ask ApiVersions, close; four threads
+ */
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct rd_kafka_s rd_kafka_t;
+typedef struct rd_kafka_conf_s rd_kafka_conf_t;
+typedef struct rd_kafka_topic_s rd_kafka_topic_t;
+typedef struct rd_kafka_queue_s rd_kafka_queue_t;
+typedef struct rd_kafka_topic_partition_list_s rd_kafka_topic_partition_list_t;
+
+typedef struct {
+    int err;
+    rd_kafka_topic_t *rkt;
+    int32_t partition;
+    void *payload;
+    size_t len;
+    void *key;
+    size_t key_len;
+    int64_t offset;
+    void *_private;
+} rd_kafka_message_t;
+
+typedef struct {
+    int32_t id;
+    int err;
+    int32_t leader;
+    int replica_cnt;
+    int32_t *replicas;
+    int isr_cnt;
+    int32_t *isrs;
+} rd_kafka_metadata_partition_t;
+
+typedef struct {
+    char *topic;
+    int partition_cnt;
+    rd_kafka_metadata_partition_t *partitions;
+    int err;
+} rd_kafka_metadata_topic_t;
+
+typedef struct {
+    int broker_cnt;
+    void *brokers;
+    int topic_cnt;
+    rd_kafka_metadata_topic_t *topics;
+    int32_t orig_broker_id;
+    char *orig_broker_name;
+} rd_kafka_metadata_t;
+
+typedef struct {
+    char *topic;
+    int32_t partition;
+    int64_t offset;
+} rd_kafka_topic_partition_t; /* the part of it that is used */
+
+enum { PRODUCER = 0, CONSUMER = 1, ANY_PARTITION = -1, FLAG_COPY = 2, FLAG_BLOCK = 8 };
+enum { FROM_BEGINNING = -2, PARTITION_EOF = -191 };
+
+rd_kafka_conf_t *rd_kafka_conf_new(void);
+int rd_kafka_conf_set(rd_kafka_conf_t *, const char *, const char *, char *, size_t);
+void rd_kafka_conf_set_dr_msg_cb(rd_kafka_conf_t *,
+                                 void (*)(rd_kafka_t *, const rd_kafka_message_t *, void *));
+rd_kafka_t *rd_kafka_new(int, rd_kafka_conf_t *, char *, size_t);
+rd_kafka_topic_t *rd_kafka_topic_new(rd_kafka_t *, const char *, void *);
+int rd_kafka_produce(rd_kafka_topic_t *, int32_t, int, void *, size_t, const void *, size_t, void *);
+int rd_kafka_poll(rd_kafka_t *, int);
+int rd_kafka_flush(rd_kafka_t *, int);
+int rd_kafka_metadata(rd_kafka_t *, int, rd_kafka_topic_t *, const rd_kafka_metadata_t **, int);
+void rd_kafka_metadata_destroy(const rd_kafka_metadata_t *);
+rd_kafka_topic_partition_list_t *rd_kafka_topic_partition_list_new(int);
+rd_kafka_topic_partition_t *rd_kafka_topic_partition_list_add(rd_kafka_topic_partition_list_t *,
+                                                              const char *, int32_t);
+int rd_kafka_assign(rd_kafka_t *, const rd_kafka_topic_partition_list_t *);
+int rd_kafka_poll_set_consumer(rd_kafka_t *);
+rd_kafka_queue_t *rd_kafka_queue_get_consumer(rd_kafka_t *);
+ssize_t rd_kafka_consume_batch_queue(rd_kafka_queue_t *, int, rd_kafka_message_t **, size_t);
+void rd_kafka_message_destroy(rd_kafka_message_t *);
+const char *rd_kafka_err2str(int);
+
+static long acknowledged, refused;
+static int last_error;
+
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+static void die(const char *what) {
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
+static void delivered(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque) {
+    (void)client;
+    (void)opaque;
+    if (message->err) {
+        refused++;
+        last_error = message->err;
+    } else {
+        acknowledged++;
+    }
+}
+
+static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
+    char error[256];
+    if (rd_kafka_conf_set(conf, name, value, error, sizeof error) != 0)
+        die(error);
+}
+
+static rd_kafka_t *open_client(int type, const char *servers, const char *linger_ms) {
+    char error[256];
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    set(conf, "bootstrap.servers", servers);
+    set(conf, "log_level", "2");
+    if (type == PRODUCER) {
+        rd_kafka_conf_set_dr_msg_cb(conf, delivered);
+        if (linger_ms != NULL)
+            set(conf, "linger.ms", linger_ms);
+    } else {
+        set(conf, "group.id", "benchmark");
+        set(conf, "enable.auto.commit", "false");
+    }
+    rd_kafka_t *client = rd_kafka_new(type, conf, error, sizeof error);
+    if (client == NULL)
+        die(error);
+    return client;
+}
+
+static void check_all_acknowledged(long wanted) {
+    if (refused != 0 || acknowledged != wanted) {
+        fprintf(stderr, "%ld of %ld acknowledged, %ld refused: %s\n", acknowledged, wanted,
+                refused, rd_kafka_err2str(last_error));
+        exit(1);
+    }
+}
+
+/* Records that don't compress to nothing, should a broker try. */
+static char *filler(size_t size) {
+    char *bytes = malloc(size);
+    uint32_t state = 12345;
+    for (size_t i = 0; i < size; i++) {
+        state = state * 1664525u + 1013904223u;
+        bytes[i] = (char)(state >> 24);
+    }
+    return bytes;
+}
+
+/* The client's own processor time says whether it, or the broker, was what took long. */
+static void print_throughput(double seconds, long bytes) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    double cpu = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                 (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+    printf("{\"seconds\": %.6f, \"bytes\": %ld, \"client_cpu_seconds\": %.6f}\n", seconds, bytes, cpu);
+}
+
+static void produce(const char *servers, const char *topic, long count, size_t size) {
+    rd_kafka_t *client = open_client(PRODUCER, servers, NULL);
+    rd_kafka_topic_t *to = rd_kafka_topic_new(client, topic, NULL);
+    char *payload = filler(size);
+    /* Connecting and learning the leaders is not what is measured. */
+    rd_kafka_produce(to, ANY_PARTITION, FLAG_COPY, payload, size, NULL, 0, NULL);
+    rd_kafka_flush(client, 30000);
+    check_all_acknowledged(1);
+    double began = now();
+    for (long i = 0; i < count; i++) {
+        while (rd_kafka_produce(to, ANY_PARTITION, FLAG_COPY, payload, size, NULL, 0, NULL) != 0)
+            rd_kafka_poll(client, 5); /* its queue is full */
+        if (i % 256 == 0)
+            rd_kafka_poll(client, 0);
+    }
+    rd_kafka_flush(client, 60000);
+    double took = now() - began;
+    check_all_acknowledged(count + 1);
+    print_throughput(took, count * (long)size);
+}
+
+static void consume(const char *servers, const char *topic, long count, size_t size) {
+    rd_kafka_t *client = open_client(CONSUMER, servers, NULL);
+    rd_kafka_topic_t *from = rd_kafka_topic_new(client, topic, NULL);
+    const rd_kafka_metadata_t *found;
+    if (rd_kafka_metadata(client, 0, from, &found, 30000) != 0 || found->topic_cnt != 1)
+        die("the topic was not found");
+    int partitions = found->topics[0].partition_cnt;
+    rd_kafka_metadata_destroy(found);
+    rd_kafka_topic_partition_list_t *all = rd_kafka_topic_partition_list_new(partitions);
+    for (int i = 0; i < partitions; i++)
+        rd_kafka_topic_partition_list_add(all, topic, i)->offset = FROM_BEGINNING;
+    rd_kafka_poll_set_consumer(client);
+    rd_kafka_queue_t *queue = rd_kafka_queue_get_consumer(client);
+    static rd_kafka_message_t *batch[10000];
+    long seen = 0, bytes = 0;
+    double began = now(), last = began;
+    rd_kafka_assign(client, all);
+    while (seen < count) {
+        ssize_t got = rd_kafka_consume_batch_queue(queue, 100, batch, 10000);
+        for (ssize_t i = 0; i < got; i++) {
+            if (batch[i]->err != 0 && batch[i]->err != PARTITION_EOF)
+                die(rd_kafka_err2str(batch[i]->err));
+            if (batch[i]->err == 0) {
+                seen++;
+                bytes += (long)batch[i]->len;
+            }
+            rd_kafka_message_destroy(batch[i]);
+        }
+        if (got > 0)
+            last = now();
+        else if (now() - last > 20)
+            die("nothing more comes");
+    }
+    print_throughput(now() - began, bytes);
+    (void)size;
+}
+
+static int by_size(const void *left, const void *right) {
+    double difference = *(const double *)left - *(const double *)right;
+    return difference < 0 ? -1 : difference > 0;
+}
+
+static void print_quantiles(double *times, long count) {
+    qsort(times, (size_t)count, sizeof *times, by_size);
+    printf("{\"median_us\": %.2f, \"p99_us\": %.2f}\n", times[count / 2] * 1e6,
+           times[count * 99 / 100] * 1e6);
+}
+
+static void wait_acknowledged(rd_kafka_t *client, long wanted) {
+    double began = now();
+    while (acknowledged + refused < wanted) {
+        rd_kafka_poll(client, 1000);
+        if (now() - began > 30)
+            die("no acknowledgement");
+    }
+    check_all_acknowledged(wanted);
+}
+
+static void one_at_a_time(const char *servers, const char *topic, long count, size_t size) {
+    rd_kafka_t *client = open_client(PRODUCER, servers, "0");
+    rd_kafka_topic_t *to = rd_kafka_topic_new(client, topic, NULL);
+    char *payload = filler(size);
+    double *times = calloc((size_t)count, sizeof *times);
+    long warm_up = count / 5 + 1;
+    for (long i = 0; i < warm_up + count; i++) {
+        double began = now();
+        rd_kafka_produce(to, 0, FLAG_COPY, payload, size, NULL, 0, NULL);
+        wait_acknowledged(client, i + 1);
+        if (i >= warm_up)
+            times[i - warm_up] = now() - began;
+    }
+    print_quantiles(times, count);
+}
+
+static void first(const char *topic) {
+    char servers[256];
+    char payload[] = "first";
+    if (fgets(servers, sizeof servers, stdin) == NULL)
+        die("no servers");
+    servers[strcspn(servers, "\n")] = 0;
+    rd_kafka_t *client = open_client(PRODUCER, servers, "0");
+    rd_kafka_topic_t *to = rd_kafka_topic_new(client, topic, NULL);
+    rd_kafka_produce(to, 0, FLAG_COPY, payload, sizeof payload, NULL, 0, NULL);
+    wait_acknowledged(client, 1);
+    printf("{\"acknowledged\": 1}\n");
+    fflush(stdout);
+    _exit(0); /* closing down is not what is measured */
+}
+
+static struct sockaddr_in address_of(const char *server) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    char host[128];
+    const char *colon = strrchr(server, ':');
+    snprintf(host, sizeof host, "%.*s", (int)(colon - server), server);
+    address.sin_port = htons((uint16_t)atoi(colon + 1));
+    if (inet_pton(AF_INET, host, &address.sin_addr) != 1)
+        die("the address must be a numeric one");
+    return address;
+}
+
+static int connect_to(const struct sockaddr_in *address) {
+    int stream = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
+    setsockopt(stream, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (connect(stream, (const struct sockaddr *)address, sizeof *address) != 0)
+        die("could not connect");
+    return stream;
+}
+
+static void receive(int stream, char *into, size_t size) {
+    while (size > 0) {
+        ssize_t got = recv(stream, into, size, 0);
+        if (got <= 0)
+            die("the connection was closed");
+        into += got;
+        size -= (size_t)got;
+    }
+}
+
+/* Sends one request and reads its answer away. */
+static void exchange(int stream, const void *request, size_t size) {
+    static __thread char answer[1 << 20];
+    uint32_t length;
+    if (send(stream, request, size, 0) != (ssize_t)size)
+        die("could not send");
+    receive(stream, (char *)&length, 4);
+    if (ntohl(length) > sizeof answer)
+        die("the answer is too large");
+    receive(stream, answer, ntohl(length));
+}
+
+static void metadata(const char *server, long count) {
+    /* length, key 3, version 5, correlation 1, client id "b", all topics, no creation */
+    static const unsigned char request[] = {0, 0, 0, 16, 0, 3, 0, 5, 0, 0, 0, 1, 0, 1, 'b',
+                                            255, 255, 255, 255, 0};
+    struct sockaddr_in address = address_of(server);
+    int stream = connect_to(&address);
+    double *times = calloc((size_t)count, sizeof *times);
+    for (long i = -count / 5; i < count; i++) {
+        double began = now();
+        exchange(stream, request, sizeof request);
+        if (i >= 0)
+            times[i] = now() - began;
+    }
+    print_quantiles(times, count);
+}
+
+struct share {
+    struct sockaddr_in address;
+    long count;
+};
+
+static void *connect_often(void *argument) {
+    static const unsigned char request[] = {0, 0, 0, 11, 0, 18, 0, 0, 0, 0, 0, 1, 0, 1, 'b'};
+    struct share *share = argument;
+    for (long i = 0; i < share->count; i++) {
+        int stream = connect_to(&share->address);
+        exchange(stream, request, sizeof request);
+        close(stream);
+    }
+    return NULL;
+}
+
+static void connections(const char *server, long count) {
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    struct share share = {address_of(server), count / THREADS};
+    double began = now();
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, connect_often, &share);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    printf("{\"seconds\": %.6f, \"connections\": %ld}\n", now() - began, share.count * THREADS);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4)
+        die("see the head of client.c");
+    const char *mode = argv[1], *servers = argv[2], *topic = argv[3];
+    long count = argc > 4 ? atol(argv[4]) : 1;
+    size_t size = argc > 5 ? (size_t)atol(argv[5]) : 1;
+    if (strcmp(mode, "produce") == 0)
+        produce(servers, topic, count, size);
+    else if (strcmp(mode, "consume") == 0)
+        consume(servers, topic, count, size);
+    else if (strcmp(mode, "one") == 0)
+        one_at_a_time(servers, topic, count, size);
+    else if (strcmp(mode, "first") == 0)
+        first(topic);
+    else if (strcmp(mode, "metadata") == 0)
+        metadata(servers, count);
+    else if (strcmp(mode, "connect") == 0)
+        connections(servers, count);
+    else
+        die("see the head of client.c");
+    fflush(stdout);
+    _exit(0); /* librdkafka takes its time to close */
+}

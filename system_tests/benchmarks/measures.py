@@ -1,0 +1,259 @@
+"""What is measured, one function each, alike for every peer.
+
+It owns amounts, warm-ups and units; it starts no peer (but for cold starts, which are about that)
+and prints nothing. The invariant: a measure leaves the peer as it found it, but for topics of its
+own, and returns figures by row name, so that runs can be repeated and peers interleaved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from system_tests.benchmarks.client import RunFailed, run, waiting_for_servers
+from system_tests.benchmarks.peers import KAFKA, MINIBROKER, Peer
+from system_tests.harness.brokers import (
+    RunningBroker,
+    format_kafka,
+    launch_kafka,
+    start_minibroker,
+    wait_for_port,
+)
+from system_tests.harness.jars import PROJECT
+from system_tests.harness.processes import pss_bytes, tree
+from system_tests.harness.waiting import wait_until
+
+Figures = dict[str, float]
+
+RECORD_BYTES = 1000
+PARTITIONS = 4
+METADATA_TOPICS, METADATA_PARTITIONS = 50, 6
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ANSWER_S = 20.0
+
+
+def create_topic(peer: Peer, stem: str, partitions: int) -> str:
+    topic = f"{stem}-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": peer.servers, "log_level": 0})
+    [made] = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
+    made.result(ANSWER_S)
+    wait_until(lambda: topic in admin.list_topics(timeout=ANSWER_S).topics, f"{topic} to be there")
+    return topic
+
+
+def delete_topic(peer: Peer, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": peer.servers, "log_level": 0})
+    for each in admin.delete_topics([topic]).values():
+        each.result(ANSWER_S)
+
+
+def cpu_seconds(peer: Peer) -> float:
+    """Return the processor time that the peer's processes have used so far."""
+    ticks = 0
+    for pid in tree(peer.pid):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICKS_PER_S
+
+
+def throughput(peer: Peer, records: int) -> Figures:
+    """Produce into a fresh topic and consume it again, in MB/s of values."""
+    if peer.keeps_everything:
+        topic = create_topic(peer, "throughput", PARTITIONS)
+    else:
+        topic = f"throughput-{uuid.uuid4().hex[:8]}"  # made by its first use
+    figures: Figures = {}
+    modes = ("produce", "consume") if peer.keeps_everything else ("produce",)
+    for mode in modes:
+        used = cpu_seconds(peer)
+        seen = run(mode, peer.servers, topic, records, RECORD_BYTES)
+        megabytes = seen["bytes"] / 1e6
+        figures[f"{mode} 1,000-byte records"] = megabytes / seen["seconds"]
+        figures[f"{mode}: broker's CPU per GB"] = (cpu_seconds(peer) - used) / megabytes * 1000
+        figures[f"{mode}: client's CPU share"] = seen["client_cpu_seconds"] / seen["seconds"] * 100
+    if peer.keeps_everything:
+        delete_topic(peer, topic)
+    return figures
+
+
+def one_at_a_time(peer: Peer, count: int) -> Figures:
+    topic = create_topic(peer, "one", 1) if peer.keeps_everything else f"one-{uuid.uuid4().hex[:8]}"
+    seen = run("one", peer.servers, topic, count, 100)
+    if peer.keeps_everything:
+        delete_topic(peer, topic)
+    return {
+        "one acknowledged 100-byte record, median": seen["median_us"],
+        "one acknowledged 100-byte record, p99": seen["p99_us"],
+    }
+
+
+def metadata(peer: Peer, count: int) -> Figures:
+    """Ask for all of 50 topics with 6 partitions each (and whatever else is there)."""
+    topics = [
+        create_topic(peer, f"metadata-{i}", METADATA_PARTITIONS) for i in range(METADATA_TOPICS)
+    ]
+    try:
+        seen = run("metadata", peer.servers, "-", count)
+    finally:
+        for topic in topics:
+            delete_topic(peer, topic)
+    return {
+        "Metadata of 50 topics, median": seen["median_us"],
+        "Metadata of 50 topics, p99": seen["p99_us"],
+    }
+
+
+def connections(peer: Peer, count: int) -> Figures:
+    seen = run("connect", peer.servers, "-", count)
+    return {"connections, with one request each": seen["connections"] / seen["seconds"]}
+
+
+def idle_memory(peer: Peer) -> Figures:
+    """Return the memory of all its processes, shared pages counted once."""
+    return {"memory at rest": sum(pss_bytes(pid) for pid in tree(peer.pid)) / 1e6}
+
+
+def reset(peer: Peer, count: int) -> Figures:
+    """Time `POST /v1/reset` on a broker that holds topics, records and offsets."""
+    assert peer.control_url is not None
+    url = urlsplit(peer.control_url)
+    connection = HTTPConnection(url.hostname or "127.0.0.1", url.port, timeout=ANSWER_S)
+    times = []
+    for _ in range(count):
+        for number in range(5):
+            topic = create_topic(peer, f"reset-{number}", 2)
+            run("one", peer.servers, topic, 10, 100)
+        began = time.perf_counter()
+        connection.request("POST", "/v1/reset", body=b"", headers={"Content-Length": "0"})
+        answer = connection.getresponse()
+        answer.read()
+        times.append(time.perf_counter() - began)
+        if answer.status >= 300:
+            raise RunFailed(f"reset answered {answer.status}")
+    connection.close()
+    return {"reset of 5 topics": statistics.median(times) * 1e3}
+
+
+def cold_start(name: str, folder: Path) -> Figures:
+    """From starting the program to the first acknowledged record; the client is ready before.
+
+    Kafka's folder is formatted beforehand, which takes it another second or two.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="cold-start-", dir=folder))
+    client = waiting_for_servers("first")
+    assert client.stdin is not None
+    assert client.stdout is not None
+    broker: RunningBroker | None = None
+    try:
+        if name == KAFKA:
+            properties, port = format_kafka(directory / "kafka")
+            began = time.perf_counter()
+            broker = launch_kafka(properties, port)
+            wait_for_port(broker, pause_s=0.002)
+        else:
+            assert name == MINIBROKER
+            began = time.perf_counter()
+            broker = start_minibroker()
+        client.stdin.write(broker.bootstrap_servers.encode() + b"\n")
+        client.stdin.flush()
+        line = client.stdout.readline()
+        took = time.perf_counter() - began
+        if not line:
+            raise RunFailed(f"the first record was not acknowledged by {name}")
+    finally:
+        client.kill()
+        client.wait(10)
+        client.stdin.close()
+        client.stdout.close()
+        if broker is not None:
+            broker.stop()
+            broker.forget()
+        shutil.rmtree(directory, ignore_errors=True)
+    return {"cold start to first acknowledged record": took * 1e3}
+
+
+CONFTEST = """
+import json, os, time, pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    began = time.perf_counter()
+    result = yield
+    if fixturedef.argname == "minibroker":
+        note("fixture", time.perf_counter() - began)
+    return result
+
+def note(name, seconds):
+    with open(os.environ["FIGURES"], "a") as figures:
+        figures.write(json.dumps([name, seconds]) + "\\n")
+"""
+TEST = """
+import time
+from conftest import note
+from minibroker.testing import MiniBroker
+
+def test_fixture(minibroker):
+    assert minibroker.bootstrap_servers
+
+def test_another():
+    for _ in range(5):
+        began = time.perf_counter()
+        with MiniBroker():
+            note("another", time.perf_counter() - began)
+"""
+
+
+def fixture_start(folder: Path) -> Figures:
+    """Run pytest on a small project of its own and ask how long its fixtures took."""
+    project = Path(tempfile.mkdtemp(prefix="fixture-", dir=folder))
+    (project / "conftest.py").write_text(CONFTEST)
+    (project / "test_start.py").write_text(TEST)
+    figures = project / "figures"
+    environment = {**os.environ, "FIGURES": str(figures), "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(
+        [
+            *[sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"],
+            *["-p", "minibroker.testing.plugin"][: 0 if _plugin_is_installed() else None],
+            str(project),
+        ],
+        check=False,
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if done.returncode != 0:
+        raise RunFailed(f"pytest: {done.stdout[-800:]}")
+    seen: dict[str, list[float]] = {}
+    for line in figures.read_text().splitlines():
+        name, seconds = json.loads(line)
+        seen.setdefault(name, []).append(seconds)
+    shutil.rmtree(project)
+    return {
+        "fixture `minibroker` in pytest": seen["fixture"][0] * 1e3,
+        "MiniBroker() in a running pytest": statistics.median(seen["another"]) * 1e3,
+    }
+
+
+def _plugin_is_installed() -> bool:
+    from importlib.metadata import entry_points
+
+    return any(
+        entry.value.startswith("minibroker.testing") for entry in entry_points(group="pytest11")
+    )

@@ -1,0 +1,147 @@
+"""Those who are measured: minibroker and its peers, each as a process of its own.
+
+It owns starting and ending them and saying what they are; what is measured is no affair of its.
+The invariant: every peer is reached over a TCP socket of this machine and runs with its own
+defaults, so that one client measures all alike; data lies on the same kind of storage for all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.jars import CACHE, PROJECT, ToolchainMissing, kafka_jars
+
+MINIBROKER, KAFKA, MOCK, KFAKE = "minibroker", "kafka", "librdkafka mock", "kfake"
+# librdkafka's mock lives inside a client; this client does nothing else.
+MOCK_HOST = """
+import sys
+from confluent_kafka import Producer
+host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+[broker] = host.list_topics(timeout=10).brokers.values()
+print(f"{broker.host}:{broker.port}", flush=True)
+sys.stdin.readline()
+"""
+
+
+@dataclass
+class Peer:
+    """A running peer. `keeps_everything` is False if it throws records away to stay small."""
+
+    name: str
+    version: str
+    servers: str
+    pid: int
+    end: Callable[[], None]
+    control_url: str | None = None
+    keeps_everything: bool = True
+
+
+def start_peer(name: str, folder: Path) -> Peer:
+    """Start one of the four; raises `ToolchainMissing` if this machine can't."""
+    return {
+        MINIBROKER: _minibroker,
+        KAFKA: _kafka,
+        MOCK: _mock,
+        KFAKE: _kfake,
+    }[name](folder)
+
+
+def _ended(broker: RunningBroker) -> Callable[[], None]:
+    def end() -> None:
+        try:
+            broker.stop()
+        finally:
+            broker.forget()
+
+    return end
+
+
+def _minibroker(folder: Path) -> Peer:
+    broker = start_minibroker(data_dir=folder / "minibroker-data")
+    from minibroker import __version__
+
+    return Peer(
+        name=MINIBROKER,
+        version=__version__,
+        servers=broker.bootstrap_servers,
+        pid=broker.pid,
+        end=_ended(broker),
+        control_url=broker.control_url,
+    )
+
+
+def _kafka(folder: Path) -> Peer:
+    [jar] = kafka_jars().glob("kafka_*.jar")
+    broker = start_kafka(folder / "kafka-data")
+    version = jar.stem.rpartition("-")[2]
+    return Peer(KAFKA, version, broker.bootstrap_servers, broker.pid, _ended(broker))
+
+
+def _mock(folder: Path) -> Peer:
+    process = _listening([sys.executable, "-c", MOCK_HOST])
+    version = metadata.version("confluent-kafka")
+    return Peer(
+        name=MOCK,
+        version=version,
+        servers=_first_line(process),
+        pid=process.pid,
+        end=_closed(process),
+        keeps_everything=False,
+    )
+
+
+def _kfake(folder: Path) -> Peer:
+    source = PROJECT / "system_tests" / "benchmarks" / "kfake"
+    if shutil.which("go") is None:
+        raise ToolchainMissing("`go` is not on the path: install Go to have kfake as a peer")
+    program = CACHE / "kfake"
+    built = subprocess.run(
+        ["go", "build", "-o", str(program), "."],
+        check=False,
+        cwd=source,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    if built.returncode != 0:
+        raise ToolchainMissing(f"kfake was not built:\n{built.stderr[-1000:]}")
+    process = _listening([str(program)])
+    needed = next(
+        line for line in (source / "go.mod").read_text().splitlines() if "/kfake v" in line
+    )
+    version = needed.split()[-1].rpartition("-")[2]
+    return Peer(KFAKE, version, _first_line(process), process.pid, _closed(process))
+
+
+def _listening(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start something that ends with its standard input."""
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> str:
+    output: IO[bytes] | None = process.stdout
+    assert output is not None
+    line = output.readline().decode().strip()
+    if not line:
+        raise ToolchainMissing(f"{process.args!r} ended before it listened")
+    return line
+
+
+def _closed(process: subprocess.Popen[bytes]) -> Callable[[], None]:
+    def end() -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.kill()
+        process.wait(10)
+
+    return end
