@@ -48,6 +48,7 @@ class VerifiableProducer:
         self._history = history
         self._outstanding = 0
         self._stopping = threading.Event()
+        self._abandoned = False
         self.fatal: KafkaError | None = None
         self._producer = Producer(
             {
@@ -75,6 +76,8 @@ class VerifiableProducer:
             sequence += 1
             while self._outstanding >= OUTSTANDING_MAX and not self._stopping.is_set():
                 self._producer.poll(0.05)
+        if self._abandoned:
+            self._producer.purge()
         if self._producer.flush(PATIENCE_S):
             raise TimedOut(f"{self._outstanding} records were neither acknowledged nor refused")
 
@@ -96,6 +99,12 @@ class VerifiableProducer:
             on_delivery=delivered,
         )
 
+    def abandon(self) -> None:
+        """Send nothing new and forget what is on its way."""
+        self._abandoned = True
+        self._stopping.set()
+        self._thread.join(PATIENCE_S)
+
     def stop(self) -> None:
         """Send nothing new and wait until everything sent is acknowledged or refused."""
         self._stopping.set()
@@ -109,6 +118,7 @@ class VerifiableConsumer:
     def __init__(self, servers: str, topic: str, group: str, seen: list[Entry]) -> None:
         self._seen = seen
         self._stopping = threading.Event()
+        self._abandoned = False
         self.failure: Exception | None = None
         self._consumer = Consumer(
             {
@@ -135,19 +145,26 @@ class VerifiableConsumer:
                 self._seen.append(_entry(message))
                 if len(self._seen) % 200 == 0:
                     self._consumer.commit(asynchronous=True)
-            self._commit()
         except Exception as failure:  # noqa: BLE001 (handed to the test's own thread)
             self.failure = failure
         finally:
             self._consumer.close()
 
     def _commit(self) -> None:
+        if self._abandoned:
+            return  # there may be nobody to commit to
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException:
             return  # what wasn't committed is handed over again, which is allowed
 
+    def abandon(self) -> None:
+        self._abandoned = True
+        self._stopping.set()
+        self._thread.join(PATIENCE_S)
+
     def stop(self) -> None:
+        """Commit what was handed over, leave the group, and raise what went wrong on the way."""
         self._stopping.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "a consumer did not end"
@@ -213,7 +230,8 @@ class Run:
         wait_until(
             lambda: wanted <= self._consumed_places(), "consumers at the end", within_s=PATIENCE_S
         )
-        self.abandon()
+        for consumer in self.consumers:
+            consumer.stop()
         return self.history
 
     def _consumed_places(self) -> set[Place]:
@@ -221,9 +239,9 @@ class Run:
 
     def abandon(self) -> None:
         """Stop everything, whatever state the broker is in."""
-        self.producer._stopping.set()
+        self.producer.abandon()
         for consumer in self.consumers:
-            consumer.stop()
+            consumer.abandon()
 
 
 def end_offsets(servers: str, topic: str, partitions: int) -> dict[int, int]:
