@@ -67,16 +67,17 @@ def start_all(names: Sequence[str], folder: Path, session: Session) -> list[Peer
         try:
             peers.append(start_peer(name, folder))
         except (ToolchainMissing, StartFailed) as missing:
-            session.note(f"{name} is left out: {missing}")
+            first_lines = "; ".join(str(missing).splitlines()[:3])
+            session.note(f"{name} is left out: {first_lines}")
     return peers
 
 
 def measure_running(peers: list[Peer], session: Session, options: argparse.Namespace) -> None:
     for peer in peers:
         session.measure(peer.name, "memory", measures.idle_memory, peer)
-    nobody = Session(60)  # the first run warms caches, just-in-time compilers and heaps up
-    for peer in peers:
-        nobody.measure(peer.name, "warming up", measures.throughput, peer, 100_000)
+    nobody = Session(60)  # the first runs warm caches, just-in-time compilers and heaps up
+    for peer in [*peers, *peers]:
+        nobody.measure(peer.name, "warming up", measures.throughput, peer, options.records)
     lasting = [peer for peer in peers if peer.keeps_everything]
     for _ in range(options.runs):
         for peer in peers:
