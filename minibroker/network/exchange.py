@@ -76,14 +76,13 @@ class Exchanges:
         env.work_time.settle()
         network_ns = client.account.worked_ns - worked_from
         total_ns = ended_ns - began_ns
-        waited_ns = max(total_ns - network_ns - exchange.io_ns, 0)
         failed = bool(getattr(response, "error_code", 0))
         env.metrics.request(
             header.api_key,
             failed,
             request_bytes,
             response_bytes,
-            waited_ns,
+            max(exchange.asked_ns - exchange.io_ns, 0),
             network_ns,
             exchange.io_ns,
             total_ns,
@@ -151,6 +150,9 @@ class _Exchange:
         self._client = client
         self._block = block
         self.io_ns = 0
+        """What owners worked."""
+        self.asked_ns = 0
+        """How long owners were waited for, their work included."""
 
     async def run(self) -> tuple[RequestHeader, Any]:
         """The header, and the response or None where there is none."""
@@ -198,10 +200,22 @@ class _Exchange:
         *,
         first_only: bool = False,
     ) -> None:
+        began_ns = time.perf_counter_ns()
         if len(parts) == 1:
             for owner, part in parts.items():
                 await self._ask(api, owner, part, replies)
-            return
+        else:
+            await self._ask_several(api, parts, replies, first_only=first_only)
+        self.asked_ns += time.perf_counter_ns() - began_ns
+
+    async def _ask_several(
+        self,
+        api: Api[Any, Any, Any, Any],
+        parts: Mapping[Owner, Any],
+        replies: dict[Owner, Any],
+        *,
+        first_only: bool,
+    ) -> None:
         async with trio.open_nursery() as nursery:
 
             async def ask_one(owner: Owner, part: Any) -> None:

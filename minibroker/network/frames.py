@@ -101,11 +101,9 @@ class FrameReader:
         block.view[:filled] = data[LENGTH_BYTES:]
         self._left = b""
         self.receiving_since = self._now()
-        while filled < size:
-            count = await self._stream.receive_into(block.view[filled:])
-            if count == 0:
-                raise _cut_short(filled, size)
-            filled += count
+        filled += await self._stream.receive_exactly(block.view[filled:])
+        if filled < size:
+            raise _cut_short(filled, size)
         self.receiving_since = None
 
     def _checked(self, data: bytes) -> int:

@@ -19,6 +19,12 @@ import trio
 MEMORY_STREAM_BYTES_MAX: Final = 64 * 1024
 """Bytes that one direction of an in-memory stream holds before its sender waits."""
 
+LOW_WATER_FROM_BYTES: Final = 64 * 1024
+"""From this much on, a wait for the rest of something is for more than the next few bytes."""
+
+LOW_WATER_BYTES_MAX: Final = 512 * 1024
+"""The most that is waited for before any of it is taken."""
+
 Address = tuple[str, int]
 
 
@@ -35,6 +41,16 @@ class ByteStream(ABC):
     @abstractmethod
     async def receive_into(self, view: memoryview) -> int:
         """Fills the front of ``view``; returns the number of bytes, 0 when the peer has ended."""
+
+    async def receive_exactly(self, view: memoryview) -> int:
+        """Fills ``view``; returns its length, or less when the peer has ended before."""
+        filled = 0
+        while filled < len(view):
+            count = await self.receive_into(view[filled:])
+            if count == 0:
+                break
+            filled += count
+        return filled
 
     @abstractmethod
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
@@ -67,6 +83,32 @@ class SocketStream(ByteStream):
                 await self._wait(trio.lowlevel.wait_readable)
             except OSError as error:
                 raise StreamClosed(_why(error)) from None
+
+    async def receive_exactly(self, view: memoryview) -> int:
+        # A large body trickles in as the kernel gets it. Woken for each trickle, this process
+        # would spend more on waking than on copying, so the kernel is told to wait for more.
+        low_water = 1
+        filled = 0
+        try:
+            while filled < len(view):
+                wanted = min(len(view) - filled, LOW_WATER_BYTES_MAX)
+                if wanted >= LOW_WATER_FROM_BYTES and wanted != low_water:
+                    self._set_low_water(wanted)
+                    low_water = wanted
+                elif wanted < LOW_WATER_FROM_BYTES and low_water > 1:
+                    self._set_low_water(1)
+                    low_water = 1
+                count = await self.receive_into(view[filled:])
+                if count == 0:
+                    break
+                filled += count
+        finally:
+            if low_water > 1 and not self._closed:
+                self._set_low_water(1)
+        return filled
+
+    def _set_low_water(self, count: int) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
         flags = socket.MSG_MORE if more else 0

@@ -130,3 +130,32 @@ async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
         await server.receive_into(memoryview(bytearray(4)))
     await client.send_all(b"kept")
     assert await receive_exactly(server, 4) == b"kept"
+
+
+@pytest.mark.parametrize("size", [1, 1000, 100_000, 3_000_000])
+async def test_an_exact_number_of_bytes_is_received(pair: Pair, size: int) -> None:
+    client, server = pair
+    data = os.urandom(size)
+    received = bytearray(size)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, data + b"next")
+        assert await server.receive_exactly(memoryview(received)) == size
+        assert received == data
+        # Whatever was waited for, the next few bytes are given at once.
+        assert await receive_exactly(server, 4) == b"next"
+
+
+async def test_an_end_before_the_exact_number_is_told(pair: Pair) -> None:
+    client, server = pair
+    buffer = memoryview(bytearray(1_000_000))
+    counts: list[int] = []
+
+    async def receive() -> None:
+        counts.append(await server.receive_exactly(buffer))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await wait_all_tasks_blocked()
+        await client.send_all(b"x" * 100)
+        client.close()
+    assert counts == [100]
