@@ -8,6 +8,7 @@ only when clients can connect. Kafka says the same as ``Kafka Server started`` i
 from __future__ import annotations
 
 import json
+import os
 from typing import NamedTuple
 
 from minibroker import __version__
@@ -60,8 +61,14 @@ def as_text(ready: Ready, command: str = "minibroker") -> str:
 
 
 def command_name(argv0: str, found: str | None) -> str:
-    """How to call this program again: its name where the shell finds it under ``found``."""
-    name = argv0.rpartition("/")[2]
+    """How to call this program again, from the folder it was called in.
+
+    ``argv0`` is how it was called; ``found`` what the shell finds under its name, if anything.
+    """
+    folder, name = os.path.split(argv0)
     if name == "__main__.py":
         return "python -m minibroker"
-    return name if found is not None else argv0
+    if found is not None:
+        return name
+    relative = os.path.relpath(argv0)
+    return argv0 if not folder or relative.startswith(os.pardir) else relative

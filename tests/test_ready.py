@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from minibroker.ready import Ready, as_json, as_text, command_name
 
@@ -38,4 +39,6 @@ def test_data_that_is_kept_is_said_to_be_kept() -> None:
 def test_the_command_is_named_as_the_person_can_type_it() -> None:
     assert command_name("/usr/bin/minibroker", "/usr/bin/minibroker") == "minibroker"
     assert command_name(".venv/bin/minibroker", None) == ".venv/bin/minibroker"
+    assert command_name(str(Path.cwd() / ".venv/bin/minibroker"), None) == ".venv/bin/minibroker"
+    assert command_name("/opt/elsewhere/minibroker", None) == "/opt/elsewhere/minibroker"
     assert command_name("/lib/minibroker/__main__.py", None) == "python -m minibroker"
