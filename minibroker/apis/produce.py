@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, CloseConnection, Context, Owner, WorkerScope
+from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError
-from protocol.errors import ErrorCode
+from protocol.compression import Compression
+from protocol.errors import DecodeError, ErrorCode
 from protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -26,9 +28,13 @@ from protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from protocol.records import parse_batch_header
 from protocol.registry import ApiKey
 
 VALID_ACKS = (0, 1, -1)
+ALL_REPLICAS = -1
+ZSTD_SINCE_VERSION = 7
+"""Clients that ask in an older version can't know the codec (KIP-110)."""
 NO_OFFSET = -1
 
 
@@ -50,7 +56,13 @@ class Outcome(NamedTuple):
     message: str | None = None
 
 
-Part = tuple[Batch, ...]
+class Part(NamedTuple):
+    """What one owner appends."""
+
+    batches: tuple[Batch, ...]
+    zstd_allowed: bool
+
+
 Reply = dict[tuple[str, int], Outcome]
 
 
@@ -70,32 +82,58 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, Part]:
         name = _topic_name(ctx, topic)
         if name is None:
             continue
+        too_few = _too_few_replicas(ctx, request, name)
         for data in topic.partition_data:
-            if ctx.image.partition(name, data.index) is not None:
+            if ctx.image.partition(name, data.index) is not None and not too_few:
                 ref = None if data.records is None else ctx.reference(data.records)
                 owner = ctx.partition_owner(name, data.index)
                 parts.setdefault(owner, []).append(Batch(name, data.index, ref))
-    return {owner: tuple(batches) for owner, batches in parts.items()}
+    zstd_allowed = ctx.version >= ZSTD_SINCE_VERSION
+    return {owner: Part(tuple(batches), zstd_allowed) for owner, batches in parts.items()}
+
+
+def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool:
+    """Whether acks=all can't be had: a partition of one broker has one replica in sync."""
+    if request.acks != ALL_REPLICAS:
+        return False
+    overrides = ctx.image.topic_overrides(topic)
+    return topic_value(ctx.settings, overrides, MIN_INSYNC_REPLICAS) > 1
 
 
 def execute(scope: WorkerScope, part: Part) -> Reply:
     """Append each partition's records to its log."""
-    return {(batch.topic, batch.partition): _append(scope, batch) for batch in part}
+    return {
+        (batch.topic, batch.partition): _append(scope, batch, zstd_allowed=part.zstd_allowed)
+        for batch in part.batches
+    }
 
 
-def _append(scope: WorkerScope, batch: Batch) -> Outcome:
+def _is_zstd(records: memoryview) -> bool:
+    try:
+        return parse_batch_header(records).codec == Compression.ZSTD
+    except DecodeError:
+        return False  # The log says what is wrong with it.
+
+
+def _append(scope: WorkerScope, batch: Batch, *, zstd_allowed: bool) -> Outcome:
     log = scope.log(batch.topic, batch.partition)
     if log is None:
         return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if batch.ref is None:
         return Outcome(ErrorCode.INVALID_RECORD, message="the partition's records are null")
+    records = scope.records(batch.ref)
+    if not zstd_allowed and _is_zstd(records):
+        return Outcome(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            message=f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later",
+        )
     try:
-        appended = log.append(scope.records(batch.ref), now_ms=scope.wall_ms())
+        appended = log.append(records, now_ms=scope.wall_ms())
     except LogError as error:
         return Outcome(error.code, message=error.text)
     if not appended.duplicate:
-        records = appended.last_offset - appended.base_offset + 1
-        scope.appended(batch.topic, batch.partition, batch.ref.length, records)
+        count = appended.last_offset - appended.base_offset + 1
+        scope.appended(batch.topic, batch.partition, batch.ref.length, count)
     return Outcome(
         ErrorCode.NONE,
         appended.base_offset,
@@ -131,18 +169,27 @@ def _partitions(
     ctx: Context, request: ProduceRequest, topic: TopicProduceData, outcomes: Reply
 ) -> Iterator[PartitionProduceResponse]:
     name = _topic_name(ctx, topic)
-    missing = _why_missing(ctx, request)
     for data in topic.partition_data:
-        outcome = outcomes.get((name or topic.name, data.index), missing)
+        outcome = outcomes.get((name or topic.name, data.index))
+        if outcome is None:
+            outcome = _why_missing(ctx, request, name, data.index)
         yield _partition_response(data, outcome)
 
 
-def _why_missing(ctx: Context, request: ProduceRequest) -> Outcome:
+def _why_missing(
+    ctx: Context, request: ProduceRequest, name: str | None, partition: int
+) -> Outcome:
     """What a partition gets that went to no owner."""
     if request.acks not in VALID_ACKS:
         return Outcome(ErrorCode.INVALID_REQUIRED_ACKS)
-    by_id = ctx.version >= 13
-    return Outcome(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if name is None and ctx.version >= 13:
+        return Outcome(ErrorCode.UNKNOWN_TOPIC_ID)
+    if name is None or ctx.image.partition(name, partition) is None:
+        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return Outcome(
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        message=f"acks=all: min.insync.replicas of {name} is above the one replica there is",
+    )
 
 
 def _partition_response(data: PartitionProduceData, outcome: Outcome) -> PartitionProduceResponse:

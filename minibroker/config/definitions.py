@@ -157,9 +157,8 @@ QUEUED_MAX_REQUESTS = setting(
     INT,
     default=500,
     valid=at_least(1),
-    doc="How many requests may wait for I/O workers before network processors stop reading.",
-    no_effect="each connection has one request under way, and `queued.max.request.bytes` bounds "
-    "their memory",
+    doc="How many requests each network processor may have under way at each I/O worker; further "
+    "ones wait.",
 )
 SOCKET_LISTEN_BACKLOG_SIZE = setting(
     "socket.listen.backlog.size",
@@ -224,8 +223,8 @@ MIN_INSYNC_REPLICAS = setting(
     INT,
     default=1,
     valid=at_least(1),
-    doc="How many replicas must be in sync for acks=all; topics may override it.",
-    no_effect="the one replica that a partition has is always in sync",
+    doc="How many replicas must be in sync for acks=all; topics may override it. One broker has "
+    "one, so with more acks=all is refused (NOT_ENOUGH_REPLICAS).",
 )
 FETCH_MAX_BYTES = setting(
     "fetch.max.bytes",

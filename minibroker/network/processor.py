@@ -15,7 +15,7 @@ import trio
 from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.apis.base import CloseConnection, Owner
 from minibroker.cluster.image import Image
-from minibroker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
+from minibroker.config import CONNECTIONS_MAX_IDLE_MS, QUEUED_MAX_REQUESTS, SOCKET_REQUEST_MAX_BYTES
 from minibroker.network.accepted import SLOT_FREED, Accepted
 from minibroker.network.client import Client, ClientView
 from minibroker.network.connection import Event
@@ -90,7 +90,7 @@ class _Processor:
         async def greet(conversation: Conversation) -> None:
             await conversation.ask(Greeting(env.role, env.index, env.incarnation))
 
-        return Link(dial, greet)
+        return Link(dial, greet, questions_max=env.settings[QUEUED_MAX_REQUESTS])
 
     def _on_image(self, before: Image, after: Image) -> None:
         # A topic that is gone may come again under the same path, with other bytes.
