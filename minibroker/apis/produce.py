@@ -184,12 +184,14 @@ def _why_missing(
         return Outcome(ErrorCode.INVALID_REQUIRED_ACKS)
     if name is None and ctx.version >= 13:
         return Outcome(ErrorCode.UNKNOWN_TOPIC_ID)
-    if name is None or ctx.image.partition(name, partition) is None:
-        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return Outcome(
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        message=f"acks=all: min.insync.replicas of {name} is above the one replica there is",
-    )
+    exists = name is not None and ctx.image.partition(name, partition) is not None
+    if name is not None and exists and _too_few_replicas(ctx, request, name):
+        return Outcome(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            message=f"acks=all: min.insync.replicas of {name} is above the one replica there is",
+        )
+    # One that exists by now came to be while the request was under way.
+    return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _partition_response(data: PartitionProduceData, outcome: Outcome) -> PartitionProduceResponse:
