@@ -15,7 +15,6 @@ from typing import Final
 
 import cramjam
 
-from protocol.compression import Compression
 from protocol.errors import DecodeError
 
 _FIRST_GUESS_BYTES: Final = 64 * 1024
@@ -26,6 +25,11 @@ _INT32: Final = Struct(">i")
 _GZIP_WBITS: Final = 31
 _LZ4_LEVEL: Final = 9
 _ZSTD_LEVEL: Final = 3
+
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
 
 FAILURES: Final = (cramjam.DecompressionError, zlib.error, OverflowError)
 """What damaged data makes the libraries raise."""
@@ -66,7 +70,7 @@ def _decompress_gzip(data: memoryview | bytes, limit: int) -> bytes:
         inflater = zlib.decompressobj(_GZIP_WBITS)
         part = inflater.decompress(rest, room + 1)
         if len(part) > room:
-            raise _too_big(Compression.GZIP, limit)
+            raise _too_big("gzip", limit)
         if not inflater.eof:
             raise DecodeError("gzip data is damaged: it ends inside a member", 0)
         room -= len(part)
@@ -99,12 +103,12 @@ def _decompress_snappy(data: memoryview | bytes, limit: int) -> bytes:
 def _snappy_block(block: memoryview | bytes, room: int, limit: int) -> bytes:
     raw = bytes(block)
     if cramjam.snappy.decompress_raw_len(raw) > room:
-        raise _too_big(Compression.SNAPPY, limit)
+        raise _too_big("snappy", limit)
     return bytes(cramjam.snappy.decompress_raw(raw))
 
 
 def _growing(
-    codec: Compression,
+    codec: str,
     into: Callable[[bytes, bytearray], int],
 ) -> Callable[[memoryview | bytes, int], memoryview]:
     """Decompress into a buffer that doubles until the data fits or the limit is reached.
@@ -130,20 +134,20 @@ def _growing(
     return decompress_growing
 
 
-def _too_big(codec: Compression, limit: int) -> DecodeError:
-    return DecodeError(f"{codec.name.lower()} data grows past the limit of {limit} bytes", 0)
+def _too_big(codec: str, limit: int) -> DecodeError:
+    return DecodeError(f"{codec} data grows past the limit of {limit} bytes", 0)
 
 
-COMPRESSORS: Final[dict[Compression, Callable[[bytes], bytes]]] = {
-    Compression.GZIP: _compress_gzip,
-    Compression.SNAPPY: _compress_snappy,
-    Compression.LZ4: _compress_lz4,
-    Compression.ZSTD: _compress_zstd,
+COMPRESSORS: Final[dict[int, Callable[[bytes], bytes]]] = {
+    GZIP: _compress_gzip,
+    SNAPPY: _compress_snappy,
+    LZ4: _compress_lz4,
+    ZSTD: _compress_zstd,
 }
 
-DECOMPRESSORS: Final[dict[Compression, Callable[[memoryview | bytes, int], memoryview | bytes]]] = {
-    Compression.GZIP: _decompress_gzip,
-    Compression.SNAPPY: _decompress_snappy,
-    Compression.LZ4: _growing(Compression.LZ4, cramjam.lz4.decompress_into),
-    Compression.ZSTD: _growing(Compression.ZSTD, cramjam.zstd.decompress_into),
+DECOMPRESSORS: Final[dict[int, Callable[[memoryview | bytes, int], memoryview | bytes]]] = {
+    GZIP: _decompress_gzip,
+    SNAPPY: _decompress_snappy,
+    LZ4: _growing("lz4", cramjam.lz4.decompress_into),
+    ZSTD: _growing("zstd", cramjam.zstd.decompress_into),
 }
