@@ -5,7 +5,7 @@
  * a language's binding. It links the librdkafka that the confluent-kafka package brings, which
  * comes without headers: what is used of its (stable) interface is declared here.
  *
- * client produce   HOST:PORT TOPIC COUNT SIZE   all of them, librdkafka's default batching
+ * client produce   HOST:PORT TOPIC COUNT SIZE PARTITIONS   librdkafka's default batching
  * client consume   HOST:PORT TOPIC COUNT SIZE   from the beginning of every partition
  * client one       HOST:PORT TOPIC COUNT SIZE   one acknowledged record at a time
  * client first     -         TOPIC               HOST:PORT on standard input; one record, then exit
@@ -76,7 +76,7 @@ typedef struct {
     int64_t offset;
 } rd_kafka_topic_partition_t; /* the part of it that is used */
 
-enum { PRODUCER = 0, CONSUMER = 1, ANY_PARTITION = -1, FLAG_COPY = 2, FLAG_BLOCK = 8 };
+enum { PRODUCER = 0, CONSUMER = 1, FLAG_COPY = 2 };
 enum { FROM_BEGINNING = -2, PARTITION_EOF = -191 };
 
 rd_kafka_conf_t *rd_kafka_conf_new(void);
@@ -178,17 +178,24 @@ static void print_throughput(double seconds, long bytes) {
     printf("{\"seconds\": %.6f, \"bytes\": %ld, \"client_cpu_seconds\": %.6f}\n", seconds, bytes, cpu);
 }
 
-static void produce(const char *servers, const char *topic, long count, size_t size) {
+/* librdkafka's own partitioner stays with one partition for 10 ms and goes on to a random one, so
+ * that partitions end up unequal, and so would the runs that consume them. Here each gets as many
+ * records at a stretch as it would get in that time, in turn. */
+enum { STRETCH = 5000 };
+
+static void produce(const char *servers, const char *topic, long count, size_t size,
+                    int partitions) {
     rd_kafka_t *client = open_client(PRODUCER, servers, NULL);
     rd_kafka_topic_t *to = rd_kafka_topic_new(client, topic, NULL);
     char *payload = filler(size);
     /* Connecting and learning the leaders is not what is measured. */
-    rd_kafka_produce(to, ANY_PARTITION, FLAG_COPY, payload, size, NULL, 0, NULL);
+    rd_kafka_produce(to, 0, FLAG_COPY, payload, size, NULL, 0, NULL);
     rd_kafka_flush(client, 30000);
     check_all_acknowledged(1);
     double began = now();
     for (long i = 0; i < count; i++) {
-        while (rd_kafka_produce(to, ANY_PARTITION, FLAG_COPY, payload, size, NULL, 0, NULL) != 0)
+        int32_t partition = (int32_t)(i / STRETCH % partitions);
+        while (rd_kafka_produce(to, partition, FLAG_COPY, payload, size, NULL, 0, NULL) != 0)
             rd_kafka_poll(client, 5); /* its queue is full */
         if (i % 256 == 0)
             rd_kafka_poll(client, 0);
@@ -380,7 +387,7 @@ int main(int argc, char **argv) {
     long count = argc > 4 ? atol(argv[4]) : 1;
     size_t size = argc > 5 ? (size_t)atol(argv[5]) : 1;
     if (strcmp(mode, "produce") == 0)
-        produce(servers, topic, count, size);
+        produce(servers, topic, count, size, argc > 6 ? atoi(argv[6]) : 1);
     else if (strcmp(mode, "consume") == 0)
         consume(servers, topic, count, size);
     else if (strcmp(mode, "one") == 0)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
+from system_tests.clients.adapters.confluent import ConfluentClient
+from system_tests.clients.conftest import ClientOf
 from system_tests.clients.model import (
+    SESSION_MS,
     Client,
     Code,
     Group,
@@ -132,6 +136,24 @@ def test_static_member_comes_back_without_a_rebalance(
     crew.wait_shared_out()
     assert [member.assignment() for member in crew.members] == before
     assert anna.assignments == assignments
+
+
+def test_a_silent_members_partitions_go_to_the_others_after_its_session(
+    client_of: ClientOf, fresh: Names, closer: ExitStack
+) -> None:
+    client = client_of(ConfluentClient)
+    topic, group = fresh("silent"), fresh("group")
+    client.create_topic(topic, PARTITIONS)
+    crew = Crew(topic)
+    for name in ("carl", "dora"):
+        crew.members.append(client.join(group, topic, instance_id=name))
+        closer.enter_context(closing(crew.members[-1]))
+    crew.wait_shared_out()
+    # A static member that closes does not leave the group: it is waited for.
+    crew.members.pop().close()
+    silent_since = time.monotonic()
+    crew.wait_shared_out()
+    assert SESSION_MS / 1000 - 1 < time.monotonic() - silent_since < SESSION_MS / 1000 + 5
 
 
 def test_a_static_members_double_takes_its_place(
