@@ -33,7 +33,7 @@ from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySource
 from minibroker.runtime.restarts import BACKOFF_S
-from minibroker.runtime.switchboard import MemorySwitchboard
+from minibroker.runtime.switchboard import MemorySwitchboard, Switchboard
 from minibroker.runtime.worktime import WorkTime
 
 SIMULATED_PORT: Final = 9092
@@ -61,7 +61,13 @@ class TaskBroker:
     """A whole broker in one nursery; ``run`` must be running."""
 
     def __init__(
-        self, settings: Settings, data_dir: Path, *, clock: ControlledClock, seed: int
+        self,
+        settings: Settings,
+        data_dir: Path,
+        *,
+        clock: ControlledClock,
+        seed: int,
+        switchboard: Switchboard | None = None,
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
@@ -69,7 +75,7 @@ class TaskBroker:
         self._seed = seed
         self._processors = settings[NUM_NETWORK_THREADS]
         self._workers = settings[NUM_IO_THREADS]
-        self._switchboard = MemorySwitchboard()
+        self._switchboard = switchboard or MemorySwitchboard()
         self._lives: dict[str, _Life] = {}
         self._stopping = False
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)

@@ -1,0 +1,397 @@
+"""Who takes part in a run: producers, consumers, an admin, and one who breaks things.
+
+Owns what each does and what it reports to the history; knows nothing of how roles work inside.
+Actors act at multiples of ``TICK_S``, because requests take no virtual time: only so do they meet
+each other and the kills in the same moments. Invariant: an actor's chances come from the seed and
+its own name, so that a run is repeated by its seed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import trio
+
+from minibroker.runtime.stream import StreamClosed
+from protocol.errors import ErrorCode
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records import Record, build_batch, iter_batches, iter_records
+from protocol.schema import Message
+from tests.simulation.client import SimulatedClient
+from tests.simulation.history import Partition
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TICK_S: Final = 0.05
+STUCK_S: Final = 60.0
+"""Nothing that an actor asks for may take longer."""
+HOPELESS_S: Final = 300.0
+"""Nor may it be refused for longer, however often the breaker strikes."""
+
+
+AWAY: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+"""What a partition that exists may be called while its owner is being reborn."""
+
+
+class HopelessError(Exception):
+    """Somebody tries for ever what should succeed."""
+
+
+class Actor:
+    """A client with one connection at a time, and chances of its own."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.random = Random(f"{world.seed} {name}")
+        self.client: SimulatedClient | None = None
+
+    async def run(self) -> None:
+        """Acts until it is done or the world is quiet."""
+        raise NotImplementedError
+
+    async def ask(
+        self, request: Message, versions: tuple[int, int], *, patience_s: float = STUCK_S
+    ) -> Any:
+        """The response in a version out of ``versions``; None if the connection ended before."""
+        version = self.random.randint(*versions)
+        what = f"{type(request).__name__} v{version}"
+        with trio.move_on_after(patience_s):
+            try:
+                if self.client is None:
+                    self.client = await self.world.connect(self.name)
+                response = await self.client.ask(request, version)
+            except StreamClosed:
+                self.hang_up()
+                self.world.tell(self.name, f"{what}: hung up")
+                return None
+            self.world.tell(self.name, f"{what}: {crc32(self.client.received):08x}")
+            return response
+        if patience_s == STUCK_S:
+            self.world.history.wrong("stuck", f"{self.name} got no answer to {request}")
+        self.hang_up()
+        self.world.tell(self.name, f"{what}: gave up")
+        return None
+
+    def hang_up(self) -> None:
+        """Ends the connection; the next request dials again."""
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+
+    async def pause(self, ticks_max: int = 4) -> None:
+        """Lets up to so many ticks pass, and at least one."""
+        await trio.sleep(TICK_S * self.random.randint(1, ticks_max))
+
+    async def until(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        """What ``attempt`` returns when it is not None any more."""
+        deadline = trio.current_time() + HOPELESS_S
+        while (result := await attempt()) is None:
+            if trio.current_time() > deadline:
+                raise HopelessError(f"{self.name} never got on", self.world.history.anomalies)
+            await self.pause(2)
+        return result
+
+    async def topic_id(self, topic: str) -> bytes:
+        """The id of a topic that exists or soon will."""
+
+        async def attempt() -> bytes | None:
+            found = await self.describe(topic)
+            return None if found is None or found.error_code else found.topic_id
+
+        result: bytes = await self.until(attempt)
+        return result
+
+    async def describe(self, topic: str) -> Any:
+        """What Metadata says of a topic; None if the connection ended before."""
+        wanted = MetadataRequestTopic(name=topic)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+        response = await self.ask(request, (10, 13))
+        return None if response is None else response.topics[0]
+
+
+class Admin(Actor):
+    """Creates, deletes and creates again, and looks whether everybody knows at once."""
+
+    async def run(self) -> None:
+        number = 0
+        while not self.world.quiet:
+            number += 1
+            await self._one_topic(f"extra-{number}")
+
+    async def create(self, topic: str, partitions: int) -> bool:
+        """Returns when the topic exists; whether this client was told that it made it."""
+
+        async def attempt() -> bool | None:
+            wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
+            response = await self.ask(CreateTopicsRequest(topics=[wanted]), (2, 7))
+            code = None if response is None else ErrorCode(response.topics[0].error_code)
+            if code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                return False
+            return True if code is ErrorCode.NONE else None
+
+        made: bool = await self.until(attempt)
+        return made
+
+    async def _one_topic(self, topic: str) -> None:
+        if await self.create(topic, self.random.randint(1, 4)):
+            await self._expect(topic, exists=True)
+        await self.pause()
+        if await self._append(topic) and await self._delete(topic):
+            await self._expect(topic, exists=False)
+            await self.create(topic, 1)
+            if await self._end(topic):
+                self.world.history.wrong("haunted", f"new {topic} has records of its namesake")
+        await self.pause()
+
+    async def _expect(self, topic: str, *, exists: bool) -> None:
+        self.hang_up()  # The next connection is another processor's.
+        found = await self.until(lambda: self.describe(topic))
+        if (found.error_code == ErrorCode.NONE) is not exists:
+            self.world.history.wrong(
+                "unseen", f"{topic} should {'' if exists else 'not '}exist: {found}"
+            )
+
+    async def _append(self, topic: str) -> bool:
+        data = PartitionProduceData(index=0, records=build_batch([Record(0, 0, None, b"x:0")]))
+        request = ProduceRequest(
+            acks=1, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+        )
+        response = await self.ask(request, (3, 12))
+        return response is not None and not (
+            response.responses[0].partition_responses[0].error_code
+        )
+
+    async def _delete(self, topic: str) -> bool:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], topic_names=[topic])
+        response = await self.ask(request, (1, 6))
+        return response is not None and response.responses[0].error_code == ErrorCode.NONE
+
+    async def _end(self, topic: str) -> int:
+        async def attempt() -> int | None:
+            wanted = ListOffsetsTopic(
+                name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)]
+            )
+            response = await self.ask(ListOffsetsRequest(topics=[wanted]), (1, 11))
+            if response is None or response.topics[0].partitions[0].error_code:
+                return None
+            end: int = response.topics[0].partitions[0].offset
+            return end
+
+        found: int = await self.until(attempt)
+        return found
+
+
+class Producer(Actor):
+    """Appends records idempotently, trying each request again until it is acknowledged."""
+
+    batches = 25
+
+    async def run(self) -> None:
+        self.producer_id, self.epoch = await self.until(self._register)
+        self.sequences: Counter[Partition] = Counter()
+        ids = {topic: await self.topic_id(topic) for topic in self.world.topics}
+        number = 0
+        for _ in range(self.batches):
+            batches: dict[Partition, list[str]] = {}
+            for partition in self.random.sample(self.world.partitions, self.random.randint(1, 3)):
+                count = self.random.randint(1, 3)
+                batches[partition] = [f"{self.name}:{number + n}" for n in range(count)]
+                number += count
+            request = self._request(batches, ids)
+            patience_s = self.random.choice((TICK_S, STUCK_S))
+            await self.until(partial(self._append, request, batches, patience_s))
+            for partition, values in batches.items():
+                self.sequences[partition] += len(values)
+            if self.random.random() < 0.7:
+                await self.pause(2)
+
+    async def _register(self) -> tuple[int, int] | None:
+        response = await self.ask(InitProducerIdRequest(transactional_id=None), (0, 5))
+        if response is None or response.error_code:
+            return None
+        return response.producer_id, response.producer_epoch
+
+    def _request(
+        self, batches: dict[Partition, list[str]], ids: dict[str, bytes]
+    ) -> ProduceRequest:
+        topics = {
+            topic: TopicProduceData(name=topic, topic_id=ids[topic], partition_data=[])
+            for topic in dict.fromkeys(topic for topic, _ in batches)
+        }
+        for (topic, index), values in batches.items():
+            records = build_batch(
+                [Record(0, self.world.wall_ms(), None, value.encode()) for value in values],
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=self.sequences[topic, index],
+            )
+            data = PartitionProduceData(index=index, records=records)
+            topics[topic].partition_data.append(data)
+        return ProduceRequest(acks=-1, topic_data=list(topics.values()))
+
+    async def _append(
+        self, request: ProduceRequest, batches: dict[Partition, list[str]], patience_s: float
+    ) -> bool | None:
+        response = await self.ask(request, (3, 13), patience_s=patience_s)
+        if response is None:
+            return None
+        done = True
+        for asked, topic in zip(request.topic_data, response.responses, strict=True):
+            for result in topic.partition_responses:
+                partition = (asked.name, result.index)
+                code = ErrorCode(result.error_code)
+                if code is ErrorCode.NONE:
+                    self.world.history.appended(partition, result.base_offset, batches[partition])
+                    continue
+                done = False
+                if code not in AWAY:
+                    self.world.history.wrong(
+                        "refused", f"{code.name}: {batches[partition]} for {partition}"
+                    )
+        return done or None
+
+
+class Consumer(Actor):
+    """Reads everything from the start, with long polls over the partitions of all owners."""
+
+    async def run(self) -> None:
+        positions = dict.fromkeys(self.world.partitions, 0)
+        ids = {topic: await self.topic_id(topic) for topic in self.world.topics}
+        while not self.world.quiet or self._behind(positions):
+            wait_ms, bytes_min = self.random.choice(((0, 1), (1000, 1), (2000, 300)))
+            request = fetch_request(positions, ids, wait_ms=wait_ms, bytes_min=bytes_min)
+            request.max_bytes = self.random.choice((200, 2000, 1 << 20))
+            patience_s = self.random.choice((STUCK_S, STUCK_S, TICK_S))
+            await self.fetch(request, positions, self.name, patience_s=patience_s)
+            if self.random.random() < 0.5:
+                await self.pause(2)
+
+    def _behind(self, positions: dict[Partition, int]) -> bool:
+        known = self.world.history.known_end
+        return any(known(partition) > at for partition, at in positions.items())
+
+    async def fetch(
+        self,
+        request: FetchRequest,
+        positions: dict[Partition, int],
+        consumer: str,
+        *,
+        patience_s: float = STUCK_S,
+    ) -> None:
+        """Takes what there is and moves ``positions`` on."""
+        history = self.world.history
+        known = {partition: history.known_end(partition) for partition in positions}
+        response = await self.ask(request, (4, 18), patience_s=patience_s)
+        if response is None:
+            await self.pause()
+            return
+        for asked, topic in zip(request.topics, response.responses, strict=True):
+            for found in topic.partitions:
+                partition = (asked.topic, found.partition_index)
+                code = ErrorCode(found.error_code)
+                if code is not ErrorCode.NONE:
+                    if code not in AWAY:
+                        history.wrong("refused", f"{code.name}: fetching {partition}")
+                    continue
+                history.shown_end(partition, known[partition], found.high_watermark)
+                for offset, value in values(found.records):
+                    if offset >= positions[partition]:
+                        history.read(consumer, partition, offset, value)
+                        positions[partition] = offset + 1
+
+
+def fetch_request(
+    positions: dict[Partition, int], ids: dict[str, bytes], *, wait_ms: int, bytes_min: int
+) -> FetchRequest:
+    """A fetch of all of ``positions``."""
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=bytes_min,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                topic_id=ids[topic],
+                partitions=[
+                    FetchPartition(partition=index, fetch_offset=at, partition_max_bytes=1 << 20)
+                    for (name, index), at in positions.items()
+                    if name == topic
+                ],
+            )
+            for topic in dict.fromkeys(topic for topic, _ in positions)
+        ],
+    )
+
+
+def values(records: bytes | memoryview | None) -> Iterable[tuple[int, str]]:
+    """Offset and value of each record of the whole batches."""
+    data = bytes(records or b"")
+    for at, header in iter_batches(data):
+        for record in iter_records(data[at : at + header.size]):
+            assert record.value is not None
+            yield record.offset, record.value.decode()
+
+
+class Looker(Actor):
+    """Asks where partitions begin and end, again and again."""
+
+    async def run(self) -> None:
+        history = self.world.history
+        while not self.world.quiet:
+            known = {partition: history.known_end(partition) for partition in self.world.partitions}
+            response = await self._ends()
+            for topic in () if response is None else response.topics:
+                for found in topic.partitions:
+                    partition = (topic.name, found.partition_index)
+                    if found.error_code == ErrorCode.NONE:
+                        history.shown_end(partition, known[partition], found.offset)
+            await self.pause()
+
+    async def _ends(self) -> Any:
+        topics = [
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=index, timestamp=-1)
+                    for name, index in self.world.partitions
+                    if name == topic
+                ],
+            )
+            for topic in self.world.topics
+        ]
+        return await self.ask(ListOffsetsRequest(topics=topics), (1, 11))
+
+
+class Breaker(Actor):
+    """Kills roles in the middle of whatever they do, and turns the clock."""
+
+    async def run(self) -> None:
+        broker = self.world.broker
+        while not self.world.calm:
+            await self.pause(5)
+            for _ in range(self.random.randrange(150)):
+                await trio.lowlevel.checkpoint()
+            if self.random.random() < 0.2:
+                self.world.tell(self.name, "turns the clock")
+                self.world.clock.advance(self.random.choice((100, 3000, 20_000)))
+                continue
+            victims = self.random.sample(broker.names, self.random.choice((1, 1, 1, 2)))
+            self.world.tell(self.name, f"kills {' and '.join(victims)}")
+            for victim in victims:
+                broker.kill(victim)

@@ -1,0 +1,138 @@
+"""What clients of a run were told, and whether it can be true.
+
+Owns the facts and the verdict; knows no clients and no broker. Pure: actors report as things
+happen, ``judge`` compares with what the logs hold in the end. Invariant: an anomaly is named for
+what is wrong (lost, moved, doubled, disordered, skipped, stale, shared), never for what caused it.
+After Kafka's ``validate_delivery`` and Maelstrom's ``workload/kafka.clj``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+Partition = tuple[str, int]
+Log = Mapping[Partition, Mapping[int, str]]
+"""Values by offset, as they are read when all is over."""
+
+
+class Anomaly(NamedTuple):
+    """One thing that must not be."""
+
+    kind: str
+    text: str
+
+
+class History:
+    """Everything that was reported so far. A value is ``<producer>:<number>``, numbers growing."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[tuple[Partition, str], int] = {}
+        self.consumed: dict[str, dict[Partition, list[tuple[int, str]]]] = {}
+        self.anomalies: list[Anomaly] = []
+        self._ends: dict[Partition, int] = {}
+        self._committed: dict[tuple[str, Partition], int] = {}
+        self._assigned: dict[tuple[str, int, Partition], str] = {}
+
+    def wrong(self, kind: str, text: str) -> None:
+        """Something that is wrong whatever else happens."""
+        self.anomalies.append(Anomaly(kind, text))
+
+    def appended(self, partition: Partition, base_offset: int, values: Sequence[str]) -> None:
+        """A producer was told where its records are."""
+        for offset, value in enumerate(values, base_offset):
+            self.acknowledged[partition, value] = offset
+        self.saw_end(partition, base_offset + len(values))
+
+    def saw_end(self, partition: Partition, end: int) -> None:
+        """Somebody was shown this end of a partition."""
+        self._ends[partition] = max(self._ends.get(partition, 0), end)
+
+    def known_end(self, partition: Partition) -> int:
+        """The end below which nobody who asks from now on may be shown one."""
+        return self._ends.get(partition, 0)
+
+    def shown_end(self, partition: Partition, known: int, end: int) -> None:
+        """Somebody who asked when ``known`` was known is shown ``end``."""
+        if end < known:
+            self.wrong("stale", f"{partition} ends at {end}, but {known} was shown before")
+        self.saw_end(partition, end)
+
+    def read(self, consumer: str, partition: Partition, offset: int, value: str) -> None:
+        """A consumer got a record."""
+        self.consumed.setdefault(consumer, {}).setdefault(partition, []).append((offset, value))
+
+    def assigned(
+        self, group: str, generation: int, member: str, partitions: Sequence[Partition]
+    ) -> None:
+        """A member of a group was given partitions."""
+        for partition in partitions:
+            other = self._assigned.setdefault((group, generation, partition), member)
+            if other != member:
+                self.wrong(
+                    "shared",
+                    f"{partition} belongs to {other} and {member} in generation {generation}",
+                )
+
+    def committed(self, group: str, partition: Partition, offset: int) -> None:
+        """A commit was acknowledged."""
+        self._committed[group, partition] = offset
+
+    def known_commit(self, group: str, partition: Partition) -> int:
+        """The offset below which nobody who asks from now on may be shown one; -1 for none."""
+        return self._committed.get((group, partition), -1)
+
+    def shown_commit(self, group: str, partition: Partition, known: int, offset: int) -> None:
+        """Somebody who asked when ``known`` was known is shown ``offset``."""
+        if offset < known:
+            self.wrong(
+                "forgotten", f"{group} is shown {offset} in {partition}; {known} was committed"
+            )
+
+
+def judge(history: History, log: Log) -> list[Anomaly]:
+    """All that is wrong, with the logs as they are in the end."""
+    return [
+        *history.anomalies,
+        *_lost_or_moved(history, log),
+        *_doubled_or_disordered(log),
+        *_misread(history, log),
+    ]
+
+
+def _lost_or_moved(history: History, log: Log) -> Iterator[Anomaly]:
+    for (partition, value), offset in history.acknowledged.items():
+        found = log.get(partition, {}).get(offset)
+        if found != value:
+            kind = "moved" if value in log.get(partition, {}).values() else "lost"
+            yield Anomaly(kind, f"{value} was acknowledged at {offset} of {partition}: {found}")
+
+
+def _doubled_or_disordered(log: Log) -> Iterator[Anomaly]:
+    for partition, values in log.items():
+        for value, times in Counter(values.values()).items():
+            if times > 1:
+                yield Anomaly("doubled", f"{value} is {times} times in {partition}")
+        newest: dict[str, int] = {}
+        for offset in sorted(values):
+            producer, _, number = values[offset].rpartition(":")
+            if int(number) < newest.get(producer, -1):
+                yield Anomaly("disordered", f"{values[offset]} comes late in {partition}")
+            newest[producer] = int(number)
+        if sorted(values) != list(range(len(values))):
+            yield Anomaly("skipped", f"{partition} has gaps")
+
+
+def _misread(history: History, log: Log) -> Iterator[Anomaly]:
+    for consumer, partitions in history.consumed.items():
+        for partition, records in partitions.items():
+            for before, (offset, _) in pairwise(records):
+                if offset != before[0] + 1:
+                    yield Anomaly(
+                        "skipped", f"{consumer} got {offset} after {before[0]} of {partition}"
+                    )
+            for offset, value in records:
+                if log.get(partition, {}).get(offset) != value:
+                    yield Anomaly("lost", f"{consumer} got {value} at {offset} of {partition}")

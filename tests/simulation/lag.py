@@ -1,0 +1,62 @@
+"""Channels between roles on which messages take their time, so that roles fall out of step.
+
+Owns the delays, which come from a seed; order is kept. Invariant: what is delayed arrives as it
+was sent, or never if an end is closed meanwhile, as on a real channel.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from minibroker.runtime.channel import Channel, ChannelStatistics
+from minibroker.runtime.switchboard import Listener, MemorySwitchboard
+
+LAG_S: Final = 0.02
+"""The longest delay of one message; the shares below say how many are delayed."""
+SHARES: Final = (0.0, 0.1, 0.5)
+
+
+class LaggingChannel(Channel):
+    """One end whose messages arrive late."""
+
+    def __init__(self, inner: Channel, random: Random) -> None:
+        self._inner = inner
+        self._random = random
+        self._share = random.choice(SHARES)
+
+    async def send(self, message: object) -> None:
+        await self._inner.send(message)
+
+    async def receive(self) -> Any:
+        message = await self._inner.receive()
+        if self._random.random() < self._share:
+            await trio.sleep(self._random.uniform(0, LAG_S))
+        return message
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def statistics(self) -> ChannelStatistics:
+        return self._inner.statistics()
+
+
+class LaggingSwitchboard(MemorySwitchboard):
+    """Joins roles by lagging channels."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self._random = random
+
+    def listen(self, name: str) -> Listener[Channel]:
+        inner = super().listen(name)
+
+        async def accept() -> Channel:
+            return LaggingChannel(await inner.accept(), self._random)
+
+        return Listener(accept)
+
+    async def dial(self, name: str) -> Channel:
+        return LaggingChannel(await super().dial(name), self._random)

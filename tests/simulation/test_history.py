@@ -1,0 +1,85 @@
+"""The judge of histories must find what it is there for, or every simulation passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.history import History, Log, judge
+
+P = ("t", 0)
+
+
+def kinds(history: History, log: Log) -> list[str]:
+    return [anomaly.kind for anomaly in judge(history, log)]
+
+
+def test_an_honest_history_is_left_alone() -> None:
+    history = History()
+    history.appended(P, 0, ["a:0", "a:1"])
+    history.read("c", P, 0, "a:0")
+    history.read("c", P, 1, "a:1")
+    history.shown_end(P, 2, 3)
+    history.assigned("g", 1, "m", [P])
+    history.assigned("g", 2, "n", [P])
+    history.committed("g", P, 1)
+    history.shown_commit("g", P, history.known_commit("g", P), 1)
+    assert kinds(history, {P: {0: "a:0", 1: "a:1", 2: "b:0"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ({}, "lost"),
+        ({P: {0: "a:9"}}, "lost"),
+        ({P: {0: "b:0", 1: "a:0"}}, "moved"),
+        ({P: {0: "a:0", 1: "a:0"}}, "doubled"),
+        ({P: {0: "a:0", 1: "a:2", 2: "a:1"}}, "disordered"),
+        ({P: {0: "a:0", 2: "a:1"}}, "skipped"),
+    ],
+)
+def test_what_became_of_acknowledged_records(log: Log, kind: str) -> None:
+    history = History()
+    history.appended(P, 0, ["a:0"])
+    assert kinds(history, log) == [kind]
+
+
+def _skip(history: History) -> None:
+    history.read("c", P, 0, "a:0")
+    history.read("c", P, 2, "a:2")
+
+
+def _vanished(history: History) -> None:
+    history.read("c", P, 0, "a:9")
+
+
+def _stale(history: History) -> None:
+    history.appended(P, 0, ["a:0", "a:1", "a:2"])
+    history.shown_end(P, history.known_end(P), 2)
+
+
+def _shared(history: History) -> None:
+    history.assigned("g", 1, "m", [P])
+    history.assigned("g", 1, "n", [P])
+
+
+def _forgotten(history: History) -> None:
+    history.committed("g", P, 5)
+    history.shown_commit("g", P, history.known_commit("g", P), 4)
+
+
+@pytest.mark.parametrize(
+    ("story", "kind"),
+    [
+        (_skip, "skipped"),
+        (_vanished, "lost"),
+        (_stale, "stale"),
+        (_shared, "shared"),
+        (_forgotten, "forgotten"),
+    ],
+)
+def test_what_readers_and_members_were_shown(story: Callable[[History], None], kind: str) -> None:
+    history = History()
+    story(history)
+    assert kinds(history, {P: {0: "a:0", 1: "a:1", 2: "a:2"}}) == [kind]
