@@ -16,11 +16,19 @@ def main() -> None:
     import os
     import sys
 
+    import click
+
     from minibroker.cli.app import app
     from minibroker.cli.errors import CliError, ExitCode
 
     try:
-        app(prog_name="minibroker")
+        with app.make_context("minibroker", sys.argv[1:]) as context:
+            app.invoke(context)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as mistake:
+        mistake.show()
+        sys.exit(mistake.exit_code)
     except CliError as error:
         sys.stdout.flush()
         print(f"minibroker: {error}", file=sys.stderr)

@@ -1,18 +1,16 @@
 """The commands put together into one application.
 
 Owns the tree of commands and the first page of help; it must never know what a command does.
-Invariant: importing this module imports neither trio nor the broker, so that help, mistakes and
-clients of a running broker answer at once, and ``start`` pays for the broker's imports only once.
+Invariant: importing this module imports no command, so that help and mistakes are answered at once,
+a client of a running broker loads none of the broker, and ``start`` nothing of the clients.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from minibroker import __version__
-from minibroker.cli import consume, dissect, groups, produce, settings, start, topics
+from minibroker.cli.commands import Group, Late
 from minibroker.cli.errors import EXIT_CODES_HELP
 
 HELP = """A Kafka broker for tests, experiments and learning, and commands to talk to one.
@@ -24,36 +22,30 @@ HELP = """A Kafka broker for tests, experiments and learning, and commands to ta
   minibroker consume cats --from-beginning
 """
 
-app = typer.Typer(
+LATE = {
+    "start": Late(
+        "minibroker.cli.start", "start", "Start a broker and run it until it is told to stop."
+    ),
+    "produce": Late(
+        "minibroker.cli.produce", "produce", "Send messages: arguments, or lines of standard input."
+    ),
+    "consume": Late("minibroker.cli.consume", "consume", "Print messages as they come."),
+    "dissect": Late(
+        "minibroker.cli.dissect",
+        "dissect_command",
+        "Show what every byte of a request or response means.",
+    ),
+    "topics": Late("minibroker.cli.topics", "app", "List, create, describe and delete topics."),
+    "groups": Late("minibroker.cli.groups", "app", "List, describe and delete consumer groups."),
+    "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
+}
+
+app = Group(
+    "minibroker",
+    late=LATE,
     help=HELP,
     epilog=EXIT_CODES_HELP,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
     no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"minibroker {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
-    ] = False,
-) -> None:
-    """Options of the application itself."""
-
-
-app.command("start", epilog=start.EXAMPLES)(start.start)
-app.add_typer(topics.app, name="topics")
-app.add_typer(groups.app, name="groups")
-app.command("produce", epilog=produce.EXAMPLES)(produce.produce)
-app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
-app.command("dissect", epilog=dissect.EXAMPLES)(dissect.dissect_command)
-app.add_typer(settings.app, name="settings")
+click.version_option(__version__, message="%(prog)s %(version)s", help="Print it.")(app)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
-from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.client import Client
+from minibroker.cli.commands import Argument, Command
 from minibroker.cli.committed import committed_offsets
 from minibroker.cli.errors import ExitCode, TooFew, UsageMistake
 from minibroker.cli.membership import Membership
 from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, text_or_none
 from minibroker.cli.reader import Message, Reader
-from minibroker.cli.topics import Bootstrap
+from minibroker.cli.topics import bootstrap_option
 
 POLL_MS: Final = 500
 HEARTBEAT_S: Final = 1.0
@@ -107,30 +108,45 @@ class Limits:
         return f"only {self.count} of {self._messages_max} messages came in time"
 
 
+@click.command("consume", cls=Command, epilog=EXAMPLES)
+@click.argument("topic", cls=Argument, about="The topic.")
+@bootstrap_option
+@click.option(
+    "--from-beginning", is_flag=True, help="Start at the first message, not behind the last."
+)
+@click.option("--offset", metavar="OFFSET", help="Start here: a number, earliest or latest.")
+@click.option("--partition", type=int, metavar="NUMBER", help="Read only this one.")
+@click.option(
+    "--group", metavar="GROUP", help="Join this group: resume where it stands, and commit."
+)
+@click.option(
+    "--max-messages",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Stop after so many. [default: never]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop after so many seconds without one. [default: never]",
+)
+@click.option(
+    "--format",
+    "format_",
+    default="value",
+    help="value, key-value (with a tab between) or json.",
+)
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    from_beginning: Annotated[
-        bool,
-        typer.Option("--from-beginning", help="Start at the first message, not behind the last."),
-    ] = False,
-    offset: Annotated[
-        str | None, typer.Option(help="Start here: a number, earliest or latest.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option(help="Read only this one.")] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Join this group: resume where it stands, and commit.")
-    ] = None,
-    max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many. [default: never]")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0, help="Stop after so many seconds without one. [default: never]"),
-    ] = None,
-    format_: Annotated[
-        str, typer.Option("--format", help="value, key-value (with a tab between) or json.")
-    ] = "value",
+    topic: str,
+    bootstrap: str,
+    from_beginning: bool,
+    offset: str | None,
+    partition: int | None,
+    group: str | None,
+    max_messages: int | None,
+    timeout: float | None,
+    format_: str,
 ) -> None:
     """Print messages as they come."""
     if format_ not in FORMATS:
@@ -150,7 +166,7 @@ def consume(
             for message in messages:
                 emit(FORMATS[format_](message))
     except KeyboardInterrupt:
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
     if limits.too_few:
         raise TooFew(limits.too_few)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
+from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import ExitCode, UsageMistake
 from minibroker.cli.output import emit, note
 from protocol.dissect import Direction, api_named, dissect, render
@@ -36,20 +38,21 @@ API and version. Exit code 1 says that the bytes are not a whole, undamaged fram
 """
 
 
-def dissect_command(
-    source: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[HEX...|FILE]", help="The frame; - or nothing reads stdin."),
-    ] = None,
-    api: Annotated[
-        str | None, typer.Option(help="The API that a response answers: its name or number.")
-    ] = None,
-    api_version: Annotated[int | None, typer.Option(help="The version of that API.")] = None,
-) -> None:
+@click.command("dissect", cls=Command, epilog=EXAMPLES)
+@click.argument(
+    "source",
+    cls=Argument,
+    nargs=-1,
+    metavar="[HEX...|FILE]",
+    about="The frame; - or nothing reads stdin.",
+)
+@click.option("--api", metavar="API", help="The API that a response answers: its name or number.")
+@click.option("--api-version", type=int, metavar="NUMBER", help="The version of that API.")
+def dissect_command(source: Sequence[str], api: str | None, api_version: int | None) -> None:
     """Show what every byte of a request or response means."""
     if (api is None) != (api_version is None):
         raise UsageMistake("--api and --api-version belong together: a response needs both")
-    data = read_source(" ".join(source or ["-"]))
+    data = read_source(" ".join(source or "-"))
     try:
         key = None if api is None else api_named(api)
     except ValueError as error:
@@ -58,7 +61,7 @@ def dissect_command(
     result = dissect(data, direction=direction, api_key=key, version=api_version)
     emit(render(result).rstrip())
     if result.problem is not None:
-        raise typer.Exit(ExitCode.REFUSED)
+        raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
 def read_source(source: str) -> bytes:

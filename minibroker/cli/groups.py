@@ -8,16 +8,17 @@ only where both the committed offset and the end of the log are known. Kafka's c
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Annotated
+from collections.abc import Sequence
 
-import typer
+import click
 
-from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.client import Client
+from minibroker.cli.commands import Argument, Group
 from minibroker.cli.committed import committed_offsets
 from minibroker.cli.errors import Refused, check
 from minibroker.cli.offsets import LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, table
-from minibroker.cli.topics import Bootstrap, report_each
+from minibroker.cli.topics import bootstrap_option, report_each
 from protocol.compiler import decoder
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
@@ -29,12 +30,7 @@ from protocol.messages.describe_groups import (
 )
 from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
-app = typer.Typer(
-    help="List, describe and delete consumer groups.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = Group("groups", help="List, describe and delete consumer groups.", no_args_is_help=True)
 
 LIST_EXAMPLES = """Examples:
 
@@ -55,10 +51,9 @@ DELETE_EXAMPLES = """Examples:
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-def list_(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-) -> None:
+@bootstrap_option
+@click.option("--json", is_flag=True, help="One JSON object a line.")
+def list_(bootstrap: str, json: bool) -> None:
     """List groups and their states."""
     rows = []
     with Client(bootstrap) as client:
@@ -77,10 +72,9 @@ def list_(
 
 
 @app.command("describe", epilog=DESCRIBE_EXAMPLES)
-def describe(
-    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
+@click.argument("group_id", cls=Argument, metavar="GROUP", about="The group.")
+@bootstrap_option
+def describe(group_id: str, bootstrap: str) -> None:
     """Show a group's members, committed offsets and lag."""
     with Client(bootstrap) as client:
         request = DescribeGroupsRequest(groups=[group_id])
@@ -99,10 +93,11 @@ def describe(
 
 
 @app.command("delete", epilog=DELETE_EXAMPLES)
-def delete(
-    group_ids: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
+@click.argument(
+    "group_ids", cls=Argument, nargs=-1, required=True, metavar="GROUP...", about="The groups."
+)
+@bootstrap_option
+def delete(group_ids: Sequence[str], bootstrap: str) -> None:
     """Delete groups that have no members, with their offsets."""
     outcomes: list[tuple[str, int, str | None]] = []
     with Client(bootstrap) as client:

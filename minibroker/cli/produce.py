@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from typing import Annotated, BinaryIO, Final
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final
 
-import typer
+import click
 
-from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.client import Client
+from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import note
 from minibroker.cli.sender import Sender
-from minibroker.cli.topics import Bootstrap
+from minibroker.cli.topics import bootstrap_option
 from protocol.compression import Compression
 from protocol.records import Record
 
@@ -36,29 +37,42 @@ EXAMPLES = """Examples:
 """
 
 
+@click.command("produce", cls=Command, epilog=EXAMPLES)
+@click.argument("topic", cls=Argument, about="The topic.")
+@click.argument(
+    "messages",
+    cls=Argument,
+    nargs=-1,
+    metavar="[MESSAGE]...",
+    about="Values; without any, lines of stdin.",
+)
+@bootstrap_option
+@click.option("--key", help="The key of every record.")
+@click.option("--key-separator", help="What stands between key and value in a line.")
+@click.option(
+    "--header",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of every record; may be repeated.",
+)
+@click.option("--partition", type=int, metavar="NUMBER", help="Send everything here.")
+@click.option("--acks", default="all", help="Who must have it: all, 1 or 0.")
+@click.option("--compression", default="none", help="none, gzip, snappy, lz4 or zstd.")
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    messages: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[MESSAGE]...", help="Values; without any, lines of stdin."),
-    ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
-    key_separator: Annotated[
-        str | None, typer.Option(help="What stands between key and value in a line.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header of every record; may be repeated."),
-    ] = None,
-    partition: Annotated[int | None, typer.Option(help="Send everything here.")] = None,
-    acks: Annotated[str, typer.Option(help="Who must have it: all, 1 or 0.")] = "all",
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    topic: str,
+    messages: Sequence[str],
+    bootstrap: str,
+    key: str | None,
+    key_separator: str | None,
+    header: Sequence[str],
+    partition: int | None,
+    acks: str,
+    compression: str,
 ) -> None:
     """Send messages: arguments, or lines of standard input."""
     if key is not None and key_separator is not None:
         raise UsageMistake("--key gives every record one key, --key-separator its own: choose one")
-    headers = tuple(read_header(text) for text in header or [])
+    headers = tuple(read_header(text) for text in header)
     codec = read_codec(compression)
     if acks not in ACKS:
         raise UsageMistake(f"--acks {acks}: must be all, 1 or 0")

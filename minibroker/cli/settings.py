@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
+from minibroker.cli.commands import Argument, Group
 from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import emit, table
 
 if TYPE_CHECKING:
     from minibroker.config import Setting
 
-app = typer.Typer(
-    help="List and explain settings.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = Group("settings", help="List and explain settings.", no_args_is_help=True)
 
 LIST_EXAMPLES = """Examples:
 
@@ -50,10 +46,11 @@ def default_text(setting: Setting[Any]) -> str:
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-def list_(
-    part: Annotated[str, typer.Argument(metavar="[PART]", help="Only names that hold this.")] = "",
-    topic: Annotated[bool, typer.Option("--topic", help="Settings of topics.")] = False,
-) -> None:
+@click.argument(
+    "part", cls=Argument, default="", metavar="[PART]", about="Only names that hold this."
+)
+@click.option("--topic", is_flag=True, help="Settings of topics.")
+def list_(part: str, topic: bool) -> None:
     """List the settings of the broker, or of topics, with their defaults."""
     from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 
@@ -69,7 +66,8 @@ def list_(
 
 
 @app.command("explain", epilog=EXPLAIN_EXAMPLES)
-def explain(name: Annotated[str, typer.Argument(help="The setting.")]) -> None:
+@click.argument("name", cls=Argument, about="The setting.")
+def explain(name: str) -> None:
     """Say what one setting does, what it may be, and what it is by default."""
     from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 

@@ -8,11 +8,13 @@ with ``--override``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from minibroker.cli.commands import Command
 from minibroker.cli.errors import BadConfig, UsageMistake
 
 if TYPE_CHECKING:
@@ -32,67 +34,75 @@ at the end. Stop it with Ctrl-C.
 """
 
 
+@click.command("start", cls=Command, epilog=EXAMPLES)
+@click.option(
+    "--listener",
+    "listeners",
+    multiple=True,
+    metavar="NAME://HOST:PORT",
+    help="Where clients connect; may be repeated; port 0 takes a free one. "
+    "[default: PLAINTEXT://127.0.0.1:9092]",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep data here. [default: a temporary directory]",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A server.properties file.",
+)
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="One setting; may be repeated; wins over the file. See `minibroker settings`.",
+)
+@click.option(
+    "--profile",
+    default="laptop",
+    metavar="PROFILE",
+    help="Where defaults come from: laptop (few processes) or kafka.",
+)
+@click.option(
+    "--control",
+    metavar="HOST:PORT",
+    help="Where the HTTP control API listens. [default: a free port of 127.0.0.1]",
+)
+@click.option("--json", is_flag=True, help="Say ready as one line of JSON, and nothing else.")
 def start(
-    listener: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME://HOST:PORT",
-            help="Where clients connect; may be repeated; port 0 takes a free one. "
-            "[default: PLAINTEXT://127.0.0.1:9092]",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep data here. [default: a temporary directory]"),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A server.properties file.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="One setting; may be repeated; wins over the file. See `minibroker settings`.",
-        ),
-    ] = None,
-    profile: Annotated[
-        str,
-        typer.Option(
-            metavar="PROFILE", help="Where defaults come from: laptop (few processes) or kafka."
-        ),
-    ] = "laptop",
-    control: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where the HTTP control API listens. [default: a free port of 127.0.0.1]",
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Say ready as one line of JSON, and nothing else.")
-    ] = False,
+    listeners: Sequence[str],
+    data_dir: Path | None,
+    config: Path | None,
+    pairs: Sequence[str],
+    profile: str,
+    control: str | None,
+    json: bool,
 ) -> None:
     """Start a broker and run it until it is told to stop."""
     settings = read_settings(
-        listeners=listener or [],
+        listeners=listeners,
         data_dir=data_dir,
         config=config,
-        pairs=set_ or [],
+        pairs=pairs,
         profile=profile,
         control=control,
     )
     from minibroker import broker
 
-    raise typer.Exit(broker.start(settings, json_ready=json))
+    raise click.exceptions.Exit(broker.start(settings, json_ready=json))
 
 
 def read_settings(
     *,
-    listeners: list[str],
+    listeners: Sequence[str],
     data_dir: Path | None,
     config: Path | None,
-    pairs: list[str],
+    pairs: Sequence[str],
     profile: str,
     control: str | None,
 ) -> Settings:

@@ -7,11 +7,12 @@ answers for each topic that was named and exits with 1 if any was refused. Kafka
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
 
-import typer
+import click
 
 from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.commands import Argument, Group
 from minibroker.cli.errors import Refused, UsageMistake, check
 from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, table
@@ -37,24 +38,21 @@ ADMIN_TIMEOUT_MS = 30_000
 TOPIC_RESOURCE = 2
 TOPIC_CONFIG_SOURCE = 1
 
-app = typer.Typer(
-    help="List, create, describe and delete topics.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = Group("topics", help="List, create, describe and delete topics.", no_args_is_help=True)
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT",
-        envvar="MINIBROKER_BOOTSTRAP_SERVER",
-        help="The broker to ask.",
-        show_default=True,
-    ),
-]
+bootstrap_option = click.option(
+    "--bootstrap-server",
+    "-b",
+    "bootstrap",
+    default=DEFAULT_BOOTSTRAP,
+    metavar="HOST:PORT",
+    envvar="MINIBROKER_BOOTSTRAP_SERVER",
+    show_envvar=True,
+    help="The broker to ask.",
+)
+names_argument = click.argument(
+    "names", cls=Argument, nargs=-1, required=True, metavar="NAME...", about="The topics."
+)
 
 LIST_EXAMPLES = """Examples:
 
@@ -82,11 +80,10 @@ DELETE_EXAMPLES = """Examples:
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-def list_(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-) -> None:
+@bootstrap_option
+@click.option("--internal", is_flag=True, help="Also the broker's own.")
+@click.option("--json", is_flag=True, help="One JSON object a line.")
+def list_(bootstrap: str, internal: bool, json: bool) -> None:
     """List topics and their numbers of partitions."""
     with Client(bootstrap) as client:
         topics = client.metadata().topics
@@ -105,25 +102,37 @@ def list_(
 
 
 @app.command("create", epilog=CREATE_EXAMPLES)
+@names_argument
+@bootstrap_option
+@click.option(
+    "--partitions",
+    default=-1,
+    metavar="NUMBER",
+    help="Number of partitions; -1 takes the broker's default.",
+)
+@click.option(
+    "--replication-factor",
+    default=-1,
+    metavar="NUMBER",
+    help="Copies of each; -1 takes the broker's default.",
+)
+@click.option(
+    "--config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the topic; may be repeated.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 def create(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    partitions: Annotated[
-        int, typer.Option(help="Number of partitions; -1 takes the broker's default.")
-    ] = -1,
-    replication_factor: Annotated[
-        int, typer.Option(help="Copies of each; -1 takes the broker's default.")
-    ] = -1,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
-    ] = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Leave a topic that exists as it is.")
-    ] = False,
+    names: Sequence[str],
+    bootstrap: str,
+    partitions: int,
+    replication_factor: int,
+    config: Sequence[str],
+    if_not_exists: bool,
 ) -> None:
     """Create topics."""
-    configs = [read_pair(pair) for pair in config or []]
+    configs = [read_pair(pair) for pair in config]
     request = CreateTopicsRequest(
         topics=[
             CreatableTopic(
@@ -149,11 +158,10 @@ def create(
 
 
 @app.command("describe", epilog=DESCRIBE_EXAMPLES)
-def describe(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a partition.")] = False,
-) -> None:
+@names_argument
+@bootstrap_option
+@click.option("--json", is_flag=True, help="One JSON object a partition.")
+def describe(names: Sequence[str], bootstrap: str, json: bool) -> None:
     """Show partitions, their leaders and offsets, and the settings given to a topic."""
     with Client(bootstrap) as client:
         for name in names:
@@ -170,14 +178,13 @@ def describe(
 
 
 @app.command("delete", epilog=DELETE_EXAMPLES)
-def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
+@names_argument
+@bootstrap_option
+def delete(names: Sequence[str], bootstrap: str) -> None:
     """Delete topics and everything in them."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names],
-        topic_names=names,
+        topic_names=list(names),
         timeout_ms=ADMIN_TIMEOUT_MS,
     )
     with Client(bootstrap) as client:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from minibroker.cli.app import app
 from minibroker.testing import MiniBroker

@@ -4,21 +4,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import click
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from minibroker import __version__
-from minibroker.cli.app import app
+from minibroker.cli.app import LATE, app
 
 
-def commands() -> Iterator[list[str]]:
-    for command in app.registered_commands:
-        yield [str(command.name)]
-    for group in app.registered_groups:
-        assert isinstance(group.typer_instance, typer.Typer)
-        for command in group.typer_instance.registered_commands:
-            yield [str(group.name), str(command.name)]
+def commands(group: click.Group = app, *before: str) -> Iterator[list[str]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *before, name)
+        else:
+            yield [*before, name]
 
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
@@ -69,3 +70,12 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     )
     assert ended.stdout.startswith("SETTING")
     assert not ended.stderr
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    command = app.get_command(click.Context(app), name)
+    assert command is not None
+    assert command.name == name
+    assert command.help == LATE[name].help

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from minibroker.cli.app import app
 from minibroker.cli.errors import UsageMistake

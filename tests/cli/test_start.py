@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.cli.app import LATE
 from minibroker.cli.errors import BadConfig, UsageMistake
 from minibroker.cli.start import read_settings
 from minibroker.config import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
@@ -67,13 +68,36 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read(config=tmp_path / "nowhere")
 
 
-def test_the_command_line_loads_no_more_than_it_needs() -> None:
-    heavy = ("trio", "rich", "starlette", "hypercorn", "kazoo", "prometheus_client", "asyncio")
+def loaded_by(*arguments: str) -> set[str]:
+    """What the command line has imported when it has done what ``arguments`` say."""
     program = (
-        "import sys; import minibroker.cli.app; "
-        f"print([name for name in {heavy!r} if name in sys.modules])"
+        "import contextlib, io, sys\n"
+        "from minibroker.cli import main\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    main()\n"
+        "print(*sys.modules)\n"
     )
-    loaded = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
-    assert loaded.stdout.strip() == "[]"
+    return set(ended.stdout.split())
+
+
+HEAVY = {"trio", "starlette", "h11", "kazoo", "prometheus_client", "asyncio", "rich", "pydantic"}
+
+
+def test_help_loads_no_command_and_nothing_that_is_heavy() -> None:
+    loaded = loaded_by("--help")
+    assert not loaded & {*HEAVY, "construct", "minibroker.config"}
+    assert not loaded & {late.module for late in LATE.values()}
+
+
+def test_start_loads_no_client_and_no_other_command() -> None:
+    loaded = loaded_by("start", "--help")
+    assert "minibroker.cli.start" in loaded
+    assert not loaded & {*HEAVY, "minibroker.cli.client", "minibroker.cli.topics"}
+
+
+def test_the_commands_load_nothing_of_the_broker() -> None:
+    assert not loaded_by("consume", "--help") & HEAVY

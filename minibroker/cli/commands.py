@@ -1,0 +1,93 @@
+"""What a command line of click's needs here that click does not do: late loading, told arguments.
+
+Owns the classes of groups, commands and arguments; it must never know a single command. Invariant:
+a group's page of help imports none of its commands, and a command only itself, because ``start`` is
+waited for by every test run that has a broker. Arguments are told as options are: click 8.5 does
+so too, and in other words, but older ones that people have installed do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+
+class Late(NamedTuple):
+    """A command that is imported when it is called."""
+
+    module: str
+    name: str
+    """Of the command in its module."""
+    help: str
+    """Its line in the list of commands."""
+
+
+class Argument(click.Argument):
+    """An argument that has a line of help."""
+
+    def __init__(self, names: Sequence[str], *, about: str, **others: Any) -> None:
+        super().__init__(names, **others)
+        self.about = about
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """Its name and its line of help."""
+        return self.human_readable_name, self.about + ("  [required]" if self.required else "")
+
+
+class Command(click.Command):
+    """A command whose help tells of its arguments before its options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [item.row for item in self.params if isinstance(item, Argument)]
+        if rows:
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
+        super().format_options(ctx, formatter)
+
+
+class Group(click.Group):
+    """Commands in the order in which they were given, those of ``late`` not yet imported."""
+
+    command_class = Command
+
+    def __init__(self, name: str, *, late: Mapping[str, Late] | None = None, **others: Any) -> None:
+        super().__init__(name, **others)
+        self._late = dict(late or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return [*self._late, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        late = self._late.get(cmd_name)
+        if late is None:
+            return super().get_command(ctx, cmd_name)
+        from importlib import import_module
+
+        command: click.Command = getattr(import_module(late.module), late.name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.list_commands(ctx) and not name.startswith("-"):
+            ctx.fail(f"No such command '{name}'.{self._nearest(ctx, name)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self._line(name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _line(self, name: str) -> str:
+        late = self._late.get(name)
+        return self.commands[name].help or "" if late is None else late.help
+
+    def _nearest(self, ctx: click.Context, name: str) -> str:
+        import difflib
+
+        near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+        return f" Did you mean '{near[0]}'?" if near else ""
