@@ -13,7 +13,7 @@ import pytest
     [
         ("minibroker.control.serve", {"starlette", "h11", "anyio", "prometheus_client"}),
         ("minibroker.observability.metrics", {"trio", "prometheus_client", "construct"}),
-        ("minibroker.control.http", {"prometheus_client", "hypercorn"}),
+        ("minibroker.control.http", {"prometheus_client", "h11"}),
     ],
 )
 def test_what_only_one_process_needs_is_not_loaded_with(module: str, late: set[str]) -> None:
