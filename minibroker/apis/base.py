@@ -180,3 +180,7 @@ class Api(Generic[Request, Part, Reply, Response]):
     the broker stops."""
     left_out: tuple[str, ...] = ()
     """What is not done, each with its reason; the docs list them."""
+
+
+ServedApi = Api[Any, Any, Any, Any]
+"""Any API, where its messages don't matter."""

@@ -92,6 +92,7 @@ API: Api[JoinGroupRequest, Part, JoinResult, JoinGroupResponse] = Api(
     versions=(0, 9),
     split=split,
     execute=execute,
+    may_wait=True,
     merge=merge,
     left_out=("moving a group to the consumer protocol of KIP-848: that is not served yet",),
 )

@@ -39,6 +39,10 @@ class Position(NamedTuple):
     metadata: str
 
 
+EXPIRY_MAX_MS: Final = 2**63 - 1
+"""Clients may ask for more years than the record of an offset can say."""
+
+
 class Part(NamedTuple):
     """What a group commits; ``retention_ms`` is None where the broker's retention counts."""
 
@@ -84,7 +88,9 @@ def _name(ctx: Context, topic: OffsetCommitRequestTopic) -> str | None:
 def execute(scope: WorkerScope, part: Part) -> Reply:
     """Writes the offsets if the group lets them be committed."""
     now_ms = scope.wall_ms()
-    expire_ms = None if part.retention_ms is None else now_ms + part.retention_ms
+    expire_ms = None
+    if part.retention_ms is not None:
+        expire_ms = min(now_ms + part.retention_ms, EXPIRY_MAX_MS)
     offsets = {
         key: CommittedOffset(offset, leader_epoch, metadata, now_ms, expire_ms)
         for key, (offset, leader_epoch, metadata) in part.offsets.items()

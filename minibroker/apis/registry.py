@@ -7,7 +7,7 @@ served by exactly one module. Kafka's ``ApiKeys`` and the dispatch of ``KafkaApi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from minibroker.apis import (
     api_versions,
@@ -35,17 +35,15 @@ from minibroker.apis import (
     sync_group,
 )
 from minibroker.apis.api_versions import unsupported_version
-from minibroker.apis.base import Api
+from minibroker.apis.base import ServedApi
 from protocol import registry
 
 __all__ = ["APIS", "unsupported_version"]
 
-AnyApi = Api[Any, Any, Any, Any]
 
-
-def collect(apis: Iterable[AnyApi]) -> Mapping[int, AnyApi]:
+def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
     """APIs by key. Raises ``ValueError`` for one that serves what the protocol does not declare."""
-    found: dict[int, AnyApi] = {}
+    found: dict[int, ServedApi] = {}
     for api in apis:
         if api.key in found:
             raise ValueError(f"{api.key.name} is served twice")
@@ -59,7 +57,7 @@ def collect(apis: Iterable[AnyApi]) -> Mapping[int, AnyApi]:
     return found
 
 
-APIS: Final[Mapping[int, AnyApi]] = collect(
+APIS: Final[Mapping[int, ServedApi]] = collect(
     [
         api_versions.API,
         create_partitions.API,

@@ -69,5 +69,6 @@ API: Api[SyncGroupRequest, Part, SyncResult, SyncGroupResponse] = Api(
     versions=(0, 5),
     split=split,
     execute=execute,
+    may_wait=True,
     merge=merge,
 )

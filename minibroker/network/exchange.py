@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
-from minibroker.apis.base import Api, Context, Owner, ServedVersions
+from minibroker.apis.base import Context, Owner, ServedApi, ServedVersions
 from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
@@ -171,7 +171,7 @@ class _Exchange:
             client.introduce(introduced.client_software_name, introduced.client_software_version)
         return header, await self._answer(api, ctx, request)
 
-    async def _answer(self, api: Api[Any, Any, Any, Any], ctx: Context, request: Any) -> Any:
+    async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
         parts = api.split(ctx, request)
         replies: dict[Owner, Any] = {}
         if parts:
@@ -194,7 +194,7 @@ class _Exchange:
 
     async def _ask_all(
         self,
-        api: Api[Any, Any, Any, Any],
+        api: ServedApi,
         parts: Mapping[Owner, Any],
         replies: dict[Owner, Any],
         *,
@@ -210,7 +210,7 @@ class _Exchange:
 
     async def _ask_several(
         self,
-        api: Api[Any, Any, Any, Any],
+        api: ServedApi,
         parts: Mapping[Owner, Any],
         replies: dict[Owner, Any],
         *,
@@ -230,14 +230,14 @@ class _Exchange:
                 nursery.start_soon(ask_one, owner, part)
 
     async def _ask(
-        self, api: Api[Any, Any, Any, Any], owner: Owner, part: Any, replies: dict[Owner, Any]
+        self, api: ServedApi, owner: Owner, part: Any, replies: dict[Owner, Any]
     ) -> None:
         answer = await self._shared.ask(owner, ApiPart(api.key, part))
         replies[owner] = answer.reply
         self.io_ns += answer.worked_ns
 
 
-def _served(header: RequestHeader) -> Api[Any, Any, Any, Any] | None:
+def _served(header: RequestHeader) -> ServedApi | None:
     """The API that serves the request; None for an ApiVersions that is too new.
 
     Raises ``UnsupportedVersion``: without an answer in that version all Kafka does is hang up.

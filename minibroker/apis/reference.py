@@ -1,0 +1,45 @@
+"""The reference page of the APIs, printed from the registry: what is served and what is left out.
+
+Owns the page's words; every fact comes from the APIs themselves. Invariant: the committed page is
+what this prints (``make docs``, and a test).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from minibroker.apis.base import ServedApi
+from minibroker.apis.registry import APIS
+
+_INTRODUCTION = """\
+# APIs
+
+What this broker answers, in which versions, and what each answer leaves out. Everything else isn't
+advertised in ApiVersions, and a client that asks for it all the same is hung up on, as Kafka does.
+
+| Key | API | Versions | Left out, and why |
+| --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    return _INTRODUCTION + "".join(_rows())
+
+
+def _rows() -> Iterator[str]:
+    for key, api in sorted(APIS.items()):
+        name = "".join(word.capitalize() for word in api.key.name.split("_"))
+        yield f"| {key} | {name} | {_versions(api)} | {'<br>'.join(api.left_out)} |\n"
+
+
+def _versions(api: ServedApi) -> str:
+    low, high = api.versions
+    if api.served_from is None or api.served_from == low:
+        return f"{low}–{high}" if low < high else f"{low}"  # noqa: RUF001 - a range
+    return f"{api.served_from}–{high} (advertised from {low})"  # noqa: RUF001 - a range
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
