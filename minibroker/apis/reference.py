@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from minibroker.apis.base import ServedApi
 from minibroker.apis.registry import APIS
+from protocol import registry
 
 _INTRODUCTION = """\
 # APIs
@@ -30,8 +31,7 @@ def page() -> str:
 
 def _rows() -> Iterator[str]:
     for key, api in sorted(APIS.items()):
-        name = "".join(word.capitalize() for word in api.key.name.split("_"))
-        yield f"| {key} | {name} | {_versions(api)} | {'<br>'.join(api.left_out)} |\n"
+        yield f"| {key} | {registry.schema(key).name} | {_versions(api)} | {'<br>'.join(api.left_out)} |\n"
 
 
 def _versions(api: ServedApi) -> str:

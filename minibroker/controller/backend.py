@@ -31,10 +31,10 @@ from minibroker.roles.environment import (
 from minibroker.roles.questions import ClockTurned, GroupsWanted, LogsWanted, LogView, ReportWanted
 from minibroker.runtime.clock import ClockError
 from minibroker.runtime.roles import RoleState
+from protocol import registry
 from protocol.compiler import decode
 from protocol.errors import DecodeError, ErrorCode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from protocol.registry import ApiKey
 from protocol.types import uuid_text
 
 if TYPE_CHECKING:
@@ -351,5 +351,5 @@ def _connection(view: ClientView, now: float) -> shown.Connection:
         software_version=view.software_version,
         age_ms=int((now - view.opened) * 1000),
         state=view.state,
-        in_flight=None if view.in_flight is None else ApiKey(view.in_flight).name,
+        in_flight=None if view.in_flight is None else registry.schema(view.in_flight).name,
     )
