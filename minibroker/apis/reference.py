@@ -31,7 +31,8 @@ def page() -> str:
 
 def _rows() -> Iterator[str]:
     for key, api in sorted(APIS.items()):
-        yield f"| {key} | {registry.schema(key).name} | {_versions(api)} | {'<br>'.join(api.left_out)} |\n"
+        left_out = "<br>".join(api.left_out)
+        yield f"| {key} | {registry.schema(key).name} | {_versions(api)} | {left_out} |\n"
 
 
 def _versions(api: ServedApi) -> str:
