@@ -29,6 +29,8 @@ from protocol.registry import ApiKey
 TOPIC_IDS_SINCE: Final = 10
 NO_SUCH_GROUP_SINCE: Final = 9
 NO_RETENTION: Final = -1
+EXPIRY_MAX_MS: Final = 2**63 - 1
+"""Clients may ask for more years than the record of an offset can say."""
 
 
 class Position(NamedTuple):
@@ -37,10 +39,6 @@ class Position(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str
-
-
-EXPIRY_MAX_MS: Final = 2**63 - 1
-"""Clients may ask for more years than the record of an offset can say."""
 
 
 class Part(NamedTuple):

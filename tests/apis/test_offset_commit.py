@@ -73,6 +73,13 @@ async def test_older_clients_may_say_how_long_to_keep_it(group_desk: Any, versio
     assert stored(group_desk)[0][2].expire_ms == WALL_MS + 1_000
 
 
+async def test_an_offset_is_kept_no_longer_than_its_record_can_say(group_desk: Any) -> None:
+    topics = [topic(group_desk, 4, "t", position(0))]
+    request = OffsetCommitRequest(group_id="g", topics=topics, retention_time_ms=2**63 - 1)
+    assert errors(await group_desk.ask(API, request, 4)) == [[0]]
+    assert stored(group_desk)[0][2].expire_ms == 2**63 - 1
+
+
 @pytest.mark.parametrize("version", [8, 9, 10])
 async def test_a_member_of_no_group(group_desk: Any, version: int) -> None:
     topics = [topic(group_desk, version, "t", position(0), position(9))]
