@@ -74,6 +74,20 @@ def machine_busy_share() -> float:
     return 1 - (idle_after - idle_before) / max(all_after - all_before, 1)
 
 
+def touch_memory(folder: Path, size: int) -> None:
+    """Have `size` bytes of the folder's storage written to once, and free them again.
+
+    A virtual machine's memory is slow the first time it is used at all, and brokers keep deleted
+    topics for a minute: without this the first runs would measure the machine underneath.
+    """
+    if size > shutil.disk_usage(folder).free // 2:
+        return
+    piece = bytes(range(256)) * 4096 * 16
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(size // len(piece)):
+            file.write(piece)
+
+
 def cpu_seconds(peer: Peer) -> float:
     """Return the processor time that the peer's processes have used so far."""
     ticks = 0
