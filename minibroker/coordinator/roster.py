@@ -58,7 +58,7 @@ class Roster:
             self._static[member.group_instance_id] = member.member_id
         self.pending.pop(member.member_id, None)
         self._members[member.member_id] = member
-        self._supporters.update(name for name, _ in member.protocols)
+        self._supporters.update(_names(member.protocols))
         self._awaiting_join += member.awaits_join
         if self.leader is None:
             self.leader = member.member_id
@@ -72,7 +72,7 @@ class Roster:
             return None
         if member.group_instance_id is not None:
             del self._static[member.group_instance_id]
-        self._supporters.subtract(name for name, _ in member.protocols)
+        self._supporters.subtract(_names(member.protocols))
         self._awaiting_join -= member.awaits_join
         if self.leader == member_id:
             self.leader = next(iter(self._members), None)
@@ -100,8 +100,8 @@ class Roster:
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
     ) -> None:
-        self._supporters.subtract(name for name, _ in member.protocols)
-        self._supporters.update(name for name, _ in protocols)
+        self._supporters.subtract(_names(member.protocols))
+        self._supporters.update(_names(protocols))
         member.protocols = protocols
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms
@@ -170,3 +170,8 @@ class Roster:
                 return None
             topics |= wanted
         return frozenset(topics)
+
+
+def _names(protocols: Protocols) -> Iterable[str]:
+    """Each name once: a member that says it twice supports it no more than others do."""
+    return list(dict.fromkeys(name for name, _ in protocols))

@@ -102,6 +102,14 @@ def test_support_follows_members_as_they_change_and_go() -> None:
     assert two.supported_by_all(["b"])
 
 
+def test_a_protocol_named_twice_counts_once() -> None:
+    two = roster(member("1", "a", "a", "b"), member("2", "b"))
+    assert not two.supported_by_all(["a"])
+    assert two.select_protocol() == "b"
+    two.remove("2")
+    assert two.select_protocol() == "a"
+
+
 def test_topics_are_known_only_if_every_member_is_understood() -> None:
     one = member("1")
     one.protocols = (("range", b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"),)
