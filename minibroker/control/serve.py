@@ -1,9 +1,9 @@
 """The control API's two entrances: its listening socket, and serving a backend on it.
 
-Owns what the launcher and the controller role call. Must never import the web framework before it
-is needed: the launcher imports this before the fork, and only one process serves. The invariant:
-the socket is made once and outlives any process that serves on it, so that a restarted controller
-is found at the same port. Nothing of Kafka's.
+Owns what the launcher and the controller role call. Must never import the web framework before
+somebody asks: the launcher imports this before the fork, only one process serves, and many a
+broker is never asked. The invariant: the socket is made once and outlives any process that serves
+on it, so that a restarted controller is found at the same port. Nothing of Kafka's.
 """
 
 from __future__ import annotations
@@ -58,12 +58,30 @@ async def serve(
 ) -> None:
     """Serve the control API of ``backend`` on ``listener`` until ``stopping`` is set.
 
-    Started when requests are taken. Returns when those at work then are answered; cancel it if
-    that takes too long. ``allowed_hosts`` are names, besides IP addresses and ``localhost``, that
-    requests may give for this broker.
+    Started at once, as the socket listens: the first request waits while what answers it is
+    loaded. Returns when those at work then are answered; cancel it if that takes too long.
+    ``allowed_hosts`` are names, besides IP addresses and ``localhost``, that requests may give for
+    this broker.
     """
+    task_status.started()
+    if not await _somebody_asks(listener, stopping):
+        return
     from minibroker.control.http import make_app
     from minibroker.control.server import serve_app
 
     app = make_app(backend, allowed_hosts)
-    await serve_app(app, listener, stopping, task_status=task_status)
+    await serve_app(app, listener, stopping)
+
+
+async def _somebody_asks(listener: socket.socket, stopping: trio.Event) -> bool:
+    """Whether a connection came before ``stopping`` was set."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_when, stopping, nursery.cancel_scope)
+        await trio.lowlevel.wait_readable(listener)
+        nursery.cancel_scope.cancel()
+    return not stopping.is_set()
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

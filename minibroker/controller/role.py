@@ -81,7 +81,6 @@ class _Controller:
             nursery.start_soon(self._take_roles, nursery)
             env.ready()
             if env.control is not None:
-                # Clients need not wait while a web framework is loaded; the socket listens.
                 backend = ControllerBackend(env, self, self._subscribers)
                 hosts = [host for host, _ in env.endpoints.values()]
                 nursery.start_soon(

@@ -20,3 +20,23 @@ def test_what_only_one_process_needs_is_not_loaded_with(module: str, late: set[s
     code = f"import sys, {module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert late & set(run.stdout.split()) == set()
+
+
+def test_the_web_is_loaded_when_somebody_asks() -> None:
+    code = """
+import sys, trio, trio.testing
+from minibroker.control.serve import open_listener, serve
+
+async def main():
+    with open_listener("127.0.0.1", 0) as listener:
+        async with trio.open_nursery() as nursery:
+            stopping = trio.Event()
+            await nursery.start(serve, None, listener, stopping)
+            await trio.testing.wait_all_tasks_blocked()
+            print({"starlette", "h11"} & set(sys.modules))
+            stopping.set()
+
+trio.run(main)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
