@@ -23,6 +23,8 @@ from minibroker.runtime.dirlock import DirLock, DirLockedError
 PREFIX: Final = "minibroker-"
 MEMORY_DIRECTORY: Final = Path("/dev/shm")
 DATA: Final = "data"
+MARK: Final = ".temporary"
+"""Only a directory that holds this file is ever swept away: others may bear such a name too."""
 
 
 class StartError(Exception):
@@ -50,6 +52,7 @@ def open_house(data_dir: str | None) -> Iterator[House]:
     home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
     try:
         home_lock = DirLock(home, "minibroker")
+        (home / MARK).touch()  # locked first: from here on others may sweep it if it isn't
         if data_dir is None:
             data = home / DATA
             data.mkdir()
@@ -89,7 +92,8 @@ def sweep(base: Path | None) -> None:
         if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
             continue
         with suppress(OSError, DirLockedError):
-            if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+            mine = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+            if mine and Path(entry.path, MARK).is_file():
                 with DirLock(entry.path, "a broker that is tidying up"):
                     shutil.rmtree(entry.path, ignore_errors=True)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +53,24 @@ def test_named_data_directory_is_kept(start: Starter, tmp_path: Path) -> None:
     broker = start(data_dir=tmp_path / "data")
     assert broker.stop() == 0
     assert (tmp_path / "data").is_dir()
+
+
+def test_directories_of_others_are_left_alone_whatever_their_name(start: Starter) -> None:
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="minibroker-", dir=parent) as name:
+        kept = Path(name) / "data"
+        end = start(data_dir=kept).stop
+        assert end() == 0
+        assert start().stop() == 0
+        assert kept.is_dir()
+
+
+def test_what_a_killed_broker_left_is_swept_by_the_next(start: Starter) -> None:
+    broker = start()
+    footprint = Footprint(broker)
+    for pid in footprint.processes:
+        os.kill(pid, signal.SIGKILL)
+    broker.forget()
+    wait_until(lambda: not still_running(footprint.processes), "everything to be dead")
+    start()
+    assert not footprint.left()
