@@ -1,0 +1,50 @@
+"""A role's place in the house, for tests of one role or a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from minibroker.config import Settings
+from minibroker.observability.metrics import ProcessMetrics
+from minibroker.roles.environment import Environment
+from minibroker.runtime.arena import Arena
+from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.switchboard import MemorySwitchboard
+from minibroker.runtime.worktime import WorkTime
+
+MakeEnvironment = Callable[..., Environment]
+
+
+@pytest.fixture
+def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
+    """``make_env("worker", 1, workers=2)``: all made by one fixture share what roles share."""
+    switchboard = MemorySwitchboard()
+    settings = Settings.from_sources(pairs=["group.initial.rebalance.delay.ms=0"])
+    arena = Arena.create(settings.request_memory_bytes, 2)
+
+    def make(role: str, index: int = 0, **changes: Any) -> Environment:
+        given: dict[str, Any] = {
+            "role": role,
+            "index": index,
+            "incarnation": 1,
+            "processors": 1,
+            "workers": 1,
+            "settings": settings,
+            "switchboard": switchboard,
+            "clock": SimulatedClock(autojump_clock),
+            "arena": arena,
+            "metrics": ProcessMetrics(role, index),
+            "work_time": WorkTime(),
+            "random": Random(1),
+            "data_dir": tmp_path,
+            "ready": lambda: None,
+        }
+        return Environment(**{**given, **changes})
+
+    return make
