@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from minibroker.roles.questions import (
     ReportWanted,
     Welcome,
 )
+from minibroker.runtime.channel import MemoryChannel
 from minibroker.runtime.link import Conversation, PeerFailed
 from tests.roles.conftest import MakeEnvironment
 
@@ -93,16 +95,20 @@ async def test_it_greets_and_takes_the_whole_image_then_each_update(
     await with_controller(env, Follower(env, on_image=on_image), play)
 
 
-async def test_an_update_right_behind_the_welcome_builds_on_it(make_env: MakeEnvironment) -> None:
+@pytest.mark.parametrize("attempt", range(20))
+async def test_an_update_right_behind_the_welcome_builds_on_it(
+    make_env: MakeEnvironment, attempt: int
+) -> None:
     env = make_env(WORKER)
 
     async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
         channel = await env.switchboard.listen(CONTROLLER).accept()
+        assert isinstance(channel, MemoryChannel)
         _, number, greeting = await channel.receive()
         assert isinstance(greeting, Greeting)
-        # Both lie in the channel before the follower runs again.
-        await channel.send((1, number, welcome(5)))
-        await channel.send((0, 1, update(6)))
+        # Both lie in the channel before the follower runs again; then the scheduler decides.
+        for message in ((1, number, welcome(5)), (0, 1, update(6))):
+            channel._outgoing.send_nowait(pickle.dumps(message))
         assert await channel.receive() == (1, 1, None)
         assert follower.image.number == 6
 

@@ -1,0 +1,250 @@
+"""The acceptor deals connections out, waits while all are full, and meets reborn processors."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.cluster.image import Image
+from minibroker.network.accepted import SLOT_FREED, Accepted
+from minibroker.network.acceptor import acceptor
+from minibroker.network.slots import SLOTS
+from minibroker.observability.definitions import (
+    ACCEPTED,
+    ACCEPTOR_BLOCKED,
+    CLOSED,
+    QUEUE_PEAK,
+    QUEUE_USED,
+    CloseReason,
+)
+from minibroker.roles.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
+from minibroker.roles.questions import Greeting, Report, ReportWanted, Welcome
+from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
+from minibroker.runtime.link import Conversation
+from minibroker.runtime.listening import MemorySource
+from minibroker.runtime.stream import MemoryStream
+from tests.roles.conftest import MakeEnvironment
+
+LISTENER = "PLAINTEXT"
+
+
+class House:
+    """An acceptor with a controller, and processors that the test plays."""
+
+    def __init__(self, env: Environment, source: MemorySource) -> None:
+        self.env = env
+        self.source = source
+        self.controller: Conversation | None = None
+
+    async def processor(self, index: int) -> Handoff:
+        """A new life of a processor, which now listens."""
+        handoff = await self.env.switchboard.listen_handoff(handoff_name(index)).accept()
+        await handoff.send("listens")
+        await wait_all_tasks_blocked()
+        return handoff
+
+    async def connect(self, count: int = 1) -> list[MemoryStream]:
+        clients = [await self.source.connect() for _ in range(count)]
+        await wait_all_tasks_blocked()
+        return clients
+
+    def counted(self, name: str, *labels: str) -> int:
+        counters = self.env.metrics.snapshot().counters
+        return counters.get((name, (LISTENER, *labels)), 0)
+
+    def gauge(self, name: str, processor: int) -> int:
+        return self.env.metrics.snapshot().gauges[name, (f"connections-{processor}",)]
+
+
+@asynccontextmanager
+async def house(
+    make_env: MakeEnvironment, processors: int = 2, source: MemorySource | None = None
+) -> AsyncIterator[House]:
+    source = source or MemorySource()
+    ready = trio.Event()
+    env = make_env(
+        ACCEPTOR,
+        processors=processors,
+        listeners={LISTENER: source},
+        ready=ready.set,
+        incarnation=2,
+    )
+    made = House(env, source)
+
+    def welcome(question: Any) -> Welcome:
+        assert isinstance(question, Greeting)
+        return Welcome(Image(controller_epoch=1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor, env)
+        made.controller = Conversation(await env.switchboard.listen(CONTROLLER).accept(), welcome)
+        nursery.start_soon(made.controller.run)
+        await ready.wait()
+        yield made
+        env.stopping.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+async def drained(handoff: Handoff) -> list[Accepted]:
+    """What waits at a processor, without freeing any slot."""
+    assert isinstance(handoff, MemoryHandoff)
+    found: list[Accepted] = []
+    while handoff._incoming.statistics().current_buffer_used:
+        found.append((await handoff.receive())[0])
+    return found
+
+
+async def test_connections_are_dealt_out_in_turn_with_names_of_their_own(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env) as at:
+        processors = [await at.processor(index) for index in range(2)]
+        clients = await at.connect(5)
+        first, second = [await drained(processor) for processor in processors]
+        assert (len(first), len(second)) == (3, 2)
+        accepted = [*first, *second]
+        assert {each.peer for each in accepted} == {client.local for client in clients}
+        assert {each.local for each in accepted} == {at.source.address}
+        assert {each.listener for each in accepted} == {LISTENER}
+        # Unique in all lives of the acceptor, so the life is part of the number.
+        assert sorted(each.number - (2 << 32) for each in accepted) == [1, 2, 3, 4, 5]
+        assert at.counted(ACCEPTED.name) == 5
+
+
+async def test_a_connection_works_on_the_other_side(make_env: MakeEnvironment) -> None:
+    async with house(make_env, 1) as at:
+        processor = await at.processor(0)
+        (client,) = await at.connect()
+        _, connection = await processor.receive()
+        assert isinstance(connection, MemoryStream)
+        await connection.send_all(b"hello")
+        room = memoryview(bytearray(9))
+        assert await client.receive_into(room) == 5
+
+
+async def test_while_all_are_full_one_connection_waits_and_that_is_counted(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env) as at:
+        processors = [await at.processor(index) for index in range(2)]
+        await at.connect(2 * SLOTS)
+        assert at.counted(ACCEPTOR_BLOCKED.name) == 0
+        await at.connect(3)
+        assert at.counted(ACCEPTED.name) == 2 * SLOTS + 1
+        assert [at.gauge(QUEUE_USED.name, index) for index in range(2)] == [SLOTS, SLOTS]
+        assert len(await drained(processors[1])) == SLOTS
+        await processors[1].send(SLOT_FREED)
+        await wait_all_tasks_blocked()
+        assert len(await drained(processors[1])) == 1
+        assert at.counted(ACCEPTOR_BLOCKED.name) > 0
+        assert at.counted(ACCEPTED.name) == 2 * SLOTS + 2
+        assert at.gauge(QUEUE_PEAK.name, 1) == SLOTS
+
+
+async def test_the_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
+    async with house(make_env) as at:
+        await at.processor(1)
+        await at.connect(3)
+        assert at.controller is not None
+        report = await at.controller.ask(ReportWanted())
+        assert isinstance(report, Report)
+        assert report.details == [0, 3]
+
+
+async def test_nobody_gets_connections_before_it_listens(make_env: MakeEnvironment) -> None:
+    async with house(make_env, 1) as at:
+        (client,) = await at.connect()
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        assert await drained(handoff) == []
+        await handoff.send("listens")
+        await wait_all_tasks_blocked()
+        (accepted,) = await drained(handoff)
+        assert accepted.peer == client.local
+
+
+async def test_a_dead_processors_slots_are_free_in_its_next_life(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env, 1) as at:
+        first = await at.processor(0)
+        lost = await at.connect(SLOTS + 1)
+        first.close()
+        await wait_all_tasks_blocked()
+        room = memoryview(bytearray(1))
+        assert await lost[0].receive_into(room) == 0  # Closed, so the client dials again.
+        second = await at.processor(0)
+        assert len(await drained(second)) == 1  # The one that waited.
+        await at.connect(SLOTS - 1)
+        assert len(await drained(second)) == SLOTS - 1
+
+
+class Mute(Handoff):
+    """A processor that dies while it is handed something."""
+
+    def __init__(self, inner: Handoff) -> None:
+        self._inner = inner
+
+    async def send(self, message: object, connection: Connection | None = None) -> None:
+        self._inner.close()
+        await self._inner.send(message, connection)
+
+    async def receive(self) -> tuple[Any, Connection | None]:
+        return await self._inner.receive()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+async def test_a_connection_that_dies_with_its_processor_is_counted(
+    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switchboard = make_env(ACCEPTOR).switchboard
+    dial = switchboard.dial_handoff
+
+    async def dial_mute(name: str) -> Handoff:
+        return Mute(await dial(name))
+
+    monkeypatch.setattr(switchboard, "dial_handoff", dial_mute)
+    async with house(make_env, 1) as at:
+        await at.processor(0)
+        (client,) = await at.connect()
+        assert await client.receive_into(memoryview(bytearray(1))) == 0
+        assert at.counted(CLOSED.name, CloseReason.PROCESS_DIED.value) == 1
+
+
+class Short(MemorySource):
+    """Runs out of descriptors now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 2
+
+    async def accept(self) -> Connection:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await super().accept()
+
+
+async def test_a_shortage_of_descriptors_is_waited_out(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    source = Short()
+    async with house(make_env, 1, source) as at:
+        processor = await at.processor(0)
+        await source.connect()
+        accepted, _ = await processor.receive()
+        assert isinstance(accepted, Accepted)
+        assert trio.current_time() == pytest.approx(0.2)
+
+
+async def test_it_ends_when_it_is_told_to(make_env: MakeEnvironment) -> None:
+    async with house(make_env) as at:
+        await at.processor(0)
