@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from minibroker.config import Settings
@@ -19,6 +20,13 @@ from minibroker.runtime.switchboard import MemorySwitchboard
 from minibroker.runtime.worktime import WorkTime
 
 MakeEnvironment = Callable[..., Environment]
+
+
+class LoopClock(SimulatedClock):
+    """Right also in tests that do not name the mock clock, which then run on the real one."""
+
+    def now(self) -> float:
+        return trio.current_time()
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
             "workers": 1,
             "settings": settings,
             "switchboard": switchboard,
-            "clock": SimulatedClock(autojump_clock),
+            "clock": LoopClock(autojump_clock),
             "arena": arena,
             "metrics": ProcessMetrics(role, index),
             "work_time": WorkTime(),

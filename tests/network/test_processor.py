@@ -1,0 +1,380 @@
+"""A processor with a controller, workers and an acceptor that the test plays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
+from minibroker.config import Settings
+from minibroker.network.accepted import SLOT_FREED, Accepted
+from minibroker.network.processor import DRAIN_S, LISTENS, processor
+from minibroker.observability.definitions import CLOSED, OPEN, CloseReason
+from minibroker.roles.environment import (
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    Environment,
+    handoff_name,
+    role_name,
+)
+from minibroker.roles.questions import ApiPart, ApiReply, Greeting, ReportWanted, Welcome
+from minibroker.runtime.arena import PART_BYTES_MIN, Arena
+from minibroker.runtime.handoff import Handoff
+from minibroker.runtime.link import Conversation
+from minibroker.runtime.stream import StreamClosed, memory_stream_pair
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tests.roles.conftest import MakeEnvironment
+from tests.simulation.client import SimulatedClient, frame
+
+LISTENER = "PLAINTEXT"
+HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
+TOPIC = Topic("t", b"t" * 16, (Partition(0, 0, 0, (0,), (0,)),))
+IMAGE = apply(Image(controller_epoch=1), TopicCreated(TOPIC))
+LOOK = ListOffsetsRequest(
+    topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=-1)])]
+)
+
+
+class House:
+    """The processor's neighbours."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self.env = env
+        self.nursery = nursery
+        self.ready = trio.Event()
+        env.ready = self.ready.set
+        self.let_go = trio.Event()
+        """Until it is set, the workers do not answer the greeting."""
+        self.greeted = 0
+        self.answering = trio.Event()
+        """Until it is set, the workers do not answer anything else."""
+        self.asked: list[Any] = []
+        self.controller: Conversation | None = None
+        self.workers: list[Conversation] = []
+        self.handoff: Handoff | None = None
+        self.numbers = 0
+
+    async def start(self) -> None:
+        self.nursery.start_soon(self._be, CONTROLLER)
+        for worker in range(self.env.workers):
+            self.nursery.start_soon(self._be, role_name(WORKER, worker))
+
+    async def _be(self, name: str) -> None:
+        listener = self.env.switchboard.listen(name)
+        while True:
+            channel = await listener.accept()
+            is_controller = name == CONTROLLER
+            answer = self._welcome if is_controller else self._answer
+            conversation = Conversation(channel, answer)
+            if is_controller:
+                self.controller = conversation
+            else:
+                self.workers.append(conversation)
+            self.nursery.start_soon(conversation.run)
+
+    def _welcome(self, question: Any) -> Any:
+        assert question == Greeting(PROCESSOR, 0, self.env.incarnation)
+        return Welcome(IMAGE)
+
+    async def _answer(self, question: Any) -> Any:
+        if isinstance(question, Greeting):
+            await self.let_go.wait()
+            self.greeted += 1
+            return None
+        assert isinstance(question, ApiPart)
+        self.asked.append(question.part)
+        await self.answering.wait()
+        return ApiReply({}, 0)
+
+    async def accept(self) -> None:
+        """The acceptor meets the processor."""
+        self.handoff = await self.env.switchboard.dial_handoff(handoff_name(0))
+        assert (await self.handoff.receive())[0] == LISTENS
+
+    async def connect(self) -> SimulatedClient:
+        client = await self.hand_over()
+        assert self.handoff is not None
+        assert (await self.handoff.receive())[0] == SLOT_FREED
+        return client
+
+    async def hand_over(self) -> SimulatedClient:
+        self.numbers += 1
+        client, server = memory_stream_pair(("10.0.0.1", 1000 + self.numbers), ("127.0.0.1", 9092))
+        assert self.handoff is not None
+        accepted = Accepted(LISTENER, server.local, server.peer, self.numbers)
+        await self.handoff.send(accepted, server)
+        return SimulatedClient(client)
+
+    def closed(self) -> Counter[CloseReason]:
+        found: Counter[CloseReason] = Counter()
+        for (name, labels), count in self.env.metrics.snapshot().counters.items():
+            if name == CLOSED.name:
+                assert labels[0] == LISTENER
+                found[CloseReason(labels[1])] += count
+        return found
+
+    def still_open(self) -> int:
+        return self.env.metrics.snapshot().gauges.get((OPEN.name, (LISTENER,)), 0)
+
+
+@asynccontextmanager
+async def house(
+    make_env: MakeEnvironment, *pairs: str, ready: bool = True, **changes: Any
+) -> AsyncIterator[House]:
+    settings = Settings.from_sources(pairs=pairs)
+    async with trio.open_nursery() as nursery:
+        at = House(make_env(PROCESSOR, settings=settings, **changes), nursery)
+        await at.start()
+        nursery.start_soon(processor, at.env)
+        if ready:
+            at.let_go.set()
+            at.answering.set()
+            await at.ready.wait()
+            await at.accept()
+        yield at
+        at.env.stopping.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_receives_nothing_before_every_worker_has_let_go(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, ready=False, workers=2) as at:
+        await wait_all_tasks_blocked()
+        at.handoff = await at.env.switchboard.dial_handoff(handoff_name(0))
+        with trio.move_on_after(0) as scope:
+            await at.handoff.receive()
+        await wait_all_tasks_blocked()
+        assert scope.cancelled_caught
+        assert (at.greeted, at.ready.is_set()) == (0, False)
+        at.let_go.set()
+        assert (await at.handoff.receive())[0] == LISTENS
+        assert (at.greeted, at.ready.is_set()) == (2, True)
+
+
+async def test_a_slot_is_freed_when_its_connection_is_taken(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        clients = [await at.connect() for _ in range(25)]
+        for client in clients:
+            assert (await client.ask(HELLO, 4)).error_code == 0
+        assert at.still_open() == 25
+
+
+async def test_it_shows_its_connections(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        client = await at.connect()
+        await client.ask(HELLO, 4)
+        assert at.controller is not None
+        (view,) = (await at.controller.ask(ReportWanted())).details
+        assert (view.host, view.port, view.software_name) == ("10.0.0.1", 1001, "me")
+        client.close()
+        await wait_all_tasks_blocked()
+        assert (await at.controller.ask(ReportWanted())).details == []
+
+
+async def test_a_reborn_acceptor_is_met_and_connections_stay(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        old = await at.connect()
+        assert at.handoff is not None
+        at.handoff.close()
+        await at.accept()
+        new = await at.connect()
+        for client in (old, new):
+            assert (await client.ask(HELLO, 4)).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", CloseReason.CLIENT_CLOSED),
+        (frame(HELLO, 4), CloseReason.CLIENT_CLOSED),
+        (b"\0\0", CloseReason.PARTIAL_REQUEST),
+        (b"\x7f\xff\xff\xff", CloseReason.FRAME_TOO_LARGE),
+        (b"GET / HTTP/1.1\r\n", CloseReason.BAD_FRAME),
+        (b"\0\0\0\4\0\x12\0\0", CloseReason.BAD_REQUEST),
+        (b"\0\0\0\x0a" + b"\0" * 10, CloseReason.UNSUPPORTED_VERSION),
+    ],
+    ids=lambda value: value.value if isinstance(value, CloseReason) else "",
+)
+async def test_each_connection_ends_with_one_reason(
+    make_env: MakeEnvironment, autojump_clock: MockClock, data: bytes, reason: CloseReason
+) -> None:
+    async with house(make_env) as at:
+        other, client = await at.connect(), await at.connect()
+        await client.stream.send_all(data)
+        client.end_sending()
+        await client.wait_closed()
+        assert at.closed() == {reason: 1}
+        assert at.still_open() == 1
+        assert (await other.ask(HELLO, 4)).error_code == 0
+
+
+async def test_a_client_that_resets_is_counted_as_that(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        at.answering = trio.Event()
+        client = await at.connect()
+        await client.tell(LOOK, 1)
+        await wait_all_tasks_blocked()
+        client.close()
+        at.answering.set()
+        await wait_all_tasks_blocked()
+        assert at.closed() == {CloseReason.CLIENT_RESET: 1}
+
+
+async def test_a_lost_worker_ends_the_connections_that_asked_it(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        at.answering = trio.Event()
+        asking, other = await at.connect(), await at.connect()
+        await asking.tell(LOOK, 1)
+        await wait_all_tasks_blocked()
+        assert len(at.asked) == 1
+        at.workers[0].close()
+        await asking.wait_closed()
+        assert at.closed() == {CloseReason.PEER_LOST: 1}
+        at.answering.set()
+        assert (await other.ask(LOOK, 1)).topics[0].name == "t"  # By its next life.
+
+
+async def test_a_failing_worker_ends_the_connection_that_asked_it(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: House, question: Any) -> Any:
+        if isinstance(question, Greeting):
+            return None
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(House, "_answer", fail)
+    async with house(make_env) as at:
+        client = await at.connect()
+        await client.tell(LOOK, 1)
+        await client.wait_closed()
+        assert at.closed() == {CloseReason.INTERNAL_ERROR: 1}
+
+
+async def test_silent_connections_are_closed_in_time(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, "connections.max.idle.ms=10000") as at:
+        silent, talking = await at.connect(), await at.connect()
+        for _ in range(3):
+            await trio.sleep(4)
+            await talking.ask(HELLO, 4)
+        assert at.closed() == {CloseReason.IDLE: 1}
+        assert await silent.wait_closed() == b""
+        await trio.sleep(9.9)
+        assert at.still_open() == 1
+        await trio.sleep(0.2)
+        assert at.closed() == {CloseReason.IDLE: 2}
+
+
+async def test_connections_stay_for_ever_if_so_configured(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, "connections.max.idle.ms=-1") as at:
+        await at.connect()
+        await trio.sleep(80_000)
+        assert at.still_open() == 1
+
+
+async def test_a_slow_body_is_given_up_only_when_others_wait_for_its_memory(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    settings = f"socket.request.max.bytes={PART_BYTES_MIN}"
+    async with house(make_env, settings, arena=Arena.create(PART_BYTES_MIN, 1)) as at:
+        slow = await at.connect()
+        await slow.stream.send_all(PART_BYTES_MIN.to_bytes(4, "big") + b"a")
+        await trio.sleep(60)
+        assert at.still_open() == 1
+        other = await at.connect()
+        asked = trio.current_time()
+        assert (await other.ask(HELLO, 4)).error_code == 0
+        assert trio.current_time() - asked < 2
+        assert at.closed() == {CloseReason.SLOW_CLIENT: 1}
+
+
+async def test_a_body_that_is_quick_enough_is_waited_for(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    settings = f"socket.request.max.bytes={PART_BYTES_MIN}"
+    async with house(make_env, settings, arena=Arena.create(PART_BYTES_MIN, 1)) as at:
+        large, other = await at.connect(), await at.connect()
+        whole = frame(HELLO, 4)
+        body = whole[4:] + bytes(PART_BYTES_MIN - len(whole) + 4)
+        await large.stream.send_all(len(body).to_bytes(4, "big") + body[:30_000])
+        await other.tell(HELLO, 4)
+        await trio.sleep(1.5)
+        await large.stream.send_all(body[30_000:])
+        for client in (large, other):
+            await client.receive_frame()
+        assert at.closed() == {}
+
+
+async def test_at_the_end_idle_connections_close_and_requests_are_answered(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        at.answering = trio.Event()
+        idle, asking = await at.connect(), await at.connect()
+        await asking.tell(LOOK, 1)
+        await wait_all_tasks_blocked()
+        at.env.stopping.set()
+        assert await idle.wait_closed() == b""
+        late = await at.hand_over()
+        assert await late.wait_closed() == b""
+        at.answering.set()
+        assert (await asking.answer(2, 1)).topics[0].name == "t"
+        assert await asking.wait_closed() == b""
+        assert at.closed() == {CloseReason.STOPPING: 3}
+
+
+async def test_at_the_end_a_client_that_does_not_read_is_not_waited_for_long(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        at.answering = trio.Event()
+        client = await at.connect()
+        # The pipe to the client is full, so the answer can't be sent.
+        pipe = client.stream._incoming
+        pipe.buffer += bytes(64 * 1024)
+        await client.tell(LOOK, 1)
+        await wait_all_tasks_blocked()
+        at.env.stopping.set()
+        at.answering.set()
+        await trio.sleep(DRAIN_S - 0.1)
+        assert at.still_open() == 1
+        await trio.sleep(0.2)
+        assert at.closed() == {CloseReason.STOPPING: 1}
+
+
+async def test_a_killed_processor_leaves_its_clients_hung_up(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        client = await at.connect()
+        await client.ask(HELLO, 4)
+        at.nursery.cancel_scope.cancel()
+    with pytest.raises(StreamClosed):
+        await client.ask(HELLO, 4)
