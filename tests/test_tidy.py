@@ -41,9 +41,6 @@ WITHOUT_OWN_TEST: dict[str, str] = {
     "minibroker/broker/tasks.py": SHELL,
     "minibroker/controller/role.py": SHELL,
     "minibroker/io_worker.py": SHELL,
-    "minibroker/network/acceptor.py": SHELL,
-    "minibroker/network/processor.py": SHELL,
-    "minibroker/roles/environment.py": SHELL,
 }
 """Source file -> why it has no test file of its own. It may only shrink."""
 
