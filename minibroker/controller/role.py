@@ -8,7 +8,7 @@ everybody with a whole image.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,14 @@ from minibroker.config import Settings
 from minibroker.control.serve import serve
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.subscribers import Subscribers
-from minibroker.roles.environment import CONTROLLER, Environment
+from minibroker.roles.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    Environment,
+    role_name,
+)
 from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
 from minibroker.runtime.worktime import Account
 
@@ -48,7 +55,8 @@ async def controller(env: Environment) -> None:
         )
         await _Controller(env, cluster).run()
     finally:
-        await store.close()
+        with trio.CancelScope(shield=True):  # It never waits long, and would else stay open.
+            await store.close()
 
 
 class _Controller:
@@ -57,7 +65,9 @@ class _Controller:
     def __init__(self, env: Environment, cluster: ClusterController) -> None:
         self._env = env
         self.cluster = cluster
-        self._subscribers = Subscribers(self._image, self._answer, cluster.image.number)
+        self._subscribers = Subscribers(
+            self._image, self._answer, cluster.image.number, _followers(env)
+        )
         env.metrics.watch_busy(self._busy_ns)
 
     @property
@@ -114,3 +124,9 @@ class _Controller:
     def _busy_ns(self) -> int:
         spent = self._env.work_time.loop_time()
         return spent.total_ns - spent.idle_ns
+
+
+def _followers(env: Environment) -> Iterator[str]:
+    yield role_name(ACCEPTOR, 0)
+    yield from (role_name(PROCESSOR, index) for index in range(env.processors))
+    yield from (role_name(WORKER, index) for index in range(env.workers))

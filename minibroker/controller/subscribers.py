@@ -3,13 +3,15 @@
 Owns the conversations with all roles and the order in which updates reach them, never what an
 update means. Invariant: updates go out one at a time, in order, and ``publish`` returns when
 everybody who is there has taken over the last of them; who is gone begins anew with a whole
-image. The waiting half of ``cluster.publisher``, which keeps the books.
+image. Who has not taken over an image of this life of the controller may still serve with that
+of the life before, so nothing counts as published until everybody has. The waiting half of
+``cluster.publisher``, which keeps the books.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import trio
@@ -18,7 +20,7 @@ from minibroker.cluster.image import Image, Update
 from minibroker.cluster.publisher import Publisher
 from minibroker.observability.log import Log
 from minibroker.roles.environment import role_name
-from minibroker.roles.questions import Greeting, Welcome
+from minibroker.roles.questions import Greeting, ImageTaken, Welcome
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
 
@@ -28,8 +30,17 @@ Answerer = Callable[[Any], Any]
 class Subscribers:
     """Everybody who has greeted the controller."""
 
-    def __init__(self, image: Callable[[], Image], answer: Answerer, number: int) -> None:
-        """``answer`` takes the questions of roles; ``number`` is that of the first image."""
+    def __init__(
+        self,
+        image: Callable[[], Image],
+        answer: Answerer,
+        number: int,
+        expected: Iterable[str] = (),
+    ) -> None:
+        """``answer`` takes the questions of roles; ``number`` is that of the first image.
+
+        ``expected`` are the names of all roles that follow the controller.
+        """
         self._image = image
         self._answer = answer
         self._publisher = Publisher(number)
@@ -38,6 +49,8 @@ class Subscribers:
         self._pending: deque[Update] = deque()
         self._more = trio.Event()
         self._completed = trio.Event()
+        self._stale = set(expected)
+        """Who may be serving with an image that this life did not give or can't carry on."""
         self._log = Log("controller")
 
     @property
@@ -58,6 +71,10 @@ class Subscribers:
                 name = role_name(question.role, question.number)
                 names.append(name)
                 return self._welcome(name, conversation)
+            if isinstance(question, ImageTaken):
+                self._stale.difference_update(names)
+                self._wake_publishers()
+                return None
             return self._answer(question)
 
         conversation = Conversation(channel, answer)
@@ -108,7 +125,7 @@ class Subscribers:
             return
         self._pending.extend(updates)
         self._more.set()
-        while self._publisher.complete < updates[-1].number:
+        while self._stale or self._publisher.complete < updates[-1].number:
             await self._completed.wait()
 
     async def run(self) -> None:
@@ -136,6 +153,7 @@ class Subscribers:
         except PeerFailed as failed:
             # It may have taken over half of it: let it begin anew with a whole image.
             self._log.error("an update was not taken over", process=name, why=failed)
+            self._stale.add(name)
             conversation.close()
             return
         if self._conversations.get(name) is conversation:

@@ -18,6 +18,7 @@ from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
     ClockTurned,
     Greeting,
+    ImageTaken,
     Report,
     ReportWanted,
     Welcome,
@@ -60,6 +61,7 @@ class Follower:
         welcome: Welcome = await conversation.ask(Greeting(env.role, env.index, env.incarnation))
         self._take(welcome.image)
         self._welcomed.set()
+        await conversation.ask(ImageTaken())
 
     def _take(self, image: Image) -> None:
         before, self.image = self.image, image

@@ -33,6 +33,10 @@ class Welcome(NamedTuple):
     image: Image
 
 
+class ImageTaken(NamedTuple):
+    """Tells the controller that its ``Welcome`` holds from now on; answered with None."""
+
+
 class ApiPart(NamedTuple):
     """One owner's part of a request, answered with ``ApiReply``."""
 

@@ -24,7 +24,7 @@ from minibroker.observability.definitions import (
     CloseReason,
 )
 from minibroker.roles.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
-from minibroker.roles.questions import Greeting, Report, ReportWanted, Welcome
+from minibroker.roles.questions import Greeting, ImageTaken, Report, ReportWanted, Welcome
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
@@ -77,7 +77,9 @@ async def house(
     )
     made = House(env, source)
 
-    def welcome(question: Any) -> Welcome:
+    def welcome(question: Any) -> Welcome | None:
+        if isinstance(question, ImageTaken):
+            return None
         assert isinstance(question, Greeting)
         return Welcome(Image(controller_epoch=1))
 

@@ -24,7 +24,14 @@ from minibroker.roles.environment import (
     handoff_name,
     role_name,
 )
-from minibroker.roles.questions import ApiPart, ApiReply, Greeting, ReportWanted, Welcome
+from minibroker.roles.questions import (
+    ApiPart,
+    ApiReply,
+    Greeting,
+    ImageTaken,
+    ReportWanted,
+    Welcome,
+)
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.link import Conversation
@@ -85,6 +92,8 @@ class House:
             self.nursery.start_soon(conversation.run)
 
     def _welcome(self, question: Any) -> Any:
+        if isinstance(question, ImageTaken):
+            return None
         assert question == Greeting(PROCESSOR, 0, self.env.incarnation)
         return Welcome(IMAGE)
 

@@ -1,0 +1,228 @@
+"""Updates reach everybody, in order, before anybody is told that they are done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.cluster.image import BrokerGone, Image, Update, apply_update
+from minibroker.controller.subscribers import Subscribers
+from minibroker.roles.questions import Greeting, ImageTaken, Welcome
+from minibroker.runtime.channel import memory_channel_pair
+from minibroker.runtime.link import Conversation, PeerLost
+
+
+class Role:
+    """One life of a role that greets, and takes updates over when the test lets it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.image = Image()
+        self.numbers: list[int] = []
+        self.gate = trio.Event()
+        self.gate.set()
+        self.breaks = False
+        here, self.there = memory_channel_pair()
+        self.conversation = Conversation(here, self.answer)
+
+    async def answer(self, question: Any) -> Any:
+        if isinstance(question, Update):
+            await self.gate.wait()
+            if self.breaks:
+                raise ZeroDivisionError
+            self.numbers.append(question.number)
+            return None
+        return (self.name, question)
+
+    async def greet(self, *, takes: bool = True) -> Welcome:
+        role, _, number = self.name.partition("-")
+        welcome: Welcome = await self.conversation.ask(Greeting(role, int(number or 0), 1))
+        if takes:
+            await self.take()
+        return welcome
+
+    async def take(self) -> None:
+        await self.conversation.ask(ImageTaken())
+
+
+class Controller:
+    """Subscribers with an image, and roles that dial them."""
+
+    def __init__(self, nursery: trio.Nursery, *expected: str) -> None:
+        self.nursery = nursery
+        self.image = Image(controller_epoch=1)
+        self.subscribers = Subscribers(lambda: self.image, self.answer, 0, expected)
+        self.done: list[int] = []
+        nursery.start_soon(self.subscribers.run)
+
+    def answer(self, question: Any) -> Any:
+        return ("controller", question)
+
+    def dial(self, name: str) -> Role:
+        role = Role(name)
+        self.nursery.start_soon(self.subscribers.converse, role.there)
+        self.nursery.start_soon(role.conversation.run)
+        return role
+
+    async def role(self, name: str) -> Role:
+        role = self.dial(name)
+        await role.greet()
+        return role
+
+    async def change(self, count: int = 1) -> None:
+        """Starts publishing so many updates together; ``done`` gets the last number."""
+        updates = []
+        for _ in range(count):
+            update = Update(1, self.image.number + 1, (BrokerGone(9),))
+            self.image = apply_update(self.image, update)
+            updates.append(update)
+        number = self.image.number
+
+        async def publish() -> None:
+            await self.subscribers.publish(updates)
+            self.done.append(number)
+
+        self.nursery.start_soon(publish)
+        await wait_all_tasks_blocked()
+
+
+@pytest.fixture
+async def nursery_of_test() -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as made:
+        yield made
+        made.cancel_scope.cancel()
+
+
+@pytest.fixture
+def controller(nursery_of_test: trio.Nursery) -> Controller:
+    return Controller(nursery_of_test)
+
+
+async def test_a_change_is_done_when_everybody_has_taken_it_over(controller: Controller) -> None:
+    first, second = await controller.role("worker-0"), await controller.role("processor-1")
+    assert controller.subscribers.names() == ["processor-1", "worker-0"]
+    second.gate = trio.Event()
+    await controller.change()
+    assert (first.numbers, second.numbers, controller.done) == ([1], [], [])
+    assert controller.subscribers.complete == 0
+    second.gate.set()
+    await wait_all_tasks_blocked()
+    assert (second.numbers, controller.done) == ([1], [1])
+    assert controller.subscribers.complete == 1
+
+
+async def test_updates_come_one_at_a_time_and_in_order(controller: Controller) -> None:
+    slow, quick = await controller.role("worker-0"), await controller.role("worker-1")
+    slow.gate = trio.Event()
+    await controller.change(2)
+    await controller.change()
+    assert quick.numbers == [1]
+    slow.gate.set()
+    await wait_all_tasks_blocked()
+    assert slow.numbers == quick.numbers == [1, 2, 3]
+    assert controller.done == [2, 3]
+
+
+async def test_with_nobody_there_a_change_is_done_at_once(controller: Controller) -> None:
+    await controller.subscribers.publish([])
+    await controller.change()
+    assert controller.done == [1]
+
+
+async def test_who_dies_meanwhile_holds_nobody_up(controller: Controller) -> None:
+    dying, other = await controller.role("worker-0"), await controller.role("worker-1")
+    dying.gate = other.gate = trio.Event()
+    await controller.change()
+    dying.conversation.close()
+    await wait_all_tasks_blocked()
+    assert controller.subscribers.names() == ["worker-1"]
+    assert controller.done == []
+    other.gate.set()
+    await wait_all_tasks_blocked()
+    assert controller.done == [1]
+
+
+async def test_who_joins_meanwhile_gets_the_newest_image_and_what_follows(
+    controller: Controller,
+) -> None:
+    slow = await controller.role("worker-0")
+    slow.gate = trio.Event()
+    await controller.change()
+    await controller.change()
+    late = controller.dial("worker-1")
+    assert (await late.greet()).image.number == 2
+    slow.gate.set()
+    await wait_all_tasks_blocked()
+    await controller.change()
+    assert late.numbers[-1] == 3
+    assert controller.done == [1, 2, 3]
+
+
+async def test_a_new_life_takes_the_place_of_the_former(controller: Controller) -> None:
+    former = await controller.role("worker-0")
+    former.gate = trio.Event()
+    await controller.change()
+    reborn = await controller.role("worker-0")
+    await wait_all_tasks_blocked()
+    assert controller.done == [1]
+    await controller.change()
+    assert reborn.numbers == [2]
+    assert controller.subscribers.names() == ["worker-0"]
+    with pytest.raises(PeerLost):
+        await former.conversation.ask("anything")
+
+
+async def test_who_breaks_over_an_update_has_to_begin_anew(controller: Controller) -> None:
+    breaking = await controller.role("worker-0")
+    breaking.breaks = True
+    await controller.change()
+    # It lives on, with an image that can't be known.
+    assert controller.done == []
+    with pytest.raises(PeerLost):
+        await breaking.conversation.ask("anything")
+    assert (await controller.dial("worker-0").greet()).image.number == 1
+    await wait_all_tasks_blocked()
+    assert controller.done == [1]
+
+
+async def test_nothing_is_done_before_all_have_taken_an_image_of_this_life(
+    nursery_of_test: trio.Nursery,
+) -> None:
+    controller = Controller(nursery_of_test, "worker-0", "worker-1")
+    await controller.role("worker-0")
+    await controller.change()
+    assert controller.done == []
+    late = controller.dial("worker-1")
+    await late.greet(takes=False)
+    await wait_all_tasks_blocked()
+    assert controller.done == []  # What it was sent has not arrived yet, for all one knows.
+    await late.take()
+    await wait_all_tasks_blocked()
+    assert controller.done == [1]
+    late.conversation.close()
+    await wait_all_tasks_blocked()
+    await controller.change()
+    assert controller.done == [1, 2]  # Its next life serves nobody before it has an image.
+
+
+async def test_all_or_some_are_asked_and_the_lost_are_left_out(controller: Controller) -> None:
+    names = ["worker-1", "worker-0", "acceptor"]
+    roles = {name: await controller.role(name) for name in names}
+    everybody = await controller.subscribers.ask_all("hello")
+    assert list(everybody.items()) == [(name, (name, "hello")) for name in sorted(names)]
+    some = await controller.subscribers.ask_all("hello", ["worker-0", "worker-9"])
+    assert list(some) == ["worker-0"]
+    roles["worker-0"].conversation.close()
+    await wait_all_tasks_blocked()
+    assert sorted(await controller.subscribers.ask_all("hello")) == ["acceptor", "worker-1"]
+    with pytest.raises(PeerLost, match="worker-0 is not there"):
+        await controller.subscribers.ask("worker-0", "hello")
+
+
+async def test_roles_ask_too(controller: Controller) -> None:
+    role = await controller.role("worker-0")
+    assert await role.conversation.ask("why?") == ("controller", "why?")
