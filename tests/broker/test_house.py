@@ -1,0 +1,181 @@
+"""Directories that are not left behind, and sockets that say why they can't be had."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from minibroker.broker import house
+from minibroker.broker.house import (
+    MARK,
+    PREFIX,
+    StartError,
+    bind,
+    open_house,
+    raise_descriptor_limit,
+    sweep,
+)
+from minibroker.config import Settings
+from minibroker.config.listeners import Listener
+from minibroker.runtime.dirlock import DirLock
+
+
+@pytest.fixture(autouse=True)
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where homes are made in these tests."""
+    found = tmp_path / "memory"
+    found.mkdir()
+    monkeypatch.setattr(house, "MEMORY_DIRECTORY", found)
+    return found
+
+
+def left_in(base: Path) -> list[str]:
+    return sorted(path.name for path in base.iterdir())
+
+
+def test_a_temporary_broker_leaves_nothing_behind(base: Path) -> None:
+    with open_house(None) as made:
+        assert made.temporary
+        assert made.data_dir.is_dir()
+        assert made.home.parent == base
+        assert made.home.stat().st_mode & 0o077 == 0
+        (made.data_dir / "file").write_text("x")
+    assert left_in(base) == []
+
+
+def test_it_leaves_nothing_behind_when_it_breaks(base: Path) -> None:
+    with pytest.raises(ZeroDivisionError), open_house(None):
+        raise ZeroDivisionError
+    assert left_in(base) == []
+
+
+def test_a_named_data_directory_stays_and_can_be_used_again(base: Path, tmp_path: Path) -> None:
+    data = tmp_path / "deep" / "data"
+    for _ in range(2):
+        with open_house(str(data)) as made:
+            assert (made.data_dir, made.temporary) == (data, False)
+            (data / "kept").write_text("x")
+    assert (data / "kept").exists()
+    assert left_in(base) == []
+
+
+def test_a_data_directory_in_use_is_refused_and_its_holder_named(
+    base: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with open_house(str(data)) as made:
+        made.lock.describe("minibroker on 127.0.0.1:9092")
+        with (
+            pytest.raises(StartError, match=rf"in use by pid {os.getpid()}, minibroker on 127"),
+            open_house(str(data)),
+        ):
+            pass
+        assert len(left_in(base)) == 1
+    assert left_in(base) == []
+
+
+def test_a_data_directory_that_can_not_be_used_is_told(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with (
+        pytest.raises(StartError, match=r"can't be used: .*; choose another one"),
+        open_house(str(tmp_path / "file" / "data")),
+    ):
+        pass
+    assert left_in(base) == []
+
+
+def left_by(base: Path, name: str) -> Path:
+    """A broker's home as a kill leaves it."""
+    home = base / f"{PREFIX}{name}"
+    (home / "data").mkdir(parents=True)
+    (home / MARK).touch()
+    return home
+
+
+def test_what_killed_brokers_left_is_swept_and_all_else_stays(base: Path) -> None:
+    left_by(base, "dead")
+    living, starting, other = left_by(base, "living"), base / f"{PREFIX}starting", base / "other"
+    for path in (starting, other):
+        path.mkdir()
+        (path / "file").write_text("x")
+    (base / f"{PREFIX}file").write_text("not a directory")
+    (base / f"{PREFIX}link").symlink_to(left_by(base / "other", "of somebody else"))
+    with DirLock(living, "alive"):
+        sweep(base)
+    names = [living.name, starting.name, other.name, f"{PREFIX}file", f"{PREFIX}link"]
+    assert left_in(base) == sorted(names)
+    assert (base / f"{PREFIX}link" / MARK).exists()
+
+
+def test_a_start_sweeps_but_does_not_sweep_others_that_run(base: Path) -> None:
+    left_by(base, "dead")
+    with open_house(None) as first, open_house(None) as second:
+        assert left_in(base) == sorted([first.home.name, second.home.name])
+
+
+def test_without_memory_the_usual_place_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(house, "MEMORY_DIRECTORY", tmp_path / "none")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with open_house(None) as made:
+        assert made.home.parent == tmp_path
+
+
+@pytest.fixture
+def bound() -> Iterator[list[socket.socket]]:
+    sockets: list[socket.socket] = []
+    yield sockets
+    for each in sockets:
+        each.close()
+
+
+def listeners(text: str) -> tuple[Listener, ...]:
+    return Settings.from_sources(pairs=[f"listeners={text}"]).client_listeners
+
+
+def test_each_listener_gets_a_socket(bound: list[socket.socket]) -> None:
+    made = bind(listeners("PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0"), 5)
+    bound.extend(made.values())
+    assert list(made) == ["PLAINTEXT", "OTHER"]
+    for sock in made.values():
+        socket.create_connection(sock.getsockname()).close()
+
+
+def test_a_port_in_use_is_told_with_a_way_out(bound: list[socket.socket]) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    bound.append(taken)
+    port = taken.getsockname()[1]
+    with pytest.raises(
+        StartError, match=rf"127\.0\.0\.1:{port} can't be listened on: .*choose another port"
+    ):
+        bind(listeners(f"PLAINTEXT://127.0.0.1:{port}"), 5)
+
+
+def test_a_host_that_is_not_ours_is_told(
+    bound: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    with pytest.raises(StartError, match=r"nowhere.*can't be used: Name or service"):
+        bind(listeners("PLAINTEXT://nowhere:0"), 5)
+
+
+def test_as_many_descriptors_as_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = min(before[0], 512)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        with suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
