@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,18 +18,22 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.apis.base import CONTROLLER, Api, Caller, Context
+from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Round
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
-from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
+from minibroker.roles.purgatory import Purgatory
+from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
-from protocol.compiler import decode, encode
+from minibroker.storage.manager import LogManager
+from minibroker.storage.slices import FileSlice
+from protocol.compiler import decode, encode, encoder
 from protocol.headers import RequestHeader
 
 ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OUTSIDE": ("example.test", 19092)}
@@ -178,3 +183,127 @@ async def group_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[Desk
     for worker in desk.workers.values():
         for log in worker.logs.values():
             log.abandon()
+
+
+class LogWorker:
+    """As much of an I/O worker as the APIs of records ask for."""
+
+    def __init__(self, desk: LogDesk, index: int, directory: Path) -> None:
+        self.index = index
+        self.settings = desk.settings
+        self.random = Random(index)
+        self.counted: list[tuple[str, int, int, int]] = []
+        self._desk = desk
+        self._logs = LogManager(directory, desk.settings, self._owns)
+        self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
+
+    def _owns(self, topic: str, partition: int) -> bool:
+        return partition_owner(topic, partition, WORKERS) == self.index
+
+    @property
+    def image(self) -> Image:
+        return self._desk.controller.image
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def wall_ms(self) -> int:
+        return GROUPS_WALL_MS
+
+    def records(self, ref: ArenaRef) -> memoryview:
+        return memoryview(self._desk.memory)[ref.offset : ref.offset + ref.length]
+
+    def log(self, topic: str, partition: int) -> Log | None:
+        return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())
+
+    def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
+        self.counted.append((topic, partition, size_bytes, records))
+        self._purgatory.wake((topic, partition))
+
+    async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
+        await self._purgatory.wait(partitions, deadline)
+
+    def close(self) -> None:
+        self._logs.abandon()
+
+
+class LogDesk(Desk):
+    """A desk whose workers keep logs; records lie in ``memory``, as they would in the arena."""
+
+    def __init__(self, scope: DeskControllerScope) -> None:
+        super().__init__(scope)
+        self.memory = bytearray()
+        self.rounds: list[Round] = []
+
+    def context(self, key: int, version: int, listener: str = "PLAINTEXT") -> Context:
+        now = trio.current_time()
+        ctx = super().context(key, version, listener)
+        return replace(ctx, reference=self._reference, now=now, received=now)
+
+    def _reference(self, records: object) -> ArenaRef:
+        assert isinstance(records, bytes | memoryview)
+        ref = ArenaRef(0, len(self.memory), len(records), 1)
+        self.memory += records
+        return ref
+
+    async def ask(
+        self, api: Api[Any, Any, Any, Any], request: Any, version: int, listener: str = "PLAINTEXT"
+    ) -> Any:
+        """The response as a client decodes it, pieces of files read; None if there is none."""
+        request = decode(type(request), version, encode(request, version))
+        ctx = self.context(api.key, version, listener)
+        replies: dict[int, Any] = {}
+        self.asked = api.split(ctx, request)
+        await self._round(api, Round(self.asked), replies)
+        self.rounds = []
+        while api.again is not None:
+            ctx = replace(ctx, now=trio.current_time(), image=self.controller.at_processor)
+            further = api.again(ctx, request, replies)
+            if further is None:
+                break
+            self.rounds.append(further)
+            await self._round(api, further, replies)
+        response = api.merge(ctx, request, replies)
+        if response is None:
+            return None
+        chunks = encoder(type(response), version)(response)
+        return decode(type(response), version, b"".join(map(_read, chunks)))
+
+    async def _round(
+        self, api: Api[Any, Any, Any, Any], asked: Round, replies: dict[int, Any]
+    ) -> None:
+        assert api.execute is not None
+        async with trio.open_nursery() as nursery:
+
+            async def ask_one(owner: int, part: Any) -> None:
+                assert api.execute is not None
+                reply = api.execute(self.workers[owner], pickle.loads(pickle.dumps(part)))
+                if inspect.isawaitable(reply):
+                    reply = await reply
+                replies[owner] = pickle.loads(pickle.dumps(reply))
+                if asked.first_only:
+                    nursery.cancel_scope.cancel()
+
+            for owner, part in asked.parts.items():
+                nursery.start_soon(ask_one, owner, part)
+
+
+def _read(chunk: Any) -> bytes:
+    if not isinstance(chunk, FileSlice):
+        return bytes(chunk)
+    data = Path(chunk.path).read_bytes()[chunk.position : chunk.position + chunk.length]
+    assert len(data) == chunk.length
+    return data
+
+
+@pytest.fixture
+async def log_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[LogDesk]:
+    """A desk whose workers keep the logs of topics ``t`` (3 partitions) and ``u`` (1)."""
+    made = LogDesk((await make_desk()).controller)
+    outcome = await made.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
+    await made.controller.publish(outcome.updates)
+    for owner in range(WORKERS):
+        made.workers[owner] = LogWorker(made, owner, tmp_path)
+    yield made
+    for worker in made.workers.values():
+        worker.close()

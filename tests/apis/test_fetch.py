@@ -1,0 +1,246 @@
+"""Fetch: what is read, how much of it, and how long is waited for more."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from minibroker.apis import produce
+from minibroker.apis.fetch import API
+from minibroker.cluster.topics import NewTopic
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records import Record, build_batch, iter_batches
+
+VERSIONS = [4, 7, 12, 13, 18]
+WHOLE = 1 << 20
+Append = Callable[..., Awaitable[int]]
+
+
+@pytest.fixture
+def append(log_desk: Any) -> Append:
+    """Append a batch with a value of so many bytes; how long the batch is."""
+
+    async def add(topic: str, partition: int, size: int = 10) -> int:
+        records = build_batch([Record(0, 1, None, bytes(size))])
+        data = PartitionProduceData(index=partition, records=records)
+        topics = [TopicProduceData(name=topic, partition_data=[data])]
+        response = await log_desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+        assert response.responses[0].partition_responses[0].error_code == 0
+        return len(records)
+
+    return add
+
+
+def request(desk: Any, *wanted: tuple[str, int, int], **options: Any) -> FetchRequest:
+    """Topic, partition and offset each; ``partition_max_bytes`` beside the request's fields."""
+    bytes_max = options.pop("partition_max_bytes", WHOLE)
+    topics: dict[str, FetchTopic] = {}
+    for name, index, offset in wanted:
+        known = desk.controller.image.topics.get(name)
+        topic_id = known.topic_id if known else b"\x01" * 16
+        topic = topics.setdefault(name, FetchTopic(topic=name, topic_id=topic_id))
+        topic.partitions.append(
+            FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=bytes_max)
+        )
+    return FetchRequest(topics=list(topics.values()), **{"max_bytes": WHOLE, **options})
+
+
+def found(response: Any) -> list[tuple[int, int]]:
+    """Error and number of bytes of each partition."""
+    return [
+        (each.error_code, len(each.records or b""))
+        for topic in response.responses
+        for each in topic.partitions
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_records_come_as_they_lie_in_the_log(
+    log_desk: Any, append: Append, version: int
+) -> None:
+    sizes = [await append("t", 0, size) for size in (10, 20)]
+    await append("u", 0)
+    wanted = request(log_desk, ("t", 0, 1), ("t", 1, 0), ("u", 0, 0))
+    response = await log_desk.ask(API, wanted, version)
+    assert found(response) == [(0, sizes[1]), (0, 0), (0, sizes[0])]
+    first, second, _ = [each for topic in response.responses for each in topic.partitions]
+    ((_, header),) = iter_batches(bytes(first.records))
+    assert header.base_offset == 1
+    assert (first.high_watermark, first.last_stable_offset) == (2, 2)
+    assert (second.high_watermark, second.last_stable_offset) == (0, 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_missing_is_told_at_once(
+    log_desk: Any, version: int, autojump_clock: MockClock
+) -> None:
+    wanted = request(
+        log_desk,
+        ("no", 0, 0),
+        ("t", 9, 0),
+        ("t", -1, 0),
+        ("u", 0, 0),
+        max_wait_ms=5000,
+        min_bytes=1,
+    )
+    response = await log_desk.ask(API, wanted, version)
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    no_topic = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else missing
+    assert found(response) == [(no_topic, 0), (missing, 0), (missing, 0), (0, 0)]
+    assert trio.current_time() == 0
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+async def test_offsets_outside_of_the_log(
+    log_desk: Any, append: Append, offset: int, autojump_clock: MockClock
+) -> None:
+    await append("t", 0)
+    wanted = request(log_desk, ("t", 0, offset), max_wait_ms=5000, min_bytes=1)
+    response = await log_desk.ask(API, wanted, 12)
+    assert found(response) == [(ErrorCode.OFFSET_OUT_OF_RANGE, 0)]
+    refused = response.responses[0].partitions[0]
+    assert (refused.high_watermark, refused.last_stable_offset) == (1, -1)
+    assert trio.current_time() == 0
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(-1, 0), (0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-2, ErrorCode.FENCED_LEADER_EPOCH)],
+)
+async def test_the_leader_epoch_is_checked(log_desk: Any, epoch: int, error: int) -> None:
+    wanted = request(log_desk, ("t", 0, 0))
+    wanted.topics[0].partitions[0].current_leader_epoch = epoch
+    assert found(await log_desk.ask(API, wanted, 9)) == [(error, 0)]
+
+
+async def test_bytes_are_bounded_but_the_first_batch_always_comes(
+    log_desk: Any, append: Append
+) -> None:
+    size = await append("t", 0, 1000)
+    await append("t", 0, 1000)
+    await append("t", 1, 1000)
+    wanted = (("t", 0, 0), ("t", 1, 0))
+    for bounds, expected in (
+        ({"max_bytes": 10}, [size, 0]),
+        ({"max_bytes": size}, [size, 0]),
+        ({"max_bytes": 2 * size + 10}, [2 * size, 0]),
+        ({"max_bytes": 3 * size}, [2 * size, size]),
+        ({"partition_max_bytes": size}, [size, size]),
+        ({"partition_max_bytes": 10, "max_bytes": 10}, [size, 0]),
+        ({"max_bytes": -1}, [size, 0]),
+    ):
+        response = await log_desk.ask(API, request(log_desk, *wanted, **bounds), 12)
+        assert [length for _, length in found(response)] == expected, bounds
+
+
+async def test_an_owner_waits_until_there_is_enough(
+    log_desk: Any, append: Append, autojump_clock: MockClock
+) -> None:
+    size = await append("t", 0)
+    answers: list[Any] = []
+
+    async def fetch() -> None:
+        wanted = request(log_desk, ("t", 0, 0), ("t", 2, 0), max_wait_ms=9000, min_bytes=size + 1)
+        answers.append((await log_desk.ask(API, wanted, 12), trio.current_time()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch)
+        await trio.sleep(1)
+        await append("t", 1)  # Nobody waits for it.
+        await trio.sleep(1)
+        assert answers == []
+        await append("t", 2)
+    ((response, when),) = answers
+    assert found(response) == [(0, size), (0, size)]
+    assert when == 2
+
+
+@pytest.mark.parametrize("partitions", [[0], [0, 1]], ids=["one owner", "several owners"])
+async def test_what_there_is_comes_when_time_is_over(
+    log_desk: Any, append: Append, partitions: list[int], autojump_clock: MockClock
+) -> None:
+    size = await append("t", 0)
+    wanted = [("t", index, 0) for index in partitions]
+    response = await log_desk.ask(
+        API, request(log_desk, *wanted, max_wait_ms=2500, min_bytes=WHOLE), 12
+    )
+    assert found(response)[0] == (0, size)
+    assert trio.current_time() == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("grown", [0, 1])
+async def test_several_owners_are_asked_again_until_they_have_enough_together(
+    log_desk: Any, append: Append, grown: int, autojump_clock: MockClock
+) -> None:
+    size = await append("t", 0)
+    answers: list[Any] = []
+
+    async def fetch() -> None:
+        wanted = request(log_desk, ("t", 0, 0), ("t", 1, 0), max_wait_ms=9000, min_bytes=3 * size)
+        answers.append((await log_desk.ask(API, wanted, 12), trio.current_time()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch)
+        for _ in range(2):
+            await trio.sleep(1)
+            assert answers == []
+            await append("t", grown)
+    ((response, when),) = answers
+    lengths = [length for _, length in found(response)]
+    assert (sum(lengths), when) == (3 * size, 2)
+
+
+async def test_enough_at_several_owners_needs_one_round(log_desk: Any, append: Append) -> None:
+    await append("t", 0)
+    await append("t", 1)
+    wanted = request(log_desk, ("t", 0, 0), ("t", 1, 0), max_wait_ms=9000, min_bytes=2)
+    await log_desk.ask(API, wanted, 12)
+    assert set(log_desk.asked) == {0, 1}
+    assert log_desk.rounds == []
+
+
+async def test_without_waiting_time_the_answer_comes_at_once(
+    log_desk: Any, autojump_clock: MockClock
+) -> None:
+    for wait_ms in (0, -1):
+        wanted = request(log_desk, ("t", 0, 0), ("t", 1, 0), max_wait_ms=wait_ms, min_bytes=1)
+        assert found(await log_desk.ask(API, wanted, 12)) == [(0, 0), (0, 0)]
+    assert trio.current_time() == 0
+
+
+async def test_a_topic_that_is_made_anew_has_another_id(log_desk: Any, append: Append) -> None:
+    await append("u", 0)
+    old = request(log_desk, ("u", 0, 0))
+    await log_desk.controller.publish((await log_desk.cluster.delete_topics(["u"])).updates)
+    outcome = await log_desk.cluster.create_topics([NewTopic("u", 1)])
+    await log_desk.controller.publish(outcome.updates)
+    assert found(await log_desk.ask(API, old, 13)) == [(ErrorCode.UNKNOWN_TOPIC_ID, 0)]
+
+
+@pytest.mark.parametrize(
+    ("session", "error"),
+    [
+        ({}, 0),
+        ({"session_epoch": 0}, 0),
+        ({"session_epoch": 3}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        ({"session_id": 7, "session_epoch": 1}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    ],
+)
+async def test_no_session_is_ever_made(log_desk: Any, session: dict[str, int], error: int) -> None:
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, 0), **session), 12)
+    assert (response.error_code, response.session_id) == (error, 0)
+    assert len(response.responses) == (0 if error else 1)
+
+
+@pytest.mark.parametrize(("level", "aborted"), [(0, None), (1, [])])
+async def test_reading_committed_records_only_knows_no_aborted_ones(
+    log_desk: Any, level: int, aborted: list[Any] | None
+) -> None:
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, 0), isolation_level=level), 12)
+    assert response.responses[0].partitions[0].aborted_transactions == aborted

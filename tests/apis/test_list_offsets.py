@@ -1,0 +1,134 @@
+"""ListOffsets: the ends of a partition, and offsets by time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis import produce
+from minibroker.apis.list_offsets import (
+    API,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
+from protocol.errors import ErrorCode
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records import Record, build_batch
+
+VERSIONS = [1, 4, 7, 11]
+TIMES = (1000, 3000, 2000)
+
+
+@pytest.fixture
+async def desk(log_desk: Any) -> Any:
+    """Partition 0 of ``t`` has three records, at 1000, 3000 and 2000 ms."""
+    for time in TIMES:
+        data = PartitionProduceData(index=0, records=build_batch([Record(0, time, None, b"v")]))
+        topics = [TopicProduceData(name="t", partition_data=[data])]
+        await log_desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+    return log_desk
+
+
+def request(*wanted: tuple[str, int, int], epoch: int = -1) -> ListOffsetsRequest:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for name, index, timestamp in wanted:
+        topic = topics.setdefault(name, ListOffsetsTopic(name=name))
+        topic.partitions.append(
+            ListOffsetsPartition(
+                partition_index=index, timestamp=timestamp, current_leader_epoch=epoch
+            )
+        )
+    return ListOffsetsRequest(replica_id=-1, topics=list(topics.values()))
+
+
+def found(response: Any) -> list[tuple[int, int, int]]:
+    """Error, offset and timestamp of each partition."""
+    return [
+        (each.error_code, each.offset, each.timestamp)
+        for topic in response.topics
+        for each in topic.partitions
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "time"),
+    [
+        (LATEST, 3, -1),
+        (EARLIEST, 0, -1),
+        (0, 0, 1000),
+        (1000, 0, 1000),
+        (1001, 1, 3000),
+        (3000, 1, 3000),
+        (3001, -1, -1),
+    ],
+)
+async def test_ends_and_times(
+    desk: Any, version: int, timestamp: int, offset: int, time: int
+) -> None:
+    response = await desk.ask(API, request(("t", 0, timestamp)), version)
+    assert found(response) == [(0, offset, time)]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "since", "offset", "time"),
+    [
+        (MAX_TIMESTAMP, 7, 1, 3000),
+        (EARLIEST_LOCAL, 8, 0, -1),
+        (LATEST_TIERED, 9, -1, -1),
+        (EARLIEST_PENDING_UPLOAD, 11, -1, -1),
+    ],
+)
+async def test_special_times_are_known_since_some_version(
+    desk: Any, timestamp: int, since: int, offset: int, time: int
+) -> None:
+    wanted = request(("t", 0, timestamp))
+    assert found(await desk.ask(API, wanted, since)) == [(0, offset, time)]
+    too_old = await desk.ask(API, wanted, since - 1)
+    assert found(too_old) == [(ErrorCode.UNSUPPORTED_VERSION, -1, -1)]
+
+
+async def test_times_that_nobody_knows(desk: Any) -> None:
+    response = await desk.ask(API, request(("t", 0, -7)), 11)
+    assert found(response) == [(ErrorCode.UNSUPPORTED_VERSION, -1, -1)]
+
+
+async def test_an_empty_partition(desk: Any) -> None:
+    for timestamp, offset in ((LATEST, 0), (EARLIEST, 0), (5, -1), (MAX_TIMESTAMP, -1)):
+        assert found(await desk.ask(API, request(("t", 1, timestamp)), 7)) == [(0, offset, -1)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_each_partition_is_answered_for_itself(desk: Any, version: int) -> None:
+    wanted = request(("t", 0, LATEST), ("t", 9, LATEST), ("no", 0, LATEST), ("u", 0, LATEST))
+    wanted.topics[0].partitions.insert(0, ListOffsetsPartition(partition_index=1, timestamp=-1))
+    missing = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    response = await desk.ask(API, wanted, version)
+    assert found(response) == [(0, 0, -1), (0, 3, -1), missing, missing, (0, 0, -1)]
+    assert set(desk.asked) == {0, 1}
+
+
+async def test_a_partition_that_is_asked_for_twice_is_refused(desk: Any) -> None:
+    response = await desk.ask(API, request(("t", 0, LATEST), ("t", 0, EARLIEST)), 11)
+    assert found(response) == [(ErrorCode.INVALID_REQUEST, -1, -1)] * 2
+    assert desk.asked == {}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-2, ErrorCode.FENCED_LEADER_EPOCH)],
+)
+async def test_the_leader_epoch_is_checked_and_told(desk: Any, epoch: int, error: int) -> None:
+    response = await desk.ask(API, request(("t", 0, LATEST), epoch=epoch), 4)
+    (result,) = response.topics[0].partitions
+    assert (result.error_code, result.leader_epoch) == (error, -1 if error else 0)

@@ -1,0 +1,152 @@
+"""Produce: what is appended where, and what each partition is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.base import CloseConnection
+from minibroker.apis.produce import API
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records import Record, build_batch
+
+WALL_MS = 1_700_000_000_000
+VERSIONS = [3, 8, 12, 13]
+
+
+def batch(*values: bytes, **options: Any) -> bytes:
+    return build_batch([Record(0, WALL_MS, None, value) for value in values or (b"v",)], **options)
+
+
+def request(desk: Any, *wanted: tuple[str, int, bytes | None], acks: int = 1) -> ProduceRequest:
+    topics: dict[str, TopicProduceData] = {}
+    for name, index, records in wanted:
+        known = desk.controller.image.topics.get(name)
+        topic_id = known.topic_id if known else b"\x01" * 16
+        topic = topics.setdefault(name, TopicProduceData(name=name, topic_id=topic_id))
+        topic.partition_data.append(PartitionProduceData(index=index, records=records))
+    return ProduceRequest(acks=acks, topic_data=list(topics.values()))
+
+
+def results(response: Any) -> list[tuple[int, int]]:
+    return [
+        (each.error_code, each.base_offset)
+        for topic in response.responses
+        for each in topic.partition_responses
+    ]
+
+
+def end(desk: Any, topic: str, partition: int) -> int:
+    logs = [worker.log(topic, partition) for worker in desk.workers.values()]
+    (log,) = [log for log in logs if log is not None]
+    found: int = log.log_end_offset
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_each_partition_is_appended_by_its_owner(
+    log_desk: Any, version: int, acks: int
+) -> None:
+    wanted = request(log_desk, ("t", 0, batch(b"a", b"b")), ("t", 1, batch()), ("u", 0, batch()))
+    wanted.acks = acks
+    response = await log_desk.ask(API, wanted, version)
+    assert results(response) == [(0, 0), (0, 0), (0, 0)]
+    assert set(log_desk.asked) == {0, 1}
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, batch())), version)
+    assert results(response) == [(0, 2)]
+    assert end(log_desk, "t", 0) == 3
+    counted = [entry for worker in log_desk.workers.values() for entry in worker.counted]
+    assert sorted((topic, index, count) for topic, index, _, count in counted) == [
+        ("t", 0, 1),
+        ("t", 0, 2),
+        ("t", 1, 1),
+        ("u", 0, 1),
+    ]
+    assert {size for *_, size, count in counted if count == 2} == {len(batch(b"a", b"b"))}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_missing_is_told_and_the_rest_is_appended(
+    log_desk: Any, version: int
+) -> None:
+    wanted = request(log_desk, ("no", 0, batch()), ("t", 7, batch()), ("t", -1, batch()))
+    wanted.topic_data += request(log_desk, ("u", 0, batch())).topic_data
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    no_topic = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else missing
+    response = await log_desk.ask(API, wanted, version)
+    assert results(response) == [(no_topic, -1), (missing, -1), (missing, -1), (0, 0)]
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+async def test_other_acks_are_refused_and_nobody_is_asked(log_desk: Any, acks: int) -> None:
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, batch()), acks=acks), 9)
+    assert results(response) == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
+    assert log_desk.asked == {}
+
+
+async def test_with_acks_zero_there_is_no_response(log_desk: Any) -> None:
+    wanted = request(log_desk, ("t", 0, batch()), acks=0)
+    assert await log_desk.ask(API, wanted, 9) is None
+    assert end(log_desk, "t", 0) == 1
+
+
+@pytest.mark.parametrize("wanted", [("t", 0, b"junk"), ("no", 0, batch())])
+async def test_with_acks_zero_a_refusal_ends_the_connection(
+    log_desk: Any, wanted: tuple[str, int, bytes]
+) -> None:
+    with pytest.raises(CloseConnection, match=f"{wanted[0]}-0 sent with acks=0 were refused"):
+        await log_desk.ask(API, request(log_desk, wanted, acks=0), 9)
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (None, ErrorCode.INVALID_RECORD),
+        (b"", ErrorCode.INVALID_RECORD),
+        (batch()[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
+        (batch() * 2, ErrorCode.INVALID_RECORD),
+    ],
+    ids=["null", "empty", "corrupt", "two batches"],
+)
+async def test_what_the_log_refuses_is_told_with_words(
+    log_desk: Any, records: bytes | None, error: ErrorCode
+) -> None:
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, records)), 9)
+    (refused,) = response.responses[0].partition_responses
+    assert refused.error_code == error
+    assert refused.error_message
+    assert refused.record_errors[0].batch_index_error_message == refused.error_message
+    assert all(worker.counted == [] for worker in log_desk.workers.values())
+    older = await log_desk.ask(API, request(log_desk, ("t", 0, records)), 7)
+    assert results(older) == [(error, -1)]
+
+
+async def test_a_repeated_batch_gets_its_first_answer_and_counts_once(log_desk: Any) -> None:
+    again = batch(producer_id=5, producer_epoch=0, base_sequence=0)
+    for _ in range(2):
+        response = await log_desk.ask(API, request(log_desk, ("t", 0, again)), 9)
+        assert results(response) == [(0, 0)]
+    assert end(log_desk, "t", 0) == 1
+    assert sum(len(worker.counted) for worker in log_desk.workers.values()) == 1
+
+
+@pytest.mark.parametrize(("version", "error"), [(6, 76), (7, 0)])
+async def test_zstd_needs_a_version_that_knows_it(log_desk: Any, version: int, error: int) -> None:
+    packed = batch(compression=Compression.ZSTD)
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, packed)), version)
+    assert [code for code, _ in results(response)] == [error]
+
+
+async def test_the_start_of_the_log_is_told(log_desk: Any) -> None:
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, batch())), 9)
+    (result,) = response.responses[0].partition_responses
+    assert (result.log_start_offset, result.log_append_time_ms) == (0, -1)
+
+
+def test_old_versions_are_advertised_but_not_served() -> None:
+    assert (API.versions, API.served_from) == ((0, 13), 3)
+    assert not API.may_wait
