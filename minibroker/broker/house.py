@@ -17,6 +17,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from minibroker.config import (
+    SOCKET_LISTEN_BACKLOG_SIZE,
+    SOCKET_RECEIVE_BUFFER_BYTES,
+    SOCKET_SEND_BUFFER_BYTES,
+    Settings,
+)
 from minibroker.config.listeners import Listener
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 
@@ -25,6 +31,12 @@ MEMORY_DIRECTORY: Final = Path("/dev/shm")
 DATA: Final = "data"
 MARK: Final = ".temporary"
 """Only a directory that holds this file is ever swept away: others may bear such a name too."""
+
+
+_BUFFERS: Final = {
+    socket.SO_SNDBUF: SOCKET_SEND_BUFFER_BYTES,
+    socket.SO_RCVBUF: SOCKET_RECEIVE_BUFFER_BYTES,
+}
 
 
 class StartError(Exception):
@@ -98,12 +110,15 @@ def sweep(base: Path | None) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def bind(listeners: Sequence[Listener], backlog: int) -> dict[str, socket.socket]:
-    """A listening socket for each listener. Raises ``StartError``."""
-    return {listener.name: _bind(listener, backlog) for listener in listeners}
+def bind(listeners: Sequence[Listener], settings: Settings) -> dict[str, socket.socket]:
+    """A listening socket for each listener; its connections inherit the sizes of its buffers.
+
+    Raises ``StartError``.
+    """
+    return {listener.name: _bind(listener, settings) for listener in listeners}
 
 
-def _bind(listener: Listener, backlog: int) -> socket.socket:
+def _bind(listener: Listener, settings: Settings) -> socket.socket:
     host = listener.host or None
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -114,8 +129,11 @@ def _bind(listener: Listener, backlog: int) -> socket.socket:
         raise StartError(f"{listener} can't be used: {error.strerror}") from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for option, setting in _BUFFERS.items():
+            if settings[setting] > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, settings[setting])
         sock.bind(address)
-        sock.listen(backlog)
+        sock.listen(settings[SOCKET_LISTEN_BACKLOG_SIZE])
     except OSError as error:
         sock.close()
         raise StartError(

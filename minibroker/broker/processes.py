@@ -26,7 +26,6 @@ from minibroker.config import (
     CONTROL_LISTENER,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
-    SOCKET_LISTEN_BACKLOG_SIZE,
     Settings,
 )
 from minibroker.config.listeners import advertised_endpoints
@@ -98,7 +97,7 @@ def start(settings: Settings, *, json_ready: bool) -> int:
 def _share(settings: Settings, house: House) -> Shared:
     processors, workers = settings[NUM_NETWORK_THREADS], settings[NUM_IO_THREADS]
     listeners = settings.client_listeners
-    sockets = bind(listeners, settings[SOCKET_LISTEN_BACKLOG_SIZE])
+    sockets = bind(listeners, settings)
     host, port = settings[CONTROL_LISTENER]
     try:
         control = open_listener(host, port)

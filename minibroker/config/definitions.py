@@ -32,7 +32,6 @@ _OPTIONAL_LONG = optional(LONG)
 _OPTIONAL_INT = optional(INT)
 _OPTIONAL_STRING = optional(STRING)
 _ONE_BROKER = "one broker is all there is, so a value above 1 cannot be met"
-_SYSTEM_BUFFERS = "the system's own buffers are used, which grow with what a connection carries"
 
 # ------------------------------------------------------------------------------ who and where
 
@@ -170,18 +169,20 @@ SOCKET_LISTEN_BACKLOG_SIZE = setting(
 SOCKET_SEND_BUFFER_BYTES = setting(
     "socket.send.buffer.bytes",
     INT,
-    default=100 * 1024,
+    default=256 * 1024,
+    kafka_default=100 * 1024,
     valid=any_valid(equals(-1), at_least(1)),
-    doc="SO_SNDBUF of client connections, in bytes; -1 leaves it to the system.",
-    no_effect=_SYSTEM_BUFFERS,
+    doc="SO_SNDBUF of client connections, in bytes; -1 leaves it to the system, whose growing "
+    "buffers make a consumer on the same machine wait longer for its first bytes.",
 )
 SOCKET_RECEIVE_BUFFER_BYTES = setting(
     "socket.receive.buffer.bytes",
     INT,
-    default=100 * 1024,
+    default=-1,
+    kafka_default=100 * 1024,
     valid=any_valid(equals(-1), at_least(1)),
-    doc="SO_RCVBUF of client connections, in bytes; -1 leaves it to the system.",
-    no_effect=_SYSTEM_BUFFERS,
+    doc="SO_RCVBUF of client connections, in bytes; -1 leaves it to the system, which lets the "
+    "buffers of producers with large requests grow.",
 )
 CONNECTIONS_MAX_IDLE_MS = setting(
     "connections.max.idle.ms",

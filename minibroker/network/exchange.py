@@ -22,9 +22,9 @@ from minibroker.network.connection import Event
 from minibroker.network.sending import Chunk, OpenFiles, send_response
 from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
-from minibroker.roles.questions import ApiPart, ApiReply
+from minibroker.roles.questions import ApiPart
 from minibroker.runtime.arena import ArenaRef, Block
-from minibroker.runtime.link import Link
+from minibroker.runtime.link import Link, ask_together
 from minibroker.storage.slices import FileSlice
 from protocol import registry
 from protocol.compiler import encoder, locating_decoder
@@ -45,7 +45,7 @@ class Exchanges:
         self,
         env: Environment,
         follower: Follower,
-        owners: Mapping[Owner, Link | Follower],
+        owners: Mapping[Owner, Link],
         files: OpenFiles,
     ) -> None:
         self._env = env
@@ -123,10 +123,9 @@ class Exchanges:
         ctx.image = self._follower.image
         ctx.now = self._env.clock.now()
 
-    async def ask(self, owner: Owner, question: ApiPart) -> ApiReply:
-        """The owner's answer; waits while it is being reborn."""
-        answer: ApiReply = await self._owners[owner].ask(question)
-        return answer
+    def link(self, owner: Owner) -> Link:
+        """The way to an owner of state."""
+        return self._owners[owner]
 
 
 def _reference(block: Block, records: object) -> ArenaRef:
@@ -201,40 +200,18 @@ class _Exchange:
         first_only: bool = False,
     ) -> None:
         began_ns = time.perf_counter_ns()
-        if len(parts) == 1:
-            for owner, part in parts.items():
-                await self._ask(api, owner, part, replies)
+        owners = sorted(parts)
+        questions = [(self._shared.link(owner), ApiPart(api.key, parts[owner])) for owner in owners]
+        if len(questions) == 1:
+            link, question = questions[0]
+            answers = [await link.ask(question)]
         else:
-            await self._ask_several(api, parts, replies, first_only=first_only)
+            answers = await ask_together(questions, first_only=first_only)
+        for owner, answer in zip(owners, answers, strict=True):
+            if answer is not None:
+                replies[owner] = answer.reply
+                self.io_ns += answer.worked_ns
         self.asked_ns += time.perf_counter_ns() - began_ns
-
-    async def _ask_several(
-        self,
-        api: ServedApi,
-        parts: Mapping[Owner, Any],
-        replies: dict[Owner, Any],
-        *,
-        first_only: bool,
-    ) -> None:
-        async with trio.open_nursery() as nursery:
-
-            async def ask_one(owner: Owner, part: Any) -> None:
-                # Shielded from its siblings' failures too: memory stays until the last owner
-                # that may read it has answered or died.
-                with trio.CancelScope(shield=not api.may_wait):
-                    await self._ask(api, owner, part, replies)
-                if first_only:
-                    nursery.cancel_scope.cancel()
-
-            for owner, part in parts.items():
-                nursery.start_soon(ask_one, owner, part)
-
-    async def _ask(
-        self, api: ServedApi, owner: Owner, part: Any, replies: dict[Owner, Any]
-    ) -> None:
-        answer = await self._shared.ask(owner, ApiPart(api.key, part))
-        replies[owner] = answer.reply
-        self.io_ns += answer.worked_ns
 
 
 def _served(header: RequestHeader) -> ServedApi | None:

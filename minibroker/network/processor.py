@@ -67,7 +67,7 @@ class _Processor:
         self._idle: IdleOrder[str] = IdleOrder()
         self._follower = Follower(env, on_image=self._on_image, details=self._views)
         self._workers = {index: self._link(index) for index in range(env.workers)}
-        owners: dict[Owner, Link | Follower] = {**self._workers, CONTROLLER_OWNER: self._follower}
+        owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
         self._exchanges = Exchanges(env, self._follower, owners, self._files)
         env.metrics.watch_queue("request-memory", self._memory_fill)
         env.metrics.watch_busy(self._busy_ns)

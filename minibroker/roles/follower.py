@@ -48,7 +48,7 @@ class Follower:
         self._on_image = on_image
         self._details = details
         self._on_ask = on_ask
-        self._link = Link(self._dial, self._greet, self._answer)
+        self.link = Link(self._dial, self._greet, self._answer)
         self._welcomed = trio.Event()
         self.image = Image()
 
@@ -91,12 +91,12 @@ class Follower:
 
     async def ask(self, question: object) -> Any:
         """As ``Link.ask``, of the controller."""
-        return await self._link.ask(question)
+        return await self.link.ask(question)
 
     async def wait_image(self) -> None:
         """Returns when the controller has sent its image for the first time."""
-        await self._link.wait_connected()
+        await self.link.wait_connected()
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        await self._link.run()
+        await self.link.run()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -43,13 +43,40 @@ class PeerFailed(Exception):
     """The peer's handler broke; the text says how. The peer itself lives."""
 
 
-class _Question:
-    """Who waits for an answer, and the answer if it came before the wait began."""
+class _Wait:
+    """One task that waits for so many answers, and is woken once, by the last of them."""
 
-    __slots__ = ("answer", "answered", "failed", "task")
+    __slots__ = ("missing", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
         self.task: trio.lowlevel.Task | None = None
+
+    def answered(self) -> None:
+        self.missing -= 1
+        if self.missing <= 0 and self.task is not None:
+            trio.lowlevel.reschedule(self.task)
+            self.task = None
+
+    async def wait(self) -> None:
+        """Returns when nothing is missing; once cancelled, a late answer wakes nobody."""
+        if self.missing > 0:
+            self.task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._let_go)
+
+    def _let_go(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class _Question:
+    """A question under way: its number, who waits, and the answer once it is there."""
+
+    __slots__ = ("answer", "answered", "failed", "number", "wait")
+
+    def __init__(self, number: int, wait: _Wait) -> None:
+        self.number = number
+        self.wait = wait
         self.answered = False
         self.answer: Any = None
         self.failed: Exception | None = None
@@ -58,19 +85,12 @@ class _Question:
         self.answered = True
         self.answer = answer
         self.failed = failed
-        if self.task is not None:
-            trio.lowlevel.reschedule(self.task)
-            self.task = None
+        self.wait.answered()
 
-    async def wait(self) -> None:
-        """Returns when settled; once cancelled, a late answer wakes nobody."""
-        if not self.answered:
-            self.task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._let_go)
-
-    def _let_go(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
-        self.task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+    def result(self) -> Any:
+        if self.failed is not None:
+            raise self.failed
+        return self.answer
 
 
 def _answers_nothing(payload: Any) -> Any:
@@ -100,39 +120,48 @@ class Conversation:
 
         A cancelled question is withdrawn: the peer's handler is cancelled too.
         """
+        wait = _Wait(1)
+        question = await self._put(payload, wait)
+        try:
+            await wait.wait()
+        except trio.Cancelled:
+            await self._withdraw(question)
+            raise
+        finally:
+            self._forget(question)
+        return question.result()
+
+    async def _put(self, payload: object, wait: _Wait) -> _Question:
+        """Sends a question; what goes wrong with that becomes its answer."""
         try:
             self._room.acquire_nowait()
         except trio.WouldBlock:
             await self._room.acquire()
         self._number += 1
-        number = self._number
-        question = _Question()
-        self._questions[number] = question
+        question = _Question(self._number, wait)
+        self._questions[question.number] = question
         try:
             if self._over:
-                raise PeerLost("the conversation is over")
-            await self._send((_ASK, number, payload))
-            await question.wait()
-        except trio.Cancelled:
-            with trio.CancelScope(shield=True):
-                await self._withdraw(number)
-            raise
-        finally:
-            del self._questions[number]
-            self._room.release()
-        if question.failed is not None:
-            raise question.failed
-        return question.answer
-
-    async def _send(self, message: tuple[int, int, object]) -> None:
-        try:
-            await self._channel.send(message)
+                question.settle(None, PeerLost("the conversation is over"))
+            else:
+                await self._channel.send((_ASK, question.number, payload))
         except ChannelClosed as closed:
-            raise PeerLost(str(closed)) from None
+            if not question.answered:
+                question.settle(None, PeerLost(str(closed)))
+        except BaseException:
+            self._forget(question)
+            raise
+        return question
 
-    async def _withdraw(self, number: int) -> None:
-        with suppress(ChannelClosed):  # Then nobody is left who could go on answering.
-            await self._channel.send((_CANCEL, number, None))
+    def _forget(self, question: _Question) -> None:
+        del self._questions[question.number]
+        self._room.release()
+
+    async def _withdraw(self, question: _Question) -> None:
+        if not question.answered:
+            # Without a peer nobody is left who could go on answering.
+            with trio.CancelScope(shield=True), suppress(ChannelClosed):
+                await self._channel.send((_CANCEL, question.number, None))
 
     async def run(self) -> None:
         """Receives until the channel closes; then every open question gets ``PeerLost``."""
@@ -147,7 +176,8 @@ class Conversation:
             self._over = True
             self._channel.close()
             for question in self._questions.values():
-                question.settle(None, PeerLost("the peer is gone"))
+                if not question.answered:
+                    question.settle(None, PeerLost("the peer is gone"))
 
     async def _handle(self, nursery: trio.Nursery, message: tuple[int, int, Any]) -> None:
         kind, number, payload = message
@@ -156,9 +186,10 @@ class Conversation:
         elif kind == _CANCEL:
             if number in self._answering:
                 self._answering[number].cancel()
-        elif number in self._questions:
-            failed = PeerFailed(payload) if kind == _FAILED else None
-            self._questions[number].settle(payload, failed)
+        else:
+            question = self._questions.get(number)
+            if question is not None and not question.answered:
+                question.settle(payload, PeerFailed(payload) if kind == _FAILED else None)
 
     async def _answer(self, nursery: trio.Nursery, number: int, payload: Any) -> None:
         try:
@@ -221,11 +252,18 @@ class Link:
 
     async def ask(self, payload: object) -> Any:
         """As ``Conversation.ask``; waits first while the peer is being reborn."""
+        return await (await self.conversation()).ask(payload)
+
+    async def conversation(self) -> Conversation:
+        """The conversation with the peer's present life, once it has been greeted.
+
+        Raises ``PeerLost`` when nobody dials the peer any more.
+        """
         while self._conversation is None:
             if self._over:
                 raise PeerLost("nobody dials the peer any more")
             await self._connected.wait()
-        return await self._conversation.ask(payload)
+        return self._conversation
 
     async def wait_connected(self) -> None:
         """Returns when the peer has been greeted."""
@@ -265,3 +303,35 @@ class Link:
     def statistics(self) -> ChannelStatistics | None:
         """Counts of the present channel; None while the peer is away."""
         return None if self._conversation is None else self._conversation.statistics()
+
+
+async def ask_together(
+    asked: Sequence[tuple[Link, object]], *, first_only: bool = False
+) -> list[Any]:
+    """Asks several peers one question each and waits for all of them; the answers in that order.
+
+    Raises as ``Conversation.ask`` does, but only when every peer has answered or is lost. With
+    ``first_only`` one answer is enough: the other questions are withdrawn, and None stands in
+    their places. Ask in the same order everywhere: with little room left at two peers, tasks that
+    asked the other way round would wait for each other.
+    """
+    wait = _Wait(1 if first_only else len(asked))
+    put: list[tuple[Conversation, _Question]] = []
+    questions: list[_Question] = []
+    try:
+        for link, payload in asked:
+            try:
+                conversation = await link.conversation()
+            except PeerLost as lost:
+                question = _Question(0, wait)
+                question.settle(None, lost)
+            else:
+                question = await conversation._put(payload, wait)  # noqa: SLF001
+                put.append((conversation, question))
+            questions.append(question)
+        await wait.wait()
+    finally:
+        for conversation, question in put:
+            await conversation._withdraw(question)  # noqa: SLF001
+            conversation._forget(question)  # noqa: SLF001
+    return [question.result() for question in questions]

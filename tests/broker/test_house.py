@@ -22,7 +22,6 @@ from minibroker.broker.house import (
     sweep,
 )
 from minibroker.config import Settings
-from minibroker.config.listeners import Listener
 from minibroker.runtime.dirlock import DirLock
 
 
@@ -136,12 +135,13 @@ def bound() -> Iterator[list[socket.socket]]:
         each.close()
 
 
-def listeners(text: str) -> tuple[Listener, ...]:
-    return Settings.from_sources(pairs=[f"listeners={text}"]).client_listeners
+def bind_all(text: str, *pairs: str) -> dict[str, socket.socket]:
+    settings = Settings.from_sources(pairs=[f"listeners={text}", *pairs])
+    return bind(settings.client_listeners, settings)
 
 
 def test_each_listener_gets_a_socket(bound: list[socket.socket]) -> None:
-    made = bind(listeners("PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0"), 5)
+    made = bind_all("PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0")
     bound.extend(made.values())
     assert list(made) == ["PLAINTEXT", "OTHER"]
     for sock in made.values():
@@ -155,7 +155,7 @@ def test_a_port_in_use_is_told_with_a_way_out(bound: list[socket.socket]) -> Non
     with pytest.raises(
         StartError, match=rf"127\.0\.0\.1:{port} can't be listened on: .*choose another port"
     ):
-        bind(listeners(f"PLAINTEXT://127.0.0.1:{port}"), 5)
+        bind_all(f"PLAINTEXT://127.0.0.1:{port}")
 
 
 def test_a_host_that_is_not_ours_is_told(
@@ -166,7 +166,22 @@ def test_a_host_that_is_not_ours_is_told(
 
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     with pytest.raises(StartError, match=r"nowhere.*can't be used: Name or service"):
-        bind(listeners("PLAINTEXT://nowhere:0"), 5)
+        bind_all("PLAINTEXT://nowhere:0")
+
+
+def test_connections_get_the_buffers_that_were_asked_for(bound: list[socket.socket]) -> None:
+    made = bind_all(
+        "PLAINTEXT://127.0.0.1:0",
+        "socket.send.buffer.bytes=50000",
+        "socket.receive.buffer.bytes=60000",
+    )
+    bound.extend(made.values())
+    client = socket.create_connection(made["PLAINTEXT"].getsockname())
+    accepted, _ = made["PLAINTEXT"].accept()
+    bound += [client, accepted]
+    # Linux keeps twice what it is asked for, the other half being for its own books.
+    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
+    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
 
 
 def test_as_many_descriptors_as_the_system_allows() -> None:

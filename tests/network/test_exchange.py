@@ -24,7 +24,8 @@ from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.roles.environment import PROCESSOR, Environment
 from minibroker.roles.questions import ApiPart, ApiReply
 from minibroker.runtime.arena import Part
-from minibroker.runtime.link import PeerLost
+from minibroker.runtime.channel import Channel, memory_channel_pair
+from minibroker.runtime.link import Conversation, Link, PeerLost
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -41,16 +42,31 @@ WORKED_NS = 1000
 
 
 class Owner:
-    """Somebody who is asked."""
+    """Somebody who is asked over a link; a handler that raises ``PeerLost`` dies of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: trio.Nursery) -> None:
         self.handler: Handler | None = None
         self.asked: list[ApiPart] = []
+        self._nursery = nursery
+        self.link = Link(self._dial, self._greet)
+        nursery.start_soon(self.link.run)
 
-    async def ask(self, question: ApiPart) -> ApiReply:
+    async def _dial(self) -> Channel:
+        here, self._channel = memory_channel_pair()
+        self._nursery.start_soon(Conversation(self._channel, self._answer).run)
+        return here
+
+    async def _greet(self, _: Conversation) -> None: ...
+
+    async def _answer(self, question: ApiPart) -> ApiReply:
         self.asked.append(question)
         assert self.handler is not None
-        return ApiReply(await self.handler(question.part), WORKED_NS)
+        try:
+            return ApiReply(await self.handler(question.part), WORKED_NS)
+        except PeerLost:
+            self._channel.close()
+            await trio.sleep_forever()
+            raise
 
 
 class Followed:
@@ -64,12 +80,13 @@ class Followed:
 class Desk:
     """A processor's exchanges with owners that the test plays, and one connection."""
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env
         self.part: Part = env.arena.open_part(0)
-        self.workers = [Owner(), Owner()]
-        self.controller = Owner()
-        owners: Any = {0: self.workers[0], 1: self.workers[1], CONTROLLER: self.controller}
+        self.workers = [Owner(nursery), Owner(nursery)]
+        self.controller = Owner(nursery)
+        zero, one = (worker.link for worker in self.workers)
+        owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
         self.exchanges = Exchanges(env, cast("Any", Followed()), owners, OpenFiles())
         client, server = memory_stream_pair()
         self.theirs = SimulatedClient(client)
@@ -93,8 +110,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(make_env: MakeEnvironment) -> Desk:
-    return Desk(make_env(PROCESSOR, workers=2))
+async def desk(make_env: MakeEnvironment, nursery: trio.Nursery) -> Desk:
+    return Desk(make_env(PROCESSOR, workers=2), nursery)
 
 
 def produce(*partitions: int, acks: int = 1) -> ProduceRequest:
@@ -153,7 +170,7 @@ async def test_memory_stays_until_the_last_owner_has_answered(desk: Desk) -> Non
     desk.workers[0].handler, desk.workers[1].handler = die, tarry
 
     async def take() -> None:
-        with pytest.RaisesGroup(PeerLost):
+        with pytest.raises(PeerLost):
             await desk.take(frame(produce(0, 1), 9)[4:])
 
     async with trio.open_nursery() as nursery:
@@ -243,6 +260,7 @@ async def test_the_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> Non
     desk.workers[0].handler, desk.workers[1].handler = wait, grow
     response = await desk.ask(fetch(0, 1), 12)
     assert [each.error_code for each in response.responses[0].partitions] == [0, 0]
+    await wait_all_tasks_blocked()
     assert cancelled == [True]
 
 

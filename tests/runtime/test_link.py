@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.runtime.channel import Channel, memory_channel_pair
-from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
+from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost, ask_together
 
 
 class Peers:
@@ -223,3 +223,109 @@ async def test_when_nobody_dials_any_more_those_who_wait_are_told() -> None:
         nursery.cancel_scope.cancel()
     with pytest.raises(PeerLost):
         await link.ask("b")
+
+
+class Company:
+    """Several peers, each behind a link of its own."""
+
+    def __init__(self, nursery: trio.Nursery, handlers: list[Callable[[Any], Any]]) -> None:
+        self.nursery = nursery
+        self.channels: list[Channel] = []
+        self.links = [Link(self._dialler(handler), _no_greeting) for handler in handlers]
+        for link in self.links:
+            nursery.start_soon(link.run)
+
+    def _dialler(self, handler: Callable[[Any], Any]) -> Callable[[], Awaitable[Channel]]:
+        async def dial() -> Channel:
+            here, there = memory_channel_pair()
+            self.channels.append(there)
+            self.nursery.start_soon(Conversation(there, handler).run)
+            return here
+
+        return dial
+
+
+async def _no_greeting(_: Conversation) -> None: ...
+
+
+async def test_several_are_asked_together_and_answer_in_the_order_of_asking(
+    nursery: trio.Nursery,
+) -> None:
+    gate = trio.Event()
+
+    async def late(payload: Any) -> Any:
+        await gate.wait()
+        return ("late", payload)
+
+    def early(payload: Any) -> Any:
+        gate.set()
+        return ("early", payload)
+
+    company = Company(nursery, [late, early])
+    answers = await ask_together([(company.links[0], 1), (company.links[1], 2)])
+    assert answers == [("late", 1), ("early", 2)]
+
+
+async def test_one_answer_can_be_enough_and_the_others_are_withdrawn(
+    nursery: trio.Nursery,
+) -> None:
+    withdrawn = trio.Event()
+
+    async def never(_: Any) -> Any:
+        try:
+            await trio.sleep_forever()
+        finally:
+            withdrawn.set()
+
+    company = Company(nursery, [never, lambda payload: payload])
+    asked = [(company.links[0], "a"), (company.links[1], "b")]
+    assert await ask_together(asked, first_only=True) == [None, "b"]
+    with trio.fail_after(1):
+        await withdrawn.wait()
+
+
+async def test_a_lost_peer_is_told_only_when_the_others_have_answered(
+    nursery: trio.Nursery,
+) -> None:
+    gate = trio.Event()
+    answered = False
+
+    async def late(_: Any) -> Any:
+        nonlocal answered
+        await gate.wait()
+        answered = True
+
+    async def never(_: Any) -> Any:
+        await trio.sleep_forever()
+
+    company = Company(nursery, [never, late])
+
+    async def expect_lost() -> None:
+        with pytest.raises(PeerLost):
+            await ask_together([(link, None) for link in company.links])
+        assert answered
+
+    async with trio.open_nursery() as asking:
+        asking.start_soon(expect_lost)
+        await wait_all_tasks_blocked()
+        company.channels[0].close()
+        await wait_all_tasks_blocked()
+        gate.set()
+
+
+async def test_asking_together_can_be_cancelled(nursery: trio.Nursery) -> None:
+    withdrawn = []
+
+    async def never(payload: Any) -> Any:
+        try:
+            await trio.sleep_forever()
+        finally:
+            withdrawn.append(payload)
+
+    company = Company(nursery, [never, never])
+    async with trio.open_nursery() as asking:
+        asking.start_soon(ask_together, [(link, index) for index, link in enumerate(company.links)])
+        await wait_all_tasks_blocked()
+        asking.cancel_scope.cancel()
+    await wait_all_tasks_blocked()
+    assert sorted(withdrawn) == [0, 1]
