@@ -1,0 +1,7 @@
+"""What the tests of roles share."""
+
+from __future__ import annotations
+
+from tests.roles.conftest import MakeEnvironment, make_env
+
+__all__ = ["MakeEnvironment", "make_env"]

@@ -1,0 +1,355 @@
+"""What people are shown of a broker, asked from roles that the test plays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.image import Image, Update
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.config import Settings
+from minibroker.control import backend as shown
+from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
+from minibroker.controller.backend import ControllerBackend
+from minibroker.controller.subscribers import Subscribers
+from minibroker.coordinator.description import (
+    GroupDescription,
+    GroupOverview,
+    MemberDescription,
+    OffsetDescription,
+)
+from minibroker.network.accepted import Accepted
+from minibroker.network.client import Client
+from minibroker.observability.metrics import ProcessMetrics
+from minibroker.roles.environment import CONTROLLER, Environment
+from minibroker.roles.questions import (
+    ClockTurned,
+    Greeting,
+    GroupsWanted,
+    ImageTaken,
+    LogsWanted,
+    LogView,
+    Report,
+    ReportWanted,
+)
+from minibroker.runtime.channel import memory_channel_pair
+from minibroker.runtime.link import Conversation
+from minibroker.runtime.roles import RoleState, RoleStatus
+from minibroker.runtime.stream import memory_stream_pair
+from protocol.compiler import encode
+from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from protocol.registry import ApiKey
+from tests.roles.conftest import MakeEnvironment
+
+WORKERS = 2
+ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OTHER": ("127.0.0.1", 9093)}
+STATUSES = (
+    RoleStatus("controller", 40, 1, RoleState.READY, 0, None),
+    RoleStatus("worker-0", 0, 2, RoleState.WAITING, 1, "signal 9 (SIGKILL)"),
+)
+
+
+class Scope:
+    """The controller's side: facts, and who is told of them."""
+
+    def __init__(self, settings: Settings, cluster: ClusterController) -> None:
+        self.settings = settings
+        self.cluster = cluster
+
+        def answer(question: Any) -> Any:
+            raise AssertionError(f"nobody should ask {question}")
+
+        self.subscribers = Subscribers(lambda: cluster.image, answer, cluster.image.number)
+
+    @property
+    def image(self) -> Image:
+        return self.cluster.image
+
+    async def publish(self, updates: Sequence[Update]) -> None:
+        await self.subscribers.publish(updates)
+
+
+class Roles:
+    """Those who are asked; each answers what was put down for it, by type of question."""
+
+    def __init__(self, nursery: trio.Nursery, subscribers: Subscribers) -> None:
+        self._nursery = nursery
+        self._subscribers = subscribers
+        self.answers: dict[tuple[str, type], Any] = {}
+        self.asked: list[tuple[str, Any]] = []
+        self.conversations: dict[str, Conversation] = {}
+
+    async def join(self, name: str) -> None:
+        here, there = memory_channel_pair()
+
+        def answer(question: Any) -> Any:
+            self.asked.append((name, question))
+            return self.answers.get((name, type(question)))
+
+        conversation = self.conversations[name] = Conversation(here, answer)
+        self._nursery.start_soon(conversation.run)
+        self._nursery.start_soon(self._subscribers.converse, there)
+        role, _, number = name.partition("-")
+        await conversation.ask(Greeting(role, int(number or 0), 1))
+        await conversation.ask(ImageTaken())
+
+
+class At:
+    """Everything a test looks at."""
+
+    def __init__(self, env: Environment, scope: Scope, roles: Roles) -> None:
+        self.env = env
+        self.scope = scope
+        self.roles = roles
+        self.backend = ControllerBackend(env, scope, scope.subscribers)
+
+
+@pytest.fixture
+async def at(make_env: MakeEnvironment, autojump_clock: MockClock) -> AsyncIterator[At]:
+    settings = Settings.from_sources(pairs=["node.id=3"])
+    store = SqliteStore(MEMORY)
+    cluster = await ClusterController.start(
+        store, settings, endpoints=ENDPOINTS, random=Random(1), wall_ms=0
+    )
+    env = make_env(
+        CONTROLLER,
+        settings=settings,
+        workers=WORKERS,
+        endpoints=ENDPOINTS,
+        statuses=lambda: STATUSES,
+    )
+    scope = Scope(settings, cluster)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scope.subscribers.run)
+        roles = Roles(nursery, scope.subscribers)
+        for name in ("worker-0", "worker-1", "processor-0", "acceptor"):
+            await roles.join(name)
+            roles.answers[name, ReportWanted] = Report(ProcessMetrics(name, 0).snapshot(), [])
+            roles.answers[name, LogsWanted] = {}
+            roles.answers[name, GroupsWanted] = []
+        roles.answers["acceptor", ReportWanted] = Report(
+            ProcessMetrics("acceptor", 0).snapshot(), [4]
+        )
+        yield At(env, scope, roles)
+        nursery.cancel_scope.cancel()
+    await store.close()
+
+
+async def test_health_is_that_of_the_processes(at: At, autojump_clock: MockClock) -> None:
+    await trio.sleep(2)
+    health = await at.backend.health()
+    assert not health.ready
+    assert health.processes == (
+        shown.ProcessHealth("controller", 40, "running", 0),
+        shown.ProcessHealth("worker-0", None, "restarting", 1),
+    )
+    at.env.statuses = lambda: STATUSES[:1]
+    assert (await at.backend.health()).ready
+
+
+async def test_the_cluster_is_that_of_the_image(at: At) -> None:
+    await at.backend.create_topic(shown.NewTopic("t", 3, {}))
+    cluster = await at.backend.cluster()
+    assert (cluster.controller_id, cluster.change) == (3, 1)
+    assert cluster.cluster_id == at.scope.image.cluster_id
+    (broker,) = cluster.brokers
+    assert [endpoint.port for endpoint in broker.endpoints] == [9092, 9093]
+    assert (cluster.topics, cluster.partitions) == (2, 53)
+
+
+async def test_a_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> None:
+    made = await at.backend.create_topic(shown.NewTopic("t", 2, {"retention.ms": "5"}))
+    assert made.configs == {"retention.ms": "5"}
+    told = [name for name, question in at.roles.asked if isinstance(question, Update)]
+    assert sorted(told) == ["acceptor", "processor-0", "worker-0", "worker-1"]
+    owners = [partition.owner for partition in made.partitions]
+    assert sorted(owners) == ["worker-0", "worker-1"]
+    for index, owner in enumerate(owners):
+        at.roles.answers[owner, LogsWanted] = {index: LogView(index, 7, 8, 100)}
+    topic = await at.backend.topic("t")
+    assert [(each.log_start_offset, each.log_end_offset) for each in topic.partitions] == [
+        (0, 8),
+        (1, 8),
+    ]
+    assert [topic.name for topic in (await at.backend.topics()).topics] == [
+        "__consumer_offsets",
+        "t",
+    ]
+
+
+async def test_a_worker_that_is_down_is_left_out(at: At) -> None:
+    await at.backend.create_topic(shown.NewTopic("t", 2, {}))
+    at.roles.conversations["worker-0"].close()
+    await wait_all_tasks_blocked()
+    topic = await at.backend.topic("t")
+    down = next(each for each in topic.partitions if each.owner == "worker-0")
+    assert (down.log_end_offset, down.size_bytes) == (-1, 0)
+
+
+async def test_what_can_not_be_done_is_refused_with_kafkas_names(at: At) -> None:
+    new = shown.NewTopic("t", None, {})
+    assert len((await at.backend.create_topic(new)).partitions) == 1
+    with pytest.raises(Conflict) as conflict:
+        await at.backend.create_topic(new)
+    assert conflict.value.code == "TOPIC_ALREADY_EXISTS"
+    with pytest.raises(BackendError) as refused:
+        await at.backend.create_topic(shown.NewTopic("a/b", 1, {}))
+    assert refused.value.code == "INVALID_TOPIC_EXCEPTION"
+    for missing in (at.backend.topic("no"), at.backend.delete_topic("no")):
+        with pytest.raises(NotFound) as unknown:
+            await missing
+        assert unknown.value.code == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+async def test_a_deleted_topic_is_gone(at: At) -> None:
+    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    await at.backend.delete_topic("t")
+    assert "t" not in {topic.name for topic in (await at.backend.topics()).topics}
+
+
+def group(group_id: str = "g", **changes: Any) -> GroupDescription:
+    base = GroupDescription(group_id, "Stable", 0, "consumer", "range", 4, "m", (), ())
+    return base._replace(**changes)
+
+
+def member(assignment: bytes) -> MemberDescription:
+    return MemberDescription("m", None, "c", "/h", 1, 2, b"", assignment, ())
+
+
+def assignment(version: int) -> bytes:
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
+    )
+    return version.to_bytes(2, "big") + encode(message, min(version, 3))
+
+
+async def ask_for_group(at: At, described: GroupDescription | None) -> shown.Group:
+    for worker in ("worker-0", "worker-1"):
+        at.roles.answers[worker, GroupsWanted] = described
+    return await at.backend.group("g")
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "data", "expected"),
+    [
+        ("consumer", assignment(1), (shown.AssignedTopic("t", (0, 2)),)),
+        ("consumer", assignment(9), (shown.AssignedTopic("t", (0, 2)),)),
+        ("consumer", b"", ()),
+        ("consumer", b"\0\1\xff\xff", ()),
+        ("connect", assignment(1), ()),
+    ],
+)
+async def test_what_members_were_given_is_shown_if_it_can_be_read(
+    at: At, protocol_type: str, data: bytes, expected: tuple[shown.AssignedTopic, ...]
+) -> None:
+    described = group(protocol_type=protocol_type, members=(member(data),))
+    found = await ask_for_group(at, described)
+    assert (found.state, found.generation, found.leader) == ("Stable", 4, "m")
+    assert found.members[0].assignment == expected
+
+
+async def test_a_groups_lag_is_counted_to_the_end_of_the_log(at: At) -> None:
+    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    for worker in ("worker-0", "worker-1"):
+        at.roles.answers[worker, LogsWanted] = {0: LogView(0, 10, 10, 100)}
+    offsets = tuple(
+        OffsetDescription(topic, partition, offset, -1, "", 0)
+        for topic, partition, offset in (("t", 0, 7), ("t", 0, 12), ("gone", 0, 1))
+    )
+    found = await ask_for_group(at, group(offsets=offsets))
+    assert [(each.log_end_offset, each.lag) for each in found.offsets] == [
+        (10, 3),
+        (10, 0),
+        (None, None),
+    ]
+
+
+async def test_groups_that_are_not_there(at: At) -> None:
+    with pytest.raises(NotFound, match="no group 'g'"):
+        await ask_for_group(at, None)
+    for worker in ("worker-0", "worker-1"):
+        at.roles.conversations[worker].close()
+    await wait_all_tasks_blocked()
+    with pytest.raises(Unavailable) as unavailable:
+        await at.backend.group("g")
+    assert unavailable.value.code == "COORDINATOR_NOT_AVAILABLE"
+
+
+async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
+    for worker, names in (("worker-0", ["z", "b"]), ("worker-1", ["a"])):
+        at.roles.answers[worker, GroupsWanted] = [
+            GroupOverview(name, "consumer", "Empty", 1, 0, 2) for name in names
+        ]
+    groups = (await at.backend.groups()).groups
+    assert [each.group_id for each in groups] == ["a", "b", "z"]
+    assert (await at.backend.reset()).groups == 3
+
+
+async def test_connections_are_shown_by_processor_and_listener(
+    at: At, autojump_clock: MockClock
+) -> None:
+    accepted = Accepted("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
+    client = Client(accepted, memory_stream_pair()[1], trio.current_time())
+    client.in_flight = ApiKey.FETCH
+    client.client_id = "me"
+    at.roles.answers["processor-0", ReportWanted] = Report(
+        ProcessMetrics("processor", 0).snapshot(), [client.view()]
+    )
+    await trio.sleep(3)
+    found = await at.backend.connections()
+    assert [(each.listener, each.connections) for each in found.listeners] == [
+        ("PLAINTEXT", 1),
+        ("OTHER", 0),
+    ]
+    (processor,) = found.processors
+    assert (processor.slots_total, processor.slots_used) == (20, 4)
+    (connection,) = processor.connections
+    assert connection.client_address == "10.0.0.7:51234"
+    assert (connection.client_id, connection.age_ms, connection.state) == ("me", 3000, "reading")
+    assert connection.in_flight in ("Fetch", "FETCH")
+
+
+async def test_without_acceptor_and_processor_there_is_little_to_show(at: At) -> None:
+    for name in ("acceptor", "processor-0"):
+        at.roles.conversations[name].close()
+    await wait_all_tasks_blocked()
+    (processor,) = (await at.backend.connections()).processors
+    assert (processor.slots_used, processor.connections) == (0, ())
+
+
+async def test_turning_the_clock_wakes_everybody(at: At, autojump_clock: MockClock) -> None:
+    before = await at.backend.clock()
+    after = await at.backend.turn_clock(shown.ClockChange(advance_ms=5000))
+    assert after.now - before.now == pytest.approx(5)
+    woken = sorted(name for name, question in at.roles.asked if question == ClockTurned())
+    assert woken == ["acceptor", "processor-0", "worker-0", "worker-1"]
+    frozen = await at.backend.turn_clock(shown.ClockChange(freeze=True, rate=2.0))
+    assert (frozen.frozen, frozen.rate) == (True, 2.0)
+    await at.backend.turn_clock(shown.ClockChange(freeze=False))
+
+
+@pytest.mark.parametrize("change", [{"advance_ms": -1}, {"rate": 0.0}])
+async def test_impossible_turns_are_refused(at: At, change: dict[str, Any]) -> None:
+    with pytest.raises(BackendError) as refused:
+        await at.backend.turn_clock(shown.ClockChange(**change))
+    assert refused.value.code == "INVALID_CLOCK"
+
+
+async def test_a_reset_drops_topics_and_tells_everybody(at: At) -> None:
+    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    done = await at.backend.reset()
+    assert done == shown.ResetDone(1, 0)
+    names = [topic.name for topic in (await at.backend.topics()).topics]
+    assert names == ["__consumer_offsets"]
+
+
+async def test_metrics_come_from_every_process_that_is_there(at: At) -> None:
+    snapshots = await at.backend.metrics()
+    roles = [snapshot.role for snapshot in snapshots]
+    assert roles == ["controller", "acceptor", "processor-0", "worker-0", "worker-1"]
