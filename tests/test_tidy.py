@@ -38,9 +38,6 @@ SHELL = "a thin shell: every test with a whole broker runs it, simulated or real
 WITHOUT_OWN_TEST: dict[str, str] = {
     "minibroker/apis/base.py": "declarations that every test of an API uses",
     "minibroker/broker/processes.py": SHELL,
-    "minibroker/broker/tasks.py": SHELL,
-    "minibroker/controller/role.py": SHELL,
-    "minibroker/io_worker.py": SHELL,
 }
 """Source file -> why it has no test file of its own. It may only shrink."""
 

@@ -1,0 +1,147 @@
+"""The controller role, asked by roles that the test plays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.cluster.image import Image, Update
+from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.controller import controller
+from minibroker.controller.role import store_path
+from minibroker.roles.environment import CONTROLLER
+from minibroker.roles.questions import (
+    ApiPart,
+    ApiReply,
+    Greeting,
+    ImageTaken,
+    ProducerIdsWanted,
+    Welcome,
+)
+from minibroker.runtime.link import Conversation, PeerFailed
+from protocol.registry import ApiKey
+from tests.roles.conftest import MakeEnvironment
+
+NAMES = ("worker-0", "processor-0", "acceptor")
+
+
+class House:
+    """One life of a controller, and those who follow it."""
+
+    def __init__(self, nursery: trio.Nursery, env: Any) -> None:
+        self.env = env
+        self.nursery = nursery
+        self.updates: list[tuple[str, Update]] = []
+        self.gate = trio.Event()
+        self.gate.set()
+
+    async def follow(self, name: str) -> tuple[Conversation, Image]:
+        async def answer(question: Any) -> None:
+            assert isinstance(question, Update)
+            await self.gate.wait()
+            self.updates.append((name, question))
+
+        conversation = Conversation(await self.env.switchboard.dial(CONTROLLER), answer)
+        self.nursery.start_soon(conversation.run)
+        role, _, number = name.partition("-")
+        welcome = await conversation.ask(Greeting(role, int(number or 0), 1))
+        assert isinstance(welcome, Welcome)
+        await conversation.ask(ImageTaken())
+        return conversation, welcome.image
+
+
+@asynccontextmanager
+async def house(make_env: MakeEnvironment, *, kill: bool = False) -> AsyncIterator[House]:
+    ready, scope = trio.Event(), trio.CancelScope()
+    env = make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
+
+    async def live() -> None:
+        with scope:
+            await controller(env)
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as lives:
+            lives.start_soon(live)
+            await ready.wait()
+            yield House(nursery, env)
+            if kill:
+                scope.cancel()
+            env.stopping.set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_greets_gets_the_image(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        _, image = await at.follow("worker-0")
+        assert list(image.topics) == [OFFSETS_TOPIC]
+        assert image.brokers[image.controller_id].endpoints == {"PLAINTEXT": ("h", 1)}
+        assert (image.controller_epoch, image.number) == (1, 0)
+
+
+async def test_a_change_is_answered_when_all_have_taken_it_over(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        followers = {name: (await at.follow(name))[0] for name in NAMES}
+        at.gate = trio.Event()
+        answers: list[Any] = []
+
+        async def create() -> None:
+            part = ApiPart(ApiKey.METADATA, ("t",))
+            answers.append(await followers["processor-0"].ask(part))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            await wait_all_tasks_blocked()
+            assert answers == []
+            at.gate.set()
+        (reply,) = answers
+        assert isinstance(reply, ApiReply)
+        assert reply.worked_ns >= 0
+        assert sorted(name for name, _ in at.updates) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_the_next_life_keeps_the_topics_and_counts_its_epoch(
+    make_env: MakeEnvironment, autojump_clock: MockClock, kill: bool, tmp_path: Path
+) -> None:
+    async with house(make_env, kill=kill) as at:
+        for name in NAMES[1:]:
+            await at.follow(name)
+        worker, image = await at.follow("worker-0")
+        await worker.ask(ApiPart(ApiKey.METADATA, ("t",)))
+        cluster_id = image.cluster_id
+    assert store_path(tmp_path).exists()
+    async with house(make_env) as at:
+        _, image = await at.follow("worker-0")
+        assert set(image.topics) == {OFFSETS_TOPIC, "t"}
+        assert (image.controller_epoch, image.cluster_id) == (2, cluster_id)
+
+
+async def test_producer_ids_are_handed_out_in_blocks(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    blocks: list[tuple[int, int]] = []
+    for _ in range(2):
+        async with house(make_env) as at:
+            worker, _ = await at.follow("worker-0")
+            blocks += [await worker.ask(ProducerIdsWanted()) for _ in range(2)]
+    ids = [first + step for first, count in blocks for step in range(count)]
+    assert len(set(ids)) == len(ids) == 4000
+
+
+async def test_what_it_does_not_know_it_says(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        worker, _ = await at.follow("worker-0")
+        with pytest.raises(PeerFailed, match="no answer to str"):
+            await worker.ask("what?")
