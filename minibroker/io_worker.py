@@ -78,7 +78,7 @@ class _Worker:
         )
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
-        env.metrics.watch_busy(self._busy_ns)
+        env.metrics.watch_busy(env.work_time.busy_ns)
 
     # What executing APIs may use --------------------------------------------------------------
 
@@ -251,10 +251,6 @@ class _Worker:
     def _figures(self) -> Iterator[LogFigures]:
         for (topic, partition), log in self._logs.items():
             yield LogFigures(topic, partition, log.size, log.log_start_offset, log.log_end_offset)
-
-    def _busy_ns(self) -> int:
-        spent = self._env.work_time.loop_time()
-        return spent.total_ns - spent.idle_ns
 
 
 def _offsets_id(image: Image) -> bytes | None:

@@ -1,7 +1,7 @@
 """The broker as processes: what is made before the fork, and what each child does after it.
 
-Owns the layout: which roles there are, what they share, in which order they end; never what they
-do. Everything is imported and bound here once, then the supervisor forks. Invariant: whatever is
+Owns what the roles share and how each is brought to life as a process; never what they do.
+Everything is imported and bound here once, then the supervisor forks. Invariant: whatever is
 shared (memory, clock, listening sockets) was made before the fork and outlives every child, so a
 reborn child finds all of it as its former life left it.
 """
@@ -13,14 +13,15 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from minibroker.broker.house import House, StartError, bind, open_house, raise_descriptor_limit
+from minibroker.broker.layout import ROLES, Seat, seats, stop_groups
 from minibroker.config import (
     ADVERTISED_LISTENERS,
     CONTROL_LISTENER,
@@ -30,17 +31,11 @@ from minibroker.config import (
 )
 from minibroker.config.listeners import advertised_endpoints
 from minibroker.control.serve import listener_url, open_listener
-from minibroker.controller import controller
-from minibroker.io_worker import io_worker
-from minibroker.network.acceptor import acceptor
-from minibroker.network.processor import processor
 from minibroker.observability import log
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.ready import Ready, as_json, as_text, command_name
 from minibroker.roles.environment import (
-    ACCEPTOR,
     CONTROLLER,
-    PROCESSOR,
     WORKER,
     Environment,
     handoff_name,
@@ -54,13 +49,6 @@ from minibroker.runtime.orphans import bound_last_seconds, is_orphan, wait_until
 from minibroker.runtime.supervisor import Event, EventKind, Exit, supervise
 from minibroker.runtime.switchboard import UnixSwitchboard
 from minibroker.runtime.worktime import WorkTime
-
-_ROLES: Final[dict[str, Callable[[Environment], Awaitable[None]]]] = {
-    ACCEPTOR: acceptor,
-    PROCESSOR: processor,
-    WORKER: io_worker,
-    CONTROLLER: controller,
-}
 
 
 class Shared(NamedTuple):
@@ -131,9 +119,6 @@ def _addresses(endpoints: dict[str, tuple[str, int]]) -> str:
 
 def _supervise(shared: Shared, *, json_ready: bool) -> int:
     settings = shared.settings
-    processors = [(PROCESSOR, index) for index in range(settings[NUM_NETWORK_THREADS])]
-    workers = [(WORKER, index) for index in range(settings[NUM_IO_THREADS])]
-    layout = [(CONTROLLER, 0), *workers, *processors, (ACCEPTOR, 0)]
 
     def say_ready() -> None:
         house = shared.house
@@ -150,15 +135,11 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
     for warning in settings.warnings:
         sys.stderr.write(f"minibroker: {warning}\n")
     return supervise(
-        [_spec(shared, role, index) for role, index in layout],
-        stop_groups=[_names([(ACCEPTOR, 0)]), _names(processors), _names(workers), [CONTROLLER]],
+        [_spec(shared, seat) for seat in seats(settings)],
+        stop_groups=stop_groups(settings),
         on_ready=say_ready,
         on_event=_tell,
     )
-
-
-def _names(roles: Sequence[tuple[str, int]]) -> list[str]:
-    return [role_name(role, index) for role, index in roles]
 
 
 def _tell(event: Event) -> None:
@@ -166,29 +147,29 @@ def _tell(event: Event) -> None:
         sys.stderr.write(f"minibroker: {event.text}\n")
 
 
-def _spec(shared: Shared, role: str, index: int) -> ChildSpec:
+def _spec(shared: Shared, seat: Seat) -> ChildSpec:
     def main(life: ChildLife) -> None:
-        env = _environment(shared, role, index, life)
+        env = _environment(shared, seat, life)
         log.configure(life.name, shared.clock.wall_ms)
         trio.run(
             _live,
-            _ROLES[role],
+            ROLES[seat.role],
             env,
             life.lifeline_fd,
             clock=shared.clock,
             instruments=[env.work_time],
         )
-        if role == CONTROLLER and is_orphan(life.lifeline_fd):
+        if seat.role == CONTROLLER and is_orphan(life.lifeline_fd):
             _tidy_up(shared.house.home, life)
 
-    return ChildSpec(role_name(role, index), main)
+    return ChildSpec(seat.name, main)
 
 
-def _environment(shared: Shared, role: str, index: int, life: ChildLife) -> Environment:
+def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
     settings = shared.settings
     return Environment(
-        role=role,
-        index=index,
+        role=seat.role,
+        index=seat.number,
         incarnation=life.incarnation,
         processors=settings[NUM_NETWORK_THREADS],
         workers=settings[NUM_IO_THREADS],
@@ -196,7 +177,7 @@ def _environment(shared: Shared, role: str, index: int, life: ChildLife) -> Envi
         switchboard=shared.switchboard,
         clock=shared.clock,
         arena=shared.arena,
-        metrics=ProcessMetrics(role, index),
+        metrics=ProcessMetrics(seat.role, seat.number),
         work_time=WorkTime(),
         random=Random(),
         data_dir=shared.house.data_dir,

@@ -1,6 +1,6 @@
 """The broker as tasks: the same roles in one trio run, on a clock that a test turns.
 
-Owns the layout and each role's lives; what a supervisor does to processes, ``kill`` does to
+Owns each role's lives; what a supervisor does to processes, ``kill`` does to
 tasks. Roles talk over channels in memory and clients connect through ``MemorySource``; only the
 data directory is real. Invariant: with the same seed, the same clock and the same clients, a run
 is the same run, because all chance comes from ``seed`` and all time from the clock.
@@ -8,27 +8,16 @@ is the same run, because all chance comes from ``seed`` and all time from the cl
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import trio
 
+from minibroker.broker.layout import ROLES, seats, stop_groups
 from minibroker.config import NUM_IO_THREADS, NUM_NETWORK_THREADS, Settings
-from minibroker.controller import controller
-from minibroker.io_worker import io_worker
-from minibroker.network.acceptor import acceptor
-from minibroker.network.processor import processor
 from minibroker.observability.metrics import ProcessMetrics
-from minibroker.roles.environment import (
-    ACCEPTOR,
-    CONTROLLER,
-    PROCESSOR,
-    WORKER,
-    Environment,
-    role_name,
-)
+from minibroker.roles.environment import Environment
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySource
@@ -37,13 +26,6 @@ from minibroker.runtime.switchboard import MemorySwitchboard, Switchboard
 from minibroker.runtime.worktime import WorkTime
 
 SIMULATED_PORT: Final = 9092
-
-_ROLES: Final[dict[str, Callable[[Environment], Awaitable[None]]]] = {
-    ACCEPTOR: acceptor,
-    PROCESSOR: processor,
-    WORKER: io_worker,
-    CONTROLLER: controller,
-}
 
 
 class _Life:
@@ -91,18 +73,13 @@ class TaskBroker:
     @property
     def names(self) -> list[str]:
         """All roles by the names that processes have, in the order in which they start."""
-        return [role_name(role, index) for role, index in self._layout()]
-
-    def _layout(self) -> list[tuple[str, int]]:
-        workers = [(WORKER, index) for index in range(self._workers)]
-        processors = [(PROCESSOR, index) for index in range(self._processors)]
-        return [(CONTROLLER, 0), *workers, *processors, (ACCEPTOR, 0)]
+        return [seat.name for seat in seats(self._settings)]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until ``stop``; started when every role serves. An error in a role ends it all."""
         async with trio.open_nursery() as nursery:
-            for role, index in self._layout():
-                self._lives[role_name(role, index)] = _Life(self._environment(role, index, 1))
+            for seat in seats(self._settings):
+                self._lives[seat.name] = _Life(self._environment(seat.role, seat.number, 1))
             for name in self.names:
                 nursery.start_soon(self._live, name)
             await self.wait_ready()
@@ -121,7 +98,7 @@ class TaskBroker:
             life = self._lives[name]
             env = life.env
             with life.scope:
-                await _ROLES[env.role](env)
+                await ROLES[env.role](env)
             life.ended.set()
             if self._stopping:
                 return
@@ -159,8 +136,8 @@ class TaskBroker:
     async def stop(self) -> None:
         """Lets the roles finish what they do and end, in the order that the supervisor keeps."""
         self._stopping = True
-        for role in (ACCEPTOR, PROCESSOR, WORKER, CONTROLLER):
-            lives = [life for life in self._lives.values() if life.env.role == role]
+        for group in stop_groups(self._settings):
+            lives = [self._lives[name] for name in group]
             for life in lives:
                 life.env.stopping.set()
             for life in lives:

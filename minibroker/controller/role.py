@@ -68,7 +68,7 @@ class _Controller:
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
         )
-        env.metrics.watch_busy(self._busy_ns)
+        env.metrics.watch_busy(env.work_time.busy_ns)
 
     @property
     def settings(self) -> Settings:
@@ -120,10 +120,6 @@ class _Controller:
         with self._env.work_time.charge(account):
             reply = await api.execute_at_controller(self, question.part)
         return ApiReply(reply, account.worked_ns)
-
-    def _busy_ns(self) -> int:
-        spent = self._env.work_time.loop_time()
-        return spent.total_ns - spent.idle_ns
 
 
 def _followers(env: Environment) -> Iterator[str]:

@@ -70,15 +70,11 @@ class _Processor:
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
         self._exchanges = Exchanges(env, self._follower, owners, self._files)
         env.metrics.watch_queue("request-memory", self._memory_fill)
-        env.metrics.watch_busy(self._busy_ns)
+        env.metrics.watch_busy(env.work_time.busy_ns)
 
     def _memory_fill(self) -> Fill:
         part = self._part.statistics()
         return Fill(part.used, part.size, part.peak, part.waiting)
-
-    def _busy_ns(self) -> int:
-        spent = self._env.work_time.loop_time()
-        return spent.total_ns - spent.idle_ns
 
     def _link(self, worker: int) -> Link:
         env = self._env

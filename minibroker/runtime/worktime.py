@@ -89,6 +89,11 @@ class WorkTime(trio.abc.Instrument):
         """The loop's life so far and how much of it was idle."""
         return LoopTime(self._timer() - self._began, self._idle_ns)
 
+    def busy_ns(self) -> int:
+        """How long the loop has lived without waiting."""
+        lived = self.loop_time()
+        return lived.total_ns - lived.idle_ns
+
     def before_run(self) -> None:
         """The loop's life begins."""
         self._began = self._timer()

@@ -1,0 +1,57 @@
+"""Which roles a broker has, how many of each, and in which order they end.
+
+Owns the layout that processes and tasks have in common; never how a role is brought to life.
+Invariant: who is served ends after who serves it, so nobody waits at the end for somebody gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple
+
+from minibroker.config import NUM_IO_THREADS, NUM_NETWORK_THREADS, Settings
+from minibroker.controller import controller
+from minibroker.io_worker import io_worker
+from minibroker.network.acceptor import acceptor
+from minibroker.network.processor import processor
+from minibroker.roles.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    Environment,
+    role_name,
+)
+
+ROLES: Final[Mapping[str, Callable[[Environment], Awaitable[None]]]] = {
+    ACCEPTOR: acceptor,
+    PROCESSOR: processor,
+    WORKER: io_worker,
+    CONTROLLER: controller,
+}
+
+STOP_ORDER: Final = (ACCEPTOR, PROCESSOR, WORKER, CONTROLLER)
+
+
+class Seat(NamedTuple):
+    """One role of one broker."""
+
+    role: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """What the process is called, and where it is dialled."""
+        return role_name(self.role, self.number)
+
+
+def seats(settings: Settings) -> list[Seat]:
+    """All roles, in the order in which they are started."""
+    workers = [Seat(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
+    processors = [Seat(PROCESSOR, number) for number in range(settings[NUM_NETWORK_THREADS])]
+    return [Seat(CONTROLLER, 0), *workers, *processors, Seat(ACCEPTOR, 0)]
+
+
+def stop_groups(settings: Settings) -> list[list[str]]:
+    """Names of roles that are told to end together, the first group first."""
+    return [[seat.name for seat in seats(settings) if seat.role == role] for role in STOP_ORDER]

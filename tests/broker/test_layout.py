@@ -1,0 +1,34 @@
+"""Which roles there are, and who may end before whom."""
+
+from __future__ import annotations
+
+from minibroker.broker.layout import ROLES, seats, stop_groups
+from minibroker.config import Settings
+
+SETTINGS = Settings.from_sources(pairs=["num.network.threads=3", "num.io.threads=2"])
+
+
+def test_every_thread_of_kafkas_settings_is_a_process_here() -> None:
+    names = [seat.name for seat in seats(SETTINGS)]
+    assert sorted(names) == [
+        "acceptor",
+        "controller",
+        "processor-0",
+        "processor-1",
+        "processor-2",
+        "worker-0",
+        "worker-1",
+    ]
+
+
+def test_all_roles_end_and_who_serves_others_ends_after_them() -> None:
+    groups = stop_groups(SETTINGS)
+    assert groups[0] == ["acceptor"]
+    assert groups[1:] == [
+        ["processor-0", "processor-1", "processor-2"],
+        ["worker-0", "worker-1"],
+        ["controller"],
+    ]
+    together = [name for group in groups for name in group]
+    assert sorted(together) == sorted(seat.name for seat in seats(SETTINGS))
+    assert {seat.role for seat in seats(SETTINGS)} == set(ROLES)
