@@ -230,15 +230,21 @@ class Company:
 
     def __init__(self, nursery: trio.Nursery, handlers: list[Callable[[Any], Any]]) -> None:
         self.nursery = nursery
-        self.channels: list[Channel] = []
-        self.links = [Link(self._dialler(handler), _no_greeting) for handler in handlers]
+        self.channels: dict[int, Channel] = {}
+        """The peers' ends by place, for links dial in any order."""
+        self.links = [
+            Link(self._dialler(place, handler), _no_greeting)
+            for place, handler in enumerate(handlers)
+        ]
         for link in self.links:
             nursery.start_soon(link.run)
 
-    def _dialler(self, handler: Callable[[Any], Any]) -> Callable[[], Awaitable[Channel]]:
+    def _dialler(
+        self, place: int, handler: Callable[[Any], Any]
+    ) -> Callable[[], Awaitable[Channel]]:
         async def dial() -> Channel:
             here, there = memory_channel_pair()
-            self.channels.append(there)
+            self.channels[place] = there
             self.nursery.start_soon(Conversation(there, handler).run)
             return here
 
