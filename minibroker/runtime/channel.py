@@ -96,8 +96,10 @@ class SocketChannel(Channel):
         else:
             sent = self._try_send(frame)
             if sent < len(frame):
-                async with self._send_lock:
-                    await self._send_rest(memoryview(frame)[sent:])
+                # Nobody holds the lock, but to take it is a point of cancellation.
+                with trio.CancelScope(shield=True):
+                    async with self._send_lock:
+                        await self._send_rest(memoryview(frame)[sent:])
         self._sent += 1
 
     def _try_send(self, data: bytes | memoryview) -> int:

@@ -130,6 +130,24 @@ async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
     assert await there.receive() == "kept"
 
 
+async def test_a_cancelled_send_spoils_nothing(pair: Pair) -> None:
+    here, there = pair
+    large = b"x" * 10_000_000
+    received = []
+
+    async def send() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await here.send(large)
+        await here.send("last")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        while not received or received[-1] != "last":
+            received.append(await there.receive())
+    assert received in ([large, "last"], ["last"])
+
+
 async def test_statistics_count_messages(pair: Pair) -> None:
     here, there = pair
     await here.send(1)
