@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, CloseConnection, Context, Owner, WorkerScope
+from minibroker.config.dynamic import effective
 from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError
@@ -96,8 +97,8 @@ def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool
     """Whether acks=all can't be had: a partition of one broker has one replica in sync."""
     if request.acks != ALL_REPLICAS:
         return False
-    overrides = ctx.image.topic_overrides(topic)
-    return topic_value(ctx.settings, overrides, MIN_INSYNC_REPLICAS) > 1
+    settings = effective(ctx.settings, ctx.image.configs)
+    return topic_value(settings, ctx.image.topic_overrides(topic), MIN_INSYNC_REPLICAS) > 1
 
 
 def execute(scope: WorkerScope, part: Part) -> Reply:

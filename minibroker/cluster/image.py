@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
+from minibroker.config.dynamic import BROKERS
+
 Uuid: TypeAlias = bytes
 """16 bytes, as in `protocol`."""
 
-TOPIC = "topic"
-BROKER = "broker"
+TOPIC = "topics"
+BROKER = BROKERS
+IP = "ips"
 """Kinds of resources that have configs: the first half of a key of `Image.configs`."""
 
 EMPTY: Mapping[str, str] = {}

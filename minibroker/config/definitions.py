@@ -224,6 +224,7 @@ MIN_INSYNC_REPLICAS = setting(
     INT,
     default=1,
     valid=at_least(1),
+    dynamic=True,
     doc="How many replicas must be in sync for acks=all; topics may override it. One broker has "
     "one, so with more acks=all is refused (NOT_ENOUGH_REPLICAS).",
 )
@@ -243,6 +244,7 @@ MESSAGE_MAX_BYTES = setting(
     INT,
     default=1024 * 1024 + 12,
     valid=at_least(0),
+    dynamic=True,
     doc="The largest record batch, in bytes, compressed if it is; topics may override it.",
 )
 COMPRESSION_TYPE = setting(
@@ -250,6 +252,7 @@ COMPRESSION_TYPE = setting(
     STRING,
     default="producer",
     valid=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    dynamic=True,
     doc="The codec of stored batches; topics may override it. `producer` keeps what the producer "
     "chose, any other value has the broker compress batches anew that come differently.",
 )
@@ -258,6 +261,7 @@ LOG_SEGMENT_BYTES = setting(
     INT,
     default=1024 * 1024 * 1024,
     valid=at_least(14),
+    dynamic=True,
     doc="The size at which a log begins a new segment file, in bytes. Small values are allowed, "
     "so that rolling and retention can be tried; Kafka 4 wants 1 MiB at least.",
 )
@@ -267,6 +271,7 @@ LOG_ROLL_MS = setting(
     default=None,
     default_text="log.roll.hours",
     valid=at_least(1),
+    dynamic=True,
     doc="The age at which a log begins a new segment file, in milliseconds.",
 )
 LOG_ROLL_HOURS = setting(
@@ -282,6 +287,7 @@ LOG_RETENTION_MS = setting(
     default=None,
     default_text="log.retention.minutes, else log.retention.hours",
     valid=at_least(-1),
+    dynamic=True,
     doc="How long records are kept at least, in milliseconds; -1 keeps them for ever.",
 )
 LOG_RETENTION_MINUTES = setting(
@@ -304,6 +310,7 @@ LOG_RETENTION_BYTES = setting(
     LONG,
     default=-1,
     valid=at_least(-1),
+    dynamic=True,
     doc="How many bytes of a partition are kept; -1 sets no bound.",
 )
 LOG_RETENTION_CHECK_INTERVAL_MS = setting(
@@ -318,6 +325,7 @@ LOG_CLEANUP_POLICY = setting(
     LIST,
     default=("delete",),
     valid=some_of("compact", "delete"),
+    dynamic=True,
     doc="What happens to old segments; topics may override it. `delete` drops them by retention; "
     "`compact` alone keeps them: nothing is compacted but the committed offsets.",
 )
@@ -326,6 +334,7 @@ LOG_INDEX_INTERVAL_BYTES = setting(
     INT,
     default=4096,
     valid=at_least(0),
+    dynamic=True,
     doc="How many bytes of records lie between two entries of an index.",
 )
 LOG_INDEX_SIZE_MAX_BYTES = setting(
@@ -333,6 +342,7 @@ LOG_INDEX_SIZE_MAX_BYTES = setting(
     INT,
     default=10 * 1024 * 1024,
     valid=at_least(4),
+    dynamic=True,
     doc="The largest index file, in bytes; a full index begins a new segment.",
 )
 LOG_FLUSH_INTERVAL_MESSAGES = setting(
@@ -340,6 +350,7 @@ LOG_FLUSH_INTERVAL_MESSAGES = setting(
     LONG,
     default=LONG_MAX,
     valid=at_least(1),
+    dynamic=True,
     doc="After how many records a log is synced to the disk.",
 )
 LOG_FLUSH_INTERVAL_MS = setting(
@@ -348,6 +359,7 @@ LOG_FLUSH_INTERVAL_MS = setting(
     default=None,
     default_text="log.flush.scheduler.interval.ms",
     valid=at_least(0),
+    dynamic=True,
     doc="After how long records that are not synced yet are synced to the disk, in milliseconds.",
 )
 LOG_FLUSH_SCHEDULER_INTERVAL_MS = setting(
@@ -362,6 +374,7 @@ LOG_MESSAGE_TIMESTAMP_TYPE = setting(
     STRING,
     default="CreateTime",
     valid=one_of("CreateTime", "LogAppendTime"),
+    dynamic=True,
     doc="Whether records keep the producer's timestamp or get the broker's.",
 )
 LOG_MESSAGE_TIMESTAMP_BEFORE_MAX_MS = setting(
@@ -369,6 +382,7 @@ LOG_MESSAGE_TIMESTAMP_BEFORE_MAX_MS = setting(
     LONG,
     default=LONG_MAX,
     valid=at_least(0),
+    dynamic=True,
     doc="How far a record's timestamp may lie behind the broker's clock, in milliseconds.",
 )
 LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS = setting(
@@ -376,6 +390,7 @@ LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS = setting(
     LONG,
     default=60 * 60 * 1000,
     valid=at_least(0),
+    dynamic=True,
     doc="How far a record's timestamp may lie ahead of the broker's clock, in milliseconds.",
 )
 LOG_SEGMENT_DELETE_DELAY_MS = setting(
@@ -383,6 +398,7 @@ LOG_SEGMENT_DELETE_DELAY_MS = setting(
     LONG,
     default=60_000,
     valid=at_least(0),
+    dynamic=True,
     doc="How long a segment's files stay after the segment was dropped, in milliseconds.",
 )
 PRODUCER_ID_EXPIRATION_MS = setting(
@@ -390,6 +406,7 @@ PRODUCER_ID_EXPIRATION_MS = setting(
     INT,
     default=24 * 60 * 60 * 1000,
     valid=at_least(1),
+    dynamic=True,
     doc="How long a log remembers an idempotent producer that has fallen silent.",
 )
 
@@ -402,6 +419,7 @@ LOG_CLEANER_DELETE_RETENTION_MS = setting(
     LONG,
     default=24 * 60 * 60 * 1000,
     valid=at_least(0),
+    dynamic=True,
     doc="How long a compacted log keeps tombstones, in milliseconds.",
     no_effect=_NOT_COMPACTED,
 )
@@ -410,6 +428,7 @@ LOG_CLEANER_MIN_COMPACTION_LAG_MS = setting(
     LONG,
     default=0,
     valid=at_least(0),
+    dynamic=True,
     doc="How long a record stays as it is in a compacted log, in milliseconds.",
     no_effect=_NOT_COMPACTED,
 )
@@ -418,6 +437,7 @@ LOG_CLEANER_MAX_COMPACTION_LAG_MS = setting(
     LONG,
     default=LONG_MAX,
     valid=at_least(1),
+    dynamic=True,
     doc="The age at which a record must be compacted, in milliseconds.",
     no_effect=_NOT_COMPACTED,
 )
@@ -426,6 +446,7 @@ LOG_CLEANER_MIN_CLEANABLE_RATIO = setting(
     DOUBLE,
     default=0.5,
     valid=between(0, 1),
+    dynamic=True,
     doc="The share of a log that must be dirty before it is compacted.",
     no_effect=_NOT_COMPACTED,
 )
@@ -433,6 +454,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = setting(
     "unclean.leader.election.enable",
     BOOLEAN,
     default=False,
+    dynamic=True,
     doc="Whether a replica that is out of sync may become the leader.",
     no_effect="with one broker there is nobody else to elect",
 )

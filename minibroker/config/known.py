@@ -32,8 +32,7 @@ KNOWN_UNSERVED = frozenset().union(
         inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
         kafka.metrics.reporters leader.imbalance.check.interval.seconds
         leader.imbalance.per.broker.percentage leader.replication.throttled.rate
-        max.connection.creation.rate max.connections max.connections.per.ip
-        max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
+        max.incremental.fetch.session.cache.slots
         max.request.partition.size.limit metric.reporters metrics.num.samples
         metrics.recording.level metrics.sample.window.ms num.recovery.threads.per.data.dir
         num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks

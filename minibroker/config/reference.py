@@ -30,6 +30,10 @@ broker neither opens a port to the network nor leaves files behind.
 A name that nobody knows is refused, with the nearest valid name. A name that Kafka knows and \
 this broker does not serve is named in one line of warning, so that a file written for Kafka \
 starts this broker; those names stand at the end of this page.
+
+What can be changed while the broker runs is so marked. An admin client changes it \
+for one broker or for all; what is set for one broker wins over what is set for \
+all, which wins over files and options.
 """
 
 
@@ -48,9 +52,12 @@ def _default(setting: Setting[Any]) -> str:
 
 
 def _description(setting: Setting[Any]) -> str:
+    text = setting.doc
     if setting.no_effect:
-        return f"{setting.doc} Accepted and reported, without effect: {setting.no_effect}."
-    return setting.doc
+        text += f" Accepted and reported, without effect: {setting.no_effect}."
+    if setting.dynamic:
+        text += " *Can be changed while the broker runs.*"
+    return text
 
 
 def _rows(settings: Iterable[Setting[Any]]) -> Iterator[str]:

@@ -29,6 +29,8 @@ class Setting(Generic[T]):
 
     ``kafka_default`` is the value under ``--profile kafka``.  ``no_effect`` says why a value is
     accepted and reported although nothing acts on it; empty for every setting that does something.
+    ``dynamic`` settings may be changed while the broker runs, for one broker or for all; those
+    ``per_listener`` may also be given for one listener, as ``listener.name.<listener>.<name>``.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Setting(Generic[T]):
     valid: Valid[Any] | None
     no_effect: str
     default_text: str | None
+    dynamic: bool = False
+    per_listener: bool = False
 
     def parse(self, text: str) -> T:
         """The value written as ``text``; raises `BadValueError` with what would be valid."""
@@ -54,6 +58,8 @@ class Setting(Generic[T]):
     def __repr__(self) -> str:
         return f"<Setting {self.name}>"
 
+
+LISTENER_PREFIX = "listener.name."
 
 _REGISTERS: dict[Scope, dict[str, Setting[Any]]] = {scope: {} for scope in Scope}
 
@@ -75,6 +81,8 @@ def setting(
     kafka_default: T | None = None,
     no_effect: str = "",
     default_text: str | None = None,
+    dynamic: bool = False,
+    per_listener: bool = False,
 ) -> Setting[T]:
     """Declare a setting and enter it into its register.
 
@@ -97,6 +105,24 @@ def setting(
         valid=valid,
         no_effect=no_effect,
         default_text=default_text,
+        dynamic=dynamic,
+        per_listener=per_listener,
     )
     register[name] = declared
     return declared
+
+
+def listener_name(listener: str, name: str) -> str:
+    """What a setting is called for one listener: ``listener.name.internal.max.connections``."""
+    return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+
+
+def broker_setting(name: str) -> Setting[Any] | None:
+    """The broker's setting of this name, be it for one listener or for all; None for neither."""
+    if name in BROKER_SETTINGS:
+        return BROKER_SETTINGS[name]
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    _, _, base = name.removeprefix(LISTENER_PREFIX).partition(".")
+    declared = BROKER_SETTINGS.get(base)
+    return declared if declared is not None and declared.per_listener else None

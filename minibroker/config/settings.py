@@ -17,7 +17,7 @@ from minibroker.config import definitions as d
 from minibroker.config import group_definitions as g
 from minibroker.config.known import is_known_unserved
 from minibroker.config.listeners import Listener, client_listeners, listener_problems
-from minibroker.config.setting import BROKER_SETTINGS, Setting
+from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting
 from minibroker.config.types import BadValueError
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class Settings:
         ignored: dict[str, Given] = {}
         problems: list[str] = []
         for entry in {entry.name: entry for entry in entries}.values():
-            declared = BROKER_SETTINGS.get(entry.name)
+            declared = broker_setting(entry.name)
             if declared is not None:
                 try:
                     values[entry.name] = declared.parse(entry.value)
@@ -146,7 +146,7 @@ class Settings:
             raise ConfigError(problems)
         settings = cls(values, where, tuple(ignored.values()), profile)
         settings._settle_synonyms()
-        problems = [settings._blame(name, text) for name, text in _relations(settings)]
+        problems = settings.problems()
         if problems:
             raise ConfigError(problems)
         return settings
@@ -161,6 +161,35 @@ class Settings:
 
     def is_given(self, key: Setting[Any]) -> bool:
         return key.name in self._where
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names that were given, those for one listener in their long form."""
+        return tuple(self._where)
+
+    def text(self, name: str) -> str | None:
+        """The value of a name as it would be written, None if there is none."""
+        declared = broker_setting(name)
+        value = self._values.get(name)
+        return None if declared is None or value is None else declared.render(value)
+
+    def value_at(self, name: str, otherwise: T) -> T:
+        """The value given by a name of one listener, else ``otherwise``."""
+        value: T = self._values.get(name, otherwise)
+        return value
+
+    def replaced(self, values: Mapping[str, Any], where: str) -> Settings:
+        """These settings with other values, by name and already parsed; ``where`` tells of them."""
+        return Settings(
+            {**self._values, **values},
+            {**self._where, **dict.fromkeys(values, where)},
+            self.ignored,
+            self.profile,
+        )
+
+    def problems(self) -> list[str]:
+        """What is wrong between settings that are right each for itself."""
+        return [self._blame(name, text) for name, text in _relations(self)]
 
     def default(self, key: Setting[T]) -> T:
         """The value that a setting has in this profile when nobody gives one."""
@@ -200,9 +229,8 @@ class Settings:
             self._values[d.LOG_DIRS.name] = (self[d.LOG_DIR],)
 
     def _blame(self, name: str, text: str) -> str:
-        declared = BROKER_SETTINGS[name]
-        value = declared.render(self._values[name])
-        return _problem(Given(name, value, self._where.get(name, DEFAULT_SOURCE)), text)
+        value = self.text(name)
+        return _problem(Given(name, value or "", self._where.get(name, DEFAULT_SOURCE)), text)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Settings):
@@ -213,9 +241,7 @@ class Settings:
         return hash((self.profile, tuple(self._where.items())))
 
     def __repr__(self) -> str:
-        given = ", ".join(
-            f"{name}={BROKER_SETTINGS[name].render(self._values[name])}" for name in self._where
-        )
+        given = ", ".join(f"{name}={self.text(name)}" for name in self._where)
         return f"<Settings {self.profile}: {given or 'defaults'}>"
 
 

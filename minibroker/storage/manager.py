@@ -15,6 +15,7 @@ from pathlib import Path
 from minibroker.cluster.image import Image, Topic
 from minibroker.config import Settings, topics
 from minibroker.config.definitions import PRODUCER_ID_EXPIRATION_MS
+from minibroker.config.dynamic import effective
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
@@ -39,6 +40,7 @@ _TIMESTAMP_TYPES = {
 
 def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
     """What a topic's logs are told: its own settings over the broker's over the defaults."""
+    settings = effective(settings, image.configs)
     config = topics.topic_config(settings, image.topic_overrides(topic))
     codec = config[topics.COMPRESSION_TYPE]
     policies = config[topics.CLEANUP_POLICY]

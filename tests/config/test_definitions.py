@@ -9,11 +9,23 @@ from typing import Any
 
 import pytest
 
-from minibroker.config import BROKER_SETTINGS, Setting, definitions, group_definitions, topics
+from minibroker.config import (
+    BROKER_SETTINGS,
+    Setting,
+    connection_definitions,
+    definitions,
+    group_definitions,
+    topics,
+)
 from minibroker.config.topics import synonyms_of
 
 PACKAGE = Path(__file__).parents[2] / "minibroker"
-DECLARATIONS = ("definitions.py", "group_definitions.py", "topics.py")
+DECLARATIONS = (
+    "connection_definitions.py",
+    "definitions.py",
+    "group_definitions.py",
+    "topics.py",
+)
 
 
 @cache
@@ -36,7 +48,7 @@ def constants(*modules: Any) -> dict[str, Setting[Any]]:
     }
 
 
-BROKER = constants(definitions, group_definitions)
+BROKER = constants(connection_definitions, definitions, group_definitions)
 TOPIC = constants(topics)
 
 
@@ -63,3 +75,9 @@ def test_a_setting_of_the_broker_acts_or_says_that_it_does_not(name: str) -> Non
 @pytest.mark.parametrize("name", [name for name in TOPIC if name not in BROKER])
 def test_a_setting_of_topics_acts_or_says_that_it_does_not(name: str) -> None:
     assert (name in words_read()) != bool(TOPIC[name].no_effect)
+
+
+def test_what_stands_in_for_a_topic_can_be_changed_as_a_topic_can() -> None:
+    stand_ins = [synonyms_of(topic)[0].setting for topic in TOPIC.values() if synonyms_of(topic)]
+    assert stand_ins
+    assert [setting.name for setting in stand_ins if not setting.dynamic] == []

@@ -186,7 +186,7 @@ def test_settings_of_one_listener_are_known_but_not_served() -> None:
         pairs=[
             "listener.name.internal.ssl.keystore.location=/k",
             "listener.name.internal.scram-sha-256.sasl.jaas.config=x",
-            "listener.name.internal.max.connections=5",
+            "listener.name.internal.message.max.bytes=5",
         ]
     )
     assert len(settings.ignored) == 3

@@ -98,9 +98,18 @@ def test_a_codec_is_known_by_its_name(
 def test_changed_settings_reach_open_logs(manager: LogManager) -> None:
     before = image(topic("t", b"1"))
     log = need(manager, before)
-    after = apply(before, ConfigChanged("topic", "t", {"retention.ms": "5"}))
+    after = apply(before, ConfigChanged("topics", "t", {"retention.ms": "5"}))
     manager.follow(before, after)
     assert log.config.retention_ms == 5
+
+
+def test_what_is_set_for_all_brokers_reaches_open_logs(manager: LogManager) -> None:
+    before = image(topic("t", b"1"))
+    log = need(manager, before)
+    assert log.config.retention_ms != 6
+    after = apply(before, ConfigChanged("brokers", "<default>", {"log.retention.ms": "6"}))
+    manager.follow(before, after)
+    assert log.config.retention_ms == 6
 
 
 def test_a_deleted_topics_logs_are_gone(

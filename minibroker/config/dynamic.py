@@ -1,0 +1,110 @@
+"""The settings in force once what was changed while the broker runs is laid over the static ones.
+
+Owns the order of precedence between the config of this broker, the one of all brokers, what the
+broker was started with, and the defaults; it must never know where configs are kept or who follows
+them.  The invariant: a value that is no valid one, or of a setting that cannot change, is passed
+over, so what came in by another hand than this broker's can stop nobody.  Echoes Kafka's
+``DynamicBrokerConfig``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from minibroker.config.definitions import NODE_ID
+from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting, listener_name
+from minibroker.config.settings import Settings, unknown_name
+from minibroker.config.types import BadValueError
+
+T = TypeVar("T")
+
+BROKERS = "brokers"
+"""The kind of a broker's config: the first half of a key of `Configs`."""
+
+DEFAULT_NAME = "<default>"
+"""The name under which what holds for all of a kind is kept."""
+
+Configs = Mapping[tuple[str, str], Mapping[str, str]]
+"""What was set for resources, by kind and name."""
+
+DYNAMIC_SOURCE = "changed while running"
+
+_NOTHING: Mapping[str, str] = {}
+
+
+class Layers(NamedTuple):
+    """What was changed for this broker, and for all brokers: only what is valid, as it was set."""
+
+    own: Mapping[str, str]
+    default: Mapping[str, str]
+
+
+def layers(settings: Settings, configs: Configs) -> Layers:
+    """The changes that concern the broker that has these static settings."""
+    own = configs.get((BROKERS, str(settings[NODE_ID])), _NOTHING)
+    return Layers(_usable(own), _usable(configs.get((BROKERS, DEFAULT_NAME), _NOTHING)))
+
+
+def effective(settings: Settings, configs: Configs) -> Settings:
+    """The settings in force; the very same object if nothing was changed."""
+    own, default = layers(settings, configs)
+    changed = {**default, **own}
+    if not changed:
+        return settings
+    values = {name: _parse(name, text) for name, text in changed.items()}
+    return settings.replaced(values, DYNAMIC_SOURCE)
+
+
+def listener_value(settings: Settings, listener: str, key: Setting[T]) -> T:
+    """The value for one listener, which is the broker's unless it was given for that listener."""
+    return settings.value_at(listener_name(listener, key.name), settings[key])
+
+
+def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
+    """Why these texts, by name, cannot be laid over ``settings``: sentences, none if they can."""
+    fixed = [name for name in changed if (s := broker_setting(name)) and not s.dynamic]
+    if fixed:
+        yield f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}"
+        return
+    values = {}
+    for name, text in changed.items():
+        try:
+            values[name] = _parse(name, text)
+        except BadValueError as error:
+            yield str(error)
+    if len(values) == len(changed):
+        yield from settings.replaced(values, DYNAMIC_SOURCE).problems()
+
+
+def _usable(config: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: text for name, text in config.items() if _is_usable(name, text)}
+
+
+def _is_usable(name: str, text: str) -> bool:
+    declared = broker_setting(name)
+    if declared is None or not declared.dynamic:
+        return False
+    try:
+        _parse(name, text)
+    except BadValueError:
+        return False
+    return True
+
+
+def _parse(name: str, text: str) -> Any:
+    declared = broker_setting(name)
+    if declared is None:
+        raise BadValueError(f"Unknown config name: {name}{unknown_name(name, _dynamic_names())}")
+    try:
+        value = declared.parse(text)
+    except BadValueError as error:
+        raise BadValueError(f"Invalid value {text} for configuration {name}: {error}") from None
+    if name != declared.name and value <= 0:
+        # None at all would shut the listener, which nobody could then open again through it.
+        raise BadValueError(f"Invalid value {text} for configuration {name}: must be at least 1")
+    return value
+
+
+def _dynamic_names() -> Iterable[str]:
+    return (name for name, declared in BROKER_SETTINGS.items() if declared.dynamic)

@@ -1,0 +1,104 @@
+"""Changes while the broker runs: which ones count, in which order, and which are refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.config import (
+    LOG_RETENTION_MS,
+    MAX_CONNECTIONS,
+    MESSAGE_MAX_BYTES,
+    NUM_IO_THREADS,
+    Settings,
+)
+from minibroker.config.dynamic import (
+    BROKERS,
+    DEFAULT_NAME,
+    DYNAMIC_SOURCE,
+    effective,
+    layers,
+    listener_value,
+    problems,
+)
+
+STATIC = Settings.from_sources(pairs=["message.max.bytes=300", "node.id=7"])
+INTERNAL = "listener.name.internal.max.connections"
+
+
+def changed(own: dict[str, str] | None = None, default: dict[str, str] | None = None) -> Settings:
+    configs = {(BROKERS, "7"): own or {}, (BROKERS, DEFAULT_NAME): default or {}}
+    return effective(STATIC, configs)
+
+
+def test_the_brokers_own_wins_over_all_brokers_over_the_static_over_the_default() -> None:
+    assert Settings.from_sources()[MESSAGE_MAX_BYTES] == 1024 * 1024 + 12
+    assert changed()[MESSAGE_MAX_BYTES] == 300
+    assert changed(default={"message.max.bytes": "200"})[MESSAGE_MAX_BYTES] == 200
+    both = changed({"message.max.bytes": "100"}, {"message.max.bytes": "200"})
+    assert both[MESSAGE_MAX_BYTES] == 100
+    assert both.where(MESSAGE_MAX_BYTES) == DYNAMIC_SOURCE
+    assert pickle.loads(pickle.dumps(both)) == both
+
+
+def test_without_changes_they_are_the_same_settings() -> None:
+    assert changed() is STATIC
+    assert effective(STATIC, {("topics", "7"): {"max.connections": "1"}}) is STATIC
+    assert effective(STATIC, {(BROKERS, "8"): {"max.connections": "1"}}) is STATIC
+
+
+def test_a_listener_has_the_brokers_value_unless_it_has_its_own() -> None:
+    assert listener_value(changed({"max.connections": "5"}), "INTERNAL", MAX_CONNECTIONS) == 5
+    both = changed({INTERNAL: "3"}, {"max.connections": "5"})
+    assert listener_value(both, "INTERNAL", MAX_CONNECTIONS) == 3
+    assert listener_value(both, "EXTERNAL", MAX_CONNECTIONS) == 5
+    assert both[MAX_CONNECTIONS] == 5
+
+
+def test_a_listeners_value_may_stand_in_the_file() -> None:
+    settings = Settings.from_sources(pairs=[f"{INTERNAL}=3"])
+    assert not settings.warnings
+    assert listener_value(settings, "Internal", MAX_CONNECTIONS) == 3
+    assert settings.text(INTERNAL) == "3"
+    dynamic = effective(settings, {(BROKERS, DEFAULT_NAME): {INTERNAL: "4"}})
+    assert listener_value(dynamic, "INTERNAL", MAX_CONNECTIONS) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("message.max.bytes", "many"),
+        ("max.connections", "-1"),
+        (INTERNAL, "0"),
+        ("num.io.threads", "4"),
+        ("listener.name.internal.log.retention.ms", "4"),
+        ("no.such.setting", "4"),
+    ],
+)
+def test_what_cannot_be_is_passed_over_and_refused(name: str, text: str) -> None:
+    settings = changed({name: text, "log.retention.ms": "9"})
+    assert settings[LOG_RETENTION_MS] == 9
+    assert settings[NUM_IO_THREADS] == STATIC[NUM_IO_THREADS]
+    assert settings[MESSAGE_MAX_BYTES] == 300
+    assert layers(STATIC, {(BROKERS, "7"): {name: text}}).own == {}
+    [problem] = problems(STATIC, {name: text})
+    assert name in problem
+
+
+def test_what_can_be_has_no_problems() -> None:
+    assert list(problems(STATIC, {"log.retention.ms": "9", INTERNAL: "1"})) == []
+
+
+def test_a_misspelt_name_is_told_the_nearest() -> None:
+    [problem] = problems(STATIC, {"max.conections": "4"})
+    assert problem == "Unknown config name: max.conections; did you mean max.connections?"
+
+
+@given(st.dictionaries(st.sampled_from(["message.max.bytes", INTERNAL, "x"]), st.text()))
+def test_no_text_stops_a_broker(own: dict[str, str]) -> None:
+    settings = changed(own)
+    assert settings[MESSAGE_MAX_BYTES] >= 0
+    assert listener_value(settings, "INTERNAL", MAX_CONNECTIONS) > 0
