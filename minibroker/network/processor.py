@@ -22,7 +22,7 @@ from minibroker.network.connection import Event
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
 from minibroker.network.idle import IdleOrder
-from minibroker.network.sending import OpenFiles
+from minibroker.network.sending import OpenFiles, RecordsGone
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
 from minibroker.observability.metrics import Fill
@@ -227,6 +227,8 @@ class _Processor:
             return CloseReason.BAD_REQUEST, text
         if isinstance(error, CloseConnection):
             return CloseReason.ACKS_ZERO_ERROR, text
+        if isinstance(error, RecordsGone):
+            return CloseReason.RECORDS_GONE, text
         if isinstance(error, PeerLost):
             return CloseReason.PEER_LOST, "the process that owns what was asked for died"
         if not isinstance(error, PeerFailed):  # That process has logged it already.

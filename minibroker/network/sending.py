@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from minibroker.apis.base import CloseConnection
 from minibroker.runtime.stream import ByteStream
 from minibroker.storage.slices import FileSlice
 
@@ -29,6 +28,10 @@ COPIED_BYTES_MAX: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">i")
 
 Chunk = bytes | bytearray | memoryview | FileSlice
+
+
+class RecordsGone(Exception):
+    """Records that an owner found were deleted before they could be sent; a client asks again."""
 
 
 class _OpenFile:
@@ -74,7 +77,7 @@ async def send_response(
 ) -> int:
     """Sends length, header and chunks; returns the number of bytes.
 
-    Raises ``StreamClosed``, or ``CloseConnection`` if a file is gone.
+    Raises ``StreamClosed``, or ``RecordsGone`` if a file is not as its owner said.
     """
     size = len(header) + sum(map(len, chunks))
     opened = [_open(files, chunk) for chunk in chunks if isinstance(chunk, FileSlice)]
@@ -90,7 +93,7 @@ def _open(files: OpenFiles, piece: FileSlice) -> _OpenFile:
     try:
         return files.get(piece.path)
     except OSError as error:
-        raise CloseConnection(f"{piece.path} can't be read: {error.strerror}") from None
+        raise RecordsGone(f"{piece.path} can't be read: {error.strerror}") from None
 
 
 def _together(start: bytes, chunks: Sequence[Chunk], opened: list[_OpenFile]) -> bytes:
@@ -100,7 +103,7 @@ def _together(start: bytes, chunks: Sequence[Chunk], opened: list[_OpenFile]) ->
         if isinstance(chunk, FileSlice):
             data = os.pread(next(files).descriptor, chunk.length, chunk.position)
             if len(data) < chunk.length:
-                raise CloseConnection(f"{chunk.path} is shorter than its index says")
+                raise RecordsGone(f"{chunk.path} is shorter than its index says")
             parts.append(data)
         else:
             parts.append(chunk)

@@ -58,6 +58,7 @@ class CloseReason(StrEnum):
     SLOW_CLIENT = "slow_client"
     LIMIT = "limit"
     ACKS_ZERO_ERROR = "acks_zero_error"
+    RECORDS_GONE = "records_gone"
     PEER_LOST = "peer_lost"
     STOPPING = "stopping"
     RESET = "reset"

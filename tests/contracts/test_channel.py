@@ -133,7 +133,7 @@ async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
 async def test_a_cancelled_send_spoils_nothing(pair: Pair) -> None:
     here, there = pair
     large = b"x" * 10_000_000
-    received = []
+    received: list[object] = []
 
     async def send() -> None:
         with trio.CancelScope() as scope:

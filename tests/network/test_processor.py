@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.apis.fetch import Found
+from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
 from minibroker.config import Settings
 from minibroker.network.accepted import SLOT_FREED, Accepted
@@ -36,6 +39,7 @@ from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.stream import StreamClosed, memory_stream_pair
+from minibroker.storage.slices import FileSlice
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -43,6 +47,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tests.roles.conftest import MakeEnvironment
+from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient, frame
 
 LISTENER = "PLAINTEXT"
@@ -68,6 +73,7 @@ class House:
         self.answering = trio.Event()
         """Until it is set, the workers do not answer anything else."""
         self.asked: list[Any] = []
+        self.reply: Any = {}
         self.controller: Conversation | None = None
         self.workers: list[Conversation] = []
         self.handoff: Handoff | None = None
@@ -105,7 +111,7 @@ class House:
         assert isinstance(question, ApiPart)
         self.asked.append(question.part)
         await self.answering.wait()
-        return ApiReply({}, 0)
+        return ApiReply(self.reply, 0)
 
     async def accept(self) -> None:
         """The acceptor meets the processor."""
@@ -281,6 +287,19 @@ async def test_a_failing_worker_ends_the_connection_that_asked_it(
         await client.tell(LOOK, 1)
         await client.wait_closed()
         assert at.closed() == {CloseReason.INTERNAL_ERROR: 1}
+
+
+async def test_records_that_are_deleted_before_they_are_sent_end_the_connection(
+    make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with house(make_env) as at:
+        gone = Found(0, FileSlice(str(tmp_path / "gone.log"), 0, 10), 1, 0)
+        at.reply = FetchReply({("t", 0): gone}, 10, failed=False, due=True)
+        client = await at.connect()
+        positions = {("t", 0): 0}
+        await client.tell(fetch_request(positions, {"t": b""}, wait_ms=0, bytes_min=0), 12)
+        assert await client.wait_closed() == b""
+        assert at.closed() == {CloseReason.RECORDS_GONE: 1}
 
 
 async def test_silent_connections_are_closed_in_time(

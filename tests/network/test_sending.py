@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from minibroker.apis.base import CloseConnection
 from minibroker.network.sending import (
     COPIED_BYTES_MAX,
     OPEN_FILES_MAX,
     Chunk,
     OpenFiles,
+    RecordsGone,
     send_response,
 )
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
@@ -102,7 +102,7 @@ async def test_a_file_that_is_gone_is_noticed_before_the_first_byte(
     files: OpenFiles, tmp_path: Path, length: int
 ) -> None:
     stream = Counting()
-    with pytest.raises(CloseConnection, match=r"gone\.log can't be read: No such file"):
+    with pytest.raises(RecordsGone, match=r"gone\.log can't be read: No such file"):
         await send_response(
             stream, files, b"head", [b"ab", FileSlice(str(tmp_path / "gone.log"), 0, length)]
         )
@@ -111,7 +111,7 @@ async def test_a_file_that_is_gone_is_noticed_before_the_first_byte(
 
 async def test_a_file_that_is_too_short_is_noticed(files: OpenFiles, segment: Path) -> None:
     stream = Counting()
-    with pytest.raises(CloseConnection, match="shorter than its index says"):
+    with pytest.raises(RecordsGone, match="shorter than its index says"):
         await send_response(stream, files, b"h", [FileSlice(str(segment), len(CONTENT) - 5, 10)])
     assert stream.writes == 0
 
