@@ -208,6 +208,7 @@ class _Processor:
                 return
             self._idle.use(client.caller.connection_id, now())
             await self._exchanges.serve(client, block)
+            self._idle.use(client.caller.connection_id, now())  # An answer is a sign of life too.
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
                 return

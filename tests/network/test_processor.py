@@ -46,6 +46,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from protocol.registry import ApiKey
 from tests.roles.conftest import MakeEnvironment
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient, frame
@@ -316,6 +317,22 @@ async def test_silent_connections_are_closed_in_time(
         assert at.still_open() == 1
         await trio.sleep(0.2)
         assert at.closed() == {CloseReason.IDLE: 2}
+
+
+async def test_an_answer_counts_as_use(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, "connections.max.idle.ms=10000") as at:
+        at.answering = trio.Event()
+        client = await at.connect()
+        await client.tell(LOOK, 1)
+        await trio.sleep(8)
+        at.answering.set()
+        await client.answer(ApiKey.LIST_OFFSETS, 1)
+        await trio.sleep(9.9)
+        assert at.still_open() == 1
+        await trio.sleep(0.2)
+        assert at.closed() == {CloseReason.IDLE: 1}
 
 
 async def test_connections_stay_for_ever_if_so_configured(
