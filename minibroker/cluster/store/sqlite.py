@@ -9,15 +9,14 @@ in for ZooKeeper; one process at a time uses a file.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import trio
 
 from minibroker.cluster.store.tree import (
     ANY_VERSION,
-    WATCH_MAX_EVENTS,
     BadPathError,
     BadVersionError,
     Check,
@@ -26,7 +25,6 @@ from minibroker.cluster.store.tree import (
     EphemeralParentError,
     Event,
     EventKind,
-    EventsLostError,
     Node,
     NodeExistsError,
     NoNodeError,
@@ -41,6 +39,7 @@ from minibroker.cluster.store.tree import (
     parent_of,
     sequence_text,
 )
+from minibroker.cluster.store.watches import Watches
 
 MEMORY = ":memory:"
 FORMAT = 1
@@ -71,7 +70,7 @@ class SqliteStore(Store):
     def __init__(self, path: Path | str) -> None:
         """Open or create the file; `StoreError` if it is no store or not of this format."""
         self._path = str(path)
-        self._watches: list[_Watch] = []
+        self._watches = Watches()
         try:
             self._db = sqlite3.connect(self._path, isolation_level=None)
             self._prepare()
@@ -121,24 +120,17 @@ class SqliteStore(Store):
             self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
-        self._tell(events)
+        for event in events:
+            self._watches.tell(event)
         return results
 
-    @contextmanager
-    def watch(self, path: str) -> Iterator[AsyncIterator[Event]]:
+    def watch(self, path: str) -> AbstractContextManager[AsyncIterator[Event]]:
         check_path(path)
-        watch = _Watch(path)
-        self._watches.append(watch)
-        try:
-            yield watch
-        finally:
-            self._watches.remove(watch)
-            watch.end()
+        return self._watches.open(path)
 
     async def close(self) -> None:
         await trio.lowlevel.checkpoint()
-        for watch in self._watches:
-            watch.end()
+        self._watches.end()
         self._db.execute("DELETE FROM node WHERE ephemeral")
         self._db.close()
 
@@ -208,41 +200,3 @@ class SqliteStore(Store):
         if version not in (ANY_VERSION, found):
             raise BadVersionError(path, f"has version {found}, not {version}")
         return found
-
-    def _tell(self, events: list[Event]) -> None:
-        for watch in self._watches:
-            for event in events:
-                watch.tell(event)
-
-
-class _Watch(AsyncIterator[Event]):
-    """One reader's view of what happens at and below a path."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._below = path.rstrip("/") + "/"
-        self._send, self._receive = trio.open_memory_channel[Event](WATCH_MAX_EVENTS)
-        self._overflowed = False
-
-    def tell(self, event: Event) -> None:
-        if event.path != self._path and not event.path.startswith(self._below):
-            return
-        try:
-            self._send.send_nowait(event)
-        except trio.WouldBlock:
-            self._overflowed = True
-            self._send.close()
-        except trio.ClosedResourceError:
-            return  # it has overflowed before, and its reader will hear of it
-
-    def end(self) -> None:
-        self._send.close()
-
-    async def __anext__(self) -> Event:
-        try:
-            return await self._receive.receive()
-        except trio.EndOfChannel:
-            if self._overflowed:
-                text = f"more than {WATCH_MAX_EVENTS} events waited at {self._path}"
-                raise EventsLostError(text) from None
-            raise StopAsyncIteration from None

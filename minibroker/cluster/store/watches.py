@@ -1,0 +1,78 @@
+"""What readers of a store have been promised to hear: bounded queues of events, one a watch.
+
+Owns who watches which subtree and what waits for them; it must never know where events come from.
+The invariant: a reader gets every event of its subtree in order, or is told in place of the first
+one it missed that it must look again.  Both stores use it; ZooKeeper's client has its
+``ZKWatchManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from minibroker.cluster.store.tree import WATCH_MAX_EVENTS, Event, EventsLostError
+
+
+class Watch(AsyncIterator[Event]):
+    """One reader's view of what happens at and below a path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._below = path.rstrip("/") + "/"
+        self._send, self._receive = trio.open_memory_channel[Event](WATCH_MAX_EVENTS)
+        self._error: Exception | None = None
+
+    def tell(self, event: Event) -> None:
+        """Queue an event, if it is of this subtree and there is room."""
+        if event.path != self.path and not event.path.startswith(self._below):
+            return
+        try:
+            self._send.send_nowait(event)
+        except trio.WouldBlock:
+            self.end(EventsLostError(f"more than {WATCH_MAX_EVENTS} events waited at {self.path}"))
+        except trio.ClosedResourceError:
+            return  # its reader will hear that it has ended
+
+    def end(self, error: Exception | None = None) -> None:
+        """Let the reader have what waits, and then the error or the end."""
+        self._error = self._error or error
+        self._send.close()
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self._receive.receive()
+        except trio.EndOfChannel:
+            if self._error is not None:
+                raise self._error from None
+            raise StopAsyncIteration from None
+
+
+class Watches:
+    """All watches of a store."""
+
+    def __init__(self) -> None:
+        self._watches: list[Watch] = []
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Watch]:
+        """A watch that hears of its subtree until the context ends."""
+        watch = Watch(path)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+            watch.end()
+
+    def tell(self, event: Event) -> None:
+        """Something happened."""
+        for watch in self._watches:
+            watch.tell(event)
+
+    def end(self, error: Exception | None = None) -> None:
+        """No watch that is open now hears anything further."""
+        for watch in self._watches:
+            watch.end(error)

@@ -1,0 +1,54 @@
+"""Watches by themselves: who hears what, and what a slow reader is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.cluster.store.tree import WATCH_MAX_EVENTS, Event, EventKind, EventsLostError
+from minibroker.cluster.store.watches import Watches
+
+
+def changed(path: str) -> Event:
+    return Event(EventKind.CHANGED, path)
+
+
+async def test_a_watch_hears_of_its_node_and_those_below() -> None:
+    watches = Watches()
+    with watches.open("/a") as some, watches.open("/") as every:
+        for path in ("/a", "/ab", "/a/b"):
+            watches.tell(changed(path))
+        watches.end()
+        assert [event.path async for event in some] == ["/a", "/a/b"]
+        assert [event.path async for event in every] == ["/a", "/ab", "/a/b"]
+
+
+async def test_what_waited_is_told_before_the_reason_for_the_end() -> None:
+    watches = Watches()
+    with watches.open("/") as events:
+        watches.tell(changed("/a"))
+        watches.end(EventsLostError("away"))
+        watches.tell(changed("/b"))
+        watches.end()
+        assert await anext(events) == changed("/a")
+        for _ in range(2):
+            with pytest.raises(EventsLostError, match="away"):
+                await anext(events)
+
+
+async def test_a_reader_that_is_too_slow_is_told_so() -> None:
+    watches = Watches()
+    with watches.open("/a") as events:
+        for _ in range(WATCH_MAX_EVENTS + 2):
+            watches.tell(changed("/a"))
+        for _ in range(WATCH_MAX_EVENTS):
+            await anext(events)
+        with pytest.raises(EventsLostError, match="events waited at /a"):
+            await anext(events)
+
+
+async def test_a_watch_that_was_left_hears_nothing() -> None:
+    watches = Watches()
+    with watches.open("/a") as events:
+        pass
+    watches.tell(changed("/a"))
+    assert [event async for event in events] == []
