@@ -208,6 +208,13 @@ WISHES = st.builds(
     st.integers(-2, 5),
     st.integers(-2, 3),
     st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(1, 3), max_size=3)), max_size=3),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["retention.ms", "segment.bytes", "no.such.setting"]),
+            st.sampled_from(["-1", "2000000", "many", None]),
+        ),
+        max_size=2,
+    ),
 )
 
 
