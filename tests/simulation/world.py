@@ -128,7 +128,7 @@ def simulate(seed: int, *, producers: int = 3, breaks: bool = True) -> Run:
     async def main() -> Run:
         with tempfile.TemporaryDirectory() as directory:
             clock = SimulatedClock(mock)
-            settings = Settings.from_sources(pairs=SETTINGS)
+            settings = Settings.from_sources(pairs=[*SETTINGS, *layout(seed)])
             broker = TaskBroker(
                 settings,
                 Path(directory),
@@ -148,6 +148,16 @@ def simulate(seed: int, *, producers: int = 3, breaks: bool = True) -> Run:
         run = trio.run(main, clock=mock)
     run.anomalies += [Anomaly("logged", error) for error in errors]
     return run
+
+
+def layout(seed: int) -> list[str]:
+    """Settings of one run: few or many processes, and little or much memory for requests."""
+    random = Random(f"{seed} layout")
+    return [
+        f"num.network.threads={random.choice((1, 2, 2, 3))}",
+        f"num.io.threads={random.choice((1, 2, 2, 4))}",
+        f"socket.request.max.bytes={random.choice((65_536, 1 << 20))}",
+    ]
 
 
 @contextmanager
