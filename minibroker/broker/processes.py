@@ -177,7 +177,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         switchboard=shared.switchboard,
         clock=shared.clock,
         arena=shared.arena,
-        metrics=ProcessMetrics(seat.role, seat.number),
+        metrics=ProcessMetrics(seat.name),
         work_time=WorkTime(),
         random=Random(),
         data_dir=shared.house.data_dir,

@@ -17,7 +17,7 @@ import trio
 from minibroker.broker.layout import ROLES, seats, stop_groups
 from minibroker.config import NUM_IO_THREADS, NUM_NETWORK_THREADS, Settings
 from minibroker.observability.metrics import ProcessMetrics
-from minibroker.roles.environment import Environment
+from minibroker.roles.environment import Environment, role_name
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySource
@@ -116,7 +116,7 @@ class TaskBroker:
             switchboard=self._switchboard,
             clock=self._clock,
             arena=self.arena,
-            metrics=ProcessMetrics(role, index),
+            metrics=ProcessMetrics(role_name(role, index)),
             work_time=self.work_time,
             random=Random(f"{self._seed} {role} {index} {incarnation}"),
             data_dir=self._data_dir,

@@ -112,13 +112,13 @@ class LogFigures(NamedTuple):
 class Snapshot:
     """Everything one incarnation of one process has counted; plain data, cheap to pickle.
 
+    ``process`` is the name that the supervisor and the control API use too, e.g. ``processor-0``.
     ``incarnation`` grows from one incarnation of a process to the next, ``elapsed_ns`` within one.
     ``rows`` maps an api key to a row (see ``HISTOGRAMS``); counters only grow; gauges are as read
     when the snapshot was taken; ``logs`` holds at most ``TOPIC_PARTITIONS_MAX`` + 1 entries.
     """
 
-    role: str
-    index: int
+    process: str
     incarnation: int
     elapsed_ns: int
     busy_ns: int
@@ -127,19 +127,13 @@ class Snapshot:
     gauges: Mapping[Series, int]
     logs: tuple[LogFigures, ...]
 
-    @property
-    def process(self) -> str:
-        """The process's name as labels show it, e.g. ``processor-0``."""
-        return f"{self.role}-{self.index}"
-
 
 class ProcessMetrics:
     """The counters of one process. Not for use by several threads."""
 
-    def __init__(self, role: str, index: int) -> None:
-        """``role`` and ``index`` name the process, e.g. ``("worker", 1)``."""
-        self.role = role
-        self.index = index
+    def __init__(self, process: str) -> None:
+        """``process`` is the process's name, e.g. ``worker-1``."""
+        self.process = process
         # The machine's monotonic clock orders incarnations across forks, and is real time even
         # where the broker's own clock is frozen: an idle share is a share of the real core.
         self._born_ns = time.perf_counter_ns()
@@ -254,8 +248,7 @@ class ProcessMetrics:
             if value:
                 counters[metric.name, ()] = value
         return Snapshot(
-            role=self.role,
-            index=self.index,
+            process=self.process,
             incarnation=self._born_ns,
             elapsed_ns=time.perf_counter_ns() - self._born_ns,
             busy_ns=0 if self._busy is None else self._busy(),

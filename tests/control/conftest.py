@@ -45,7 +45,7 @@ class FakeBackend:
     def __init__(self) -> None:
         self.known: dict[str, Topic] = {}
         self.ready = True
-        self.worker = ProcessMetrics("worker", 0)
+        self.worker = ProcessMetrics("worker-0")
         self.time = ClockView(now=5.0, wall_ms=1_000, offset_ms=0.0, rate=1.0, frozen=False)
         self.turns: list[ClockChange] = []
         self.gate: trio.Event | None = None

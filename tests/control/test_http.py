@@ -154,7 +154,7 @@ async def test_metrics_add_up_across_scrapes_and_restarts(
 ) -> None:
     backend.worker.produced(100, 4)
     assert "minibroker_records_in_total 4.0" in (await client.get("/metrics")).text
-    backend.worker = type(backend.worker)("worker", 0)
+    backend.worker = type(backend.worker)("worker-0")
     backend.worker.produced(100, 5)
     response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -130,12 +130,10 @@ async def at(make_env: MakeEnvironment, autojump_clock: MockClock) -> AsyncItera
         roles = Roles(nursery, scope.subscribers)
         for name in ("worker-0", "worker-1", "processor-0", "acceptor"):
             await roles.join(name)
-            roles.answers[name, ReportWanted] = Report(ProcessMetrics(name, 0).snapshot(), [])
+            roles.answers[name, ReportWanted] = Report(ProcessMetrics(name).snapshot(), [])
             roles.answers[name, LogsWanted] = {}
             roles.answers[name, GroupsWanted] = []
-        roles.answers["acceptor", ReportWanted] = Report(
-            ProcessMetrics("acceptor", 0).snapshot(), [4]
-        )
+        roles.answers["acceptor", ReportWanted] = Report(ProcessMetrics("acceptor").snapshot(), [4])
         yield At(env, scope, roles)
         nursery.cancel_scope.cancel()
     await store.close()
@@ -299,7 +297,7 @@ async def test_connections_are_shown_by_processor_and_listener(
     client.in_flight = ApiKey.FETCH
     client.client_id = "me"
     at.roles.answers["processor-0", ReportWanted] = Report(
-        ProcessMetrics("processor", 0).snapshot(), [client.view()]
+        ProcessMetrics("processor-0").snapshot(), [client.view()]
     )
     await trio.sleep(3)
     found = await at.backend.connections()
@@ -351,5 +349,5 @@ async def test_a_reset_drops_topics_and_tells_everybody(at: At) -> None:
 
 async def test_metrics_come_from_every_process_that_is_there(at: At) -> None:
     snapshots = await at.backend.metrics()
-    roles = [snapshot.role for snapshot in snapshots]
-    assert roles == ["controller", "acceptor", "processor-0", "worker-0", "worker-1"]
+    names = [snapshot.process for snapshot in snapshots]
+    assert names == ["controller", "acceptor", "processor-0", "worker-0", "worker-1"]

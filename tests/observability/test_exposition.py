@@ -28,7 +28,7 @@ def value(shown: Shown, name: str, **labels: str) -> float:
 
 @pytest.fixture
 def shown() -> Shown:
-    processor, worker = ProcessMetrics("processor", 0), ProcessMetrics("worker", 1)
+    processor, worker = ProcessMetrics("processor-0"), ProcessMetrics("worker-1")
     processor.request(0, False, 128, 1000, 20_000, 30_000, 40_000, 2_000_000)
     processor.request(0, True, 129, 1000, 20_000, 30_000, 40_000, 60_000_000_000)
     processor.request(32_000, True, 1, 1, 1, 1, 1, 1)
@@ -112,7 +112,7 @@ def test_a_broker_that_did_nothing_can_be_scraped() -> None:
 
 
 def test_hostile_topic_names_are_escaped() -> None:
-    worker, totals = ProcessMetrics("worker", 0), Totals()
+    worker, totals = ProcessMetrics("worker-0"), Totals()
     worker.watch_logs(lambda: [LogFigures('a"b\n\\', 0, 1, 0, 1), LogFigures(OTHER, -1, 7, 0, 0)])
     totals.take([worker.snapshot()])
     assert value(scrape(totals), "minibroker_log_size_bytes", topic='a"b\n\\', partition="0") == 1

@@ -164,7 +164,7 @@ def test_the_limiter_forgets_the_event_not_seen_for_longest() -> None:
 
 
 def test_closes_are_counted_and_bad_ones_told(written: Written) -> None:
-    metrics = ProcessMetrics("processor", 0)
+    metrics = ProcessMetrics("processor-0")
     closes = ConnectionCloses(metrics, Log("network"))
     closes.closed("PLAINTEXT", CloseReason.CLIENT_CLOSED, client="127.0.0.1:5")
     closes.closed("PLAINTEXT", CloseReason.FRAME_TOO_LARGE, client="127.0.0.1:6", size=2**30)

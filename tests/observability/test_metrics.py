@@ -48,7 +48,7 @@ PRODUCE = 0
 
 @pytest.fixture
 def metrics() -> ProcessMetrics:
-    return ProcessMetrics("processor", 1)
+    return ProcessMetrics("processor-1")
 
 
 def buckets(row: list[int], name: str) -> list[int]:
@@ -89,7 +89,7 @@ def test_histograms_of_a_row_do_not_overlap() -> None:
     ("name", "bounds"), [("request_bytes", SIZE_BUCKETS_BYTES), ("total", TIME_BUCKETS_NS)]
 )
 def test_a_bound_belongs_to_its_own_bucket(name: str, bounds: tuple[int, ...]) -> None:
-    metrics = ProcessMetrics("processor", 0)
+    metrics = ProcessMetrics("processor-0")
     for at in (bounds[3], bounds[3] + 1, bounds[-1] + 1):
         metrics.request(PRODUCE, False, at, 0, 0, 0, 0, at)
     counts = buckets(metrics.snapshot().rows[PRODUCE], name)
@@ -99,7 +99,7 @@ def test_a_bound_belongs_to_its_own_bucket(name: str, bounds: tuple[int, ...]) -
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=20))
 def test_every_histogram_counts_every_request(figures: list[tuple[int, int]]) -> None:
-    metrics = ProcessMetrics("processor", 0)
+    metrics = ProcessMetrics("processor-0")
     for size, ns in figures:
         metrics.request(PRODUCE, False, size, size, ns, ns, ns, ns)
     for row in metrics.snapshot().rows.values():
@@ -109,7 +109,7 @@ def test_every_histogram_counts_every_request(figures: list[tuple[int, int]]) ->
 
 @given(st.lists(st.integers(-(2**15), 2**15 - 1), max_size=400))
 def test_hostile_api_keys_make_a_bounded_number_of_rows(api_keys: list[int]) -> None:
-    metrics = ProcessMetrics("processor", 0)
+    metrics = ProcessMetrics("processor-0")
     for api_key in api_keys:
         metrics.request(api_key, True, 1, 1, 1, 1, 1, 1)
     rows = metrics.snapshot().rows
@@ -152,7 +152,7 @@ def test_listeners_past_the_bound_are_counted_together(metrics: ProcessMetrics) 
 
 
 def test_the_acceptor_that_opens_nothing_shows_no_open_connections() -> None:
-    acceptor = ProcessMetrics("acceptor", 0)
+    acceptor = ProcessMetrics("acceptor")
     acceptor.connection_accepted("PLAINTEXT")
     acceptor.acceptor_blocked("PLAINTEXT", 5)
     acceptor.acceptor_blocked("PLAINTEXT", 6)
@@ -162,7 +162,7 @@ def test_the_acceptor_that_opens_nothing_shows_no_open_connections() -> None:
 
 
 def test_record_bytes_are_counted_both_ways() -> None:
-    worker = ProcessMetrics("worker", 0)
+    worker = ProcessMetrics("worker-0")
     worker.produced(100, 3)
     worker.produced(50, 1)
     worker.fetched(70)
@@ -199,7 +199,7 @@ def test_watching_is_bounded_and_says_so(metrics: ProcessMetrics) -> None:
 
 
 def test_incarnations_are_ordered_and_time_goes_on() -> None:
-    first, second = ProcessMetrics("worker", 0), ProcessMetrics("worker", 0)
+    first, second = ProcessMetrics("worker-0"), ProcessMetrics("worker-0")
     assert first.snapshot().incarnation < second.snapshot().incarnation
     early = first.snapshot()
     assert early.elapsed_ns <= first.snapshot().elapsed_ns

@@ -16,7 +16,7 @@ LISTENER = "PLAINTEXT"
 
 
 def processor(index: int = 0) -> ProcessMetrics:
-    return ProcessMetrics("processor", index)
+    return ProcessMetrics(f"processor-{index}")
 
 
 def work(metrics: ProcessMetrics, times: int = 1) -> None:

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from minibroker.config import Settings
 from minibroker.observability.metrics import ProcessMetrics
-from minibroker.roles.environment import Environment
+from minibroker.roles.environment import Environment, role_name
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.switchboard import MemorySwitchboard
@@ -47,7 +47,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
             "switchboard": switchboard,
             "clock": LoopClock(autojump_clock),
             "arena": arena,
-            "metrics": ProcessMetrics(role, index),
+            "metrics": ProcessMetrics(role_name(role, index)),
             "work_time": WorkTime(),
             "random": Random(1),
             "data_dir": tmp_path,

@@ -153,7 +153,7 @@ async def test_it_asks_and_is_asked(make_env: MakeEnvironment) -> None:
         report = await conversation.ask(ReportWanted())
         assert isinstance(report, Report)
         assert isinstance(report.metrics, Snapshot)
-        assert (report.metrics.role, report.details) == (WORKER, ["mine"])
+        assert (report.metrics.process, report.details) == ("worker-0", ["mine"])
         assert await conversation.ask(ClockTurned()) is None
         assert await conversation.ask(LogsWanted("t")) == "t"
 

@@ -10,7 +10,7 @@ from minibroker.cluster.image import Image
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.roles import questions
 
-METRICS = ProcessMetrics("worker", 0).snapshot()
+METRICS = ProcessMetrics("worker-0").snapshot()
 
 
 @pytest.mark.parametrize(

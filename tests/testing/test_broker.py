@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +31,13 @@ def test_a_broker_is_there_inside_the_context_and_gone_after_it(
         assert broker.control.get("v1", "health")["ready"]
     assert is_gone(pid)
     assert not can_connect(address)
+
+
+def test_metrics_give_processes_the_names_that_health_gives(minibroker: MiniBroker) -> None:
+    with urllib.request.urlopen(f"{minibroker.control_url}/metrics") as answer:
+        shown = re.findall(r'minibroker_process_up\{process="(.+)"\} (.+)', answer.read().decode())
+    names = [process["name"] for process in minibroker.control.get("v1", "health")["processes"]]
+    assert sorted(shown) == sorted((name, "1.0") for name in names)
 
 
 def test_a_broker_can_be_started_again(is_gone: Callable[[int], bool]) -> None:
