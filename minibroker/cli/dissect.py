@@ -61,6 +61,8 @@ def dissect_command(source: Sequence[str], api: str | None, api_version: int | N
     result = dissect(data, direction=direction, api_key=key, version=api_version)
     emit(render(result).rstrip())
     if result.problem is not None:
+        if key is None:
+            note("If it is a response, say what it answers: --api NAME --api-version NUMBER")
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
 

@@ -69,6 +69,8 @@ HINTS: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see `minibroker topics list`, "
     "or create it with `minibroker topics create`",
     ErrorCode.TOPIC_ALREADY_EXISTS: "use --if-not-exists to leave it as it is",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "START and END in `minibroker topics describe` say "
+    "what there is",
     ErrorCode.UNSUPPORTED_VERSION: "this broker does not serve what the command needs",
     ErrorCode.GROUP_ID_NOT_FOUND: "see `minibroker groups list`",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first: see `minibroker groups describe`",

@@ -74,6 +74,14 @@ def test_damage_shows_in_the_exit_code() -> None:
     assert CliRunner().invoke(app, ["dissect", FRAME[:-3].hex()]).exit_code == 1
 
 
+def test_what_is_no_request_may_be_a_response_that_needs_its_api() -> None:
+    hint = "--api NAME --api-version NUMBER"
+    assert hint not in CliRunner().invoke(app, ["dissect", FRAME.hex()]).stderr
+    assert hint in CliRunner().invoke(app, ["dissect", FRAME[:-3].hex()]).stderr
+    told = ["dissect", FRAME.hex(), "--api", "Metadata", "--api-version", "12"]
+    assert hint not in CliRunner().invoke(app, told).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -17,6 +17,11 @@ def test_a_refusal_says_what_why_and_how_to_mend_it() -> None:
     assert "minibroker topics create" in str(caught.value)
 
 
+def test_an_offset_that_is_not_there_says_where_to_look() -> None:
+    refusal = Refused("cats-0", ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert "minibroker topics describe" in str(refusal)
+
+
 def test_the_broker_s_own_words_are_passed_on() -> None:
     refusal = Refused("topic cats", ErrorCode.INVALID_PARTITIONS, "must be larger than 0")
     assert str(refusal) == "topic cats: INVALID_PARTITIONS: must be larger than 0"
