@@ -13,19 +13,21 @@ which a caller gets by not waiting for anything between the two.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 import trio
 
 from minibroker.cluster import layout
+from minibroker.cluster.configs import KINDS, Alteration, plan_alteration, usable_config
 from minibroker.cluster.image import (
     EMPTY,
     TOPIC,
     Broker,
     BrokerChanged,
     Change,
+    ConfigChanged,
     Image,
     PartitionsAdded,
     Reset,
@@ -38,6 +40,7 @@ from minibroker.cluster.image import (
     apply_update,
 )
 from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.quotas import QuotaChange, plan_change
 from minibroker.cluster.store.tree import (
     Create,
     Delete,
@@ -93,6 +96,13 @@ class Outcome(NamedTuple):
     updates: list[Update]
 
 
+class ConfigOutcome(NamedTuple):
+    """Why each of several configs was not changed, None if it was, and the updates to publish."""
+
+    refusals: tuple[Refusal | None, ...]
+    updates: list[Update]
+
+
 class ClusterController:
     """The cluster's facts with the store behind them; one at a time uses a store."""
 
@@ -128,7 +138,8 @@ class ClusterController:
             controller_id=broker.broker_id,
         )
         image = apply(image, BrokerChanged(broker))
-        for change in await _load_topics(store):
+        found: list[Change] = [*await _load_topics(store), *await _load_configs(store)]
+        for change in found:
             image = apply(image, change)
         _check_fit(image, settings)
         await _register(store, broker, wall_ms)
@@ -137,7 +148,7 @@ class ClusterController:
             # It is part of the image from the start, so that a group's first step needs no change
             # of the image; its logs come to be when they are first written.
             made = offsets_topic(settings, broker.broker_id, controller._new_topic_id())
-            await store.multi(_creation(made))
+            await store.multi(await controller._creation(made))
             controller._image = apply(controller._image, made)
         return controller
 
@@ -166,7 +177,7 @@ class ClusterController:
                 image = apply(image, plan)  # so that later topics see it
             if validate_only:
                 return Outcome(tuple(outcomes), [])
-            operations = [operation for made in changes for operation in _creation(made)]
+            operations = [step for made in changes for step in await self._creation(made)]
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
 
     async def delete_topics(self, names: Sequence[str]) -> Outcome:
@@ -184,7 +195,7 @@ class ClusterController:
                     continue
                 outcomes.append(TopicOutcome(name, None, plan))
                 changes.append(TopicDeleted(plan.name, plan.topic_id))
-            operations = [operation for gone in changes for operation in self._deletion(gone.name)]
+            operations = [step for gone in changes for step in await self._deletion(gone.name)]
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
 
     async def create_partitions(
@@ -210,6 +221,49 @@ class ClusterController:
             if validate_only:
                 return Outcome(tuple(outcomes), [])
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
+
+    async def alter_configs(
+        self, wanted: Sequence[Alteration], *, validate_only: bool = False
+    ) -> ConfigOutcome:
+        """Change what is set for topics and brokers, each for itself."""
+        async with self._lock:
+            plans = [plan_alteration(self._image, self._settings, one) for one in wanted]
+            return await self._keep_configs(plans, validate_only)
+
+    async def alter_quotas(
+        self,
+        wanted: Sequence[QuotaChange],
+        *,
+        unresolvable: Collection[str] = (),
+        validate_only: bool = False,
+    ) -> ConfigOutcome:
+        """Change the quotas of entities, each for itself (see `plan_change`)."""
+        async with self._lock:
+            repeated = {
+                entity for entity, n in Counter(one.entity for one in wanted).items() if n > 1
+            }
+            plans: list[ConfigChanged | Refusal] = []
+            for one in wanted:
+                if one.entity in repeated:
+                    plans.append(Refusal(ErrorCode.INVALID_REQUEST, "Ignoring duplicate entity"))
+                else:
+                    plans.append(plan_change(self._image, one, unresolvable))
+            return await self._keep_configs(plans, validate_only)
+
+    async def take_over(self, kind: str, name: str) -> list[Update]:
+        """Look again at what the store holds for a resource, which others may have written."""
+        if kind not in KINDS:
+            return []
+        async with self._lock:
+            return self._advance(await self._differences([(kind, name)]))
+
+    async def take_over_all(self) -> list[Update]:
+        """The same for every resource."""
+        async with self._lock:
+            kept = [
+                (kind, name) for kind in KINDS for name in await _config_names(self._store, kind)
+            ]
+            return self._advance(await self._differences([*kept, *self._image.configs]))
 
     async def allocate_producer_ids(self) -> layout.ProducerIdBlock:
         """A block of producer ids that nobody ever got and nobody else will get."""
@@ -237,7 +291,7 @@ class ClusterController:
             internal, operations = list[Topic](), list[Operation]()
             for topic in self._image.topics.values():
                 if not topic.internal:
-                    operations += self._deletion(topic.name)
+                    operations += await self._deletion(topic.name)
                     continue
                 fresh = topic._replace(topic_id=self._new_topic_id())
                 internal.append(fresh)
@@ -251,16 +305,58 @@ class ClusterController:
         if not changes:
             return []
         await self._store.multi(operations)
+        return self._advance(changes)
+
+    def _advance(self, changes: Sequence[Change]) -> list[Update]:
+        if not changes:
+            return []
         image = self._image
         update = Update(image.controller_epoch, image.number + 1, tuple(changes))
         self._image = apply_update(image, update)
         return [update]
 
-    def _deletion(self, name: str) -> list[Operation]:
-        operations: list[Operation] = [Delete(layout.topic_path(name))]
-        if (TOPIC, name) in self._image.configs:
-            operations.append(Delete(layout.topic_config_path(name)))
-        return operations
+    async def _keep_configs(
+        self, plans: Sequence[ConfigChanged | Refusal], validate_only: bool
+    ) -> ConfigOutcome:
+        refusals = tuple(plan if isinstance(plan, Refusal) else None for plan in plans)
+        changes = [plan for plan in plans if isinstance(plan, ConfigChanged)]
+        if validate_only:
+            return ConfigOutcome(refusals, [])
+        operations: list[Operation] = []
+        for change in changes:
+            operations += await self._config_steps(*change)
+            told = layout.encode_config_change(change.kind, change.name)
+            operations.append(Create(layout.CONFIG_CHANGE, told, sequential=True))
+        return ConfigOutcome(refusals, await self._commit(operations, changes))
+
+    async def _differences(self, resources: Iterable[tuple[str, str]]) -> list[ConfigChanged]:
+        found = []
+        for kind, name in dict.fromkeys(resources):
+            if kind == TOPIC and name not in self._image.topics:
+                continue
+            config = await _load_config(self._store, kind, name)
+            if config != self._image.configs.get((kind, name), EMPTY):
+                found.append(ConfigChanged(kind, name, config))
+        return found
+
+    async def _creation(self, made: TopicCreated) -> list[Operation]:
+        topic, config = made
+        create = Create(layout.topic_path(topic.name), layout.encode_topic(topic))
+        return [create, *await self._config_steps(TOPIC, topic.name, config)]
+
+    async def _deletion(self, name: str) -> list[Operation]:
+        return [Delete(layout.topic_path(name)), *await self._config_steps(TOPIC, name, EMPTY)]
+
+    async def _config_steps(
+        self, kind: str, name: str, config: Mapping[str, str]
+    ) -> list[Operation]:
+        """What makes the store hold a config; none at all has no node."""
+        path = layout.config_path(kind, name)
+        is_there = await self._store.exists(path)
+        if not config:
+            return [Delete(path)] if is_there else []
+        data = layout.encode_config(config)
+        return [Set(path, data) if is_there else Create(path, data)]
 
     def _new_topic_id(self) -> Uuid:
         return new_uuid(self._random)
@@ -277,17 +373,6 @@ def new_uuid(random: Random) -> Uuid:
         made = bytes(raw)
         if not uuid_text(made).startswith("-"):
             return made
-
-
-def _creation(made: TopicCreated) -> list[Operation]:
-    topic, config = made
-    operations: list[Operation] = [
-        Create(layout.topic_path(topic.name), layout.encode_topic(topic))
-    ]
-    if config:
-        data = layout.encode_config(config)
-        operations.append(Create(layout.topic_config_path(topic.name), data))
-    return operations
 
 
 def _repeated(names: Iterable[str]) -> set[str]:
@@ -327,17 +412,35 @@ async def _cluster_id(store: Store, settings: Settings, random: Random) -> str:
 
 
 async def _load_topics(store: Store) -> list[TopicCreated]:
-    configured = set(await store.children(layout.TOPIC_CONFIGS))
     found = []
     for name in await store.children(layout.TOPICS):
         data = (await store.get(layout.topic_path(name))).data
         topic = layout.decode_topic(name, data, internal=name in INTERNAL_TOPICS)
-        config: dict[str, str] = {}
-        if name in configured:
-            path = layout.topic_config_path(name)
-            config = layout.decode_config(path, (await store.get(path)).data)
-        found.append(TopicCreated(topic, config))
+        found.append(TopicCreated(topic, await _load_config(store, TOPIC, name)))
     return found
+
+
+async def _load_configs(store: Store) -> list[ConfigChanged]:
+    """What is set for all that are not topics."""
+    return [
+        ConfigChanged(kind, name, await _load_config(store, kind, name))
+        for kind in KINDS
+        if kind != TOPIC
+        for name in await _config_names(store, kind)
+    ]
+
+
+async def _config_names(store: Store, kind: str) -> list[str]:
+    return await store.children(layout.configs_path(kind))
+
+
+async def _load_config(store: Store, kind: str, name: str) -> Mapping[str, str]:
+    """What of a resource's config is valid; nothing if nothing is set or it cannot be read."""
+    path = layout.config_path(kind, name)
+    try:
+        return usable_config(kind, layout.decode_config(path, (await store.get(path)).data))
+    except (NoNodeError, layout.LayoutError):
+        return EMPTY
 
 
 def _check_fit(image: Image, settings: Settings) -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from minibroker.cluster.image import Broker, Partition, Topic
+from minibroker.cluster.image import BROKER, IP, TOPIC, Broker, Partition, Topic
 from protocol.types import uuid_from_text, uuid_text
 
 CLUSTER_ID = "/cluster/id"
@@ -21,10 +21,19 @@ CONTROLLER_EPOCH = "/controller_epoch"
 PRODUCER_IDS = "/latest_producer_id_block"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
-TOPIC_CONFIGS = "/config/topics"
+CONFIG_CHANGES = "/config/changes"
 
-PERSISTENT_PATHS = ("/cluster", BROKERS, TOPICS, TOPIC_CONFIGS, "/config/brokers")
+PERSISTENT_PATHS = (
+    "/cluster",
+    BROKERS,
+    TOPICS,
+    CONFIG_CHANGES,
+    *(f"/config/{kind}" for kind in (TOPIC, BROKER, IP)),
+)
 """Nodes that exist from the first start on."""
+
+CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
+"""Where sequential nodes begin that say whose config was written."""
 
 FIRST_LEADER_EPOCH = 0
 
@@ -50,9 +59,14 @@ def topic_path(name: str) -> str:
     return f"{TOPICS}/{name}"
 
 
-def topic_config_path(name: str) -> str:
-    """The node that holds what was set for a topic; there is none if nothing was."""
-    return f"{TOPIC_CONFIGS}/{name}"
+def configs_path(kind: str) -> str:
+    """The node above the configs of all resources of a kind."""
+    return f"/config/{kind}"
+
+
+def config_path(kind: str, name: str) -> str:
+    """The node that holds what was set for a resource; there is none if nothing was."""
+    return f"{configs_path(kind)}/{name}"
 
 
 def _dump(fields: Mapping[str, Any]) -> bytes:
@@ -143,11 +157,33 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    """The settings in the data of a config node."""
+    """The settings in the data of a config node, which may be empty."""
+    if data in (b"", b"null"):
+        return {}
     found = _load(path, data).get("config")
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise LayoutError(f"{path}: has no config")
     return found
+
+
+def encode_config_change(kind: str, name: str) -> bytes:
+    """The data of a node below `CONFIG_CHANGES`, which says whose config was written."""
+    return _dump({"version": 2, "entity_path": f"{kind}/{name}"})
+
+
+def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
+    """The kind and the name in such a node, of version 2 or the older 1.
+
+    What lies below a name, as a user's clients do, is part of the name.
+    """
+    fields = _load(path, data)
+    match fields:
+        case {"version": 1, "entity_type": str(kind), "entity_name": str(name)}:
+            return kind, name
+        case {"version": 2, "entity_path": str(entity)} if "/" in entity:
+            kind, _, name = entity.partition("/")
+            return kind, name
+    raise LayoutError(f"{path}: does not say whose config was written")
 
 
 def encode_producer_ids(broker_id: int, block: ProducerIdBlock) -> bytes:

@@ -43,7 +43,7 @@ class Layers(NamedTuple):
 def layers(settings: Settings, configs: Configs) -> Layers:
     """The changes that concern the broker that has these static settings."""
     own = configs.get((BROKERS, str(settings[NODE_ID])), _NOTHING)
-    return Layers(_usable(own), _usable(configs.get((BROKERS, DEFAULT_NAME), _NOTHING)))
+    return Layers(usable(own), usable(configs.get((BROKERS, DEFAULT_NAME), _NOTHING)))
 
 
 def effective(settings: Settings, configs: Configs) -> Settings:
@@ -77,7 +77,8 @@ def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
         yield from settings.replaced(values, DYNAMIC_SOURCE).problems()
 
 
-def _usable(config: Mapping[str, str]) -> Mapping[str, str]:
+def usable(config: Mapping[str, str]) -> Mapping[str, str]:
+    """What of a broker's config is valid and may change while it runs."""
     return {name: text for name, text in config.items() if _is_usable(name, text)}
 
 

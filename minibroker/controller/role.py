@@ -19,9 +19,11 @@ from minibroker.apis.registry import APIS
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.store.sqlite import SqliteStore
+from minibroker.cluster.store.tree import Store
 from minibroker.config import Settings
 from minibroker.control.serve import serve
 from minibroker.controller.backend import ControllerBackend
+from minibroker.controller.config_changes import ConfigChanges
 from minibroker.controller.subscribers import Subscribers
 from minibroker.roles.environment import (
     ACCEPTOR,
@@ -53,7 +55,7 @@ async def controller(env: Environment) -> None:
             random=env.random,
             wall_ms=env.clock.wall_ms(),
         )
-        await _Controller(env, cluster).run()
+        await _Controller(env, cluster, store).run()
     finally:
         with trio.CancelScope(shield=True):  # It never waits long, and would else stay open.
             await store.close()
@@ -62,12 +64,13 @@ async def controller(env: Environment) -> None:
 class _Controller:
     """Implements ``apis.base.ControllerScope``."""
 
-    def __init__(self, env: Environment, cluster: ClusterController) -> None:
+    def __init__(self, env: Environment, cluster: ClusterController, store: Store) -> None:
         self._env = env
         self.cluster = cluster
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
         )
+        self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now)
         env.metrics.watch_busy(env.work_time.busy_ns)
 
     @property
@@ -89,6 +92,7 @@ class _Controller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._subscribers.run)
             nursery.start_soon(self._take_roles, nursery)
+            nursery.start_soon(self._changes.run)
             env.ready()
             if env.control is not None:
                 backend = ControllerBackend(env, self, self._subscribers)

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 import trio
 
+from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.controller import (
     PRODUCER_IDS_PER_BLOCK,
     ClusterController,
@@ -18,6 +19,7 @@ from minibroker.cluster.controller import (
     new_uuid,
 )
 from minibroker.cluster.image import Image, Update, apply_update
+from minibroker.cluster.quotas import QuotaChange
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
 from minibroker.cluster.topics import Growth, NewTopic
@@ -266,3 +268,159 @@ def test_ids_are_random_uuids_that_no_command_line_takes_for_an_option() -> None
         assert made[6] >> 4 == 4
         assert made[8] >> 6 == 2
         assert not base64.urlsafe_b64encode(made).startswith(b"-")
+
+
+RATE = "connection_creation_rate"
+
+
+def setting(kind: str, name: str, key: str, value: str) -> Alteration:
+    return Alteration(kind, name, (Operation(key, Op.SET, value),))
+
+
+async def test_altered_configs_are_kept_told_and_found_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    await controller.create_topics([NewTopic("t")])
+    before = controller.image
+    done = await controller.alter_configs(
+        [
+            setting("topics", "t", "retention.ms", "5"),
+            setting("brokers", "1", "max.connections", "6"),
+            setting("brokers", "", "max.connections", "7"),
+        ]
+    )
+    quotas = await controller.alter_quotas(
+        [
+            QuotaChange((("ip", "::1"),), ((RATE, 8.0),)),
+            QuotaChange((("ip", None),), ((RATE, 9.0),)),
+        ]
+    )
+    assert done.refusals == (None, None, None)
+    assert quotas.refusals == (None, None)
+    wanted = {
+        ("topics", "t"): {"retention.ms": "5"},
+        ("brokers", "1"): {"max.connections": "6"},
+        ("brokers", "<default>"): {"max.connections": "7"},
+        ("ips", "::1"): {RATE: "8"},
+        ("ips", "<default>"): {RATE: "9"},
+    }
+    assert wanted.items() <= controller.image.configs.items()
+    assert follow(before, [*done.updates, *quotas.updates]) == controller.image
+    for (kind, name), config in wanted.items():
+        data = json.loads((await store.get(f"/config/{kind}/{name}")).data)
+        assert data == {"version": 1, "config": config}
+    told = [
+        json.loads((await store.get(f"/config/changes/{name}")).data)["entity_path"]
+        for name in await store.children("/config/changes")
+    ]
+    assert told == [f"{kind}/{name}" for kind, name in wanted]
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    assert (await started(store)).image.configs == controller.image.configs
+    await store.close()
+
+
+async def test_an_emptied_config_leaves_no_node(
+    controller: ClusterController, store: Store
+) -> None:
+    await controller.alter_configs([setting("brokers", "1", "max.connections", "6")])
+    gone = Alteration("brokers", "1", (Operation("max.connections", Op.DELETE),))
+    outcome = await controller.alter_configs([gone])
+    assert outcome.updates
+    assert ("brokers", "1") not in controller.image.configs
+    assert await store.children("/config/brokers") == []
+
+
+async def test_a_refused_alteration_changes_nothing_and_others_go_on(
+    controller: ClusterController, store: Store
+) -> None:
+    await controller.create_topics([NewTopic("t")])
+    bad = Alteration(
+        "topics", "t", (Operation("retention.ms", 0, "5"), Operation("segment.ms", 0, "x"))
+    )
+    good = setting("brokers", "", "max.connections", "7")
+    outcome = await controller.alter_configs([bad, good])
+    refusal, fine = outcome.refusals
+    assert refusal is not None
+    assert refusal.code == ErrorCode.INVALID_CONFIG
+    assert fine is None
+    assert controller.image.topic_overrides("t") == {}
+    assert ("brokers", "<default>") in controller.image.configs
+
+
+async def test_what_is_only_validated_is_not_done(
+    controller: ClusterController, store: Store
+) -> None:
+    before = controller.image
+    wanted = setting("brokers", "1", "max.connections", "6")
+    assert await controller.alter_configs([wanted], validate_only=True) == ((None,), [])
+    quota = QuotaChange((("ip", "::1"),), ((RATE, 8.0),))
+    assert await controller.alter_quotas([quota], validate_only=True) == ((None,), [])
+    assert controller.image is before
+    assert await store.children("/config/changes") == []
+
+
+async def test_an_entity_named_twice_gets_nothing(controller: ClusterController) -> None:
+    quota = QuotaChange((("ip", "::1"),), ((RATE, 8.0),))
+    outcome = await controller.alter_quotas([quota, quota])
+    assert [refusal.code for refusal in outcome.refusals if refusal] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert outcome.updates == []
+
+
+async def test_a_host_that_stands_for_nothing_is_refused(controller: ClusterController) -> None:
+    quota = QuotaChange((("ip", "nowhere"),), ((RATE, 8.0),))
+    [refusal] = (await controller.alter_quotas([quota], unresolvable={"nowhere"})).refusals
+    assert refusal is not None
+
+
+async def test_what_others_wrote_is_taken_over(controller: ClusterController, store: Store) -> None:
+    await store.create("/config/ips/1.1.1.1", b'{"version":1,"config":{"%s":"3"}}' % RATE.encode())
+    before = controller.image
+    updates = await controller.take_over("ips", "1.1.1.1")
+    assert follow(before, updates) == controller.image
+    assert controller.image.configs["ips", "1.1.1.1"] == {RATE: "3"}
+    assert await controller.take_over("ips", "1.1.1.1") == []
+    await store.set("/config/ips/1.1.1.1", b"")
+    assert await controller.take_over("ips", "1.1.1.1") != []
+    assert ("ips", "1.1.1.1") not in controller.image.configs
+
+
+@pytest.mark.parametrize("resource", [("users", "u"), ("topics", "gone"), ("ips", "gone")])
+async def test_there_is_nothing_to_take_over(
+    controller: ClusterController, resource: tuple[str, str]
+) -> None:
+    assert await controller.take_over(*resource) == []
+
+
+async def test_all_is_taken_over_at_once(controller: ClusterController, store: Store) -> None:
+    await controller.create_topics([NewTopic("t", config=[("retention.ms", "5")])])
+    await controller.alter_configs([setting("brokers", "1", "max.connections", "6")])
+    await store.delete("/config/brokers/1")
+    await store.set("/config/topics/t", b'{"config":{"retention.ms":"6"}}')
+    await store.create("/config/topics/stranger", b'{"config":{"retention.ms":"6"}}')
+    [update] = await controller.take_over_all()
+    assert controller.image.topic_overrides("t") == {"retention.ms": "6"}
+    assert ("brokers", "1") not in controller.image.configs
+    assert ("topics", "stranger") not in controller.image.configs
+    assert len(update.changes) == 2
+
+
+async def test_what_is_damaged_counts_as_nothing(
+    controller: ClusterController, store: Store
+) -> None:
+    await store.create("/config/ips/1.1.1.1", b"{")
+    assert await controller.take_over_all() == []
+
+
+async def test_a_topic_comes_and_goes_whatever_its_config_node_is(
+    controller: ClusterController, store: Store
+) -> None:
+    await store.create("/config/topics/t", b'{"version":1,"config":{}}')
+    await controller.create_topics([NewTopic("t", config=[("retention.ms", "5")])])
+    assert controller.image.topic_overrides("t") == {"retention.ms": "5"}
+    await store.set("/config/topics/t", b'{"version":1,"config":{}}')
+    await controller.delete_topics(["t"])
+    assert "t" not in await store.children("/config/topics")

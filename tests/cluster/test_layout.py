@@ -81,8 +81,49 @@ def test_other_damage_is_refused_with_its_path() -> None:
     with pytest.raises(LayoutError, match="/cluster/id: has no id"):
         layout.decode_cluster_id(b'{"version":"1"}')
     with pytest.raises(LayoutError, match="/config/topics/a: has no config"):
-        layout.decode_config(layout.topic_config_path("a"), b'{"config":{"a":5}}')
+        layout.decode_config(layout.config_path("topics", "a"), b'{"config":{"a":5}}')
     with pytest.raises(LayoutError, match="/latest_producer_id_block"):
         layout.decode_producer_ids(b'{"block_end":"x"}')
     with pytest.raises(LayoutError, match="/controller_epoch"):
         layout.decode_epoch(b"one")
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b'{"version":2,"entity_path":"ips/1.2.3.4"}', ("ips", "1.2.3.4")),
+        (b'{"version":2,"entity_path":"users/u/clients/c"}', ("users", "u/clients/c")),
+        (b'{"version":1,"entity_type":"topics","entity_name":"t"}', ("topics", "t")),
+    ],
+)
+def test_both_versions_of_a_change_are_read(data: bytes, found: tuple[str, str]) -> None:
+    assert layout.decode_config_change("/config/changes/x", data) == found
+
+
+def test_a_change_is_written_as_the_second_version() -> None:
+    data = layout.encode_config_change("brokers", "<default>")
+    assert json.loads(data) == {"version": 2, "entity_path": "brokers/<default>"}
+    assert layout.decode_config_change("x", data) == ("brokers", "<default>")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"topics",
+        b"[]",
+        b"{}",
+        b'{"version":3,"entity_path":"a/b"}',
+        b'{"version":1}',
+        b'{"version":2,"entity_path":"topics"}',
+        b'{"version":2,"entity_path":7}',
+    ],
+)
+def test_a_change_that_says_nothing_is_damage(data: bytes) -> None:
+    with pytest.raises(LayoutError, match="/config/changes/x"):
+        layout.decode_config_change("/config/changes/x", data)
+
+
+@pytest.mark.parametrize("data", [b"", b"null"])
+def test_a_config_node_without_data_sets_nothing(data: bytes) -> None:
+    assert layout.decode_config("/config/ips/a", data) == {}

@@ -1,0 +1,192 @@
+"""The rules for configs: what may be set for topics and brokers, and what a resource then has.
+
+Owns the four operations on a config, the checks of names and values, and the error and words of
+each refusal; it must never keep anything or know a message.  The invariant: what a plan gives can
+be read by every role, and a refused alteration leaves all that the resource had.  Echoes Kafka's
+``ConfigAdminManager`` and ``ConfigurationControlManager``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from minibroker.cluster.image import BROKER, EMPTY, IP, TOPIC, ConfigChanged, Image
+from minibroker.cluster.topics import Refusal, name_problem
+from minibroker.config import NODE_ID, TOPIC_SETTINGS, Setting, Settings
+from minibroker.config.dynamic import DEFAULT_NAME, effective, problems, usable
+from minibroker.config.setting import broker_setting
+from minibroker.config.topics import parse_topic_value
+from minibroker.config.types import BadValueError, Kind
+from protocol.errors import ErrorCode
+
+KINDS = (TOPIC, BROKER, IP)
+"""The kinds whose configs are kept and followed."""
+
+CONNECTION_CREATION_RATE = "connection_creation_rate"
+"""The one quota of an address: connections a second, a whole number."""
+
+
+class Op(enum.IntEnum):
+    """What happens to one setting, with Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Operation(NamedTuple):
+    """One step of an alteration; ``op`` is what somebody sent, which may be no `Op`."""
+
+    name: str
+    op: int
+    value: str | None = None
+
+
+class Alteration(NamedTuple):
+    """What somebody wants of one resource; a broker without a name stands for all brokers.
+
+    With ``replace`` nothing stays of what was set before.
+    """
+
+    kind: str
+    name: str
+    operations: tuple[Operation, ...]
+    replace: bool = False
+
+
+def plan_alteration(
+    image: Image, settings: Settings, wanted: Alteration
+) -> ConfigChanged | Refusal:
+    """What a resource has from now on, or why nothing changes."""
+    refusal = _refuse_operations(wanted.operations)
+    if refusal is not None:
+        return refusal
+    if wanted.kind == TOPIC:
+        return _plan_topic(image, wanted)
+    return _plan_broker(image, settings, wanted)
+
+
+def usable_config(kind: str, config: Mapping[str, str]) -> Mapping[str, str]:
+    """What of a stored config is valid; other hands than this broker's may have written it."""
+    if kind == BROKER:
+        return usable(config)
+    valid = _is_valid_for_topic if kind == TOPIC else _is_valid_for_ip
+    return {name: text for name, text in config.items() if valid(name, text)}
+
+
+def _is_valid_for_topic(name: str, text: str) -> bool:
+    try:
+        parse_topic_value(name, text)
+    except BadValueError:
+        return False
+    return True
+
+
+def _is_valid_for_ip(name: str, text: str) -> bool:
+    # At most 32 bits, as Kafka's type for it; a fraction of zeros is how others may write it.
+    whole, _, fraction = text.partition(".")
+    is_number = whole.isascii() and whole.isdigit() and len(whole) <= 10
+    return name == CONNECTION_CREATION_RATE and is_number and not fraction.strip("0")
+
+
+def _refuse_operations(operations: Sequence[Operation]) -> Refusal | None:
+    if any(times > 1 for times in Counter(given.name for given in operations).values()):
+        return Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [given.name for given in operations if given.value is None and given.op != Op.DELETE]
+    if nulls:
+        text = f"Null value not supported for : {', '.join(nulls)}"
+        return Refusal(ErrorCode.INVALID_REQUEST, text)
+    for given in operations:
+        if given.op not in list(Op):
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operations type {given.op}")
+    return None
+
+
+def _plan_topic(image: Image, wanted: Alteration) -> ConfigChanged | Refusal:
+    name = wanted.name
+    if not name:
+        return Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    problem = name_problem(name)
+    if problem is not None:
+        text = f"Topic name is invalid: {problem}"
+        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+    config = _altered(wanted, image.topic_overrides(name), TOPIC_SETTINGS)
+    if isinstance(config, Refusal):
+        return config
+    for key, value in config.items():
+        try:
+            parse_topic_value(key, value)
+        except BadValueError as error:
+            return Refusal(ErrorCode.INVALID_CONFIG, str(error))
+    if name not in image.topics:
+        text = f"The topic '{name}' does not exist."
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    return ConfigChanged(TOPIC, name, config)
+
+
+def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> ConfigChanged | Refusal:
+    refusal = _refuse_broker(settings, wanted.name)
+    if refusal is not None:
+        return refusal
+    key = (BROKER, wanted.name or DEFAULT_NAME)
+    declared = {given.name: broker_setting(given.name) for given in wanted.operations}
+    found = {name: setting for name, setting in declared.items() if setting is not None}
+    config = _altered(wanted, usable(image.configs.get(key, EMPTY)), found)
+    if isinstance(config, Refusal):
+        return config
+    # What holds for all brokers lies below what is set for one.
+    below = {} if key[1] == DEFAULT_NAME else _only(image, (BROKER, DEFAULT_NAME))
+    for problem in problems(effective(settings, below), config):
+        return Refusal(ErrorCode.INVALID_REQUEST, problem)
+    return ConfigChanged(*key, config)
+
+
+def _only(image: Image, key: tuple[str, str]) -> dict[tuple[str, str], Mapping[str, str]]:
+    return {key: image.configs.get(key, EMPTY)}
+
+
+def _refuse_broker(settings: Settings, name: str) -> Refusal | None:
+    own = str(settings[NODE_ID])
+    if name in ("", own):
+        return None
+    if not name.isascii() or not name.isdigit():
+        text = f"Node id must be an integer, but it is: {name}"
+    else:
+        text = f"Unexpected broker id, expected {own}, but received {name}"
+    return Refusal(ErrorCode.INVALID_REQUEST, text)
+
+
+def _altered(
+    wanted: Alteration, current: Mapping[str, str], declared: Mapping[str, Setting[Any]]
+) -> dict[str, str] | Refusal:
+    """The config after all operations; lists that were never set begin with their default."""
+    config = {} if wanted.replace else dict(current)
+    for name, op, value in wanted.operations:
+        if op == Op.DELETE:
+            config.pop(name, None)
+            continue
+        assert value is not None
+        if op == Op.SET:
+            config[name] = value
+            continue
+        setting = declared.get(name)
+        if setting is None or setting.type.kind != Kind.LIST:
+            text = f"Can't {Op(op).name} to key {name} because its type is not LIST."
+            return Refusal(ErrorCode.INVALID_CONFIG, text)
+        before = config.get(name, setting.render(setting.default))
+        config[name] = _list_after(Op(op), before, value)
+    return config
+
+
+def _list_after(op: Op, before: str, value: str) -> str:
+    items = [item for item in before.split(",") if item]
+    for item in value.split(","):
+        if op == Op.APPEND and item not in items:
+            items.append(item)
+        elif op == Op.SUBTRACT and item in items:
+            items.remove(item)
+    return ",".join(items)

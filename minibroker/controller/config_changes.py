@@ -1,0 +1,107 @@
+"""Follows what others write into the config store: notices of changed configs, old and new ones.
+
+Owns the watch on ``/config/changes`` and how long a notice stays there; what a config means is
+`ClusterController`'s to know.  The invariant: whatever was written while nobody looked is taken
+over when the watch begins, so nothing depends on a notice having been seen.  Echoes Kafka's
+``ZkNodeChangeNotificationListener`` and ``ZkConfigManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.image import Update
+from minibroker.cluster.layout import CONFIG_CHANGES, LayoutError, decode_config_change
+from minibroker.cluster.store.tree import (
+    Event,
+    EventKind,
+    EventsLostError,
+    NoNodeError,
+    Store,
+    StoreError,
+)
+from minibroker.observability.log import Log
+
+KEPT_S: Final = 15 * 60
+"""How long a notice stays, for brokers that were away for a moment."""
+
+PAUSE_S: Final = 1.0
+"""How long to wait before a store that could not be read is tried again."""
+
+Publish = Callable[[Sequence[Update]], Awaitable[None]]
+
+
+class ConfigChanges:
+    """One controller's eye on the notices; ``now`` gives seconds of the broker's clock."""
+
+    def __init__(
+        self, store: Store, cluster: ClusterController, publish: Publish, now: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._publish = publish
+        self._now = now
+        self._seen: dict[str, float] = {}
+        """When each notice that is there was first seen, oldest first."""
+        self._log = Log("controller")
+
+    async def run(self) -> None:
+        """Follows until the store is closed or the task cancelled."""
+        while True:
+            try:
+                with self._store.watch(CONFIG_CHANGES) as events:
+                    await self._begin()
+                    await self._follow(events)
+                    return
+            except EventsLostError:
+                continue
+            except StoreError as error:
+                self._log.warning("the config store could not be followed", why=error)
+                await trio.sleep(PAUSE_S)
+
+    async def _begin(self) -> None:
+        await self._publish(await self._cluster.take_over_all())
+        found = await self._store.children(CONFIG_CHANGES)
+        now = self._now()
+        # Nobody says how old they are, so they are as old as our knowledge of them.
+        known = {path: self._seen.get(path, now) for path in map(_path, found)}
+        self._seen = dict(sorted(known.items(), key=lambda entry: entry[1]))
+        await self._purge()
+
+    async def _follow(self, events: AsyncIterator[Event]) -> None:
+        async for event in events:
+            if event.kind is EventKind.CREATED and event.path != CONFIG_CHANGES:
+                self._seen.setdefault(event.path, self._now())
+                await self._take_over(event.path)
+                await self._purge()
+            elif event.kind is EventKind.DELETED:
+                self._seen.pop(event.path, None)
+
+    async def _take_over(self, path: str) -> None:
+        try:
+            kind, name = decode_config_change(path, (await self._store.get(path)).data)
+        except NoNodeError:
+            return  # Purged already; what it told of was read by somebody or will be at our start.
+        except LayoutError as error:
+            self._log.warning("a notice of a changed config is passed over", why=error)
+            return
+        await self._publish(await self._cluster.take_over(kind, name))
+
+    async def _purge(self) -> None:
+        while self._seen:
+            path, seen = next(iter(self._seen.items()))
+            if self._now() - seen < KEPT_S:
+                return
+            del self._seen[path]
+            try:
+                await self._store.delete(path)
+            except NoNodeError:
+                continue  # Somebody else was faster.
+
+
+def _path(name: str) -> str:
+    return f"{CONFIG_CHANGES}/{name}"

@@ -1,0 +1,165 @@
+"""Alterations of configs: the four operations, and Kafka's words for what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.cluster.configs import (
+    Alteration,
+    Op,
+    Operation,
+    plan_alteration,
+    usable_config,
+)
+from minibroker.cluster.image import ConfigChanged, Image, Partition, Topic, TopicCreated, apply
+from minibroker.cluster.topics import Refusal
+from minibroker.config import Settings
+from minibroker.config.dynamic import effective
+from minibroker.config.topics import topic_config
+from protocol.errors import ErrorCode
+
+SETTINGS = Settings.from_sources(pairs=["message.max.bytes=300"])
+TOPIC = Topic("t", b"1" * 16, (Partition(0, 1, 0, (1,), (1,)),))
+IMAGE = apply(Image(), TopicCreated(TOPIC, {"retention.ms": "5", "cleanup.policy": "compact"}))
+OWN = apply(IMAGE, ConfigChanged("brokers", "1", {"message.max.bytes": "9", "colour": "red"}))
+
+
+def plan(
+    kind: str, name: str, *operations: tuple[str, int, str | None], image: Image = IMAGE
+) -> ConfigChanged | Refusal:
+    steps = tuple(Operation(*operation) for operation in operations)
+    return plan_alteration(image, SETTINGS, Alteration(kind, name, steps))
+
+
+def test_a_topic_is_set_and_unset() -> None:
+    changed = plan(
+        "topics",
+        "t",
+        ("retention.ms", Op.DELETE, None),
+        ("segment.bytes", Op.SET, "1000"),
+        ("retention.bytes", Op.DELETE, "not set at all"),
+    )
+    assert changed == ("topics", "t", {"cleanup.policy": "compact", "segment.bytes": "1000"})
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "value", "result"),
+    [
+        ("cleanup.policy", Op.APPEND, "delete", "compact,delete"),
+        ("cleanup.policy", Op.APPEND, "compact", "compact"),
+        ("cleanup.policy", Op.APPEND, "delete,compact,delete", "compact,delete"),
+        ("leader.replication.throttled.replicas", Op.APPEND, "0:1,0:2", "0:1,0:2"),
+        ("leader.replication.throttled.replicas", Op.SUBTRACT, "0:1", ""),
+    ],
+)
+def test_lists_grow_and_shrink(name: str, op: Op, value: str, result: str) -> None:
+    changed = plan("topics", "t", (name, op, value))
+    assert isinstance(changed, ConfigChanged)
+    assert changed.config[name] == result
+
+
+def test_a_list_that_was_never_set_begins_with_its_default() -> None:
+    bare = apply(IMAGE, ConfigChanged("topics", "t", {}))
+    changed = plan("topics", "t", ("cleanup.policy", Op.APPEND, "compact"), image=bare)
+    assert changed == ("topics", "t", {"cleanup.policy": "delete,compact"})
+
+
+def test_a_replacement_keeps_nothing() -> None:
+    steps = (Operation("segment.bytes", Op.SET, "1000"),)
+    changed = plan_alteration(IMAGE, SETTINGS, Alteration("topics", "t", steps, replace=True))
+    assert changed == ("topics", "t", {"segment.bytes": "1000"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "operation", "code", "text"),
+    [
+        ("topics", "", ("a", 0, "1"), 42, "Default topic resources are not allowed"),
+        ("topics", "a b", ("retention.ms", 0, "1"), 17, "Topic name is invalid"),
+        ("topics", "u", ("retention.ms", 0, "1"), 3, "'u' does not exist"),
+        ("topics", "t", ("retention.ms", 0, "x"), 40, "Invalid value x for configuration"),
+        ("topics", "t", ("colour", 0, "x"), 40, "Unknown topic config name: colour"),
+        ("topics", "t", ("retention.ms", 2, "1"), 40, "Can't APPEND to key retention.ms"),
+        ("topics", "t", ("cleanup.policy", 3, "compact"), 40, "Invalid value"),
+        ("topics", "t", ("retention.ms", 0, None), 42, "Null value not supported for : rete"),
+        ("topics", "t", ("retention.ms", 9, "1"), 42, "Unknown operations type 9"),
+        ("brokers", "one", ("max.connections", 0, "1"), 42, "must be an integer, but it is: one"),
+        ("brokers", "<default>", ("max.connections", 0, "1"), 42, "must be an integer"),
+        ("brokers", "2", ("max.connections", 0, "1"), 42, "expected 1, but received 2"),
+        ("brokers", "1", ("num.io.threads", 0, "1"), 42, "Cannot update these configs dynamically"),
+        ("brokers", "", ("max.connections", 0, "x"), 42, "Invalid value x"),
+        ("brokers", "", ("max.connections", 2, "1"), 40, "Can't APPEND"),
+        ("brokers", "", ("colour", 0, "red"), 42, "Unknown config name: colour"),
+    ],
+)
+def test_what_is_refused_is_said_in_kafkas_codes(
+    kind: str, name: str, operation: tuple[str, int, str | None], code: int, text: str
+) -> None:
+    refusal = plan(kind, name, operation)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+    assert text in refusal.text
+
+
+def test_a_key_may_be_named_once() -> None:
+    refusal = plan("topics", "t", ("retention.ms", 0, "1"), ("retention.ms", 1, None))
+    assert refusal == (ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+
+
+def test_a_broker_and_all_brokers_have_configs_of_their_own() -> None:
+    step = ("log.cleanup.policy", Op.APPEND, "compact")
+    assert plan("brokers", "1", step) == (
+        "brokers",
+        "1",
+        {"log.cleanup.policy": "delete,compact"},
+    )
+    assert plan("brokers", "", step, image=OWN) == (
+        "brokers",
+        "<default>",
+        {"log.cleanup.policy": "delete,compact"},
+    )
+
+
+def test_what_others_wrote_wrongly_goes_with_the_next_change() -> None:
+    assert plan("brokers", "1", ("max.connections", Op.SET, "5"), image=OWN) == (
+        "brokers",
+        "1",
+        {"message.max.bytes": "9", "max.connections": "5"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "usable"),
+    [
+        ("topics", {"retention.ms": "5", "colour": "red"}, {"retention.ms": "5"}),
+        ("brokers", {"num.io.threads": "5", "max.connections": "3"}, {"max.connections": "3"}),
+        ("ips", {"connection_creation_rate": "5", "x": "1"}, {"connection_creation_rate": "5"}),
+        ("ips", {"connection_creation_rate": "5.0"}, {"connection_creation_rate": "5.0"}),
+        ("ips", {"connection_creation_rate": "5.5"}, {}),
+        ("ips", {"connection_creation_rate": "fast"}, {}),
+    ],
+)
+def test_only_what_is_valid_is_taken_from_a_store(
+    kind: str, config: dict[str, str], usable: dict[str, str]
+) -> None:
+    assert usable_config(kind, config) == usable
+
+
+NAMES = st.sampled_from(["cleanup.policy", "retention.ms", "log.cleanup.policy", "max.connections"])
+VALUES = st.one_of(st.none(), st.sampled_from(["delete", "compact", "5", "-1", "", ","]))
+STEPS = st.lists(st.tuples(NAMES, st.integers(-1, 4), VALUES), max_size=3)
+
+
+@given(st.lists(st.tuples(st.sampled_from([("topics", "t"), ("brokers", "")]), STEPS), max_size=6))
+def test_whatever_was_altered_can_be_read(
+    alterations: list[tuple[tuple[str, str], list[tuple[str, int, str | None]]]],
+) -> None:
+    image = IMAGE
+    for resource, steps in alterations:
+        changed = plan(*resource, *steps, image=image)
+        if isinstance(changed, ConfigChanged):
+            image = apply(image, changed)
+    topic_config(effective(SETTINGS, image.configs), image.topic_overrides("t"))
+    for (kind, _), config in image.configs.items():
+        assert usable_config(kind, config) == config
