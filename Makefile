@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= $(firstword $(foreach v,3 3.13 3.12 3.11,$(shell command -v python$(v) >/dev/null && \
-            python$(v) -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo python$(v))))
+            python$(v) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo python$(v))))
 VENV   := .venv
 BIN    := $(VENV)/bin
 LOCK   := .ci/requirements.lock
@@ -81,7 +81,7 @@ nuke: clean ## clean, and remove the environment and downloads too
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "minibroker needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.installed: pyproject.toml $(LOCK) | $(BIN)/python
 	@echo "installing minibroker into $(VENV)"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -102,3 +103,51 @@ def test_help_names_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split()
     assert set(re.findall(r"^([a-z-]+):.*?##", makefile, re.MULTILINE)) == {*phony} - {"docs-check"}
+
+
+def make_an_environment(folder: Path, interpreters: dict[str, str]) -> tuple[int, str]:
+    """Exit code and words of making `.venv` where only these interpreters can be found."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for tool in ("bash", "make", "sh", "mkdir", "rm", "touch"):
+        (tools / tool).symlink_to(Path(shutil.which(tool) or tool))
+    for name, script in interpreters.items():
+        (tools / name).write_text(f"#!{tools}/bash\n{script}\n")
+        (tools / name).chmod(0o755)
+    ended = subprocess.run(
+        ["make", "-f", str(ROOT / "Makefile"), ".venv/bin/python"],
+        cwd=folder,
+        env={"PATH": str(tools)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout
+
+
+GOOD = """case "$*" in
+    --version) echo "Python 3.12.1" ;;
+    "-m venv"*) mkdir -p .venv/bin && touch .venv/bin/python ;;
+esac"""
+SHIM = "echo 'no such version is set' >&2; exit 127"
+OLD = 'case "$1" in -c) exit 1 ;; esac'
+
+
+def test_an_interpreter_that_is_only_a_name_or_old_is_passed_over(tmp_path: Path) -> None:
+    interpreters = {"python3": OLD, "python3.13": SHIM, "python3.12": GOOD}
+    code, words = make_an_environment(tmp_path, interpreters)
+    assert (code, words) == (0, "creating .venv with Python 3.12.1\n")
+
+
+def test_no_interpreter_is_told_in_words(tmp_path: Path) -> None:
+    code, words = make_an_environment(tmp_path, {"python3": OLD})
+    assert code
+    assert "minibroker needs Python 3.11 or newer" in words
+
+
+def test_half_an_environment_is_not_left_for_the_next_try(tmp_path: Path) -> None:
+    half = GOOD.replace("touch .venv/bin/python", "touch .venv/bin/python && exit 1")
+    code, _ = make_an_environment(tmp_path, {"python3": half})
+    assert code
+    assert not (tmp_path / ".venv").exists()
