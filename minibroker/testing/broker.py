@@ -225,6 +225,20 @@ class AsyncMiniBroker:
         """The process that watches all others of the broker."""
         return self._broker.pid
 
+    @property
+    def control(self) -> AsyncControl:
+        """Calls to the control API that have no method here."""
+        return AsyncControl(self._broker.control)
+
+
+class AsyncControl:
+    """The calls of `Control`, each to be awaited."""
+
+    def __init__(self, control: Control) -> None:
+        self.get = _awaited(control.get)
+        self.post = _awaited(control.post)
+        self.delete = _awaited(control.delete)
+
 
 def _awaited(call: Callable[P, T]) -> Callable[P, Any]:
     """``call`` in a thread, so that a trio loop goes on meanwhile."""

@@ -120,6 +120,9 @@ async def test_trio_goes_on_while_a_broker_is_waited_for(is_gone: Callable[[int]
             assert can_connect(broker.bootstrap_servers)
             assert broker.control_url.startswith("http://127.0.0.1:")
             assert await broker.create_topic("cats") == "cats"
+            assert (await broker.control.get("v1", "topics", "cats"))["name"] == "cats"
+            await broker.control.delete("v1", "topics", "cats")
+            assert await broker.control.post("v1", "reset") == {"topics": 0, "groups": 0}
             assert (await broker.advance(10))["offset_ms"] >= 10
             os.kill(broker.pid, 0)
             pid = broker.pid
