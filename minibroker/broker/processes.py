@@ -50,6 +50,9 @@ from minibroker.runtime.supervisor import Event, EventKind, Exit, supervise
 from minibroker.runtime.switchboard import UnixSwitchboard
 from minibroker.runtime.worktime import WorkTime
 
+TOLD = frozenset({EventKind.DIED, EventKind.KILLED})
+"""What happens to processes that goes to standard error; the rest is ordinary."""
+
 
 class Shared(NamedTuple):
     """What all processes share, made before the fork."""
@@ -143,8 +146,9 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
 
 
 def _tell(event: Event) -> None:
-    if event.kind is EventKind.DIED:
-        sys.stderr.write(f"minibroker: {event.text}\n")
+    if event.kind in TOLD:
+        process = f"{event.name} (pid {event.pid})"
+        sys.stderr.write(f"minibroker: {process} {event.kind.value}: {event.text}\n")
 
 
 def _spec(shared: Shared, seat: Seat) -> ChildSpec:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -97,6 +99,20 @@ def test_a_broker_of_one_s_own_has_its_own_time_and_can_be_emptied() -> None:
         broker.reset()
         with pytest.raises(ControlError):
             broker.control.get("v1", "topics", "cats")
+
+
+def test_the_log_says_which_process_died_and_of_what() -> None:
+    with MiniBroker() as broker:
+
+        def worker() -> dict[str, Any]:
+            processes = broker.control.get("v1", "health")["processes"]
+            return next(process for process in processes if process["name"] == "worker-1")
+
+        pid = worker()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        while not worker()["restarts"]:
+            pass  # the limit on a test's time bounds this
+        assert f"minibroker: worker-1 (pid {pid}) died: signal 9 (SIGKILL)\n" in broker.log()
 
 
 def test_connections_and_groups_can_be_looked_at(minibroker: MiniBroker) -> None:
