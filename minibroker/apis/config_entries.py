@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, Settings
+from minibroker.config.dynamic import Configs, Layers, effective, layers
+from minibroker.config.setting import broker_setting
 from minibroker.config.topics import synonyms_of, topic_value
 
 
@@ -19,64 +21,114 @@ class Source(enum.IntEnum):
     """Where a value was set, with Kafka's numbers."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
 
 class Synonym(NamedTuple):
-    """A setting that has a say in a value; ``value`` is in that setting's own unit."""
+    """A setting that has a say in a value, in its own unit; None stands for one not shown."""
 
     name: str
-    value: str
+    value: str | None
     source: Source
 
 
 class Entry(NamedTuple):
-    """One setting with the value in force, None if it has none."""
+    """One setting with the value in force, None if it has none or is not shown.
 
+    ``name`` is the setting's own but for one that was given for one listener.
+    """
+
+    name: str
     setting: Setting[Any]
     value: str | None
     source: Source
     synonyms: tuple[Synonym, ...]
 
 
-def topic_entries(settings: Settings, overrides: Mapping[str, str]) -> Iterator[Entry]:
-    """Every setting of a topic, by name, for a topic with these overrides."""
+def topic_entries(
+    settings: Settings, configs: Configs, overrides: Mapping[str, str]
+) -> Iterator[Entry]:
+    """Every setting of a topic, by name, for a topic with these overrides.
+
+    ``settings`` are those that the broker was started with, ``configs`` what was changed since.
+    """
+    changed = layers(settings, configs)
+    in_force = effective(settings, configs)
     for name in sorted(TOPIC_SETTINGS):
         setting = TOPIC_SETTINGS[name]
-        value = setting.render(topic_value(settings, overrides, setting))
-        synonyms = tuple(_topic_synonyms(settings, setting))
+        value = setting.render(topic_value(in_force, overrides, setting))
+        synonyms = tuple(_topic_synonyms(settings, changed, setting))
         if name in overrides:
             synonyms = (Synonym(name, value, Source.TOPIC), *synonyms)
-        source = synonyms[0].source if synonyms else Source.DEFAULT
-        yield Entry(setting, value, source, synonyms)
+        yield _entry(name, setting, value, synonyms)
 
 
-def broker_entries(settings: Settings) -> Iterator[Entry]:
-    """Every setting of the broker, by name."""
-    for name in sorted(BROKER_SETTINGS):
-        setting = BROKER_SETTINGS[name]
-        value = settings[setting]
-        text = None if value is None else setting.render(value)
-        synonyms = tuple(_broker_synonyms(settings, setting))
-        source = synonyms[0].source if synonyms else Source.DEFAULT
-        yield Entry(setting, text, source, synonyms)
+def broker_entries(settings: Settings, configs: Configs) -> Iterator[Entry]:
+    """Every setting of the broker, by name, and those given for one listener."""
+    changed = layers(settings, configs)
+    in_force = effective(settings, configs)
+    for name in sorted({*BROKER_SETTINGS, *in_force.given}):
+        setting = broker_setting(name)
+        assert setting is not None
+        value = in_force.text(name)
+        yield _entry(name, setting, value, tuple(_broker_synonyms(settings, changed, name)))
 
 
-def _topic_synonyms(settings: Settings, setting: Setting[Any]) -> Iterator[Synonym]:
-    """What was given for any of the broker's stand-ins, then their defaults."""
+def default_entries(settings: Settings, configs: Configs) -> Iterator[Entry]:
+    """What was changed for all brokers at once, by name."""
+    for name, text in sorted(layers(settings, configs).default.items()):
+        setting = broker_setting(name)
+        assert setting is not None
+        value = setting.render(setting.parse(text))
+        own = Synonym(name, value, Source.DYNAMIC_DEFAULT_BROKER)
+        yield _entry(name, setting, value, (own,))
+
+
+def _entry(
+    name: str, setting: Setting[Any], value: str | None, synonyms: tuple[Synonym, ...]
+) -> Entry:
+    source = synonyms[0].source if synonyms else Source.DEFAULT
+    return Entry(name, setting, value, source, synonyms)
+
+
+def _topic_synonyms(
+    settings: Settings, changed: Layers, setting: Setting[Any]
+) -> Iterator[Synonym]:
+    """What was given for any of the broker's stand-ins, the newest source first."""
     found = [
         synonym
         for stand_in in synonyms_of(setting)
-        for synonym in _broker_synonyms(settings, stand_in.setting)
+        for synonym in _broker_synonyms(settings, changed, stand_in.setting.name)
     ]
-    for source in (Source.STATIC_BROKER, Source.DEFAULT):
-        yield from (synonym for synonym in found if synonym.source == source)
+    # Sorting is stable: the stand-ins of one source keep their order.
+    yield from sorted(found, key=lambda synonym: synonym.source)
 
 
-def _broker_synonyms(settings: Settings, setting: Setting[Any]) -> Iterator[Synonym]:
-    if settings.is_given(setting) and settings[setting] is not None:
-        yield Synonym(setting.name, setting.render(settings[setting]), Source.STATIC_BROKER)
+def _broker_synonyms(settings: Settings, changed: Layers, name: str) -> Iterator[Synonym]:
+    setting = broker_setting(name)
+    assert setting is not None
+    for known in dict.fromkeys((name, setting.name)):
+        yield from _sources(settings, changed, known)
+
+
+def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[Synonym]:
+    """The values that one name has in each source; a listener's name has no default."""
+    setting = broker_setting(name)
+    assert setting is not None
+    dynamic = (Source.DYNAMIC_BROKER, changed.own), (Source.DYNAMIC_DEFAULT_BROKER, changed.default)
+    for source, config in dynamic:
+        if name in config:
+            yield Synonym(name, _shown(setting, setting.parse(config[name])), source)
+    static = settings.text(name) if name in settings.given else None
+    if static is not None:
+        yield Synonym(name, _shown(setting, setting.parse(static)), Source.STATIC_BROKER)
     default = settings.default(setting)
-    if default is not None:
-        yield Synonym(setting.name, setting.render(default), Source.DEFAULT)
+    if default is not None and name == setting.name:
+        yield Synonym(name, _shown(setting, default), Source.DEFAULT)
+
+
+def _shown(setting: Setting[Any], value: object) -> str | None:
+    return setting.render(value)

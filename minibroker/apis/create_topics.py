@@ -78,10 +78,8 @@ def _result(ctx: Context, made: TopicOutcome) -> CreatableTopicResult:
         num_partitions=len(made.topic.partitions),
         replication_factor=len(made.topic.partitions[0].replicas),
         configs=[
-            CreatableTopicConfigs(
-                name=entry.setting.name, value=entry.value, config_source=entry.source
-            )
-            for entry in topic_entries(ctx.settings, made.config)
+            CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
+            for entry in topic_entries(ctx.settings, ctx.image.configs, made.config)
         ],
     )
 

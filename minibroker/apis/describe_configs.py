@@ -1,8 +1,8 @@
 """DescribeConfigs (32): the settings in force, where they came from, and what they mean.
 
 Versions 1-4.  Topics and this broker are answered, with types and documentation from 3 on and
-synonyms when asked for.  A broker's settings cannot be changed while it runs, so all are
-read-only, and the empty broker name, which means values for all brokers, has none.  Echoes
+synonyms when asked for.  The empty broker name stands for what was changed for all brokers.
+Settings of the broker that cannot be changed while it runs are read-only.  Echoes
 ``ConfigHelper.describeConfigs``.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from minibroker.apis.base import Api, Context, Owner
-from minibroker.apis.config_entries import Entry, broker_entries, topic_entries
+from minibroker.apis.config_alteration import BROKER_TYPE, TOPIC_TYPE
+from minibroker.apis.config_entries import Entry, broker_entries, default_entries, topic_entries
 from minibroker.cluster.topics import Refusal, name_problem
 from minibroker.config import NODE_ID, Scope
 from protocol.errors import ErrorCode
@@ -24,9 +25,6 @@ from protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from protocol.registry import ApiKey
-
-TOPIC = 2
-BROKER = 4
 
 
 def split(_ctx: Context, _request: DescribeConfigsRequest) -> Mapping[Owner, None]:
@@ -55,14 +53,14 @@ def _describe(
         return result
     wanted = set(resource.configuration_keys or ())
     result.configs = [
-        _config(entry, request) for entry in found if not wanted or entry.setting.name in wanted
+        _config(entry, request) for entry in found if not wanted or entry.name in wanted
     ]
     return result
 
 
 def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry] | Refusal:
     kind, name = resource.resource_type, resource.resource_name
-    if kind == TOPIC:
+    if kind == TOPIC_TYPE:
         problem = name_problem(name)
         if problem is not None:
             text = f"Topic name '{name}' is invalid: {problem}."
@@ -70,16 +68,17 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry]
         if name not in ctx.image.topics:
             text = f"There is no topic '{name}'."
             return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-        return topic_entries(ctx.settings, ctx.image.topic_overrides(name))
-    if kind == BROKER:
+        return topic_entries(ctx.settings, ctx.image.configs, ctx.image.topic_overrides(name))
+    if kind == BROKER_TYPE:
         own = str(ctx.settings[NODE_ID])
         if name == own:
-            return broker_entries(ctx.settings)
+            return broker_entries(ctx.settings, ctx.image.configs)
         if not name:
-            return ()
+            return default_entries(ctx.settings, ctx.image.configs)
         text = f"Unexpected broker id, expected {own} or empty string, but received {name}"
         return Refusal(ErrorCode.INVALID_REQUEST, text)
-    text = f"Resources of type {kind} are not served; topics ({TOPIC}) and brokers ({BROKER}) are."
+    text = f"Resources of type {kind} are not served; "
+    text += f"topics ({TOPIC_TYPE}) and brokers ({BROKER_TYPE}) are."
     return Refusal(ErrorCode.INVALID_REQUEST, text)
 
 
@@ -87,9 +86,9 @@ def _config(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsRes
     setting = entry.setting
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
-        name=setting.name,
+        name=entry.name,
         value=entry.value,
-        read_only=setting.scope is Scope.BROKER,
+        read_only=setting.scope is Scope.BROKER and not setting.dynamic,
         config_source=entry.source,
         is_sensitive=False,
         synonyms=[

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from minibroker.apis.config_entries import Entry, Source, broker_entries, topic_entries
+from minibroker.apis.config_entries import (
+    Entry,
+    Source,
+    broker_entries,
+    default_entries,
+    topic_entries,
+)
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Settings
 
 
 def topic_entry(name: str, *pairs: str, **overrides: str) -> Entry:
     given = {key.replace("_", "."): value for key, value in overrides.items()}
-    entries = topic_entries(Settings.from_sources(pairs=pairs), given)
+    entries = topic_entries(Settings.from_sources(pairs=pairs), {}, given)
     return next(entry for entry in entries if entry.setting.name == name)
 
 
 def broker_entry(name: str, *pairs: str, profile: str = "laptop") -> Entry:
     settings = Settings.from_sources(pairs=pairs, profile=profile)
-    return next(entry for entry in broker_entries(settings) if entry.setting.name == name)
+    return next(entry for entry in broker_entries(settings, {}) if entry.setting.name == name)
 
 
 def test_a_default_comes_from_the_brokers_default() -> None:
@@ -65,5 +71,45 @@ def test_a_setting_without_a_value_has_none() -> None:
 
 def test_every_setting_is_there_once_by_name() -> None:
     settings = Settings.from_sources()
-    assert [e.setting.name for e in broker_entries(settings)] == sorted(BROKER_SETTINGS)
-    assert [e.setting.name for e in topic_entries(settings, {})] == sorted(TOPIC_SETTINGS)
+    assert [e.setting.name for e in broker_entries(settings, {})] == sorted(BROKER_SETTINGS)
+    assert [e.setting.name for e in topic_entries(settings, {}, {})] == sorted(TOPIC_SETTINGS)
+
+
+CHANGED = {
+    ("brokers", "1"): {"log.retention.ms": "1", "listener.name.inside.max.connections": "2"},
+    ("brokers", "<default>"): {"log.retention.ms": "3", "max.connections": "4", "bad": "5"},
+}
+STATIC = Settings.from_sources(pairs=["log.retention.ms=6", "log.retention.hours=7"])
+
+
+def test_what_was_changed_stands_before_what_was_given() -> None:
+    [entry] = [e for e in topic_entries(STATIC, CHANGED, {}) if e.name == "retention.ms"]
+    assert (entry.value, entry.source) == ("1", Source.DYNAMIC_BROKER)
+    assert entry.synonyms == (
+        ("log.retention.ms", "1", Source.DYNAMIC_BROKER),
+        ("log.retention.ms", "3", Source.DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.ms", "6", Source.STATIC_BROKER),
+        ("log.retention.hours", "7", Source.STATIC_BROKER),
+        ("log.retention.hours", "168", Source.DEFAULT),
+    )
+    [entry] = [e for e in broker_entries(STATIC, CHANGED) if e.name == "log.retention.ms"]
+    assert [synonym.value for synonym in entry.synonyms] == ["1", "3", "6"]
+    assert entry.value == "1"
+
+
+def test_a_listeners_value_has_the_brokers_as_synonym() -> None:
+    name = "listener.name.inside.max.connections"
+    [entry] = [e for e in broker_entries(STATIC, CHANGED) if e.name == name]
+    assert (entry.value, entry.source) == ("2", Source.DYNAMIC_BROKER)
+    assert entry.synonyms == (
+        (name, "2", Source.DYNAMIC_BROKER),
+        ("max.connections", "4", Source.DYNAMIC_DEFAULT_BROKER),
+        ("max.connections", "2147483647", Source.DEFAULT),
+    )
+
+
+def test_what_was_changed_for_all_brokers_stands_alone() -> None:
+    assert [(e.name, e.value, e.source) for e in default_entries(STATIC, CHANGED)] == [
+        ("log.retention.ms", "3", Source.DYNAMIC_DEFAULT_BROKER),
+        ("max.connections", "4", Source.DYNAMIC_DEFAULT_BROKER),
+    ]

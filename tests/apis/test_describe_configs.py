@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from minibroker.apis.describe_configs import API, BROKER, TOPIC
+from minibroker.apis.config_alteration import BROKER_TYPE as BROKER
+from minibroker.apis.config_alteration import TOPIC_TYPE as TOPIC
+from minibroker.apis.describe_configs import API
+from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from minibroker.config.types import Kind
@@ -73,14 +76,15 @@ async def test_no_keys_mean_all(with_topic: Any) -> None:
     assert len((await describe(with_topic, TOPIC, "a", keys=[])).configs) == len(TOPIC_SETTINGS)
 
 
-async def test_the_broker_is_described_read_only(make_desk: Any) -> None:
+async def test_the_broker_is_described_with_what_is_read_only(make_desk: Any) -> None:
     desk = await make_desk("num.io.threads=5", "node.id=7")
     result = await describe(desk, BROKER, "7")
     found = {config.name: config for config in result.configs}
     assert set(found) == set(BROKER_SETTINGS)
     assert (found["num.io.threads"].value, found["num.io.threads"].config_source) == ("5", 4)
     assert found["log.retention.ms"].value is None
-    assert all(config.read_only for config in result.configs)
+    changeable = {name for name, config in found.items() if not config.read_only}
+    assert changeable == {name for name, setting in BROKER_SETTINGS.items() if setting.dynamic}
     assert (await describe(desk, BROKER, "")).configs == []
 
 
@@ -101,3 +105,12 @@ async def test_what_is_not_there_is_refused_for_itself(
     assert result.error_code == code
     assert words in result.error_message
     assert result.configs == []
+
+
+async def test_what_was_changed_for_all_brokers_is_described(desk: Any) -> None:
+    step = (Operation("max.connections", Op.SET, "5"),)
+    outcome = await desk.cluster.alter_configs([Alteration("brokers", "", step)])
+    await desk.controller.publish(outcome.updates)
+    [config] = (await describe(desk, BROKER, "")).configs
+    assert (config.name, config.value, config.config_source) == ("max.connections", "5", 3)
+    assert not config.read_only

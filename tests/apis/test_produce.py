@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.apis.base import CloseConnection
 from minibroker.apis.produce import API
+from minibroker.cluster.configs import Alteration, Op, Operation
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -86,6 +87,17 @@ async def test_other_acks_are_refused_and_nobody_is_asked(log_desk: Any, acks: i
     response = await log_desk.ask(API, request(log_desk, ("t", 0, batch()), acks=acks), 9)
     assert results(response) == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
     assert log_desk.asked == {}
+
+
+async def test_more_replicas_than_there_are_cannot_be_waited_for(log_desk: Any) -> None:
+    step = Operation("min.insync.replicas", Op.SET, "2")
+    outcome = await log_desk.cluster.alter_configs([Alteration("brokers", "", (step,))])
+    await log_desk.controller.publish(outcome.updates)
+    wanted = request(log_desk, ("t", 0, batch()), acks=-1)
+    assert results(await log_desk.ask(API, wanted, 9)) == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
+    assert log_desk.asked == {}
+    wanted.acks = 1
+    assert results(await log_desk.ask(API, wanted, 9)) == [(ErrorCode.NONE, 0)]
 
 
 async def test_with_acks_zero_there_is_no_response(log_desk: Any) -> None:

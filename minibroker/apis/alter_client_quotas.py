@@ -1,0 +1,108 @@
+"""AlterClientQuotas (49): set and remove the quotas of entities, each for itself.
+
+Versions 0-1.  Addresses, which may be given as host names, and the default of all addresses, with
+the quota ``connection_creation_rate``; 0 shuts an address out.  ``validate_only`` checks without
+changing.  The answer goes out when every process knows the quotas.  Echoes
+``ClientQuotaControlManager.alterClientQuotas``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import trio
+
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.cluster.quotas import IP_TYPE, QuotaChange
+from minibroker.cluster.topics import Refusal
+from protocol.errors import ErrorCode
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResponseEntryData,
+)
+from protocol.registry import ApiKey
+
+LOOK_UP_S: Final = 5.0
+"""How long the names of one request may be looked up; those that remain count as unknown."""
+
+
+class Part(NamedTuple):
+    """The wishes of a request."""
+
+    changes: tuple[QuotaChange, ...]
+    validate_only: bool
+
+
+Reply = tuple[Refusal | None, ...]
+
+
+def split(_ctx: Context, request: AlterClientQuotasRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    return {CONTROLLER: Part(tuple(map(_change, request.entries)), request.validate_only)}
+
+
+def _change(entry: AlterClientQuotasRequestEntryData) -> QuotaChange:
+    return QuotaChange(
+        tuple((part.entity_type, part.entity_name) for part in entry.entity),
+        tuple((op.key, None if op.remove else op.value) for op in entry.ops),
+    )
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Look up host names, decide, keep, and wait until everybody knows."""
+    names = {
+        name
+        for change in part.changes
+        for entity_type, name in change.entity
+        if entity_type == IP_TYPE and name
+    }
+    outcome = await scope.cluster.alter_quotas(
+        part.changes,
+        unresolvable=await _unresolvable(names),
+        validate_only=part.validate_only,
+    )
+    await scope.publish(outcome.updates)
+    return outcome.refusals
+
+
+async def _unresolvable(names: set[str]) -> frozenset[str]:
+    remaining = set(names)
+    with trio.move_on_after(LOOK_UP_S):
+        for name in sorted(names):
+            try:
+                await trio.socket.getaddrinfo(name, None)
+            except (OSError, UnicodeError):  # The latter for a text that no host can be called.
+                continue
+            remaining.remove(name)
+    return frozenset(remaining)
+
+
+def merge(
+    _ctx: Context, request: AlterClientQuotasRequest, replies: Mapping[Owner, Reply]
+) -> AlterClientQuotasResponse:
+    """One answer an entry, in the order of the request."""
+    return AlterClientQuotasResponse(
+        entries=[
+            AlterClientQuotasResponseEntryData(
+                error_code=refusal.code if refusal else ErrorCode.NONE,
+                error_message=refusal.text if refusal else None,
+                entity=entry.entity,
+            )
+            for entry, refusal in zip(request.entries, replies[CONTROLLER], strict=True)
+        ]
+    )
+
+
+API: Api[AlterClientQuotasRequest, Part, Reply, AlterClientQuotasResponse] = Api(
+    key=ApiKey.ALTER_CLIENT_QUOTAS,
+    versions=(0, 1),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+    left_out=(
+        "quotas of users and clients: requests are not measured yet; UNSUPPORTED_VERSION says so",
+    ),
+)

@@ -1,0 +1,59 @@
+"""AlterConfigs (33): replace all that is set for a topic or a broker.
+
+Versions 0-2.  What a request does not name is unset, which is why IncrementalAlterConfigs came to
+be; all else is as there.  Echoes ``ConfigurationControlManager.legacyAlterConfigs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.base import CONTROLLER, Api, Context, Owner
+from minibroker.apis.config_alteration import LEFT_OUT, Part, Reply, Wish, execute_at_controller
+from minibroker.cluster.configs import Op, Operation
+from protocol.errors import ErrorCode
+from protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from protocol.registry import ApiKey
+
+
+def split(_ctx: Context, request: AlterConfigsRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    wishes = tuple(map(_wish, request.resources))
+    return {CONTROLLER: Part(wishes, replace=True, validate_only=request.validate_only)}
+
+
+def _wish(resource: AlterConfigsResource) -> Wish:
+    operations = (Operation(config.name, Op.SET, config.value) for config in resource.configs)
+    return Wish(resource.resource_type, resource.resource_name, tuple(operations))
+
+
+def merge(
+    _ctx: Context, request: AlterConfigsRequest, replies: Mapping[Owner, Reply]
+) -> AlterConfigsResponse:
+    """One answer a resource, in the order of the request."""
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=refusal.code if refusal else ErrorCode.NONE,
+                error_message=refusal.text if refusal else None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, refusal in zip(request.resources, replies[CONTROLLER], strict=True)
+        ]
+    )
+
+
+API: Api[AlterConfigsRequest, Part, Reply, AlterConfigsResponse] = Api(
+    key=ApiKey.ALTER_CONFIGS,
+    versions=(0, 2),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+    left_out=LEFT_OUT,
+)

@@ -1,0 +1,79 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: resources to the controller, and back.
+
+Owns the numbers of resource types and the checks of a request as a whole; it must never know what
+a setting means, which is ``cluster.configs``.  The invariant: a resource that a request names
+twice is not touched, and every resource is answered in its place.  Echoes
+``ConfigAdminManager.preprocess``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from minibroker.apis.base import ControllerScope
+from minibroker.cluster.configs import Alteration, Operation
+from minibroker.cluster.image import BROKER, TOPIC
+from minibroker.cluster.topics import Refusal
+from protocol.errors import ErrorCode
+
+TOPIC_TYPE: Final = 2
+BROKER_TYPE: Final = 4
+
+_KINDS: Final = {TOPIC_TYPE: TOPIC, BROKER_TYPE: BROKER}
+
+LEFT_OUT: Final = (
+    "loggers, client metrics and groups: this broker has no such configs, so they are refused",
+    "settings of a broker that Kafka does not have, which plug-ins would read: they are refused",
+    "numbers of threads: they are processes here, and their number is that of the start",
+    "alter.config.policy.class.name: a policy is a Java class",
+)
+
+
+class Wish(NamedTuple):
+    """What a request wants of one resource, whose type is what somebody sent."""
+
+    resource_type: int
+    resource_name: str
+    operations: tuple[Operation, ...]
+
+
+class Part(NamedTuple):
+    """The wishes of a request; with ``replace`` nothing stays of what was set before."""
+
+    wishes: tuple[Wish, ...]
+    replace: bool
+    validate_only: bool
+
+
+Reply = tuple[Refusal | None, ...]
+"""Why each wish was not fulfilled, in the order of the request."""
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Decide, keep, and wait until everybody knows."""
+    refusals = _refused(part.wishes)
+    fine = [wish for wish in part.wishes if wish not in refusals]
+    wanted = [
+        Alteration(_KINDS[kind], name, operations, part.replace) for kind, name, operations in fine
+    ]
+    outcome = await scope.cluster.alter_configs(wanted, validate_only=part.validate_only)
+    await scope.publish(outcome.updates)
+    answers: dict[Wish, Refusal | None] = {
+        **refusals,
+        **dict(zip(fine, outcome.refusals, strict=True)),
+    }
+    return tuple(answers[wish] for wish in part.wishes)
+
+
+def _refused(wishes: tuple[Wish, ...]) -> dict[Wish, Refusal]:
+    times = Counter((wish.resource_type, wish.resource_name) for wish in wishes)
+    found = {}
+    for wish in wishes:
+        if times[wish.resource_type, wish.resource_name] > 1:
+            text = "Each resource must appear at most once."
+            found[wish] = Refusal(ErrorCode.INVALID_REQUEST, text)
+        elif wish.resource_type not in _KINDS:
+            text = f"Unknown resource type {wish.resource_type}"
+            found[wish] = Refusal(ErrorCode.INVALID_REQUEST, text)
+    return found

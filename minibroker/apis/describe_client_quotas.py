@@ -1,0 +1,59 @@
+"""DescribeClientQuotas (48): the quotas of the entities that a filter finds.
+
+Versions 0-1.  Addresses and the default of all addresses, by exact name, as default, or all that
+have a quota; a strict filter finds entities of exactly its types.  A filter that is none is
+answered with one error and no entries.  Echoes ``ClientQuotasImage.describe``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.base import Api, Context, Owner
+from minibroker.cluster.quotas import IP_TYPE, Component, filter_problem, find
+from protocol.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from protocol.registry import ApiKey
+
+
+def split(_ctx: Context, _request: DescribeClientQuotasRequest) -> Mapping[Owner, None]:
+    """Nobody needs to be asked: the image is at hand everywhere."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: DescribeClientQuotasRequest, _replies: Mapping[Owner, None]
+) -> DescribeClientQuotasResponse:
+    """All that is found, by name."""
+    components = [
+        Component(given.entity_type, given.match_type, given.match) for given in request.components
+    ]
+    refusal = filter_problem(components)
+    if refusal is not None:
+        return DescribeClientQuotasResponse(
+            error_code=refusal.code, error_message=refusal.text, entries=None
+        )
+    return DescribeClientQuotasResponse(
+        error_message=None,
+        entries=[
+            EntryData(
+                entity=[EntityData(entity_type=IP_TYPE, entity_name=name)],
+                values=[ValueData(key=key, value=value) for key, value in quotas.items()],
+            )
+            for name, quotas in find(ctx.image, components, strict=request.strict)
+        ],
+    )
+
+
+API: Api[DescribeClientQuotasRequest, None, None, DescribeClientQuotasResponse] = Api(
+    key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    versions=(0, 1),
+    split=split,
+    merge=merge,
+    left_out=("quotas of users and clients: there are none yet, so none are found",),
+)

@@ -1,0 +1,63 @@
+"""IncrementalAlterConfigs (44): set, unset, append to and subtract from single settings.
+
+Versions 0-1.  Topics and this broker, or all brokers with an empty name; each resource is changed
+whole or not at all, whatever becomes of the others.  ``validate_only`` checks without changing.
+The answer goes out when every process follows the change.  Echoes
+``ConfigurationControlManager.incrementalAlterConfigs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.base import CONTROLLER, Api, Context, Owner
+from minibroker.apis.config_alteration import LEFT_OUT, Part, Reply, Wish, execute_at_controller
+from minibroker.cluster.configs import Operation
+from protocol.errors import ErrorCode
+from protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.registry import ApiKey
+
+
+def split(_ctx: Context, request: IncrementalAlterConfigsRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    wishes = tuple(map(_wish, request.resources))
+    return {CONTROLLER: Part(wishes, replace=False, validate_only=request.validate_only)}
+
+
+def _wish(resource: AlterConfigsResource) -> Wish:
+    operations = (
+        Operation(config.name, config.config_operation, config.value) for config in resource.configs
+    )
+    return Wish(resource.resource_type, resource.resource_name, tuple(operations))
+
+
+def merge(
+    _ctx: Context, request: IncrementalAlterConfigsRequest, replies: Mapping[Owner, Reply]
+) -> IncrementalAlterConfigsResponse:
+    """One answer a resource, in the order of the request."""
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=refusal.code if refusal else ErrorCode.NONE,
+                error_message=refusal.text if refusal else None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, refusal in zip(request.resources, replies[CONTROLLER], strict=True)
+        ]
+    )
+
+
+API: Api[IncrementalAlterConfigsRequest, Part, Reply, IncrementalAlterConfigsResponse] = Api(
+    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    versions=(0, 1),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+    left_out=LEFT_OUT,
+)

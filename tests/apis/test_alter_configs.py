@@ -1,0 +1,45 @@
+"""AlterConfigs: what is not named is unset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.alter_configs import API
+from minibroker.cluster.topics import NewTopic
+from protocol.messages.alter_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+)
+
+
+async def alter(
+    desk: Any, kind: int, name: str, version: int = 2, **values: str | None
+) -> tuple[int, str | None]:
+    configs = [
+        AlterableConfig(name=key.replace("_", "."), value=value) for key, value in values.items()
+    ]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    response = await desk.ask(API, AlterConfigsRequest(resources=[resource]), version)
+    [item] = response.responses
+    assert (item.resource_type, item.resource_name) == (kind, name)
+    return item.error_code, item.error_message
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_a_topic_has_only_what_was_named(desk: Any, version: int) -> None:
+    wanted = NewTopic("t", config=[("retention.ms", "5"), ("segment.bytes", "1000")])
+    await desk.controller.publish((await desk.cluster.create_topics([wanted])).updates)
+    assert await alter(desk, 2, "t", version, retention_ms="6") == (0, None)
+    assert desk.controller.at_processor.topic_overrides("t") == {"retention.ms": "6"}
+    assert await alter(desk, 2, "t", version) == (0, None)
+    assert desk.controller.at_processor.topic_overrides("t") == {}
+
+
+async def test_what_is_refused_is_left_as_it_was(desk: Any) -> None:
+    assert await alter(desk, 4, "1", max_connections="6") == (0, None)
+    assert (await alter(desk, 4, "1", num_io_threads="6"))[0] == 42
+    assert (await alter(desk, 4, "1", max_connections=None))[0] == 42
+    assert desk.controller.at_processor.configs["brokers", "1"] == {"max.connections": "6"}

@@ -1,0 +1,91 @@
+"""IncrementalAlterConfigs: the four operations on topics and brokers, in both versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.incremental_alter_configs import API
+from minibroker.cluster.topics import NewTopic
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+Step = tuple[str, int, str | None]
+
+
+@pytest.fixture
+async def with_topic(desk: Any) -> Any:
+    wanted = NewTopic("t", config=[("retention.ms", "5"), ("cleanup.policy", "compact")])
+    await desk.controller.publish((await desk.cluster.create_topics([wanted])).updates)
+    return desk
+
+
+async def alter(
+    desk: Any,
+    *resources: tuple[int, str, list[Step]],
+    version: int = 1,
+    validate_only: bool = False,
+) -> list[tuple[int, str | None]]:
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    AlterableConfig(name=key, config_operation=op, value=value)
+                    for key, op, value in steps
+                ],
+            )
+            for kind, name, steps in resources
+        ],
+        validate_only=validate_only,
+    )
+    response = await desk.ask(API, request, version)
+    told = [(item.resource_type, item.resource_name) for item in response.responses]
+    assert told == [resource[:2] for resource in resources]
+    return [(item.error_code, item.error_message) for item in response.responses]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_topics_and_brokers_are_changed(with_topic: Any, version: int) -> None:
+    answers = await alter(
+        with_topic,
+        (2, "t", [("retention.ms", DELETE, None), ("cleanup.policy", APPEND, "delete")]),
+        (4, "1", [("max.connections", SET, "6")]),
+        (4, "", [("log.cleanup.policy", SUBTRACT, "delete"), ("log.retention.ms", SET, "1")]),
+        version=version,
+    )
+    assert answers[:2] == [(0, None), (0, None)]
+    # Nothing at all is no policy.
+    code, text = answers[2]
+    assert code == 42
+    assert "log.cleanup.policy" in (text or "")
+    image = with_topic.controller.at_processor
+    assert image.configs["topics", "t"] == {"cleanup.policy": "compact,delete"}
+    assert image.configs["brokers", "1"] == {"max.connections": "6"}
+    assert ("brokers", "<default>") not in image.configs
+
+
+async def test_a_bad_value_changes_nothing_of_its_resource(with_topic: Any) -> None:
+    before = with_topic.controller.at_processor
+    [(code, text)] = await alter(
+        with_topic, (2, "t", [("segment.bytes", SET, "1000"), ("retention.ms", SET, "long")])
+    )
+    assert code == 40
+    assert (
+        text
+        == "Invalid value long for configuration retention.ms: must be a whole number (64 bits)"
+    )
+    assert with_topic.controller.at_processor == before
+
+
+async def test_it_may_be_tried_first(with_topic: Any) -> None:
+    before = with_topic.controller.at_processor
+    steps: list[Step] = [("retention.ms", SET, "6")]
+    assert await alter(with_topic, (2, "t", steps), validate_only=True) == [(0, None)]
+    assert with_topic.controller.at_processor == before
