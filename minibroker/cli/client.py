@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from minibroker import __version__
-from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake, check
+from minibroker.cli.errors import CliError, Dropped, Refused, Unreachable, UsageMistake, check
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
 from protocol.compiler import decoder, encode
 from protocol.errors import ErrorCode, ProtocolError
@@ -46,6 +46,17 @@ NEWEST_BY_NAME: Final = {
     ApiKey.OFFSET_FETCH: 9,
 }
 """Newest versions that name topics; from the next one on they go by id."""
+
+NOT_REPEATED: Final = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DELETE_GROUPS,
+    }
+)
+"""What may have been done before its connection was dropped, and isn't to be done twice."""
 
 NOT_YET: Final = frozenset(
     {
@@ -79,6 +90,7 @@ class Connection:
             raise Unreachable(f"{address}: cannot be reached ({error})") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._served: dict[int, Versions] = {}
+        self._has_answered = False
         try:
             self._learn_versions()
         except CliError:
@@ -130,6 +142,7 @@ class Connection:
             correlation_id, body = decode_response_header(reply, key, version)
             if correlation_id != self._correlation_id:
                 raise Unreachable(f"{self.address} answered another request: is it Kafka?")
+            self._has_answered = True
             return self._decode(reply, body, response, version)
         except BaseException as error:  # noqa: BLE001 - Ctrl-C may come between bytes too
             self.close()  # a reply may be half read, and the next one would begin in its middle
@@ -139,7 +152,7 @@ class Connection:
         if isinstance(error, TimeoutError):
             return Unreachable(f"{self.address} gave no answer to {key.name} in time")
         if isinstance(error, OSError):
-            return Unreachable(f"{self.address} broke the connection off: {error}")
+            return Dropped(f"{self.address} broke the connection off: {error}")
         if isinstance(error, ProtocolError):
             return Unreachable(f"{self.address} gave an answer that is no {key.name}: {error}")
         return error
@@ -175,6 +188,8 @@ class Connection:
         view, filled = memoryview(received), 0
         while filled < size:
             count = self._socket.recv_into(view[filled:])
+            if not count and self._has_answered:
+                raise Dropped(f"{self.address} closed the connection")
             if not count:
                 raise Unreachable(
                     f"{self.address} closed the connection without an answer; "
@@ -217,7 +232,15 @@ class Client:
             connection.close()
 
     def ask(self, request: Message, response: type[R], broker_id: int | None = None) -> R:
-        """Ask one broker, or any if ``broker_id`` is None."""
+        """Ask one broker, or any if ``broker_id`` is None.
+
+        Brokers close idle connections, so what may be asked twice is asked on a new one.
+        """
+        try:
+            return self._connection(broker_id).ask(request, response)
+        except Dropped:
+            if request.__api_key__ in NOT_REPEATED:
+                raise
         return self._connection(broker_id).ask(request, response)
 
     def tell(self, request: Message, broker_id: int) -> None:

@@ -53,6 +53,10 @@ class Unreachable(CliError):
     exit_code = ExitCode.UNREACHABLE
 
 
+class Dropped(Unreachable):
+    """A connection that had served ended."""
+
+
 class BadConfig(CliError):
     """A setting is refused."""
 

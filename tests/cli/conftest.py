@@ -22,12 +22,16 @@ Answer = Callable[[Any], Message | None]
 
 
 class FakeBroker:
-    """Serves the APIs that it was given answers for; keeps what it was asked."""
+    """Serves the APIs that it was given answers for; keeps what it was asked.
+
+    Instead of an answer it closes the connection, once for each API in ``hang_up_on``.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[ApiKey, Answer] = {ApiKey.API_VERSIONS: self._api_versions}
         self.versions: dict[ApiKey, tuple[int, int]] = {}
         self.asked: list[tuple[int, Message]] = []
+        self.hang_up_on: list[ApiKey] = []
         self.port = 0
 
     @property
@@ -57,6 +61,9 @@ class FakeBroker:
                     break
                 reply = self._reply(bytes(received[4:size]))
                 del received[:size]
+                if reply == b"":
+                    await stream.aclose()
+                    return
                 if reply is not None:
                     await stream.send_all(struct.pack(">i", len(reply)) + reply)
 
@@ -65,6 +72,9 @@ class FakeBroker:
         key = ApiKey(header.api_key)
         request, _ = decoder(schema(key).request, header.api_version)(frame, body)
         self.asked.append((header.api_version, request))
+        if key in self.hang_up_on:
+            self.hang_up_on.remove(key)
+            return b""
         answer = self.answers[key](request)
         if answer is None:
             return None

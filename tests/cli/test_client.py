@@ -18,6 +18,7 @@ from protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.registry import ApiKey
 
 
@@ -120,6 +121,27 @@ async def test_a_connection_that_broke_is_made_anew(fake_broker: Any) -> None:
     with await in_thread(lambda: Client(fake_broker.address)) as client:
         client._any.close()
         await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
+
+
+async def test_what_may_be_asked_twice_survives_a_connection_that_is_closed(
+    fake_broker: Any,
+) -> None:
+    fake_broker.answers[ApiKey.LIST_GROUPS] = lambda _: ListGroupsResponse()
+    with await in_thread(lambda: Client(fake_broker.address)) as client:
+        fake_broker.hang_up_on = [ApiKey.LIST_GROUPS]
+        await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
+        fake_broker.hang_up_on = [ApiKey.LIST_GROUPS, ApiKey.LIST_GROUPS]
+        with pytest.raises(Unreachable, match=r":\d+ closed the connection$"):
+            await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
+
+
+async def test_what_would_be_done_twice_is_not_asked_again(fake_broker: Any) -> None:
+    fake_broker.answers[ApiKey.PRODUCE] = lambda _: ProduceResponse()
+    fake_broker.hang_up_on = [ApiKey.PRODUCE]
+    with await in_thread(lambda: Client(fake_broker.address)) as client:
+        with pytest.raises(Unreachable, match="closed the connection"):
+            await in_thread(lambda: client.ask(ProduceRequest(), ProduceResponse))
+        assert [type(request) for _, request in fake_broker.asked].count(ProduceRequest) == 1
 
 
 async def test_the_next_server_is_tried_when_one_is_down(fake_broker: Any) -> None:
