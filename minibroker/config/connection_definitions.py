@@ -1,26 +1,30 @@
 """The settings that bound how many connections there are, and how fast new ones come.
 
 Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
-hold a value in force.  The invariant: names and units are Kafka's, and a host in an override is
-written as it was given, not yet resolved.  Echoes ``SocketServerConfigs``.
+hold a value in force.  The invariant: names and units are Kafka's or, with underscores, Redpanda's,
+and a host in an override is written as it was given, not yet resolved.  Echoes
+``SocketServerConfigs`` and ``QuotaConfig``.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import NamedTuple
 
 from minibroker.config.setting import setting
 from minibroker.config.types import (
+    BOOLEAN,
     INT,
     INT_MAX,
+    STRING,
     BadValueError,
     Kind,
     SettingType,
     at_least,
+    optional,
 )
 
-_NOT_YET = "connections are not counted yet"
 _HOST = re.compile(r"[0-9A-Za-z:%._-]+")
 
 
@@ -55,6 +59,23 @@ def _render_limits(limits: tuple[HostLimit, ...]) -> str:
 
 HOST_LIMITS = SettingType(Kind.STRING, "list of host:number", _parse_limits, _render_limits)
 
+
+def _parse_ip_limits(text: str) -> tuple[HostLimit, ...]:
+    limits = _parse_limits(text)
+    for host, _ in limits:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise BadValueError(f"has the host '{host}', which is no IP address") from None
+        if sum(host == limit.host for limit in limits) > 1:
+            raise BadValueError(f"names {host} twice")
+    return limits
+
+
+IP_LIMITS = SettingType(Kind.STRING, "list of ip:number", _parse_ip_limits, _render_limits)
+
+_OPTIONAL_INT = optional(INT)
+
 MAX_CONNECTIONS = setting(
     "max.connections",
     INT,
@@ -62,7 +83,6 @@ MAX_CONNECTIONS = setting(
     valid=at_least(0),
     dynamic=True,
     per_listener=True,
-    no_effect=_NOT_YET,
     doc="How many connections the broker has at most; further ones wait to be accepted. For one "
     "listener, `listener.name.<listener>.max.connections` bounds that listener's.",
 )
@@ -72,7 +92,6 @@ MAX_CONNECTIONS_PER_IP = setting(
     default=INT_MAX,
     valid=at_least(0),
     dynamic=True,
-    no_effect=_NOT_YET,
     doc="How many connections one client address has at most; further ones are closed.",
 )
 MAX_CONNECTIONS_PER_IP_OVERRIDES = setting(
@@ -80,7 +99,6 @@ MAX_CONNECTIONS_PER_IP_OVERRIDES = setting(
     HOST_LIMITS,
     default=(),
     dynamic=True,
-    no_effect=_NOT_YET,
     doc="The same for single hosts, as a comma-separated list of host:number.",
 )
 MAX_CONNECTION_CREATION_RATE = setting(
@@ -90,7 +108,66 @@ MAX_CONNECTION_CREATION_RATE = setting(
     valid=at_least(0),
     dynamic=True,
     per_listener=True,
-    no_effect=_NOT_YET,
     doc="How many connections a second are accepted at most; further ones wait. May be given for "
     "one listener, as `max.connections` may.",
+)
+CONNECTION_IP_THROTTLE_RECHECK = setting(
+    "connection.ip.throttle.recheck",
+    BOOLEAN,
+    default=True,
+    doc="What becomes of a connection from an address that exceeds its "
+    "`connection_creation_rate`, once it has been held for as long as it takes to meet the rate: "
+    "`true` looks again and lets it in or closes it, as KIP-612 has it; `false` closes it, as "
+    "Kafka does. Not a Kafka setting.",
+)
+QUOTA_WINDOW_NUM = setting(
+    "quota.window.num",
+    INT,
+    default=11,
+    valid=at_least(1),
+    doc="How many samples a rate is measured over.",
+)
+QUOTA_WINDOW_SIZE_SECONDS = setting(
+    "quota.window.size.seconds",
+    INT,
+    default=1,
+    valid=at_least(1),
+    doc="How long each sample is; also the longest delay of a connection.",
+)
+INTER_BROKER_LISTENER_NAME = setting(
+    "inter.broker.listener.name",
+    optional(STRING),
+    default=None,
+    default_text="PLAINTEXT",
+    doc="The listener of the other brokers. If there are others beside it, `max.connections` does "
+    "not keep its connections waiting: the least recently used one of another listener is closed "
+    "instead.",
+)
+KAFKA_CONNECTIONS_MAX = setting(
+    "kafka_connections_max",
+    _OPTIONAL_INT,
+    default=None,
+    default_text="no limit",
+    valid=at_least(0),
+    dynamic=True,
+    doc="How many connections the broker has at most; further ones are closed at once, before "
+    "`max.connections` makes them wait. Redpanda's setting.",
+)
+KAFKA_CONNECTIONS_MAX_PER_IP = setting(
+    "kafka_connections_max_per_ip",
+    _OPTIONAL_INT,
+    default=None,
+    default_text="no limit",
+    valid=at_least(0),
+    dynamic=True,
+    doc="How many connections one client address has at most; further ones are closed at once. "
+    "Redpanda's setting.",
+)
+KAFKA_CONNECTIONS_MAX_OVERRIDES = setting(
+    "kafka_connections_max_overrides",
+    IP_LIMITS,
+    default=(),
+    dynamic=True,
+    doc="The same for single addresses, as a comma-separated list of ip:number; they hold also "
+    "without `kafka_connections_max_per_ip`. Redpanda's setting.",
 )

@@ -29,7 +29,7 @@ KNOWN_UNSERVED = frozenset().union(
         delete.records.purgatory.purge.interval.requests early.start.listeners
         eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
         follower.replication.throttled.rate host.name initial.broker.registration.timeout.ms
-        inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
+        inter.broker.protocol.version kafka.metrics.polling.interval.secs
         kafka.metrics.reporters leader.imbalance.check.interval.seconds
         leader.imbalance.per.broker.percentage leader.replication.throttled.rate
         max.incremental.fetch.session.cache.slots
@@ -41,7 +41,6 @@ KNOWN_UNSERVED = frozenset().union(
         password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
         port principal.builder.class process.roles producer.id.expiration.check.interval.ms
         producer.purgatory.purge.interval.requests quota.consumer.default quota.producer.default
-        quota.window.num quota.window.size.seconds
         replica.alter.log.dirs.io.max.bytes.per.second replication.quota.window.num
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
         security.inter.broker.protocol security.providers server.max.startup.time.ms

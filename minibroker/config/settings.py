@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from minibroker.config import connection_definitions as c
 from minibroker.config import definitions as d
 from minibroker.config import group_definitions as g
 from minibroker.config.known import is_known_unserved
@@ -289,7 +290,23 @@ def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
         yield "queued.max.request.bytes", problem
 
 
-_RELATIONS: tuple[Relation, ...] = (_identity_relations, _listener_relations, _bound_relations)
+def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    overrides = c.MAX_CONNECTIONS_PER_IP_OVERRIDES
+    if settings[c.MAX_CONNECTIONS_PER_IP] == 0 and not settings[overrides]:
+        problem = f"lets nobody in; name the hosts that may come in {overrides.name}"
+        yield c.MAX_CONNECTIONS_PER_IP.name, problem
+    name = settings[c.INTER_BROKER_LISTENER_NAME]
+    names = [listener.name for listener in settings.client_listeners]
+    if name is not None and name.upper() not in names:
+        yield c.INTER_BROKER_LISTENER_NAME.name, f"must be one of listeners: {', '.join(names)}"
+
+
+_RELATIONS: tuple[Relation, ...] = (
+    _identity_relations,
+    _listener_relations,
+    _bound_relations,
+    _connection_relations,
+)
 
 
 def _relations(settings: Settings) -> Iterable[tuple[str, str]]:

@@ -1,17 +1,25 @@
-"""What the acceptor tells a processor beside a new connection.
+"""What acceptor and processor tell each other beside the connections that pass between them.
 
-Owns the shape of that message and of the answer, nothing else. Invariant: both are small plain
-data that fit one packet.
+Owns the shapes of these messages, nothing else. A processor begins with ``Present``, so that an
+acceptor that was reborn knows every connection before it lets another one in; from then on each
+end is told once, by ``Closed``. Invariant: all are small plain data that fit one packet.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from minibroker.connections.counts import Use
 from minibroker.runtime.stream import Address
 
 SLOT_FREED: Final = "slot freed"
 """What a processor sends back when it has taken a connection from its queue."""
+
+PRESENT_MAX: Final = 32
+"""Connections that one ``Present`` names; more go into further ones."""
+
+OFFERS_MAX: Final = 400
+"""Connections that one ``Offers`` or ``Leave`` names; more take another round."""
 
 
 class Accepted(NamedTuple):
@@ -27,3 +35,43 @@ class Accepted(NamedTuple):
         """Kafka's form: ``127.0.0.1:9092-127.0.0.1:51234-7``."""
         local, peer = self.local, self.peer
         return f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{self.number}"
+
+
+class Open(NamedTuple):
+    """A connection that a processor has."""
+
+    number: int
+    listener: str
+    host: str
+
+
+class Present(NamedTuple):
+    """A processor listens, and these are its connections; ``more`` of them follow."""
+
+    connections: tuple[Open, ...]
+    more: bool
+
+
+class Closed(NamedTuple):
+    """A processor has closed a connection."""
+
+    number: int
+
+
+class OffersWanted(NamedTuple):
+    """Asks a processor for its least recently used connections, but those of one listener."""
+
+    at_most: int
+    spared: str | None
+
+
+class Offers(NamedTuple):
+    """A processor's answer, the least recently used first."""
+
+    uses: tuple[Use, ...]
+
+
+class Leave(NamedTuple):
+    """Tells a processor to close these connections, because there are too many."""
+
+    numbers: tuple[int, ...]

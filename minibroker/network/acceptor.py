@@ -1,9 +1,12 @@
 """The acceptor role: takes connections from the kernel and deals them out to processors.
 
-Owns the round robin and the wait for a free slot, never a byte of what a client says. One task
-per listener accepts, one per processor listens for freed slots. Invariant: a connection is handed
-to one processor or closed; while all processors are full nothing more is accepted than the one
-connection in hand, and that time is counted as blocked (KIP-402's ``AcceptorBlockedPercent``).
+Owns the round robin, the wait for a free slot and, in its ``Door``, the limits of connections;
+never a byte of what a client says. One task per listener accepts, one per processor listens to
+what it tells, one sees to it that there are not too many. Invariant: a connection is handed to one
+processor or closed, and is counted as long as it is open, whichever process dies: an acceptor
+that is reborn accepts nothing before each processor has told what it has. While a listener's next
+connection waits nothing more is accepted there than that one, and the time is counted as blocked
+(KIP-402's ``AcceptorBlockedPercent``).
 """
 
 from __future__ import annotations
@@ -13,7 +16,18 @@ from typing import Final
 
 import trio
 
-from minibroker.network.accepted import SLOT_FREED, Accepted
+from minibroker.connections.counts import Use
+from minibroker.network.accepted import (
+    OFFERS_MAX,
+    SLOT_FREED,
+    Accepted,
+    Closed,
+    Leave,
+    Offers,
+    OffersWanted,
+    Present,
+)
+from minibroker.network.door import Door, Refused, newcomer
 from minibroker.network.slots import SLOTS, Slots
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -30,29 +44,37 @@ OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
 
 async def acceptor(env: Environment) -> None:
     """Runs until ``env.stopping``."""
-    role = _Acceptor(env)
     async with trio.open_nursery() as nursery:
+        role = _Acceptor(env, nursery)
         nursery.start_soon(role.follower.run)
         for processor in range(env.processors):
             nursery.start_soon(role.attend, processor)
         await role.follower.wait_image()
         for listener, source in env.listeners.items():
             nursery.start_soon(role.accept, listener, source)
+        nursery.start_soon(role.see_to_it_that_there_are_not_too_many)
         env.ready()
         await env.stopping.wait()
         nursery.cancel_scope.cancel()
 
 
 class _Acceptor:
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self._env = env
+        self._nursery = nursery
         self._slots = Slots(env.processors)
         self._handoffs: dict[int, Handoff] = {}
         self._freed = trio.Event()
+        self._unheard = set(range(env.processors))
+        self._all_heard = trio.Event()
+        self._asked: set[int] = set()
+        self._answered = trio.Event()
+        self._offers: list[Use] = []
         self._accepted = 0
         self._log = Log("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
-        self.follower = Follower(env, details=self._slots_used)
+        self._door = Door(env, self._log)
+        self.follower = Follower(env, on_image=self._door.on_image, details=self._slots_used)
         for processor in range(env.processors):
             self._watch(processor)
 
@@ -74,23 +96,42 @@ class _Acceptor:
             except ChannelClosed:
                 pass  # It died; the next dialling waits for its next life.
             finally:
-                self._handoffs.pop(processor, None)
                 self._slots.left(processor)
+                self._handoffs.pop(processor, None)
                 handoff.close()
+                self._door.processor_died(processor)
+                self._answer(processor, ())
 
     async def _attend_life(self, processor: int, handoff: Handoff) -> None:
-        # A processor says so when it listens: until then it gets no connections.
-        await handoff.receive()
+        # A processor tells what it has when it listens: until then it gets no connections.
+        more = True
+        while more:
+            present, _ = await handoff.receive()
+            assert isinstance(present, Present)
+            self._door.found(processor, present.connections)
+            more = present.more
         self._handoffs[processor] = handoff
         self._slots.joined(processor)
+        self._freed.set()
+        self._unheard.discard(processor)
+        if not self._unheard:
+            self._all_heard.set()
         while True:
-            self._freed.set()
             message, _ = await handoff.receive()
-            assert message == SLOT_FREED
-            self._slots.freed(processor)
+            if message == SLOT_FREED:
+                self._slots.freed(processor)
+                self._freed.set()
+                if self._door.counts.excess():
+                    self._door.notify()  # It may be sent away now.
+            elif isinstance(message, Closed):
+                self._door.left(message.number)
+            else:
+                assert isinstance(message, Offers)
+                self._answer(processor, message.uses)
 
     async def accept(self, listener: str, source: ConnectionSource) -> None:
         """Takes one listener's connections, one after the other."""
+        await self._all_heard.wait()
         while True:
             try:
                 connection = await source.accept()
@@ -99,22 +140,49 @@ class _Acceptor:
                 await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
                 continue
             self._env.metrics.connection_accepted(listener)
-            await self._hand_over(listener, connection)
+            stream = as_stream(connection)
+            self._accepted += 1
+            number = self._env.incarnation << 32 | self._accepted
+            await self._take_in(Accepted(listener, stream.local, stream.peer, number), connection)
 
-    async def _hand_over(self, listener: str, connection: Connection) -> None:
-        stream = as_stream(connection)
-        self._accepted += 1
-        number = self._env.incarnation << 32 | self._accepted
-        accepted = Accepted(listener, stream.local, stream.peer, number)
+    async def _take_in(self, accepted: Accepted, connection: Connection) -> None:
         try:
-            processor = await self._free_processor(listener)
+            hold_s = await self._door.enter(newcomer(accepted))
+            if hold_s > 0:
+                self._nursery.start_soon(self._hold, accepted, connection, hold_s)
+            else:
+                await self._hand_over(accepted, connection)
+        except Refused as refused:
+            self._turn_away(accepted, connection, refused)
+        except trio.Cancelled:
+            connection.close()
+            raise
+
+    async def _hold(self, accepted: Accepted, connection: Connection, hold_s: float) -> None:
+        """Keeps a connection whose address is too fast; whoever comes next does not wait for it."""
+        try:
+            await trio.sleep(hold_s)
+            await self._door.enter_again(newcomer(accepted))
+            await self._hand_over(accepted, connection)
+        except Refused as refused:
+            self._turn_away(accepted, connection, refused)
+        except trio.Cancelled:
+            connection.close()
+            raise
+
+    def _turn_away(self, accepted: Accepted, connection: Connection, refused: Refused) -> None:
+        connection.close()
+        self._closes.refused(accepted.listener, refused.reason, client=accepted.peer)
+
+    async def _hand_over(self, accepted: Accepted, connection: Connection) -> None:
+        processor = await self._free_processor(accepted.listener)
+        self._door.counts.handed(accepted.number, processor)
+        try:
             await self._handoffs[processor].send(accepted, connection)
         except ChannelClosed:
             # The processor died with the connection in its hands: the client dials again.
-            self._closes.refused(listener, CloseReason.PROCESS_DIED, client=stream.peer)
-        except trio.Cancelled:
-            stream.close()
-            raise
+            self._door.left(accepted.number)
+            self._closes.refused(accepted.listener, CloseReason.PROCESS_DIED, client=accepted.peer)
 
     async def _free_processor(self, listener: str) -> int:
         processor = self._slots.take()
@@ -123,9 +191,48 @@ class _Acceptor:
         began = time.perf_counter_ns()
         try:
             while processor is None:
-                self._freed = trio.Event()
+                if self._freed.is_set():
+                    self._freed = trio.Event()
                 await self._freed.wait()
                 processor = self._slots.take()
         finally:
             self._env.metrics.acceptor_blocked(listener, time.perf_counter_ns() - began)
         return processor
+
+    async def see_to_it_that_there_are_not_too_many(self) -> None:
+        """Has the least recently used connections closed, of all processors' and no more than
+        there are too many.
+        """
+        while True:
+            changed = self._door.changed
+            excess = self._door.counts.excess()
+            if excess:
+                offers = await self._gather(min(excess, OFFERS_MAX))
+                for processor, numbers in self._door.counts.send_away(offers).items():
+                    await self._tell(processor, Leave(tuple(numbers)))
+            await changed.wait()
+
+    async def _gather(self, count: int) -> list[Use]:
+        self._offers = []
+        self._asked = set(self._handoffs)
+        self._answered = trio.Event()
+        wanted = OffersWanted(count, self._door.counts.limits.protected)
+        for processor in list(self._asked):
+            await self._tell(processor, wanted)
+        while self._asked:
+            await self._answered.wait()
+        return self._offers
+
+    def _answer(self, processor: int, uses: tuple[Use, ...]) -> None:
+        self._offers.extend(uses)
+        self._asked.discard(processor)
+        if not self._asked:
+            self._answered.set()
+
+    async def _tell(self, processor: int, message: object) -> None:
+        handoff = self._handoffs.get(processor)
+        try:
+            if handoff is not None:
+                await handoff.send(message)
+        except ChannelClosed:
+            pass  # It died, and its connections with it.

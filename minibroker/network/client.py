@@ -48,6 +48,7 @@ class Client:
         "close_text",
         "in_flight",
         "interruptible",
+        "number",
         "opened",
         "reader",
         "scope",
@@ -58,6 +59,7 @@ class Client:
 
     def __init__(self, accepted: Accepted, stream: ByteStream, now: float) -> None:
         host, port = accepted.peer
+        self.number = accepted.number
         self.caller = Caller(accepted.connection_id, accepted.listener, host, port)
         self.stream = stream
         self.opened = now

@@ -8,7 +8,7 @@ Kafka's ``Selector.IdleExpiryManager``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
@@ -28,6 +28,10 @@ class IdleOrder(Generic[Name]):
     def forget(self, name: Name) -> None:
         """A name is gone."""
         self._used.pop(name, None)
+
+    def in_order(self) -> Iterator[tuple[Name, float]]:
+        """All names and when they were last used, the longest idle first."""
+        return iter(self._used.items())
 
     def idle_since(self, before: float) -> list[Name]:
         """The names whose last use was at ``before`` or earlier, the longest idle first."""

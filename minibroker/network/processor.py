@@ -8,6 +8,8 @@ connection at most. Kafka's ``SocketServer.Processor``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import trio
@@ -16,12 +18,25 @@ from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.apis.base import CloseConnection, Owner
 from minibroker.cluster.image import Image
 from minibroker.config import CONNECTIONS_MAX_IDLE_MS, QUEUED_MAX_REQUESTS, SOCKET_REQUEST_MAX_BYTES
-from minibroker.network.accepted import SLOT_FREED, Accepted
+from minibroker.connections.counts import Use
+from minibroker.network.accepted import (
+    OFFERS_MAX,
+    PRESENT_MAX,
+    SLOT_FREED,
+    Accepted,
+    Closed,
+    Leave,
+    Offers,
+    OffersWanted,
+    Open,
+    Present,
+)
 from minibroker.network.client import Client, ClientView
 from minibroker.network.connection import Event
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
 from minibroker.network.idle import IdleOrder
+from minibroker.network.notices import Notices
 from minibroker.network.sending import OpenFiles, RecordsGone
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -30,12 +45,11 @@ from minibroker.roles.environment import WORKER, Environment, handoff_name, role
 from minibroker.roles.follower import Follower
 from minibroker.roles.questions import Greeting
 from minibroker.runtime.channel import Channel, ChannelClosed
-from minibroker.runtime.handoff import Handoff, as_stream
+from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
 from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
 
-LISTENS: Final = "listens"
 TRIM_INTERVAL_S: Final = 30.0
 """How often memory of past bursts is given back."""
 
@@ -62,9 +76,10 @@ class _Processor:
         self._part = env.arena.open_part(env.index)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._files = OpenFiles()
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[int, Client] = {}
         self._all_closed = trio.Event()
-        self._idle: IdleOrder[str] = IdleOrder()
+        self._idle: IdleOrder[int] = IdleOrder()
+        self._notices = Notices(())
         self._follower = Follower(env, on_image=self._on_image, details=self._views)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
@@ -137,36 +152,77 @@ class _Processor:
         listener = self._env.switchboard.listen_handoff(handoff_name(self._env.index))
         while True:
             handoff = await listener.accept()
+            self._notices = Notices(self._present())
             try:
-                await handoff.send(LISTENS)
-                await self._take_from(handoff, nursery)
-            except ChannelClosed:
-                pass  # The acceptor died; its next life dials again.
+                async with trio.open_nursery() as attending:
+                    attending.start_soon(self._notices.deliver, handoff)
+                    await self._take_from(handoff, nursery)
+                    attending.cancel_scope.cancel()
             finally:
                 handoff.close()
 
+    def _present(self) -> Iterator[Present]:
+        found = [
+            Open(client.number, client.caller.listener, client.caller.client_host)
+            for client in self._clients.values()
+        ]
+        for start in range(0, max(1, len(found)), PRESENT_MAX):
+            end = start + PRESENT_MAX
+            yield Present(tuple(found[start:end]), end < len(found))
+
     async def _take_from(self, handoff: Handoff, nursery: trio.Nursery) -> None:
+        """Returns when the acceptor died; its next life dials again."""
         while True:
-            accepted, connection = await handoff.receive()
-            assert isinstance(accepted, Accepted)
-            if connection is None:
-                self._closes.refused(
-                    accepted.listener,
-                    CloseReason.LIMIT,
-                    client=accepted.peer,
-                    why="no descriptor was left to receive it",
-                )
+            try:
+                message, connection = await handoff.receive()
+            except ChannelClosed:
+                return
+            if isinstance(message, OffersWanted):
+                self._notices.tell(Offers(tuple(self._least_used(message))))
+            elif isinstance(message, Leave):
+                self._send_away(message)
             else:
-                client = Client(accepted, as_stream(connection), self._env.clock.now())
-                nursery.start_soon(self._serve, client)
-            await handoff.send(SLOT_FREED)
+                self._take(message, connection, nursery)
             await trio.lowlevel.checkpoint()
+
+    def _take(
+        self, accepted: Accepted, connection: Connection | None, nursery: trio.Nursery
+    ) -> None:
+        self._notices.tell(SLOT_FREED)
+        if connection is None:
+            self._closes.refused(
+                accepted.listener,
+                CloseReason.LIMIT,
+                client=accepted.peer,
+                why="no descriptor was left to receive it",
+            )
+            self._notices.tell(Closed(accepted.number))
+            return
+        now = self._env.clock.now()
+        client = Client(accepted, as_stream(connection), now)
+        # Entered here and not by its task: an acceptor that is reborn before the task has begun
+        # must be told of it.
+        self._clients[client.number] = client
+        self._idle.use(client.number, now)
+        nursery.start_soon(self._serve, client)
+
+    def _least_used(self, wanted: OffersWanted) -> Iterator[Use]:
+        found = (
+            Use(used, number)
+            for number, used in self._idle.in_order()
+            if self._clients[number].caller.listener != wanted.spared
+        )
+        return islice(found, min(wanted.at_most, OFFERS_MAX))
+
+    def _send_away(self, leave: Leave) -> None:
+        for number in leave.numbers:
+            client = self._clients.get(number)
+            if client is not None:
+                client.close(CloseReason.MAX_CONNECTIONS)
 
     async def _serve(self, client: Client) -> None:
         env = self._env
-        connection_id, listener = client.caller.connection_id, client.caller.listener
-        self._clients[connection_id] = client
-        self._idle.use(connection_id, env.clock.now())
+        number, listener = client.number, client.caller.listener
         env.metrics.connection_opened(listener)
         if env.stopping.is_set():  # It was handed over when the others were ended already.
             client.close(CloseReason.STOPPING)
@@ -185,8 +241,9 @@ class _Processor:
         finally:
             client.stream.close()
             client.state.on(Event.CLOSE)
-            del self._clients[connection_id]
-            self._idle.forget(connection_id)
+            del self._clients[number]
+            self._idle.forget(number)
+            self._notices.tell(Closed(number))
             self._closes.closed(
                 listener,
                 client.close_reason,
@@ -206,9 +263,9 @@ class _Processor:
             block = await reader.next()
             if block is None:
                 return
-            self._idle.use(client.caller.connection_id, now())
+            self._idle.use(client.number, now())
             await self._exchanges.serve(client, block)
-            self._idle.use(client.caller.connection_id, now())  # An answer is a sign of life too.
+            self._idle.use(client.number, now())  # An answer is a sign of life too.
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
                 return
@@ -242,9 +299,9 @@ class _Processor:
             return
         while True:
             now = self._env.clock.now()
-            for connection_id in self._idle.idle_since(now - idle_s):
-                self._clients[connection_id].close(CloseReason.IDLE)
-                self._idle.forget(connection_id)
+            for number in self._idle.idle_since(now - idle_s):
+                self._clients[number].close(CloseReason.IDLE)
+                self._idle.forget(number)
             oldest = self._idle.oldest_use()
             await trio.sleep_until((now if oldest is None else oldest) + idle_s)
 

@@ -37,6 +37,9 @@ QUEUES_MAX: Final = 64
 LISTENERS_MAX: Final = 16
 """Listener names one process may count; more are counted as ``(other)``."""
 
+IPS_SHOWN_MAX: Final = 100
+"""Addresses whose connection rates are shown: those whose connections come fastest."""
+
 API_KEYS_MAX: Final = 128
 """Api keys counted one by one; Kafka 4's highest is below 100, and clients may send any."""
 
@@ -57,6 +60,11 @@ class CloseReason(StrEnum):
     PARTIAL_REQUEST = "partial_request"
     SLOW_CLIENT = "slow_client"
     LIMIT = "limit"
+    MAX_CONNECTIONS = "max_connections"
+    PER_IP = "max_connections_per_ip"
+    IP_RATE = "ip_connection_creation_rate"
+    DROPPED = "kafka_connections_max"
+    DROPPED_PER_IP = "kafka_connections_max_per_ip"
     ACKS_ZERO_ERROR = "acks_zero_error"
     RECORDS_GONE = "records_gone"
     PEER_LOST = "peer_lost"
@@ -90,6 +98,7 @@ class Metric(NamedTuple):
 
 
 _NS: Final = 1_000_000_000
+_SOCKET_SERVER: Final = "kafka.server:type=socket-server-metrics,name={}"
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=…"
 
 
@@ -165,9 +174,52 @@ ACCEPTOR_BLOCKED: Final = Metric(
     "minibroker_acceptor_blocked_seconds_total",
     Kind.COUNTER,
     ("listener",),
-    "Time the acceptor could not hand a connection on because every processor's slots were full.",
+    "Time a listener's next connection was kept waiting: by full slots of all processors, by "
+    "`max.connections` or by `max.connection.creation.rate`.",
     "kafka.network:type=Acceptor,name=AcceptorBlockedPercent,listener=…",
     _NS,
+)
+
+COUNTED: Final = Metric(
+    "minibroker_connections_counted",
+    Kind.GAUGE,
+    ("process", "listener"),
+    "Connections that count against `max.connections`, as the acceptor knows them.",
+)
+BROKER_ACCEPT_RATE: Final = Metric(
+    "minibroker_broker_connection_accept_rate",
+    Kind.GAUGE,
+    ("process",),
+    "Connections accepted a second, without those of a protected inter-broker listener, over the "
+    "quota window.",
+    _SOCKET_SERVER.format("broker-connection-accept-rate"),
+)
+ACCEPT_RATE: Final = Metric(
+    "minibroker_connection_accept_rate",
+    Kind.GAUGE,
+    ("process", "listener", "ip"),
+    "The same of one listener, or of one address that has a limit; the other label is empty.",
+    _SOCKET_SERVER.format("connection-accept-rate,listener=…")
+    + "; "
+    + _SOCKET_SERVER.format("connection-accept-rate,ip=…"),
+)
+ACCEPT_THROTTLE: Final = Metric(
+    "minibroker_connection_accept_throttle_time_seconds",
+    Kind.GAUGE,
+    ("process", "listener"),
+    "Average time that connections were delayed by the rate limits of broker and listener, over "
+    "the last minute; absent if none was.",
+    _SOCKET_SERVER.format("connection-accept-throttle-time,listener=…"),
+    1000,
+)
+IP_ACCEPT_THROTTLE: Final = Metric(
+    "minibroker_ip_connection_accept_throttle_time_seconds",
+    Kind.GAUGE,
+    ("process", "listener"),
+    "Average time that connections were held by the rate limits of their addresses, over the last "
+    "minute; absent if none was.",
+    _SOCKET_SERVER.format("ip-connection-accept-throttle-time,listener=…"),
+    1000,
 )
 
 QUEUE_USED: Final = Metric(
@@ -280,7 +332,8 @@ RESTARTS: Final = Metric(
 
 METRICS: Final = (
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, QUEUE_TIME, NETWORK_TIME, IO_TIME, TOTAL_TIME),
-    *(ACCEPTED, CLOSED, OPEN, ACCEPTOR_BLOCKED),
+    *(ACCEPTED, CLOSED, OPEN, COUNTED, ACCEPTOR_BLOCKED),
+    *(BROKER_ACCEPT_RATE, ACCEPT_RATE, ACCEPT_THROTTLE, IP_ACCEPT_THROTTLE),
     *(QUEUE_USED, QUEUE_CAPACITY, QUEUE_PEAK, QUEUE_WAITING),
     *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),

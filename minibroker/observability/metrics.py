@@ -124,7 +124,7 @@ class Snapshot:
     busy_ns: int
     rows: Mapping[int, list[int]]
     counters: Mapping[Series, int]
-    gauges: Mapping[Series, int]
+    gauges: Mapping[Series, float]
     logs: tuple[LogFigures, ...]
 
 
@@ -148,6 +148,7 @@ class ProcessMetrics:
         self._purgatories: dict[str, Callable[[], int]] = {}
         self._logs: Callable[[], Iterable[LogFigures]] | None = None
         self._busy: Callable[[], int] | None = None
+        self._gauges: Callable[[], Mapping[Series, float]] = dict
 
     # Recording ------------------------------------------------------------------------------
 
@@ -231,6 +232,10 @@ class ProcessMetrics:
         """Show the logs this process owns; past ``TOPIC_PARTITIONS_MAX`` they are summed."""
         self._logs = read
 
+    def watch_gauges(self, read: Callable[[], Mapping[Series, float]]) -> None:
+        """Show these gauges beside all others; whoever reads them sees to their number."""
+        self._gauges = read
+
     def watch_busy(self, read: Callable[[], int]) -> None:
         """Take the nanoseconds this process has worked so far from ``read``."""
         self._busy = read
@@ -258,8 +263,8 @@ class ProcessMetrics:
             logs=() if self._logs is None else bounded_logs(self._logs()),
         )
 
-    def _read_gauges(self) -> dict[Series, int]:
-        gauges: dict[Series, int] = {}
+    def _read_gauges(self) -> dict[Series, float]:
+        gauges = dict(self._gauges())
         for listener, count in self._open.items():
             gauges[OPEN.name, (listener,)] = count
         for operation, read_size in self._purgatories.items():

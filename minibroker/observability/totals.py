@@ -54,10 +54,10 @@ class _Process:
         for series, value in dead.counters.items():
             self.counters[series] = self.counters.get(series, 0) + value
         # Its connections died with it, and nobody was left to count them.
-        for (name, labels), value in dead.gauges.items():
-            if name == OPEN.name and value > 0:
+        for (name, labels), opened in dead.gauges.items():
+            if name == OPEN.name and opened > 0:
                 series = (CLOSED.name, (*labels, CloseReason.PROCESS_DIED.value))
-                self.counters[series] = self.counters.get(series, 0) + value
+                self.counters[series] = self.counters.get(series, 0) + int(opened)
         self.busy_ns += dead.busy_ns
         self.elapsed_ns += dead.elapsed_ns
         self.idle_since = (0, 0)
@@ -117,7 +117,7 @@ class Totals:
                     counters[series] = counters.get(series, 0) + value
         return counters
 
-    def gauges(self) -> dict[str, Mapping[Series, int]]:
+    def gauges(self) -> dict[str, Mapping[Series, float]]:
         """Gauges of each process that answered last."""
         return {name: self._processes[name].latest.gauges for name in self._answering()}
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from minibroker.config import (
+    KAFKA_CONNECTIONS_MAX,
+    KAFKA_CONNECTIONS_MAX_OVERRIDES,
+    KAFKA_CONNECTIONS_MAX_PER_IP,
     MAX_CONNECTION_CREATION_RATE,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_IP,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    ConfigError,
     Settings,
 )
 from minibroker.config.connection_definitions import HostLimit
@@ -47,3 +51,34 @@ def test_overrides_are_split_at_the_last_colon(text: str, limits: list[tuple[str
 def test_an_override_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadValueError, match="has the entry"):
         MAX_CONNECTIONS_PER_IP_OVERRIDES.parse(text)
+
+
+def test_redpandas_limits_are_off_unless_given() -> None:
+    settings = Settings.from_sources()
+    assert settings[KAFKA_CONNECTIONS_MAX] is None
+    assert settings[KAFKA_CONNECTIONS_MAX_PER_IP] is None
+    assert KAFKA_CONNECTIONS_MAX.parse("0") == 0
+    assert KAFKA_CONNECTIONS_MAX_OVERRIDES.parse("10.0.0.1:3") == (HostLimit("10.0.0.1", 3),)
+
+
+@pytest.mark.parametrize("text", ["localhost:3", "10.0.0.1:1,10.0.0.1:2", "10.0.0.1"])
+def test_redpandas_overrides_are_of_addresses_each_once(text: str) -> None:
+    with pytest.raises(BadValueError):
+        KAFKA_CONNECTIONS_MAX_OVERRIDES.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "problem"),
+    [
+        (["max.connections.per.ip=0"], "max.connections.per.ip.overrides"),
+        (["inter.broker.listener.name=INTERNAL"], "PLAINTEXT"),
+    ],
+)
+def test_what_would_shut_everybody_out_is_refused(pairs: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Settings.from_sources(pairs=pairs)
+
+
+def test_no_connections_per_address_are_fine_with_exceptions() -> None:
+    pairs = ["max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:5"]
+    assert Settings.from_sources(pairs=pairs)[MAX_CONNECTIONS_PER_IP] == 0

@@ -103,7 +103,7 @@ class Target:
             for name in self.broker.names
             if name.startswith("processor")
         ]
-        return sum(each[QUEUE_USED.name, ("request-memory",)] for each in gauges)
+        return int(sum(each[QUEUE_USED.name, ("request-memory",)] for each in gauges))
 
 
 @pytest.fixture

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pickle
 
-from minibroker.network.accepted import SLOT_FREED, Accepted
+from minibroker.connections.counts import Use
+from minibroker.network.accepted import (
+    OFFERS_MAX,
+    PRESENT_MAX,
+    SLOT_FREED,
+    Accepted,
+    Closed,
+    Leave,
+    Offers,
+    OffersWanted,
+    Open,
+    Present,
+)
 from minibroker.runtime.handoff import PACKET_BYTES_MAX
 
 
@@ -13,9 +25,22 @@ def test_an_id_has_kafkas_form() -> None:
     assert accepted.connection_id == "127.0.0.1:9092-10.0.0.7:51234-7"
 
 
-def test_both_messages_fit_a_packet() -> None:
+def test_all_messages_fit_a_packet() -> None:
     address = ("f" * 45, 65535)
-    for message in (SLOT_FREED, Accepted("L" * 255, address, address, 2**63)):
+    numbers = range(2**62, 2**62 + OFFERS_MAX)
+    for message in (
+        SLOT_FREED,
+        Accepted("L" * 255, address, address, 2**63),
+        Present(
+            # Each with words of its own: pickle writes what is the very same object only once.
+            tuple(Open(n, f"{n:0>255}", f"{n:f>45}") for n in numbers[:PRESENT_MAX]),
+            more=True,
+        ),
+        Closed(2**63),
+        OffersWanted(OFFERS_MAX, "L" * 255),
+        Offers(tuple(Use(n / 3, n) for n in numbers)),
+        Leave(tuple(numbers)),
+    ):
         packet = pickle.dumps(message, 5)
         assert len(packet) < PACKET_BYTES_MAX
         assert pickle.loads(packet) == message

@@ -12,13 +12,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.cluster.image import Image
-from minibroker.network.accepted import SLOT_FREED, Accepted
+from minibroker.network.accepted import SLOT_FREED, Accepted, Open, Present
 from minibroker.network.acceptor import acceptor
 from minibroker.network.slots import SLOTS
 from minibroker.observability.definitions import (
     ACCEPTED,
     ACCEPTOR_BLOCKED,
     CLOSED,
+    COUNTED,
     QUEUE_PEAK,
     QUEUE_USED,
     CloseReason,
@@ -42,10 +43,10 @@ class House:
         self.source = source
         self.controller: Conversation | None = None
 
-    async def processor(self, index: int) -> Handoff:
-        """A new life of a processor, which now listens."""
+    async def processor(self, index: int, *connections: Open) -> Handoff:
+        """A new life of a processor, or an old one with connections, which now listens."""
         handoff = await self.env.switchboard.listen_handoff(handoff_name(index)).accept()
-        await handoff.send("listens")
+        await handoff.send(Present(connections, more=False))
         await wait_all_tasks_blocked()
         return handoff
 
@@ -59,7 +60,7 @@ class House:
         return counters.get((name, (LISTENER, *labels)), 0)
 
     def gauge(self, name: str, processor: int) -> int:
-        return self.env.metrics.snapshot().gauges[name, (f"connections-{processor}",)]
+        return int(self.env.metrics.snapshot().gauges[name, (f"connections-{processor}",)])
 
 
 @asynccontextmanager
@@ -152,12 +153,13 @@ async def test_while_all_are_full_one_connection_waits_and_that_is_counted(
 
 async def test_the_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
     async with house(make_env) as at:
-        await at.processor(1)
+        for index in range(2):
+            await at.processor(index)
         await at.connect(3)
         assert at.controller is not None
         report = await at.controller.ask(ReportWanted())
         assert isinstance(report, Report)
-        assert report.details == [0, 3]
+        assert report.details == [2, 1]
 
 
 async def test_nobody_gets_connections_before_it_listens(make_env: MakeEnvironment) -> None:
@@ -165,7 +167,7 @@ async def test_nobody_gets_connections_before_it_listens(make_env: MakeEnvironme
         (client,) = await at.connect()
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         assert await drained(handoff) == []
-        await handoff.send("listens")
+        await handoff.send(Present((), more=False))
         await wait_all_tasks_blocked()
         (accepted,) = await drained(handoff)
         assert accepted.peer == client.local
@@ -245,6 +247,23 @@ async def test_a_shortage_of_descriptors_is_waited_out(
         accepted, _ = await processor.receive()
         assert isinstance(accepted, Accepted)
         assert trio.current_time() == pytest.approx(0.2)
+
+
+async def test_nothing_is_accepted_before_every_processor_told_what_it_has(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env) as at:
+        first = await at.processor(0, Open(1, LISTENER, "10.0.0.1"), Open(2, LISTENER, "10.0.0.1"))
+        await at.connect()
+        assert at.counted(ACCEPTED.name) == 0
+        await at.processor(1, Open(3, LISTENER, "10.0.0.2"))
+        assert at.counted(ACCEPTED.name) == 1
+        assert at.env.metrics.snapshot().gauges[COUNTED.name, (LISTENER,)] == 4
+        first.close()
+        await wait_all_tasks_blocked()
+        assert at.env.metrics.snapshot().gauges[COUNTED.name, (LISTENER,)] in (1, 2)
+        await at.connect()
+        assert at.counted(ACCEPTED.name) == 2  # the other one goes on meanwhile
 
 
 async def test_it_ends_when_it_is_told_to(make_env: MakeEnvironment) -> None:

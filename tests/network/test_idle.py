@@ -40,3 +40,10 @@ def test_it_is_as_a_plain_look_at_all_names_would_tell(
     expected = {name for name, used in last.items() if used <= before}
     assert set(idle.idle_since(before)) == expected
     assert idle.oldest_use() == min(last.values(), default=None)
+
+
+def test_all_are_told_in_the_order_of_their_last_use() -> None:
+    order: IdleOrder[str] = IdleOrder()
+    for number, name in enumerate(["a", "b", "a"]):
+        order.use(name, float(number))
+    assert list(order.in_order()) == [("b", 1.0), ("a", 2.0)]

@@ -16,8 +16,12 @@ from minibroker.apis.fetch import Found
 from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
 from minibroker.config import Settings
-from minibroker.network.accepted import SLOT_FREED, Accepted
-from minibroker.network.processor import DRAIN_S, LISTENS, processor
+from minibroker.network.accepted import (
+    SLOT_FREED,
+    Accepted,
+    Present,
+)
+from minibroker.network.processor import DRAIN_S, processor
 from minibroker.observability.definitions import CLOSED, OPEN, CloseReason
 from minibroker.roles.environment import (
     CONTROLLER,
@@ -79,6 +83,9 @@ class House:
         self.workers: list[Conversation] = []
         self.handoff: Handoff | None = None
         self.numbers = 0
+        self.present: Present | None = None
+        self.told: list[Any] = []
+        """What the processor told the acceptor since it met it."""
 
     async def start(self) -> None:
         self.nursery.start_soon(self._be, CONTROLLER)
@@ -117,13 +124,22 @@ class House:
     async def accept(self) -> None:
         """The acceptor meets the processor."""
         self.handoff = await self.env.switchboard.dial_handoff(handoff_name(0))
-        assert (await self.handoff.receive())[0] == LISTENS
+        self.present = (await self.handoff.receive())[0]
+        assert isinstance(self.present, Present)
+        self.told.clear()
 
     async def connect(self) -> SimulatedClient:
         client = await self.hand_over()
         assert self.handoff is not None
-        assert (await self.handoff.receive())[0] == SLOT_FREED
+        while SLOT_FREED not in self.told:
+            await self.listen()
+        self.told.remove(SLOT_FREED)
         return client
+
+    async def listen(self) -> None:
+        """Takes the next of what the processor tells the acceptor."""
+        assert self.handoff is not None
+        self.told.append((await self.handoff.receive())[0])
 
     async def hand_over(self) -> SimulatedClient:
         self.numbers += 1
@@ -142,7 +158,7 @@ class House:
         return found
 
     def still_open(self) -> int:
-        return self.env.metrics.snapshot().gauges.get((OPEN.name, (LISTENER,)), 0)
+        return int(self.env.metrics.snapshot().gauges.get((OPEN.name, (LISTENER,)), 0))
 
 
 @asynccontextmanager
@@ -177,7 +193,7 @@ async def test_it_receives_nothing_before_every_worker_has_let_go(
         assert scope.cancelled_caught
         assert (at.greeted, at.ready.is_set()) == (0, False)
         at.let_go.set()
-        assert (await at.handoff.receive())[0] == LISTENS
+        assert (await at.handoff.receive())[0] == Present((), more=False)
         assert (at.greeted, at.ready.is_set()) == (2, True)
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from minibroker.observability.definitions import METRICS, OTHER, CloseReason
+from minibroker.observability.definitions import (
+    ACCEPT_RATE,
+    ACCEPT_THROTTLE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    IP_ACCEPT_THROTTLE,
+    METRICS,
+    OTHER,
+    CloseReason,
+)
 from minibroker.observability.exposition import api_name, render
 from minibroker.observability.metrics import Fill, LogFigures, ProcessMetrics
 from minibroker.observability.totals import Totals
@@ -39,6 +48,15 @@ def shown() -> Shown:
     processor.connection_closed("PLAINTEXT", CloseReason.BAD_FRAME)
     processor.acceptor_blocked("PLAINTEXT", 1_500_000_000)
     processor.watch_queue("connection_slots", lambda: Fill(3, 20, 7, 1))
+    processor.watch_gauges(
+        lambda: {
+            (COUNTED.name, ("PLAINTEXT",)): 3,
+            (BROKER_ACCEPT_RATE.name, ()): 2.5,
+            (ACCEPT_RATE.name, ("", "10.0.0.1")): 1.5,
+            (ACCEPT_THROTTLE.name, ("PLAINTEXT",)): 312.5,
+            (IP_ACCEPT_THROTTLE.name, ("PLAINTEXT",)): 200,
+        }
+    )
     worker.produced(1000, 10)
     worker.fetched(300)
     worker.watch_purgatory("fetch", lambda: 4)
@@ -71,6 +89,12 @@ def test_connections_queues_and_logs(shown: Shown) -> None:
     assert value(shown, "minibroker_connections_accepted_total", listener="PLAINTEXT") == 1
     closed = "minibroker_connections_closed_total"
     assert value(shown, closed, listener="PLAINTEXT", reason="bad_frame") == 1
+    one = {"process": "processor-0"}
+    assert value(shown, "minibroker_broker_connection_accept_rate", **one) == 2.5
+    rate = "minibroker_connection_accept_rate"
+    assert value(shown, rate, **one, listener="", ip="10.0.0.1") == 1.5
+    throttled = "minibroker_connection_accept_throttle_time_seconds"
+    assert value(shown, throttled, **one, listener="PLAINTEXT") == 0.3125
     at = {"process": "processor-0", "queue": "connection_slots"}
     assert value(shown, "minibroker_queue_used", **at) == 3
     assert value(shown, "minibroker_queue_capacity", **at) == 20

@@ -1,0 +1,1 @@
+"""Connection limits: how many connections there may be, and how fast new ones may come."""

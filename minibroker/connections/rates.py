@@ -1,0 +1,163 @@
+"""How fast connections come, and how long a newcomer must wait for its turn.
+
+Owns the rates of the broker, of each listener and of each address that has a limit (KIP-612). It
+must never wait, close or read a clock: ``now_ms`` is an argument. Invariant: a connection is in
+the rates of broker and listener once, or not at all if its address was too fast; rates of the
+inter-broker listener never burden the broker's. What is kept for an address goes an hour after
+its last connection, and never are there more than ``IPS_MAX``. Kafka's ``ConnectionQuotas``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from minibroker.quotas.rate import Average, Rate
+
+UNLIMITED: Final = 2**31 - 1
+IPS_MAX: Final = 10_000
+"""Addresses whose rates are kept; past that the one that was silent for longest is forgotten."""
+
+IP_EXPIRES_MS: Final = 3_600_000
+"""Silence after which an address is forgotten, as in Kafka."""
+
+
+@dataclass(frozen=True)
+class RateLimits:
+    """Connections a second. A listener without a limit of its own is bounded by ``total`` alone,
+    too; an address that has none is not watched. ``protected`` as in ``CountLimits``.
+    """
+
+    total: float = UNLIMITED
+    listeners: Mapping[str, float] = field(default_factory=dict)
+    ips: Mapping[str, float] = field(default_factory=dict)
+    ip_default: float | None = None
+    protected: str | None = None
+
+    def of_listener(self, listener: str) -> float:
+        """The limit of a listener."""
+        return self.listeners.get(listener, self.total)
+
+    def of_ip(self, ip: str) -> float | None:
+        """The limit of an address."""
+        return self.ips.get(ip, self.ip_default)
+
+
+class RateFigures(NamedTuple):
+    """Rates a second and average throttle times in ms; times are NaN where nobody waited."""
+
+    broker: float
+    listeners: dict[str, float]
+    ips: dict[str, float]
+    throttle_ms: dict[str, float]
+    ip_throttle_ms: dict[str, float]
+
+
+class _IpRate:
+    __slots__ = ("last_ms", "rate")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self.last_ms = 0
+
+
+class Rates:
+    """The rates of a broker whose listeners are known from the start."""
+
+    def __init__(self, listeners: list[str], samples: int, window_ms: int) -> None:
+        """``samples`` and ``window_ms`` as in ``Rate``; no delay is longer than a window."""
+        self.limits = RateLimits()
+        self._samples = samples
+        self._window_ms = window_ms
+        self._broker = self._new()
+        self._listeners = {listener: self._new() for listener in listeners}
+        self._ips: OrderedDict[str, _IpRate] = OrderedDict()
+        self._throttle = {listener: Average() for listener in listeners}
+        self._ip_throttle = {listener: Average() for listener in listeners}
+
+    def _new(self) -> Rate:
+        return Rate(self._samples, self._window_ms)
+
+    def accepted(self, listener: str, now_ms: int) -> int:
+        """Counts a connection; how long it must wait, in ms."""
+        self._record(listener, 1, now_ms)
+        limits = self.limits
+        rate = self._listeners[listener]
+        delay_ms = rate.throttle_ms(limits.of_listener(listener), now_ms, self._window_ms)
+        if listener != limits.protected:
+            broker_ms = self._broker.throttle_ms(limits.total, now_ms, self._window_ms)
+            delay_ms = max(delay_ms, broker_ms)
+        if delay_ms > 0:
+            self._throttle[listener].record(delay_ms, now_ms)
+        return delay_ms
+
+    def from_ip(self, listener: str, ip: str, now_ms: int) -> int:
+        """Counts a connection for its address; how long it must be held, in ms.
+
+        If it must, it has not been counted anywhere: not here, and no longer in ``accepted``.
+        """
+        delay_ms = self._ip_delay(ip, now_ms)
+        if delay_ms > 0:
+            self._record(listener, -1, now_ms)
+            self._ip_throttle[listener].record(delay_ms, now_ms)
+        return delay_ms
+
+    def again(self, listener: str, ip: str, now_ms: int) -> bool:
+        """Whether a connection that was held may come now, which counts it everywhere."""
+        if self._ip_delay(ip, now_ms) > 0:
+            return False
+        self._record(listener, 1, now_ms)
+        return True
+
+    def _ip_delay(self, ip: str, now_ms: int) -> int:
+        limit = self.limits.of_ip(ip)
+        if limit is None:
+            return 0
+        rate = self._ip_rate(ip, now_ms)
+        rate.record(1, now_ms)
+        delay_ms = rate.throttle_ms(limit, now_ms, self._window_ms)
+        if delay_ms > 0:
+            rate.record(-1, now_ms)
+        return delay_ms
+
+    def _ip_rate(self, ip: str, now_ms: int) -> Rate:
+        self._forget(now_ms)
+        known = self._ips.get(ip)
+        if known is None:
+            if len(self._ips) >= IPS_MAX:
+                self._ips.popitem(last=False)
+            known = self._ips[ip] = _IpRate(self._new())
+        known.last_ms = now_ms
+        self._ips.move_to_end(ip)
+        return known.rate
+
+    def _forget(self, now_ms: int) -> None:
+        while self._ips:
+            ip, oldest = next(iter(self._ips.items()))
+            if now_ms - oldest.last_ms <= IP_EXPIRES_MS:
+                return
+            del self._ips[ip]
+
+    def _record(self, listener: str, value: int, now_ms: int) -> None:
+        if listener != self.limits.protected:
+            self._broker.record(value, now_ms)
+        self._listeners[listener].record(value, now_ms)
+
+    def figures(self, now_ms: int) -> RateFigures:
+        """Everything there is to show, of all addresses that are kept."""
+        self._forget(now_ms)
+        return RateFigures(
+            self._broker.measure(now_ms),
+            {name: rate.measure(now_ms) for name, rate in self._listeners.items()},
+            {ip: known.rate.measure(now_ms) for ip, known in self._ips.items()},
+            _averages(self._throttle, now_ms),
+            _averages(self._ip_throttle, now_ms),
+        )
+
+
+def _averages(averages: Mapping[str, Average], now_ms: int) -> dict[str, float]:
+    measured = {name: average.measure(now_ms) for name, average in averages.items()}
+    return {name: value for name, value in measured.items() if not math.isnan(value)}

@@ -1,0 +1,194 @@
+"""The door: every connection passes it on its way in, and is held to the limits there.
+
+Owns the books (``connections.counts``, ``connections.rates``), the waiting of newcomers and what
+there is to show of both; never a processor. The order is Kafka's: Redpanda's limits first, then
+the rates of broker and listener, a free slot, the rate of the address, the number of its
+connections. Invariant: a newcomer is let in, refused or held for its address's sake; whoever is
+let in is counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Acceptor.accept``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import trio
+
+from minibroker.cluster.image import Image
+from minibroker.config import (
+    CONNECTION_IP_THROTTLE_RECHECK,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+    Settings,
+)
+from minibroker.config.dynamic import effective
+from minibroker.connections.address import client_ip
+from minibroker.connections.counts import CountLimits, Counts, Refusal
+from minibroker.connections.rates import Rates
+from minibroker.network.accepted import Accepted, Open
+from minibroker.network.limits import count_limits, look_up, rate_limits
+from minibroker.observability.definitions import (
+    ACCEPT_RATE,
+    ACCEPT_THROTTLE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    IP_ACCEPT_THROTTLE,
+    IPS_SHOWN_MAX,
+    CloseReason,
+)
+from minibroker.observability.log import Log
+from minibroker.observability.metrics import Series
+from minibroker.roles.environment import Environment
+
+HELD_MAX: Final = 1000
+"""Connections held because their addresses are too fast; further ones are closed at once."""
+
+
+class Refused(Exception):
+    """A newcomer is turned away, and is not counted any more."""
+
+    def __init__(self, reason: CloseReason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class Newcomer(NamedTuple):
+    """Who is at the door."""
+
+    number: int
+    listener: str
+    ip: str
+
+
+def newcomer(accepted: Accepted) -> Newcomer:
+    """What the door needs to know of a connection."""
+    return Newcomer(accepted.number, accepted.listener, client_ip(accepted.peer[0]))
+
+
+class Door:
+    """The limits of one acceptor's broker."""
+
+    def __init__(self, env: Environment, log: Log) -> None:
+        self._env = env
+        self._log = log
+        self._listeners = list(env.listeners)
+        settings = self._settings = env.settings
+        self._held = 0
+        self.counts = Counts(CountLimits())
+        self._rates = Rates(
+            self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
+        )
+        self.changed = trio.Event()
+        """Set, and replaced, when a slot may have become free or there may be too many."""
+        self._limit(settings, Image())
+        env.metrics.watch_gauges(self._gauges)
+
+    def on_image(self, before: Image, after: Image) -> None:
+        """Takes over what was changed while the broker runs."""
+        if after.configs is not before.configs:
+            self._limit(effective(self._env.settings, after.configs), after)
+
+    def _limit(self, settings: Settings, image: Image) -> None:
+        if settings != self._settings or image.controller_epoch == 0:
+            self.counts.limits = count_limits(settings, self._listeners, look_up, self._unknown)
+            self._settings = settings
+        self._rates.limits = rate_limits(settings, image.configs, self._listeners)
+        self.notify()
+
+    def _unknown(self, host: str) -> None:
+        self._log.warning("a limit is left out, as nobody knows its host", host=host)
+
+    def notify(self) -> None:
+        """Wakes those who wait for a slot, and who sees to it that there are not too many."""
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def found(self, processor: int, connections: Iterable[Open]) -> None:
+        """Counts what a processor had before this life of the acceptor."""
+        for number, listener, host in connections:
+            self.counts.found(number, listener, client_ip(host), processor)
+        self.notify()
+
+    def left(self, number: int) -> None:
+        """A connection is closed."""
+        if self.counts.left(number):
+            self.notify()
+
+    def processor_died(self, processor: int) -> None:
+        """All connections of a processor are closed."""
+        self.counts.processor_died(processor)
+        self.notify()
+
+    async def enter(self, who: Newcomer) -> float:
+        """Returns when the newcomer is counted, with 0, or at once with the seconds that it must
+        be held for, after which ``enter_again`` decides. Raises ``Refused``.
+        """
+        refusal = self.counts.arrive(*who)
+        if refusal is not None:
+            raise Refused(CloseReason(refusal.value))
+        await self._wait_turn(who.listener, self._rates.accepted(who.listener, self._now_ms()))
+        delay_ms = self._rates.from_ip(who.listener, who.ip, self._now_ms())
+        if delay_ms == 0:
+            self._admit(who)
+        elif self._held >= HELD_MAX:
+            self._refuse(who, CloseReason.IP_RATE)
+        else:
+            self._held += 1
+        return delay_ms / 1000
+
+    async def enter_again(self, who: Newcomer) -> None:
+        """Lets in who was held, if its address is slow enough by now. Raises ``Refused``."""
+        self._held -= 1
+        recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
+        if not recheck or not self._rates.again(who.listener, who.ip, self._now_ms()):
+            self._refuse(who, CloseReason.IP_RATE)
+        await self._wait_slot(who.listener)
+        self._admit(who)
+
+    async def _wait_turn(self, listener: str, delay_ms: int) -> None:
+        if delay_ms == 0 and self.counts.has_slot(listener):
+            return
+        began = time.perf_counter_ns()
+        try:
+            # The rate was recorded, so time must pass and a slot be free, both of them.
+            await trio.sleep(delay_ms / 1000)
+            await self._wait_slot(listener)
+        finally:
+            self._env.metrics.acceptor_blocked(listener, time.perf_counter_ns() - began)
+
+    async def _wait_slot(self, listener: str) -> None:
+        while not self.counts.has_slot(listener):
+            await self.changed.wait()
+
+    def _admit(self, who: Newcomer) -> None:
+        refusal: Refusal | None = self.counts.admit(who.number)
+        if refusal is not None:
+            self._refuse(who, CloseReason(refusal.value))
+        if self.counts.excess():
+            self.notify()
+
+    def _refuse(self, who: Newcomer, reason: CloseReason) -> None:
+        self.left(who.number)
+        raise Refused(reason)
+
+    def _now_ms(self) -> int:
+        # Rounded first, or a millisecond that has just passed may seem not to have.
+        return int(round(self._env.clock.now() * 1000, 6))
+
+    def _gauges(self) -> dict[Series, float]:
+        figures = self._rates.figures(self._now_ms())
+        counted = self.counts.by_listener()
+        gauges: dict[Series, float] = {(BROKER_ACCEPT_RATE.name, ()): figures.broker}
+        for listener in self._listeners:
+            gauges[COUNTED.name, (listener,)] = counted.get(listener, 0)
+            gauges[ACCEPT_RATE.name, (listener, "")] = figures.listeners[listener]
+        fastest = sorted(figures.ips, key=lambda ip: (-figures.ips[ip], ip))
+        for ip in fastest[:IPS_SHOWN_MAX]:
+            gauges[ACCEPT_RATE.name, ("", ip)] = figures.ips[ip]
+        for metric, times in (
+            (ACCEPT_THROTTLE, figures.throttle_ms),
+            (IP_ACCEPT_THROTTLE, figures.ip_throttle_ms),
+        ):
+            gauges.update({(metric.name, (listener,)): ms for listener, ms in times.items()})
+        return gauges

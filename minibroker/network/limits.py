@@ -1,0 +1,117 @@
+"""From settings and the cluster's image to the limits that connections are held to.
+
+Owns which setting becomes which limit, and the looking-up of host names in overrides; never the
+counting. Invariant: whatever the settings say, limits come out of them: a host that can't be
+looked up is left out and told of. Kafka's ``ConnectionQuotas.reconfigure`` and
+``listenerConfigs``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from minibroker.cluster.image import IP
+from minibroker.config import (
+    INTER_BROKER_LISTENER_NAME,
+    KAFKA_CONNECTIONS_MAX,
+    KAFKA_CONNECTIONS_MAX_OVERRIDES,
+    KAFKA_CONNECTIONS_MAX_PER_IP,
+    MAX_CONNECTION_CREATION_RATE,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    Settings,
+)
+from minibroker.config.connection_definitions import HostLimit
+from minibroker.config.dynamic import DEFAULT_NAME, Configs, listener_value
+from minibroker.connections.address import client_ip
+from minibroker.connections.counts import CountLimits
+from minibroker.connections.rates import RateLimits
+
+IP_RATE_KEY: Final = "connection_creation_rate"
+INTER_BROKER_DEFAULT: Final = "PLAINTEXT"
+"""Where brokers meet if nobody says: the listener named for the default security protocol."""
+
+LookUp = Callable[[str], Sequence[str]]
+"""From a host name to its addresses. Raises ``OSError``."""
+
+
+def look_up(host: str) -> list[str]:
+    """The addresses of a host, which the system may have to ask others for."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+def protected_listener(settings: Settings, listeners: Sequence[str]) -> str | None:
+    """The inter-broker listener if it is one of several, else None."""
+    name = (settings[INTER_BROKER_LISTENER_NAME] or INTER_BROKER_DEFAULT).upper()
+    return name if name in listeners and len(listeners) > 1 else None
+
+
+def count_limits(
+    settings: Settings, listeners: Sequence[str], find: LookUp, unknown: Callable[[str], None]
+) -> CountLimits:
+    """The limits of how many there may be; ``unknown`` is told of hosts that nobody knows."""
+    overrides = settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]
+    drop_overrides = settings[KAFKA_CONNECTIONS_MAX_OVERRIDES]
+    return CountLimits(
+        total=settings[MAX_CONNECTIONS],
+        listeners={name: listener_value(settings, name, MAX_CONNECTIONS) for name in listeners},
+        per_ip=settings[MAX_CONNECTIONS_PER_IP],
+        per_ip_overrides=_by_address(overrides, find, unknown),
+        protected=protected_listener(settings, listeners),
+        drop_total=settings[KAFKA_CONNECTIONS_MAX],
+        drop_per_ip=settings[KAFKA_CONNECTIONS_MAX_PER_IP],
+        drop_overrides=_by_address(drop_overrides, find, unknown),
+    )
+
+
+def _by_address(
+    limits: Iterable[HostLimit], find: LookUp, unknown: Callable[[str], None]
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for host, connections in limits:
+        try:
+            addresses: Sequence[str] = [host] if _is_address(host) else find(host)
+        except OSError:
+            unknown(host)
+            continue
+        found.update({client_ip(address): connections for address in addresses})
+    return found
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def rate_limits(settings: Settings, configs: Configs, listeners: Sequence[str]) -> RateLimits:
+    """The limits of how fast they may come; those of addresses are quotas of the cluster."""
+    rate = MAX_CONNECTION_CREATION_RATE
+    rates = {
+        name: limit
+        for (kind, name), config in configs.items()
+        if kind == IP and (limit := _ip_rate(config)) is not None
+    }
+    default = rates.pop(DEFAULT_NAME, None)
+    return RateLimits(
+        total=settings[rate],
+        listeners={name: listener_value(settings, name, rate) for name in listeners},
+        ips={client_ip(name): limit for name, limit in rates.items()},
+        ip_default=default,
+        protected=protected_listener(settings, listeners),
+    )
+
+
+def _ip_rate(config: Mapping[str, str]) -> float | None:
+    try:
+        limit = float(config[IP_RATE_KEY])
+    except (KeyError, ValueError):
+        return None
+    return limit if limit >= 0 else None

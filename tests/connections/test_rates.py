@@ -1,0 +1,122 @@
+"""Connection rates: who waits how long, and what is counted where."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.connections import rates as module
+from minibroker.connections.rates import IP_EXPIRES_MS, RateLimits, Rates
+
+INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
+IP = "10.0.0.1"
+
+
+def made(samples: int = 2, **limits: object) -> Rates:
+    rates = Rates([INTERNAL, EXTERNAL], samples, 1000)
+    rates.limits = RateLimits(**limits)  # type: ignore[arg-type]
+    return rates
+
+
+def test_without_limits_nobody_waits() -> None:
+    rates = made()
+    assert {rates.accepted(EXTERNAL, 0) for _ in range(5000)} == {0}
+    assert rates.from_ip(EXTERNAL, IP, 0) == 0
+    figures = rates.figures(0)
+    assert figures.broker == figures.listeners[EXTERNAL] == 5000
+    assert (figures.ips, figures.throttle_ms, figures.ip_throttle_ms) == ({}, {}, {})
+
+
+def test_the_longer_of_two_delays_counts() -> None:
+    rates = made(total=10, listeners={EXTERNAL: 8})
+    delays = [rates.accepted(EXTERNAL, 0) for _ in range(12)]
+    # Over a window of one second: 9 are 1/8 of a second too many for the listener, and so on.
+    assert delays == [0] * 8 + [125, 250, 375, 500]
+    assert rates.accepted(INTERNAL, 0) == 300  # 13 for the broker, 1 for the listener
+    assert rates.figures(0).throttle_ms == {EXTERNAL: 312.5, INTERNAL: 300}
+
+
+def test_no_delay_is_longer_than_a_window() -> None:
+    rates = made(total=1)
+    assert [rates.accepted(EXTERNAL, 0) for _ in range(4)] == [0, 1000, 1000, 1000]
+
+
+def test_a_steady_offer_is_let_in_at_the_limit() -> None:
+    # 40 a second are offered; each waits as long as it is told before the next comes.
+    rates, now = made(listeners={EXTERNAL: 30}), 0.0
+    for _ in range(600):
+        now += max(25, rates.accepted(EXTERNAL, int(now)))
+    assert 600 / (now / 1000) == pytest.approx(30, abs=7)
+
+
+def test_the_inter_broker_listener_does_not_burden_the_broker() -> None:
+    rates = made(total=5, protected=INTERNAL)
+    assert [rates.accepted(INTERNAL, 0) for _ in range(6)] == [0] * 5 + [200]  # its own limit
+    assert rates.accepted(EXTERNAL, 0) == 0
+    assert rates.figures(0).broker == 1
+
+
+def test_an_address_within_its_rate_is_counted_everywhere() -> None:
+    rates = made(11, ips={IP: 5})
+    for _ in range(50):
+        assert rates.accepted(EXTERNAL, 0) == 0
+        assert rates.from_ip(EXTERNAL, IP, 0) == 0
+    assert rates.figures(0).ips == {IP: 5}
+
+
+def test_an_address_that_is_too_fast_is_held_and_counted_nowhere() -> None:
+    rates = made(11, ips={IP: 5})
+    for _ in range(50):
+        rates.accepted(EXTERNAL, 0)
+        rates.from_ip(EXTERNAL, IP, 0)
+    for _ in range(3):
+        rates.accepted(EXTERNAL, 0)
+        assert rates.from_ip(EXTERNAL, IP, 0) == 200
+    figures = rates.figures(0)
+    assert figures.broker == figures.listeners[EXTERNAL] == figures.ips[IP] == 5
+    assert figures.ip_throttle_ms == {EXTERNAL: 200}
+
+
+def test_after_its_delay_one_comes_in_and_is_counted_everywhere_then() -> None:
+    rates = made(11, ips={IP: 5})
+    for _ in range(50):
+        rates.accepted(EXTERNAL, 0)
+        rates.from_ip(EXTERNAL, IP, 0)
+    assert not rates.again(EXTERNAL, IP, 199)
+    assert [rates.again(EXTERNAL, IP, 200) for _ in range(2)] == [True, False]
+    figures = rates.figures(200)
+    assert figures.broker == figures.listeners[EXTERNAL] == figures.ips[IP] == 5
+
+
+def test_an_address_with_a_limit_of_nothing_never_comes_in() -> None:
+    rates = made(ip_default=5, ips={IP: 0})
+    assert rates.from_ip(EXTERNAL, IP, 0) == 1000
+    assert not rates.again(EXTERNAL, IP, 1000)
+    assert rates.from_ip(EXTERNAL, "10.0.0.2", 0) == 0
+
+
+def test_limits_of_addresses_change_under_running_rates() -> None:
+    rates = made(11, ip_default=50)
+    for _ in range(100):
+        assert rates.from_ip(EXTERNAL, IP, 0) == 0
+    rates.limits = RateLimits(ip_default=50, ips={IP: 5})
+    assert rates.from_ip(EXTERNAL, IP, 0) == 1000  # its history holds
+    rates.limits = RateLimits(ip_default=50)
+    assert rates.from_ip(EXTERNAL, IP, 0) == 0
+    rates.limits = RateLimits()
+    assert rates.from_ip(EXTERNAL, IP, 0) == 0
+    assert rates.figures(0).ips[IP] == pytest.approx(10.1)
+
+
+def test_an_address_is_forgotten_after_an_hour() -> None:
+    rates = made(ip_default=1)
+    rates.from_ip(EXTERNAL, IP, 0)
+    assert IP in rates.figures(IP_EXPIRES_MS).ips
+    assert rates.figures(IP_EXPIRES_MS + 1).ips == {}
+
+
+def test_only_so_many_addresses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IPS_MAX", 3)
+    rates = made(ip_default=1)
+    for number in (1, 2, 3, 1, 4):
+        rates.from_ip(EXTERNAL, str(number), number)
+    assert set(rates.figures(5).ips) == {"3", "1", "4"}

@@ -1,0 +1,77 @@
+"""Which limits follow from which settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.config import Settings
+from minibroker.network.limits import count_limits, look_up, protected_listener, rate_limits
+
+LISTENERS = ["PLAINTEXT", "INTERNAL"]
+TWO = "listeners=PLAINTEXT://:9092,INTERNAL://:9093"
+
+
+def made(*pairs: str) -> Settings:
+    return Settings.from_sources(pairs=[TWO, *pairs])
+
+
+def find(host: str) -> list[str]:
+    if host != "two.example":
+        raise OSError(host)
+    return ["10.0.0.2", "::ffff:10.0.0.3"]
+
+
+def test_a_listener_takes_the_brokers_limit_unless_it_has_one() -> None:
+    settings = made("max.connections=5", "listener.name.internal.max.connections=3")
+    limits = count_limits(settings, LISTENERS, find, pytest.fail)
+    assert limits.total == limits.of_listener("PLAINTEXT") == 5
+    assert limits.of_listener("INTERNAL") == 3
+    settings = made(
+        "max.connection.creation.rate=5", "listener.name.internal.max.connection.creation.rate=3"
+    )
+    rates = rate_limits(settings, {}, LISTENERS)
+    assert rates.total == rates.of_listener("PLAINTEXT") == 5
+    assert rates.of_listener("INTERNAL") == 3
+
+
+def test_the_inter_broker_listener_is_protected_only_beside_others() -> None:
+    assert protected_listener(made(), LISTENERS) == "PLAINTEXT"
+    settings = made("inter.broker.listener.name=internal")
+    assert protected_listener(settings, LISTENERS) == "INTERNAL"
+    assert protected_listener(settings, ["INTERNAL"]) is None
+    assert protected_listener(made(), ["A", "B"]) is None
+
+
+def test_hosts_become_addresses_and_unknown_ones_are_told_of() -> None:
+    overrides = "max.connections.per.ip.overrides=two.example:2,::FFFF:10.0.0.4:4,::1:6,no.such:1"
+    unknown: list[str] = []
+    limits = count_limits(made(overrides), LISTENERS, find, unknown.append)
+    assert limits.per_ip_overrides == {"10.0.0.2": 2, "10.0.0.3": 2, "10.0.0.4": 4, "::1": 6}
+    assert unknown == ["no.such"]
+
+
+def test_redpandas_settings_are_limits_of_their_own() -> None:
+    settings = made("kafka_connections_max=9", "kafka_connections_max_overrides=10.0.0.1:1")
+    limits = count_limits(settings, LISTENERS, find, pytest.fail)
+    assert (limits.drop_total, limits.drop_per_ip) == (9, None)
+    assert limits.drop_overrides == {"10.0.0.1": 1}
+
+
+def test_rates_of_addresses_are_quotas_of_the_cluster() -> None:
+    configs = {
+        ("ips", "10.0.0.1"): {"connection_creation_rate": "5.0"},
+        ("ips", "::ffff:10.0.0.2"): {"connection_creation_rate": "0"},
+        ("ips", "<default>"): {"connection_creation_rate": "7"},
+        ("ips", "10.0.0.3"): {"connection_creation_rate": "many"},
+        ("ips", "10.0.0.4"): {"connection_creation_rate": "-1"},
+        ("ips", "10.0.0.5"): {},
+        ("users", "10.0.0.6"): {"connection_creation_rate": "5.0"},
+    }
+    rates = rate_limits(made(), configs, LISTENERS)
+    assert rates.ips == {"10.0.0.1": 5, "10.0.0.2": 0}
+    assert rates.ip_default == 7
+    assert rate_limits(made(), {}, LISTENERS).ip_default is None
+
+
+def test_the_machine_knows_itself() -> None:
+    assert set(look_up("localhost")) & {"127.0.0.1", "::1"}

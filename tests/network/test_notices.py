@@ -1,0 +1,35 @@
+"""Notices reach the acceptor in order, and nobody who gives one waits."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.network.notices import Notices
+from minibroker.runtime.handoff import memory_handoff_pair
+
+
+async def test_what_is_told_is_delivered_in_order() -> None:
+    here, there = memory_handoff_pair()
+    notices = Notices(["first"])
+    notices.tell("second")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notices.deliver, here)
+        assert [(await there.receive())[0] for _ in range(2)] == ["first", "second"]
+        await wait_all_tasks_blocked()
+        notices.tell("third")
+        assert (await there.receive())[0] == "third"
+        there.close()
+        notices.tell("to nobody")  # which ends it
+
+
+async def test_telling_does_not_wait_for_a_slow_acceptor() -> None:
+    here, there = memory_handoff_pair(capacity=1)
+    notices = Notices(())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notices.deliver, here)
+        for number in range(100):
+            notices.tell(number)
+        assert [(await there.receive())[0] for _ in range(100)] == list(range(100))
+        there.close()
+        notices.tell("to nobody")

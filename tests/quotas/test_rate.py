@@ -1,0 +1,189 @@
+"""Rates and throttle times: Kafka's own figures, and a slow plain re-statement of the rules."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.quotas.rate import LONG_MAX, Average, Rate, java_round, throttle_ms
+
+NO_CAP_MS = LONG_MAX
+STEPS = st.lists(st.tuples(st.integers(0, 4000), st.integers(-3, 2000), st.booleans()), max_size=60)
+
+
+class Plain:
+    """The rules as they are told, with a list of all samples there ever were."""
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self.samples, self.window_ms = samples, window_ms
+        self.all: list[list[int]] = []  # start, last event, sum; the newest is the last
+
+    def _kept(self) -> list[list[int]]:
+        return self.all[-(self.samples + 1) :]
+
+    def record(self, value: int, now: int) -> None:
+        if not self.all or now - self.all[-1][0] >= self.window_ms:
+            # A purged sample keeps its place in the ring, so it is one of the kept ones still.
+            self.all.append([now, now, 0])
+        self.all[-1][2] += value
+        self.all[-1][1] = now
+
+    def rate(self, now: int) -> float:
+        for sample in self._kept():
+            if now - sample[1] >= self.samples * self.window_ms:
+                sample[:] = [now, now, 0]
+        begin = min((sample[0] for sample in self._kept()), default=now)
+        elapsed = now - begin
+        while elapsed // self.window_ms < self.samples - 1:
+            elapsed += self.window_ms
+        return sum(sample[2] for sample in self._kept()) / (max(elapsed, 1) / 1000)
+
+
+@given(STEPS, st.integers(1, 11), st.integers(1, 2000))
+def test_a_rate_is_what_the_rules_say(
+    steps: list[tuple[int, int, bool]], samples: int, window_ms: int
+) -> None:
+    rate, plain, now = Rate(samples, window_ms), Plain(samples, window_ms), 0
+    for pause, value, measured in steps:
+        now += pause
+        rate.record(value, now)
+        plain.record(value, now)
+        if measured:
+            assert rate.measure(now) == pytest.approx(plain.rate(now))
+    assert rate.measure(now + 1) == pytest.approx(plain.rate(now + 1))
+
+
+@given(STEPS, st.integers(1, 11), st.integers(1, 2000))
+def test_a_window_is_never_shorter_than_it_should_be(
+    steps: list[tuple[int, int, bool]], samples: int, window_ms: int
+) -> None:
+    rate, now = Rate(samples, window_ms), 0
+    for pause, value, _ in steps:
+        now += pause
+        rate.record(value, now)
+        assert rate.window_ms(now) >= max(1, (samples - 1) * window_ms)
+
+
+@pytest.mark.parametrize(
+    ("samples", "window_s", "expected"),
+    [(1, 1, 50.05), (1, 11, 4.5459), (11, 1, 4.5459), (11, 11, 0.41322)],
+)
+def test_one_event_measured_just_before_the_window_ends(
+    samples: int, window_s: int, expected: float
+) -> None:
+    rate = Rate(samples, window_s * 1000)
+    rate.record(50, 0)
+    assert rate.measure(samples * window_s * 1000 - 1) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_throttle_is_exact_to_the_millisecond() -> None:
+    rate, now = Rate(11, 1000), 0
+    for _ in range(10):
+        rate.record(400, now)
+        assert rate.throttle_ms(500, now, NO_CAP_MS) == 0
+        now += 1000
+    now += 500
+    rate.record(2300, now)
+    assert rate.throttle_ms(500, now, NO_CAP_MS) == 2100
+    now += 2100
+    for _ in range(10):
+        rate.record(400, now)
+        now += 1000
+    rate.record(0, now)
+    assert rate.throttle_ms(500, now, NO_CAP_MS) == 0
+
+
+def test_request_time_is_capped_at_a_window() -> None:
+    rate, now = Rate(11, 1000), 0
+    for _ in range(10):
+        rate.record(0.4, now)
+        assert rate.throttle_ms(1, now, 1000) == 0
+        now += 1000
+    now += 500
+    rate.record(6.71, now)
+    assert rate.throttle_ms(1, now, 1000) == 210
+    now += 210
+    for _ in range(11):
+        rate.record(0.4, now)
+        now += 1000
+    rate.record(0, now)
+    assert rate.throttle_ms(1, now, 1000) == 0
+    rate.record(50, now)
+    assert rate.throttle_ms(1, now, 1000) == 1000
+    for _ in range(10):
+        now += 1000
+        rate.record(0, now)
+        assert rate.throttle_ms(1, now, 1000) == 1000
+    now += 1000
+    assert rate.throttle_ms(1, now, 1000) == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"), [(20480, 10_000), (11264, 1000), (10241, 1), (10240, 0)]
+)
+def test_a_fresh_rate_admits_ten_seconds_worth_at_once(sent: int, expected: int) -> None:
+    rate = Rate(11, 1000)
+    rate.record(sent, 0)
+    assert rate.throttle_ms(1024, 0, NO_CAP_MS) == expected
+
+
+def test_five_a_second_admit_fifty_and_delay_the_next_by_a_fifth() -> None:
+    rate = Rate(11, 1000)
+    found = []
+    for _ in range(51):
+        rate.record(1, 0)
+        found.append(rate.throttle_ms(5, 0, 1000))
+    assert found == [0] * 50 + [200]
+
+
+@pytest.mark.parametrize(
+    ("observed", "bound", "samples", "cap", "expected"),
+    [
+        (100, 50, 3, None, 2000),
+        (55, 50, 2, 500, 100),
+        (100, 50, 10, 500, 500),
+        (50, 50, 3, None, 0),
+        (40, 50, 3, None, -400),
+    ],
+)
+def test_the_formula(
+    observed: float, bound: float, samples: int, cap: int | None, expected: int
+) -> None:
+    window_ms = Rate(samples, 1000).window_ms(5)  # nothing was recorded
+    found = throttle_ms(observed, bound, window_ms)
+    assert (found if cap is None else min(found, cap)) == expected
+
+
+def test_a_bound_of_nothing_delays_by_the_cap() -> None:
+    rate = Rate(11, 1000)
+    assert rate.throttle_ms(0, 0, 1000) == 0
+    rate.record(1, 0)
+    assert rate.throttle_ms(0, 0, 1000) == 1000
+    assert throttle_ms(1, 0, 1000) == LONG_MAX
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.5, 1), (1.5, 2), (2.5, 3), (-0.5, 0), (2.4, 2)])
+def test_halves_go_up(value: float, expected: int) -> None:
+    assert java_round(value) == expected
+
+
+def test_an_average_forgets() -> None:
+    average = Average()
+    assert math.isnan(average.measure(0))
+    average.record(100, 0)
+    average.record(200, 1)
+    assert average.measure(1000) == 150
+    assert math.isnan(average.measure(60_001))
+
+
+def test_an_average_is_of_the_last_samples() -> None:
+    times = [0, 30_000, 60_000, 90_000]
+    average = Average()
+    for now in times:
+        average.record(now, now)
+    assert all(later - earlier == 30_000 for earlier, later in pairwise(times))
+    assert average.measure(90_000) == 75_000

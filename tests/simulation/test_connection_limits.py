@@ -1,0 +1,126 @@
+"""Limits of connections on a whole broker whose processes are killed: no count is ever wrong.
+
+Clients come and go and kills strike acceptor, processors and controller; whatever happened, in
+the end exactly those connections are counted that are open, and never were there too many.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from minibroker.broker.tasks import TaskBroker
+from minibroker.config import Settings
+from minibroker.observability.definitions import COUNTED, OPEN
+from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.stream import StreamClosed
+from protocol.messages.api_versions import ApiVersionsRequest
+from tests.simulation.client import SimulatedClient
+from tests.simulation.lag import LaggingSwitchboard
+from tests.simulation.world import LISTENER, logged_errors, scheduled_by
+
+RUNS = 6
+CLIENTS = 30
+TOTAL, PER_IP = 12, 3
+HOSTS = tuple(f"10.0.0.{number}" for number in range(6))
+VICTIMS = ("acceptor", "processor-0", "processor-1", "controller", "worker-0")
+HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
+ROUNDS = 40
+SETTINGS = (f"max.connections={TOTAL}", f"max.connections.per.ip={PER_IP}")
+
+
+class Crowd:
+    """Clients that come, are served for a while and go, and one who kills."""
+
+    def __init__(self, broker: TaskBroker, seed: int) -> None:
+        self.broker = broker
+        self.random = Random(f"{seed} crowd")
+        self.served = 0
+        self.over = False
+
+    async def client(self) -> None:
+        random = Random(self.random.random())
+        while not self.over:
+            await trio.sleep(random.random())
+            host = random.choice(HOSTS)
+            client = SimulatedClient(await self.broker.sources[LISTENER].connect(host))
+            with trio.move_on_after(random.random() * 3):
+                try:
+                    while not self.over:
+                        await client.ask(HELLO, 4)
+                        self.served += 1
+                        await trio.sleep(random.random())
+                except StreamClosed:
+                    pass
+            client.close()
+
+    async def killer(self) -> None:
+        for _ in range(ROUNDS):
+            await trio.sleep(self.random.random())
+            assert self.open() <= TOTAL
+            self.broker.kill(self.random.choice(VICTIMS))
+        self.over = True
+
+    def open(self) -> int:
+        """Connections that processors have, which is how the limit may be judged."""
+        return sum(self._gauge(name, OPEN.name) for name in ("processor-0", "processor-1"))
+
+    def counted(self) -> int:
+        return self._gauge("acceptor", COUNTED.name)
+
+    def _gauge(self, role: str, name: str) -> int:
+        gauges = self.broker.environment(role).metrics.snapshot().gauges
+        return int(gauges.get((name, (LISTENER,)), 0))
+
+
+def play(seed: int, directory: Path) -> Crowd:
+    mock = MockClock(autojump_threshold=0)
+
+    async def main() -> Crowd:
+        broker = TaskBroker(
+            Settings.from_sources(pairs=SETTINGS),
+            directory,
+            clock=SimulatedClock(mock),
+            seed=seed,
+            switchboard=LaggingSwitchboard(Random(f"{seed} lag")),
+        )
+        crowd = Crowd(broker, seed)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.run)
+            async with trio.open_nursery() as acting:
+                acting.start_soon(crowd.killer)
+                for _ in range(CLIENTS):
+                    acting.start_soon(crowd.client)
+            await broker.wait_ready()
+            await trio.sleep(10)
+            assert (crowd.counted(), crowd.open()) == (0, 0)
+            staying = [await _come(broker, host) for host in HOSTS for _ in range(2)]
+            assert crowd.counted() == crowd.open() == TOTAL
+            broker.kill("acceptor")
+            await broker.wait_ready()
+            late = await broker.sources[LISTENER].connect("10.0.1.1")
+            await trio.sleep(10)
+            assert crowd.counted() == crowd.open() == TOTAL
+            staying[0].close()
+            await SimulatedClient(late).ask(HELLO, 4)
+            await broker.stop()
+        return crowd
+
+    async def _come(broker: TaskBroker, host: str) -> SimulatedClient:
+        client = SimulatedClient(await broker.sources[LISTENER].connect(host))
+        await client.ask(HELLO, 4)
+        return client
+
+    with scheduled_by(seed), logged_errors() as errors:
+        crowd = trio.run(main, clock=mock)
+    assert errors == []
+    return crowd
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+def test_no_count_is_wrong_whoever_is_killed(seed: int, run: int, tmp_path: Path) -> None:
+    assert play(seed + run, tmp_path).served > 100, f"seed {seed + run}"
