@@ -73,7 +73,7 @@ def broker_entries(settings: Settings, configs: Configs) -> Iterator[Entry]:
     for name in sorted({*BROKER_SETTINGS, *in_force.given}):
         setting = broker_setting(name)
         assert setting is not None
-        value = in_force.text(name)
+        value = None if setting.sensitive else in_force.text(name)
         yield _entry(name, setting, value, tuple(_broker_synonyms(settings, changed, name)))
 
 
@@ -131,4 +131,4 @@ def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[Synonym
 
 
 def _shown(setting: Setting[Any], value: object) -> str | None:
-    return setting.render(value)
+    return None if setting.sensitive else setting.render(value)

@@ -90,7 +90,7 @@ def _config(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsRes
         value=entry.value,
         read_only=setting.scope is Scope.BROKER and not setting.dynamic,
         config_source=entry.source,
-        is_sensitive=False,
+        is_sensitive=setting.sensitive,
         synonyms=[
             DescribeConfigsSynonym(name=name, value=value, source=source)
             for name, value, source in synonyms

@@ -22,4 +22,6 @@ from minibroker.config.settings import Given as Given
 from minibroker.config.settings import Settings as Settings
 from minibroker.config.settings import read_pairs as read_pairs
 from minibroker.config.settings import read_properties as read_properties
+from minibroker.config.types import ConnectString as ConnectString
 from minibroker.config.types import HostPort as HostPort
+from minibroker.config.zookeeper_definitions import *  # noqa: F403 - likewise

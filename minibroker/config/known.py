@@ -145,12 +145,10 @@ KNOWN_UNSERVED = frozenset().union(
     ),
     _names(
         "zookeeper.",
-        """clientCnxnSocket connect connection.timeout.ms max.in.flight.requests
-        metadata.migration.enable metadata.migration.min.batch.size session.timeout.ms set.acl
-        ssl.cipher.suites ssl.client.enable ssl.crl.enable ssl.enabled.protocols
-        ssl.endpoint.identification.algorithm ssl.keystore.location ssl.keystore.password
-        ssl.keystore.type ssl.ocsp.enable ssl.protocol ssl.truststore.location
-        ssl.truststore.password ssl.truststore.type""",
+        """clientCnxnSocket max.in.flight.requests metadata.migration.enable
+        metadata.migration.min.batch.size ssl.cipher.suites ssl.crl.enable ssl.enabled.protocols
+        ssl.keystore.type ssl.ocsp.enable ssl.protocol ssl.truststore.password
+        ssl.truststore.type""",
     ),
 )
 

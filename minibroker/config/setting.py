@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from minibroker.config.types import BadValueError, SettingType, Valid
+from minibroker.config.types import BadValueError, Kind, SettingType, Valid
 
 T = TypeVar("T")
 
@@ -44,6 +44,11 @@ class Setting(Generic[T]):
     default_text: str | None
     dynamic: bool = False
     per_listener: bool = False
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether its values are shown to nobody."""
+        return self.type.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> T:
         """The value written as ``text``; raises `BadValueError` with what would be valid."""

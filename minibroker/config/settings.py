@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from minibroker.config import connection_definitions as c
 from minibroker.config import definitions as d
 from minibroker.config import group_definitions as g
+from minibroker.config import zookeeper_definitions as z
 from minibroker.config.known import is_known_unserved
 from minibroker.config.listeners import Listener, client_listeners, listener_problems
 from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 PROFILES = ("laptop", "kafka")
 DEFAULT_SOURCE = "default"
+HIDDEN = "[hidden]"
+"""Kafka's word for what it does not show."""
 
 
 class Given(NamedTuple):
@@ -174,6 +177,10 @@ class Settings:
         value = self._values.get(name)
         return None if declared is None or value is None else declared.render(value)
 
+    def _shown(self, name: str) -> str | None:
+        declared = broker_setting(name)
+        return HIDDEN if declared is not None and declared.sensitive else self.text(name)
+
     def value_at(self, name: str, otherwise: T) -> T:
         """The value given by a name of one listener, else ``otherwise``."""
         value: T = self._values.get(name, otherwise)
@@ -230,7 +237,7 @@ class Settings:
             self._values[d.LOG_DIRS.name] = (self[d.LOG_DIR],)
 
     def _blame(self, name: str, text: str) -> str:
-        value = self.text(name)
+        value = self._shown(name)
         return _problem(Given(name, value or "", self._where.get(name, DEFAULT_SOURCE)), text)
 
     def __eq__(self, other: object) -> bool:
@@ -242,7 +249,7 @@ class Settings:
         return hash((self.profile, tuple(self._where.items())))
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={self.text(name)}" for name in self._where)
+        given = ", ".join(f"{name}={self._shown(name)}" for name in self._where)
         return f"<Settings {self.profile}: {given or 'defaults'}>"
 
 
@@ -301,11 +308,24 @@ def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
         yield c.INTER_BROKER_LISTENER_NAME.name, f"must be one of listeners: {', '.join(names)}"
 
 
+def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    has_user = settings[z.ZOOKEEPER_DIGEST_USERNAME] is not None
+    if has_user != (settings[z.ZOOKEEPER_DIGEST_PASSWORD] is not None):
+        yield "zookeeper.digest.username", "must be given together with zookeeper.digest.password"
+    with_tls = settings[z.ZOOKEEPER_SSL_CLIENT_ENABLE]
+    has_certificate = with_tls and settings[z.ZOOKEEPER_SSL_KEYSTORE_LOCATION] is not None
+    if settings[z.ZOOKEEPER_SET_ACL] and not (has_user or has_certificate):
+        problem = "needs credentials to protect nodes with: give zookeeper.digest.username and "
+        problem += "zookeeper.digest.password, or TLS with zookeeper.ssl.keystore.location"
+        yield "zookeeper.set.acl", problem
+
+
 _RELATIONS: tuple[Relation, ...] = (
     _identity_relations,
     _listener_relations,
     _bound_relations,
     _connection_relations,
+    _zookeeper_relations,
 )
 
 

@@ -134,6 +134,9 @@ BOOLEAN = SettingType(
     Kind.BOOLEAN, "boolean", _parse_boolean, lambda value: "true" if value else "false"
 )
 STRING: SettingType[str] = SettingType(Kind.STRING, "string", str, str)
+PASSWORD: SettingType[str] = SettingType(Kind.PASSWORD, "password", str, str)
+"""A text that is shown to nobody."""
+
 LIST: SettingType[tuple[str, ...]] = SettingType(Kind.LIST, "list", _parse_list, ",".join)
 
 
@@ -178,3 +181,34 @@ def parse_host_port(text: str) -> HostPort:
 
 
 HOST_PORT = SettingType(Kind.STRING, "host:port", parse_host_port, str)
+
+DEFAULT_ZOOKEEPER_PORT = 2181
+
+
+class ConnectString(NamedTuple):
+    """ZooKeeper's servers, and the path below which everything lies ("" for the root)."""
+
+    servers: tuple[HostPort, ...]
+    chroot: str
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.servers)) + self.chroot
+
+
+def parse_connect_string(text: str) -> ConnectString:
+    """Read ``host:port,host:port/chroot``; a port that is left out is ZooKeeper's usual one."""
+    hosts, slash, chroot = text.partition("/")
+    servers = []
+    for host in (part.strip() for part in hosts.split(",")):
+        with_port = host if re.search(r":[0-9]+$", host) else f"{host}:{DEFAULT_ZOOKEEPER_PORT}"
+        server = parse_host_port(with_port)
+        if not server.host or not server.port:
+            raise BadValueError("must be host:port,host:port/chroot, e.g. localhost:2181/kafka")
+        servers.append(server)
+    parts = chroot.rstrip("/").split("/")
+    if chroot.strip("/") and any(part in ("", ".", "..") for part in parts):
+        raise BadValueError(f"has the chroot {slash}{chroot}, which is no path")
+    return ConnectString(tuple(servers), "/" + "/".join(parts) if chroot.strip("/") else "")
+
+
+CONNECT_STRING = SettingType(Kind.STRING, "host:port,…/chroot", parse_connect_string, str)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -18,12 +17,13 @@ import trio
 from minibroker.apis.registry import APIS
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update
-from minibroker.cluster.store.sqlite import SqliteStore
 from minibroker.cluster.store.tree import Store
-from minibroker.config import Settings
+from minibroker.config import NODE_ID, Settings
 from minibroker.control.serve import serve
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.config_changes import ConfigChanges
+from minibroker.controller.office import hold_office
+from minibroker.controller.stores import open_store
 from minibroker.controller.subscribers import Subscribers
 from minibroker.roles.environment import (
     ACCEPTOR,
@@ -36,17 +36,10 @@ from minibroker.roles.environment import (
 from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
 from minibroker.runtime.worktime import Account
 
-STORE_FILE = "config.sqlite"
-
-
-def store_path(data_dir: Path) -> Path:
-    """Where the embedded config store lies."""
-    return data_dir / STORE_FILE
-
 
 async def controller(env: Environment) -> None:
     """Runs until ``env.stopping``, then closes the store."""
-    store = SqliteStore(store_path(env.data_dir))
+    store = await open_store(env.settings, env.data_dir)
     try:
         cluster = await ClusterController.start(
             store,
@@ -66,6 +59,7 @@ class _Controller:
 
     def __init__(self, env: Environment, cluster: ClusterController, store: Store) -> None:
         self._env = env
+        self._store = store
         self.cluster = cluster
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
@@ -93,6 +87,7 @@ class _Controller:
             nursery.start_soon(self._subscribers.run)
             nursery.start_soon(self._take_roles, nursery)
             nursery.start_soon(self._changes.run)
+            nursery.start_soon(hold_office, self._store, env.settings[NODE_ID])
             env.ready()
             if env.control is not None:
                 backend = ControllerBackend(env, self, self._subscribers)

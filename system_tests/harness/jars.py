@@ -1,9 +1,9 @@
-"""Apache Kafka's jars, fetched once through Maven into the project's cache folder.
+"""The jars of Kafka and ZooKeeper, fetched once through Maven into the project's cache folder.
 
 It owns the cache and what counts as a complete toolchain; it never starts anything that stays. The
-invariant: `kafka_jars()` and `java_driver()` either return something that can be run or raise
-`ToolchainMissing` with a sentence that says what to install. The versions are those of
-`system_tests/java/pom.xml`, which is the one place that names them.
+invariant: its functions either return something that can be run or raise `ToolchainMissing` with
+a sentence that says what to install. The versions are those of `system_tests/java/pom.xml` and
+`system_tests/zookeeper/pom.xml`, which are the only places that name them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / ".cache"
 JAVA = PROJECT / "system_tests" / "java"
+ZOOKEEPER = PROJECT / "system_tests" / "zookeeper"
 MAVEN_PATIENCE_S = 300
 
 
@@ -27,10 +28,18 @@ class ToolchainMissing(Exception):
 
 
 def kafka_jars() -> Path:
-    """Return the folder of jars that the pom names, fetched with Maven if need be."""
+    """Return the folder of Kafka's jars, fetched with Maven if need be."""
+    return _fetched(JAVA / "pom.xml", "kafka")
+
+
+def zookeeper_jars() -> Path:
+    """Return the folder of the ZooKeeper server's jars, fetched with Maven if need be."""
+    return _fetched(ZOOKEEPER / "pom.xml", "zookeeper")
+
+
+def _fetched(pom: Path, name: str) -> Path:
     _require("java", "a JDK of version 17 or later")
-    pom = JAVA / "pom.xml"
-    folder = CACHE / f"kafka-jars-{_digest([pom])}"
+    folder = CACHE / f"{name}-jars-{_digest([pom])}"
     with _one_at_a_time("jars"):
         if not folder.is_dir():
             _require("mvn", "Apache Maven")
@@ -41,7 +50,7 @@ def kafka_jars() -> Path:
                     *["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"],
                     *[f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"],
                 ],
-                "Maven could not fetch Kafka's jars",
+                f"Maven could not fetch the jars of {name}",
             )
             fresh.rename(folder)
     return folder

@@ -16,6 +16,7 @@ from minibroker.config import (
     definitions,
     group_definitions,
     topics,
+    zookeeper_definitions,
 )
 from minibroker.config.topics import synonyms_of
 
@@ -25,6 +26,7 @@ DECLARATIONS = (
     "definitions.py",
     "group_definitions.py",
     "topics.py",
+    "zookeeper_definitions.py",
 )
 
 
@@ -48,7 +50,7 @@ def constants(*modules: Any) -> dict[str, Setting[Any]]:
     }
 
 
-BROKER = constants(connection_definitions, definitions, group_definitions)
+BROKER = constants(connection_definitions, definitions, group_definitions, zookeeper_definitions)
 TOPIC = constants(topics)
 
 

@@ -16,7 +16,7 @@ def test_no_served_setting_is_listed_as_unserved() -> None:
     "name",
     [
         "ssl.keystore.location",
-        "zookeeper.connect",
+        "zookeeper.clientCnxnSocket",
         "remote.log.storage.system.enable",
         "listener.name.internal.ssl.keystore.location",
         "listener.name.internal.plain.sasl.jaas.config",

@@ -66,12 +66,12 @@ def test_a_file_shipped_with_kafka_3_starts_with_one_line_of_warning(properties:
     assert settings[config.NODE_ID] == 0
     assert settings[config.NUM_IO_THREADS] == 8
     assert settings.data_dir == "/tmp/kafka-logs"
+    assert str(settings[config.ZOOKEEPER_CONNECT]) == "localhost:2181"
     [warning] = settings.warnings
     assert warning == (
         "settings of Kafka that this broker does not serve have no effect: "
         "num.recovery.threads.per.data.dir, transaction.state.log.min.isr, "
-        "transaction.state.log.replication.factor, zookeeper.connect, "
-        "zookeeper.connection.timeout.ms"
+        "transaction.state.log.replication.factor"
     )
 
 
@@ -194,7 +194,7 @@ def test_settings_of_one_listener_are_known_but_not_served() -> None:
 
 
 def test_settings_travel_between_processes() -> None:
-    settings = Settings.from_sources(pairs=["num.partitions=3", "zookeeper.connect=x"])
+    settings = Settings.from_sources(pairs=["num.partitions=3", "zookeeper.clientCnxnSocket=x"])
     copy = pickle.loads(pickle.dumps(settings))
     assert copy == settings
     assert hash(copy) == hash(settings)

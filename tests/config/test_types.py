@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from minibroker.config.types import (
     BOOLEAN,
+    CONNECT_STRING,
     DOUBLE,
     HOST_PORT,
     INT,
@@ -18,6 +19,7 @@ from minibroker.config.types import (
     LONG,
     SHORT,
     BadValueError,
+    ConnectString,
     HostPort,
     SettingType,
     any_valid,
@@ -44,6 +46,13 @@ from minibroker.config.types import (
         (LIST, "", ()),
         (HOST_PORT, "[::1]:80", HostPort("::1", 80)),
         (HOST_PORT, ":80", HostPort("", 80)),
+        (CONNECT_STRING, "a", ConnectString((HostPort("a", 2181),), "")),
+        (
+            CONNECT_STRING,
+            "a:1, [::1]:2/",
+            ConnectString((HostPort("a", 1), HostPort("::1", 2)), ""),
+        ),
+        (CONNECT_STRING, "a:1/x/y/", ConnectString((HostPort("a", 1),), "/x/y")),
         (optional(INT), "", None),
         (optional(INT), "7", 7),
     ],

@@ -11,10 +11,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.cluster.image import Image, Update
+from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
+from minibroker.cluster.configs import Op, Operation
+from minibroker.cluster.image import ConfigChanged, Image, Update
+from minibroker.cluster.layout import CONFIG_CHANGES
 from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.store.sqlite import SqliteStore
 from minibroker.controller import controller
-from minibroker.controller.role import store_path
+from minibroker.controller.config_changes import KEPT_S
+from minibroker.controller.stores import store_path
 from minibroker.roles.environment import CONTROLLER
 from minibroker.roles.questions import (
     ApiPart,
@@ -145,3 +150,23 @@ async def test_what_it_does_not_know_it_says(
         worker, _ = await at.follow("worker-0")
         with pytest.raises(PeerFailed, match="no answer to str"):
             await worker.ask("what?")
+
+
+async def test_configs_are_altered_and_their_old_notices_purged(
+    make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with house(make_env) as at:
+        followers = {name: (await at.follow(name))[0] for name in NAMES}
+        for value in ("5", "6"):
+            step = Operation("max.connections", Op.SET, value)
+            part = Part((Wish(BROKER_TYPE, "1", (step,)),), replace=False, validate_only=False)
+            asked = ApiPart(ApiKey.INCREMENTAL_ALTER_CONFIGS, part)
+            reply = await followers["processor-0"].ask(asked)
+            assert reply.reply == (None,)
+            await trio.sleep(KEPT_S)
+        assert {name: update.changes for name, update in at.updates if update.number == 2} == {
+            name: (ConfigChanged("brokers", "1", {"max.connections": "6"}),) for name in NAMES
+        }
+    store = SqliteStore(store_path(tmp_path))
+    assert len(await store.children(CONFIG_CHANGES)) == 1
+    await store.close()

@@ -59,6 +59,10 @@ class TooLargeError(StoreError):
     """The data exceeds `NODE_MAX_BYTES`."""
 
 
+class UnavailableError(StoreError):
+    """The store cannot be reached now; it may come back, and then its watches are lost."""
+
+
 class EventsLostError(Exception):
     """A watch can no longer say what happened; read the tree again and watch anew."""
 

@@ -24,6 +24,7 @@ class Watch(AsyncIterator[Event]):
         self._below = path.rstrip("/") + "/"
         self._send, self._receive = trio.open_memory_channel[Event](WATCH_MAX_EVENTS)
         self._error: Exception | None = None
+        self._ended = False
 
     def tell(self, event: Event) -> None:
         """Queue an event, if it is of this subtree and there is room."""
@@ -38,8 +39,9 @@ class Watch(AsyncIterator[Event]):
 
     def end(self, error: Exception | None = None) -> None:
         """Let the reader have what waits, and then the error or the end."""
-        self._error = self._error or error
-        self._send.close()
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._send.close()
 
     async def __anext__(self) -> Event:
         try:

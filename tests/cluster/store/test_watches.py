@@ -28,7 +28,7 @@ async def test_what_waited_is_told_before_the_reason_for_the_end() -> None:
         watches.tell(changed("/a"))
         watches.end(EventsLostError("away"))
         watches.tell(changed("/b"))
-        watches.end()
+        watches.end(EventsLostError("again"))
         assert await anext(events) == changed("/a")
         for _ in range(2):
             with pytest.raises(EventsLostError, match="away"):

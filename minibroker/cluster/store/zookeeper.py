@@ -1,0 +1,427 @@
+"""The store that several programs can share: ZooKeeper, through kazoo.
+
+Owns the session, what waits while it is suspended, and the ephemeral nodes that belong to us; it
+must never know what the nodes mean.  The invariant: an answer is given once, also when the
+connection was lost over it; the ephemeral nodes that were created are there whenever we have a
+session, or the store has failed and says so.  Echoes Kafka's ``KafkaZkClient``.
+
+kazoo keeps the connection in threads of its own.  All they do here is to enqueue one call each
+into trio's loop, where all state lies; all that is called of kazoo enqueues a request and
+returns.  Time is the machine's, not the broker's clock: a server outside does not obey that one.
+Suspended is not lost: while kazoo reconnects, operations wait, for at most
+``Access.patience_s`` since the connection was lost, and then fail until it is back.  What
+was watched is lost either way, as watches belong to a connection: readers get `EventsLostError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+from kazoo import exceptions as zk
+from kazoo.client import KazooState
+from kazoo.protocol.states import KeeperState
+
+from minibroker.cluster.store.tree import (
+    BadPathError,
+    Check,
+    Create,
+    Delete,
+    Event,
+    EventsLostError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Result,
+    Set,
+    Store,
+    StoreError,
+    TooLargeError,
+    UnavailableError,
+    check_data,
+    check_path,
+)
+from minibroker.cluster.store.watches import Watches
+from minibroker.cluster.store.zookeeper_client import (
+    Access,
+    acl_of,
+    add_watch,
+    hear_watches,
+    make_client,
+)
+from minibroker.cluster.store.zookeeper_errors import AWAY, at_fault, translated
+from minibroker.cluster.store.zookeeper_outcome import Found, Tree, find_outcome
+from minibroker.cluster.store.zookeeper_session import end_former_session, keep_session
+
+REQUEST_MAX_BYTES: Final = 0xFFFFF
+"""What a server takes in one piece (jute.maxbuffer); it hangs up on more."""
+
+OPERATION_BYTES: Final = 100
+"""What an operation takes in a request beside its path and data, at most."""
+
+
+class ZooKeeperStore(Store):
+    """A `Store` in ZooKeeper; `open` is the way to get one."""
+
+    def __init__(self, access: Access, session_file: Path | None) -> None:
+        self._access = access
+        self._session_file = session_file
+        self._token = trio.lowlevel.current_trio_token()
+        self._client = make_client(access)
+        self._watches = Watches()
+        self._waiting: set[trio.Event] = set()
+        self._own: dict[str, _Ephemeral] = {}
+        self._session = 0
+        self._newest = 0
+        """The newest transaction that an answer told of."""
+        self._up = False
+        self._failure: StoreError | None = None
+        """Why nothing can be done; gone again with the connection's return, unless final."""
+        self._final = False
+        self._closed = False
+        self._changed = trio.Event()
+        self._patience: threading.Timer | None = None
+        hear_watches(self._client, lambda event: self._soon(self._heard, event))
+        self._client.add_listener(
+            lambda state: self._soon(self._on_state, state, self._client.client_state)
+        )
+
+    @classmethod
+    async def open(cls, access: Access, session_file: Path | None = None) -> ZooKeeperStore:
+        """Connect, and create the chroot if it is not there.
+
+        ``session_file`` keeps the session for the program's next life, which ends it first, so
+        that the ephemeral nodes of a life that was killed are in nobody's way.  Raises
+        `StoreError` if there is no server within ``access.patience_s``.
+        """
+        if session_file is not None:
+            await trio.to_thread.run_sync(
+                end_former_session, access, session_file, abandon_on_cancel=True
+            )
+        store = cls(access, session_file)
+        store._lose_patience_later()
+        store._client.start_async()
+        try:
+            chroot, made = access.connect.chroot, ""
+            await store._available(chroot or "/")
+            for part in chroot.split("/")[1:]:
+                made += f"/{part}"
+                await store._make_above(made)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await store.close()
+            raise
+        return store
+
+    async def get(self, path: str) -> Node:
+        check_path(path)
+        data, stat = await self._read(path, lambda: self._client.get_async(self._full(path)))
+        return Node(data or b"", stat.version)
+
+    async def exists(self, path: str) -> bool:
+        check_path(path)
+        stat = await self._read(path, lambda: self._client.exists_async(self._full(path)))
+        return stat is not None
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        get = self._client.get_children_async
+        return sorted(await self._read(path, lambda: get(self._full(path))))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        size = sum(_check(operation) for operation in operations)
+        if not operations:
+            await trio.lowlevel.checkpoint()
+            return []
+        first = operations[0].path
+        if size > REQUEST_MAX_BYTES:
+            raise TooLargeError(first, f"a transaction of {size} bytes is too large for ZooKeeper")
+        since: int | None = None  # set when an answer was lost
+        while True:
+            await self._available(first)
+            if since is not None and (found := await self._find(operations, since)) is not None:
+                return self._done(operations, found)
+            before = self._newest
+            try:
+                answers = await self._ask(lambda: self._commit(operations))
+            except AWAY:
+                since = before if since is None else since
+                continue
+            except zk.KazooException as error:
+                raise translated(error, first) from None
+            failed = at_fault(operations, answers)
+            if failed is None:
+                return self._done(operations, [self._result(answer) for answer in answers])
+            if since is not None and (found := await self._find(operations, since)) is not None:
+                return self._done(operations, found)  # the first attempt was still on its way
+            raise failed
+
+    @contextmanager
+    def watch(self, path: str) -> Iterator[AsyncIterator[Event]]:
+        check_path(path)
+        with self._watches.open(path) as watch:
+
+            def added(answer: Any) -> None:
+                if isinstance(answer.exception, AWAY):
+                    watch.end(_lost())
+                elif answer.exception is not None:
+                    watch.end(translated(answer.exception, path))
+
+            if self._reachable:
+                # Requests are served in order, so whatever is asked next comes after this.
+                add_watch(self._client, self._full(path)).rawlink(
+                    lambda answer: self._soon(added, answer)
+                )
+            elif self._final:
+                watch.end(self._failure)
+            # Else it is told to look again when the connection is back, as all watches are.
+            yield watch
+
+    async def close(self) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        self._watches.end()
+        self._fail(StoreError("/", "the config store is closed"), final=True)
+        await trio.to_thread.run_sync(self._hang_up)
+
+    def _hang_up(self) -> None:
+        with suppress(zk.KazooException):
+            self._client.stop()
+            self._client.close()
+        if self._session_file is not None:
+            self._session_file.unlink(missing_ok=True)
+
+    # The connection -------------------------------------------------------------------------------
+
+    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have trio's loop call it; the one thing that kazoo's threads do here."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(function, *arguments)
+
+    def _on_state(self, state: str, cause: str) -> None:
+        if self._final:
+            return
+        self._up = False
+        if state == KazooState.CONNECTED:
+            self._connected()
+        elif cause == KeeperState.AUTH_FAILED:
+            text = "ZooKeeper refused zookeeper.digest.username and zookeeper.digest.password"
+            self._fail(StoreError("/", text), final=True)
+        elif cause == KeeperState.CLOSED:
+            self._fail(StoreError("/", "the connection to ZooKeeper broke for good"), final=True)
+        elif self._patience is None:
+            self._lose_patience_later()
+        self._wake()
+
+    def _connected(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        client_id = self._client.client_id
+        if client_id is None:
+            return  # gone again; the next state says so
+        again = self._session != 0
+        self._session = client_id[0]
+        self._failure = None
+        self._up = True
+        if self._session_file is not None:
+            keep_session(self._session_file, client_id)
+        for path, own in self._own.items():
+            if own.session != self._session:
+                self._make_again(path, own)  # before anything that waits is asked
+        if again:
+            self._watches.end(_lost())
+
+    def _lose_patience_later(self) -> None:
+        patience = self._access.patience_s
+        servers = ",".join(map(str, self._access.connect.servers))
+        text = f"no ZooKeeper answered at {servers} for {patience * 1000:g} ms"
+        error = StoreError("/", f"{text}; is it running, and zookeeper.connect right?")
+
+        def lose() -> None:
+            if not self._up:
+                self._fail(error, final=False)
+
+        self._patience = threading.Timer(patience, self._soon, [lose])
+        self._patience.daemon = True
+        self._patience.start()
+
+    def _fail(self, error: StoreError, *, final: bool) -> None:
+        if self._final:
+            return
+        self._failure, self._final = error, final
+        if final:
+            self._watches.end(error)
+            if self._patience is not None:
+                self._patience.cancel()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+        if self._final:
+            for event in self._waiting:
+                event.set()
+
+    @property
+    def _reachable(self) -> bool:
+        return self._up and not self._final and self._client.connected
+
+    async def _available(self, path: str) -> None:
+        """Returns when there is a connection; raises `StoreError` when that takes too long."""
+        await trio.lowlevel.checkpoint()
+        while not self._reachable:
+            if self._failure is not None:
+                kind = StoreError if self._final else UnavailableError
+                raise kind(path, str(self._failure))
+            await self._changed.wait()
+
+    async def _ask(self, send: Callable[[], Any]) -> Any:
+        """The answer to one request; raises what kazoo raises."""
+        event = trio.Event()
+        answer = send()
+        answer.rawlink(lambda _: self._soon(event.set))
+        self._waiting.add(event)
+        try:
+            await event.wait()
+        finally:
+            self._waiting.discard(event)
+        if not answer.ready():
+            raise zk.ConnectionClosedError  # the store was closed, and its threads are gone
+        self._newest = max(self._newest, self._client.last_zxid)
+        return answer.get_nowait()
+
+    async def _read(self, path: str, send: Callable[[], Any]) -> Any:
+        while True:
+            await self._available(path)
+            try:
+                return await self._ask(send)
+            except AWAY:
+                continue
+            except zk.KazooException as error:
+                raise translated(error, path) from None
+
+    # Transactions ---------------------------------------------------------------------------------
+
+    def _full(self, path: str) -> str:
+        """The whole path, chroot included."""
+        chroot = self._access.connect.chroot
+        return (chroot or "/") if path == "/" else chroot + path
+
+    def _within(self, full: str) -> str | None:
+        chroot = self._access.connect.chroot
+        if full == chroot:
+            return "/"
+        return full.removeprefix(chroot) if full.startswith(f"{chroot}/") else None
+
+    def _heard(self, event: Event) -> None:
+        path = self._within(event.path)
+        if path is not None:
+            self._watches.tell(event._replace(path=path))
+
+    def _commit(self, operations: Sequence[Operation]) -> Any:
+        transaction = self._client.transaction()
+        for operation in operations:
+            path = self._full(operation.path)
+            match operation:
+                case Create(_, data, ephemeral, sequential):
+                    acl = acl_of(self._access, operation.path)
+                    transaction.create(path, data, acl, ephemeral, sequential)
+                case Set(_, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(_, version):
+                    transaction.delete(path, version)
+                case Check(_, version):
+                    transaction.check(path, version)
+        return transaction.commit_async()
+
+    async def _make_above(self, full: str) -> None:
+        """Create a node of the chroot, whose path is a whole one."""
+        with suppress(NodeExistsError):
+            await self._read(full, lambda: self._client.create_async(full, b""))
+
+    async def _find(self, operations: Sequence[Operation], since: int) -> list[Result] | None:
+        tree = Tree(self._look, self.children)
+        return await find_outcome(operations, tree, since=since, session=self._session)
+
+    async def _look(self, path: str) -> Found | None:
+        try:
+            data, stat = await self._read(path, lambda: self._client.get_async(self._full(path)))
+        except NoNodeError:
+            return None
+        return Found(data or b"", stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+    def _result(self, answer: Any) -> Result:
+        if isinstance(answer, str):
+            return self._within(answer)
+        return getattr(answer, "version", None)
+
+    def _done(self, operations: Sequence[Operation], results: list[Result]) -> list[Result]:
+        """Note which ephemeral nodes are ours now."""
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(operation, Create) and operation.ephemeral:
+                self._own[str(result)] = _Ephemeral(operation.data, self._session)
+            elif isinstance(operation, Set) and operation.path in self._own:
+                self._own[operation.path].data = operation.data
+            elif isinstance(operation, Delete):
+                self._own.pop(operation.path, None)
+        return results
+
+    # Ephemeral nodes after a session was lost -----------------------------------------------------
+
+    def _make_again(self, path: str, own: _Ephemeral) -> None:
+        session = self._session
+        acl = acl_of(self._access, path)
+        answer = self._client.create_async(self._full(path), own.data, acl, ephemeral=True)
+
+        def looked_at(answer: Any) -> None:
+            if answer.exception is None and answer.value is not None:
+                if answer.value.ephemeralOwner == session:
+                    own.session = session
+                else:
+                    text = "was ours until the session was lost, and is somebody else's now"
+                    self._fail(StoreError(path, text), final=True)
+
+        def made(answer: Any) -> None:
+            error = answer.exception
+            if error is None:
+                own.session = session
+            elif isinstance(error, zk.NodeExistsError):
+                look = self._client.exists_async(self._full(path))
+                look.rawlink(lambda answer: self._soon(looked_at, answer))
+            elif not isinstance(error, AWAY):  # else the next connection tries again
+                self._fail(translated(error, path), final=True)
+
+        answer.rawlink(lambda answer: self._soon(made, answer))
+
+
+class _Ephemeral:
+    """A node of ours, and the session in which it was last known to be there."""
+
+    __slots__ = ("data", "session")
+
+    def __init__(self, data: bytes, session: int) -> None:
+        self.data = data
+        self.session = session
+
+
+def _check(operation: Operation) -> int:
+    """The bytes that an operation takes; raises for what no server takes."""
+    path = operation.path
+    check_path(path)
+    if path == "/" and isinstance(operation, Create | Delete):
+        raise BadPathError(path, "the root exists always")
+    data = operation.data if isinstance(operation, Create | Set) else b""
+    check_data(path, data)
+    return len(path.encode()) + len(data) + OPERATION_BYTES
+
+
+def _lost() -> EventsLostError:
+    return EventsLostError("the connection to ZooKeeper was lost; look at the tree again")

@@ -1,0 +1,175 @@
+"""kazoo's client as the store needs it: who we are, how we connect, and watches of whole subtrees.
+
+Owns everything that depends on kazoo's insides, in two places: a request that kazoo has no method
+for, and the reader of watch events, which would drop those that answer it.  It must never know
+what the store does with either.  The invariant: nothing here blocks, and a client that was made
+can read its certificates.  Echoes Kafka's ``ZooKeeperClient`` and ``ZKClientConfig``.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
+
+from kazoo import security
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Watch, int_struct, write_string
+
+from minibroker import config
+from minibroker.cluster.store.tree import Event, EventKind, StoreError
+from minibroker.config import ConnectString, Settings
+
+RECONNECT_FIRST_S: Final = 0.05
+RECONNECT_MAX_S: Final = 1.0
+"""The pause between two rounds of tries at all servers: it doubles from the first to the last."""
+
+PRIVATE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
+"""Below these lie secrets; Kafka's ``ZkData.SensitiveRootPaths``."""
+
+_LOG: Final = logging.getLogger("minibroker.zookeeper")  # below the root of our log lines
+
+_KINDS: Final = {1: EventKind.CREATED, 2: EventKind.DELETED, 3: EventKind.CHANGED}
+
+
+class Tls(NamedTuple):
+    """Files in PEM; None takes the system's authorities, or shows no certificate of ours."""
+
+    truststore: str | None
+    keystore: str | None
+    keystore_password: str | None
+    check_hostname: bool
+
+
+class Access(NamedTuple):
+    """How to get at ZooKeeper; ``protect`` makes nodes that only we may change."""
+
+    connect: ConnectString
+    session_timeout_s: float
+    patience_s: float
+    digest: tuple[str, str] | None = None
+    protect: bool = False
+    tls: Tls | None = None
+
+
+def access_from(settings: Settings) -> Access | None:
+    """What the settings say; None if the config store is not on ZooKeeper."""
+    connect = settings[config.ZOOKEEPER_CONNECT]
+    if connect is None:
+        return None
+    session_ms = settings[config.ZOOKEEPER_SESSION_TIMEOUT_MS]
+    user = settings[config.ZOOKEEPER_DIGEST_USERNAME]
+    password = settings[config.ZOOKEEPER_DIGEST_PASSWORD]
+    tls = None
+    if settings[config.ZOOKEEPER_SSL_CLIENT_ENABLE]:
+        tls = Tls(
+            settings[config.ZOOKEEPER_SSL_TRUSTSTORE_LOCATION],
+            settings[config.ZOOKEEPER_SSL_KEYSTORE_LOCATION],
+            settings[config.ZOOKEEPER_SSL_KEYSTORE_PASSWORD],
+            bool(settings[config.ZOOKEEPER_SSL_ENDPOINT_IDENTIFICATION_ALGORITHM]),
+        )
+    return Access(
+        connect=connect,
+        session_timeout_s=session_ms / 1000,
+        patience_s=(settings[config.ZOOKEEPER_CONNECTION_TIMEOUT_MS] or session_ms) / 1000,
+        digest=None if user is None or password is None else (user, password),
+        protect=settings[config.ZOOKEEPER_SET_ACL],
+        tls=tls,
+    )
+
+
+def make_client(access: Access, session: tuple[int, bytes] | None = None) -> KazooClient:
+    """A client that has not started, which will take up ``session`` if one is given.
+
+    Paths are whole ones: the chroot is the store's to add.  Raises `StoreError` for certificates
+    that can't be read, over which kazoo's thread would die without a word to us.
+    """
+    tls = access.tls
+    if tls is not None:
+        _try_certificates(tls)
+    return KazooClient(
+        hosts=",".join(map(str, access.connect.servers)),
+        timeout=access.session_timeout_s,
+        client_id=session,
+        auth_data=[("digest", ":".join(access.digest))] if access.digest else None,
+        connection_retry={
+            "max_tries": -1,
+            "delay": RECONNECT_FIRST_S,
+            "max_delay": RECONNECT_MAX_S,
+        },
+        logger=_LOG,
+        use_ssl=tls is not None,
+        ca=tls and tls.truststore,
+        certfile=tls and tls.keystore,
+        keyfile=tls and tls.keystore,
+        keyfile_password=tls and tls.keystore_password,
+        check_hostname=tls is not None and tls.check_hostname,
+    )
+
+
+def _try_certificates(tls: Tls) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if tls.truststore is not None:
+            context.load_verify_locations(tls.truststore)
+    except OSError as error:  # SSLError is one too
+        text = f"zookeeper.ssl.truststore.location can't be read as PEM: {error}"
+        raise StoreError(str(tls.truststore), text) from None
+    try:
+        if tls.keystore is not None:
+            # Without a password given, OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(tls.keystore, password=tls.keystore_password or "")
+    except OSError as error:
+        text = "zookeeper.ssl.keystore.location can't be read as PEM with a key and certificates "
+        text += f"(is zookeeper.ssl.keystore.password right?): {error}"
+        raise StoreError(str(tls.keystore), text) from None
+
+
+def acl_of(access: Access, path: str) -> list[Any]:
+    """Who may do what with a node to create: Kafka's ``ZkData.defaultAcls``."""
+    acl: list[Any] = security.OPEN_ACL_UNSAFE
+    if access.protect:
+        private = any(path == top or path.startswith(f"{top}/") for top in PRIVATE_PATHS)
+        acl = list(security.CREATOR_ALL_ACL)
+        if not private:
+            acl += security.READ_ACL_UNSAFE
+    return acl
+
+
+@dataclass(frozen=True, slots=True)
+class AddWatch:
+    """ZooKeeper's ``AddWatchRequest`` in mode 1: persistent, and of all that is below."""
+
+    path: str
+    type: ClassVar[int] = 106
+
+    def serialize(self) -> bytes:
+        """The request's body."""
+        packed: bytes = write_string(self.path) + int_struct.pack(1)
+        return packed
+
+    @staticmethod
+    def deserialize(_answer: bytes, _offset: int) -> bool:
+        """There is nothing in the answer but that it came."""
+        return True
+
+
+def add_watch(client: KazooClient, path: str) -> Any:
+    """Have the server tell of all that happens at and below ``path``, as kazoo's async result."""
+    result = client.handler.async_result()
+    client._call(AddWatch(path), result)  # noqa: SLF001
+    return result
+
+
+def hear_watches(client: KazooClient, tell: Callable[[Event], None]) -> None:
+    """Have ``tell`` called, in kazoo's thread, for every event that the server sends."""
+
+    def read(buffer: bytes, offset: int) -> None:
+        watched, _ = Watch.deserialize(buffer, offset)
+        kind = _KINDS.get(watched.type)
+        if kind is not None:
+            tell(Event(kind, watched.path))
+
+    client._connection._read_watch_event = read  # noqa: SLF001

@@ -1,0 +1,83 @@
+"""ZooKeeper's errors in the store's words.
+
+Owns the table and the choice of the operation that a transaction failed for; it must never know
+what is done about an error.  The invariant: whatever a server answers becomes a `StoreError` with
+the path it is about, but for `AWAY`, where nobody knows what was done.  Echoes ZooKeeper's
+``KeeperException.Code``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kazoo import exceptions as zk
+
+from minibroker.cluster.store.tree import (
+    BadPathError,
+    BadVersionError,
+    Create,
+    EphemeralParentError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    StoreError,
+    parent_of,
+)
+
+AWAY: Final = (
+    zk.ConnectionLoss,
+    zk.SessionExpiredError,  # kazoo's ConnectionClosedError is one too
+    zk.SessionMovedError,
+    zk.OperationTimeoutError,
+)
+"""The server may or may not have done what was asked."""
+
+_ROLLED_BACK: Final = (zk.RolledBackError, zk.RuntimeInconsistency)
+"""What a failed transaction answers for the operations that were not at fault."""
+
+
+def at_fault(operations: Sequence[Operation], answers: Sequence[Any]) -> StoreError | None:
+    """The error of the operation for which a transaction failed; None if it did not."""
+    wrong = [
+        (isinstance(answer, _ROLLED_BACK), number)
+        for number, answer in enumerate(answers)
+        if isinstance(answer, Exception)
+    ]
+    if not wrong:
+        return None
+    _, number = min(wrong)
+    operation, error = operations[number], answers[number]
+    path = operation.path
+    if isinstance(operation, Create) and not isinstance(error, zk.NodeExistsError):
+        path = parent_of(path)
+    return translated(error, path)
+
+
+_ERRORS: Final[dict[type[Exception], tuple[type[StoreError], str]]] = {
+    zk.NoNodeError: (NoNodeError, "does not exist"),
+    zk.NodeExistsError: (NodeExistsError, "exists already"),
+    zk.BadVersionError: (BadVersionError, "has another version"),
+    zk.NotEmptyError: (NotEmptyError, "has children"),
+    zk.NoChildrenForEphemeralsError: (
+        EphemeralParentError,
+        "is ephemeral and can have no children",
+    ),
+    zk.BadArgumentsError: (BadPathError, "is no path for ZooKeeper"),
+    zk.NoAuthError: (
+        StoreError,
+        "ZooKeeper does not let us; are zookeeper.digest.username and its password right?",
+    ),
+    zk.InvalidACLError: (
+        StoreError,
+        "ZooKeeper does not know who we are, so zookeeper.set.acl can't protect it",
+    ),
+    zk.UnimplementedError: (StoreError, "this ZooKeeper is too old; 3.6 or newer is needed"),
+}
+
+
+def translated(error: Exception, path: str) -> StoreError:
+    """The error of an operation on ``path``."""
+    kind, text = _ERRORS.get(type(error), (StoreError, f"ZooKeeper answered {error!r}"))
+    return kind(path, text)

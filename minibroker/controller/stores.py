@@ -1,0 +1,39 @@
+"""Which config store a broker has: a file in its data directory, or ZooKeeper.
+
+Owns the choice and the files' names; it must never know what is in a store.  The invariant:
+whoever gets a store from here cannot tell which one it is, and kazoo is loaded for those who use
+it only.  Kafka made the same choice between ``KafkaServer`` and ``KafkaRaftServer``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from minibroker.cluster.store.sqlite import SqliteStore
+from minibroker.cluster.store.tree import Store, StoreError
+from minibroker.config import ZOOKEEPER_CONNECT, Settings
+
+STORE_FILE: Final = "config.sqlite"
+SESSION_FILE: Final = "zookeeper.session"
+
+
+def store_path(data_dir: Path) -> Path:
+    """Where the embedded config store lies."""
+    return data_dir / STORE_FILE
+
+
+async def open_store(settings: Settings, data_dir: Path) -> Store:
+    """The store that the settings name; `StoreError` if it can't be used."""
+    connect = settings[ZOOKEEPER_CONNECT]
+    if connect is None:
+        return SqliteStore(store_path(data_dir))
+    try:
+        from minibroker.cluster.store.zookeeper import ZooKeeperStore
+        from minibroker.cluster.store.zookeeper_client import access_from
+    except ImportError as error:
+        text = f"zookeeper.connect needs kazoo ({error}): pip install minibroker[zookeeper]"
+        raise StoreError(str(connect), text) from None
+    access = access_from(settings)
+    assert access is not None
+    return await ZooKeeperStore.open(access, data_dir / SESSION_FILE)

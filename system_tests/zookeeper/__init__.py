@@ -1,0 +1,1 @@
+"""The config store and whole brokers on real ZooKeeper servers."""

@@ -1,0 +1,113 @@
+"""How kazoo is set up: from settings, with certificates that can be read, and who may do what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kazoo.protocol.serialization import int_struct, write_string
+
+from minibroker.cluster.store.tree import Event, EventKind, StoreError
+from minibroker.cluster.store.zookeeper_client import (
+    Access,
+    AddWatch,
+    Tls,
+    access_from,
+    acl_of,
+    hear_watches,
+    make_client,
+)
+from minibroker.config import Settings
+from minibroker.config.types import parse_connect_string
+
+CONNECT = parse_connect_string("127.0.0.1:1")
+
+
+def access(*pairs: str) -> Access | None:
+    return access_from(Settings.from_sources(pairs=pairs))
+
+
+def test_without_servers_there_is_no_access() -> None:
+    assert access("zookeeper.session.timeout.ms=5000") is None
+
+
+def test_settings_become_access() -> None:
+    found = access(
+        "zookeeper.connect=a:1,b:2/c",
+        "zookeeper.session.timeout.ms=5000",
+        "zookeeper.digest.username=us",
+        "zookeeper.digest.password=secret",
+        "zookeeper.set.acl=true",
+        "zookeeper.ssl.client.enable=true",
+        "zookeeper.ssl.truststore.location=/t.pem",
+        "zookeeper.ssl.endpoint.identification.algorithm=",
+    )
+    connect = parse_connect_string("a:1,b:2/c")
+    tls = Tls("/t.pem", None, None, check_hostname=False)
+    assert found == Access(connect, 5.0, 5.0, ("us", "secret"), protect=True, tls=tls)
+
+
+def test_patience_can_differ_from_the_session() -> None:
+    found = access("zookeeper.connect=a", "zookeeper.connection.timeout.ms=200")
+    assert found is not None
+    assert (found.session_timeout_s, found.patience_s) == (18.0, 0.2)
+
+
+def test_a_client_is_told_all_of_it() -> None:
+    tls = Tls(None, None, None, check_hostname=True)
+    wanted = Access(parse_connect_string("a:1,b:2/c"), 5.0, 1.0, ("us", "pw:x"), tls=tls)
+    client = make_client(wanted, (7, b"p" * 16))
+    assert client.hosts == [("a", 1), ("b", 2)]
+    assert client.chroot == ""
+    assert client.auth_data == {("digest", "us:pw:x")}
+    assert (client.use_ssl, client.check_hostname, client.verify_certs) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("tls", "named"),
+    [
+        (Tls("no such file", None, None, True), "zookeeper.ssl.truststore.location"),
+        (Tls(None, "no such file", None, True), "zookeeper.ssl.keystore.location"),
+    ],
+)
+def test_certificates_that_cannot_be_read_are_named(tls: Tls, named: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=f"no such file: {named}"):
+        make_client(Access(CONNECT, 5.0, 1.0, tls=tls))
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("nothing")
+    files = [str(wrong) if path else None for path in tls[:2]]
+    with pytest.raises(StoreError, match=named):
+        make_client(Access(CONNECT, 5.0, 1.0, tls=Tls(files[0], files[1], None, True)))
+
+
+def rights(protect: bool, path: str) -> list[tuple[str, int]]:
+    acl = acl_of(Access(CONNECT, 5.0, 1.0, protect=protect), path)
+    return [(entry.id.scheme, entry.perms) for entry in acl]
+
+
+def test_who_may_do_what() -> None:
+    everything, read = 31, 1
+    assert rights(False, "/brokers/ids/1") == [("world", everything)]
+    assert rights(True, "/brokers/ids/1") == [("auth", everything), ("world", read)]
+    assert rights(True, "/config/users-to-be") == [("auth", everything), ("world", read)]
+    for private in ("/config/users", "/config/users/x", "/config/brokers/1"):
+        assert rights(True, private) == [("auth", everything)]
+
+
+def test_what_the_server_tells_is_heard() -> None:
+    heard: list[Event] = []
+    client = make_client(Access(CONNECT, 5.0, 1.0))
+    hear_watches(client, heard.append)
+    for number in (1, 2, 3, 4):
+        told = int_struct.pack(number) + int_struct.pack(3) + write_string(f"/a/{number}")
+        client._connection._read_watch_event(told, 0)
+    assert heard == [
+        Event(EventKind.CREATED, "/a/1"),
+        Event(EventKind.DELETED, "/a/2"),
+        Event(EventKind.CHANGED, "/a/3"),
+    ]
+
+
+def test_a_watch_is_asked_for_in_zookeepers_form() -> None:
+    assert AddWatch.type == 106
+    assert AddWatch("/a").serialize() == b"\0\0\0\2/a" + b"\0\0\0\1"

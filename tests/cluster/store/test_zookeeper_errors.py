@@ -1,0 +1,48 @@
+"""ZooKeeper's errors: which operation was at fault, and in which words it is said."""
+
+from __future__ import annotations
+
+import pytest
+from kazoo import exceptions as zk
+
+from minibroker.cluster.store.tree import (
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    StoreError,
+)
+from minibroker.cluster.store.zookeeper_errors import at_fault, translated
+
+
+def test_what_was_done_has_nobody_at_fault() -> None:
+    assert at_fault([Create("/a")], ["/a"]) is None
+
+
+def test_the_one_at_fault_is_found_among_those_rolled_back() -> None:
+    operations: list[Operation] = [Create("/a"), Create("/b/c"), Set("/d", b"")]
+    answers = [zk.RolledBackError(), zk.NoNodeError(), zk.RuntimeInconsistency()]
+    error = at_fault(operations, answers)
+    assert isinstance(error, NoNodeError)
+    assert str(error) == "/b: does not exist"
+
+
+def test_a_node_that_exists_is_named_itself() -> None:
+    error = at_fault([Create("/b/c")], [zk.NodeExistsError()])
+    assert isinstance(error, NodeExistsError)
+    assert error.path == "/b/c"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (zk.NoAuthError(), "zookeeper.digest.username"),
+        (zk.UnimplementedError(), "3.6 or newer"),
+        (zk.DataInconsistency(), "ZooKeeper answered DataInconsistency"),
+    ],
+)
+def test_other_errors_say_what_to_do(error: Exception, said: str) -> None:
+    found = translated(error, "/a")
+    assert type(found) is StoreError
+    assert said in str(found)

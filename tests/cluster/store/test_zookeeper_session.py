@@ -1,0 +1,39 @@
+"""The file that keeps a session: its owner's alone, and no harm when it is damaged."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from minibroker.cluster.store.zookeeper_client import Access
+from minibroker.cluster.store.zookeeper_session import (
+    end_former_session,
+    keep_session,
+    kept_session,
+)
+from minibroker.config.types import parse_connect_string
+
+
+def test_what_was_kept_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "session"
+    assert kept_session(file) is None
+    for number in (-5, 7):
+        keep_session(file, (number, b"p" * 16))
+        assert kept_session(file) == (number, b"p" * 16)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("text", ["", "7", "{}", '{"session": "x", "password": ""}', "\0"])
+def test_a_damaged_file_is_as_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "session"
+    file.write_text(text)
+    assert kept_session(file) is None
+
+
+def test_a_server_that_is_away_ends_nothing_and_does_no_harm(tmp_path: Path) -> None:
+    file = tmp_path / "session"
+    keep_session(file, (7, b"p" * 16))
+    end_former_session(Access(parse_connect_string("127.0.0.1:1"), 5.0, 0.2), file)

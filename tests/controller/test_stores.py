@@ -1,0 +1,49 @@
+"""The choice of the config store, and what a user is told whose ZooKeeper is not to be had."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minibroker.cluster.store.sqlite import SqliteStore
+from minibroker.cluster.store.tree import StoreError
+from minibroker.config import Settings
+from minibroker.controller.stores import SESSION_FILE, STORE_FILE, open_store
+
+
+async def test_without_zookeeper_it_is_a_file_of_the_data_directory(tmp_path: Path) -> None:
+    store = await open_store(Settings.from_sources(), tmp_path)
+    assert isinstance(store, SqliteStore)
+    assert (tmp_path / STORE_FILE).exists()
+    await store.close()
+
+
+async def test_a_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pairs = ["zookeeper.connect=127.0.0.1:1/x", "zookeeper.connection.timeout.ms=200"]
+    with pytest.raises(StoreError, match=r"no ZooKeeper answered at 127\.0\.0\.1:1 for 200 ms"):
+        await open_store(Settings.from_sources(pairs=pairs), tmp_path)
+    assert not (tmp_path / SESSION_FILE).exists()
+    assert not (tmp_path / STORE_FILE).exists()
+
+
+def test_kazoo_is_not_loaded_for_those_who_do_without() -> None:
+    program = "import minibroker.controller, sys; print('kazoo' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip() == "False"
+
+
+async def test_without_kazoo_its_installation_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("minibroker.cluster.store.zoo")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("kazoo", "kazoo.client", "kazoo.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    settings = Settings.from_sources(pairs=["zookeeper.connect=127.0.0.1:1"])
+    with pytest.raises(StoreError, match=r"pip install minibroker\[zookeeper\]"):
+        await open_store(settings, tmp_path)
