@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from protocol.checksum import crc32c
-
 from minibroker.storage.errors import LogError
+from protocol.checksum import crc32c
 from protocol.errors import DecodeError, ErrorCode
 from protocol.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 
