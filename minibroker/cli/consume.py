@@ -71,7 +71,11 @@ FORMATS: Final[dict[str, Callable[[Message], str]]] = {
 
 
 class Limits:
-    """When to stop: after so many messages, or so long without one."""
+    """When to stop: after so many messages, or so long without one.
+
+    Time is asked for after a look at what there is, as finding the leaders or joining a group may
+    have taken all of it.
+    """
 
     def __init__(self, messages_max: int | None, silence_s: float | None) -> None:
         self._messages_max = messages_max
@@ -206,11 +210,13 @@ def read_alone(
     """Messages of one partition or all, without a group, until the limits say stop."""
     wanted = None if partition is None else [partition]
     reader = Reader(client, topic, start_positions(client, topic, wanted, start))
-    while not limits.timed_out:
+    while True:
         for message in reader.poll(limits.wait_ms):
             yield message
             if limits.counted():
                 return
+        if limits.timed_out:
+            return
 
 
 def read_in_group(
@@ -220,7 +226,7 @@ def read_in_group(
     client.topic(topic)
     membership = Membership(client, group, topic)
     try:
-        while not limits.timed_out:
+        while True:
             partitions = membership.join()
             note(f"group {group}: partitions {', '.join(map(str, partitions)) or 'none'}")
             committed = committed_offsets(client, group, topic, partitions)
@@ -241,7 +247,7 @@ def _one_generation(
     heartbeat = Every(HEARTBEAT_S)
     commit = Every(COMMIT_S)
     try:
-        while not limits.timed_out:
+        while True:
             for message in reader.poll(limits.wait_ms):
                 yield message
                 printed[message.partition] = message.record.offset + 1
@@ -255,7 +261,8 @@ def _one_generation(
                 membership.commit(printed)
             if not reader.positions:
                 time.sleep(POLL_MS / 1000)  # nothing to fetch: another member has it all
-        return True
+            if limits.timed_out:
+                return True
     finally:
         membership.commit(printed)
 

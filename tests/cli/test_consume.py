@@ -61,6 +61,15 @@ def test_every_codec_comes_back(command: Any, minibroker_topic: str, codec: str)
     assert command("consume", minibroker_topic, *options).stdout == "purr\n"
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_without_any_patience_what_there_is_is_printed(
+    command: Any, cats: str, minibroker_group: str, grouped: bool
+) -> None:
+    options = ("--group", minibroker_group) if grouped else ()
+    printed = command("consume", cats, "--from-beginning", "--timeout", "0", *options)
+    assert sorted(printed.stdout.split()) == ["black", "red", "white"]
+
+
 def test_too_few_messages_are_an_error_of_their_own(command: Any, cats: str) -> None:
     with pytest.raises(TooFew, match="only 3 of 4 messages"):
         command("consume", cats, "--from-beginning", "--max-messages", "4", "--timeout", "0.01")
