@@ -321,7 +321,7 @@ async def test_the_controller_is_told_of_logs_and_groups(
         assert await at.ask(GroupsWanted()) == []
         assert await at.ask(GroupsWanted("g")) is None
         report = await at.ask(ReportWanted())
-        assert (report.metrics.role, report.metrics.index) == (WORKER, 0)
+        assert report.metrics.process == "worker-0"
 
 
 async def test_producer_ids_come_from_blocks(
