@@ -37,6 +37,11 @@ LATE = {
     ),
     "topics": Late("minibroker.cli.topics", "app", "List, create, describe and delete topics."),
     "groups": Late("minibroker.cli.groups", "app", "List, describe and delete consumer groups."),
+    "configs": Late(
+        "minibroker.cli.configs",
+        "configs",
+        "Describe and alter configs and quotas as kafka-configs.sh does.",
+    ),
     "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
 }
 

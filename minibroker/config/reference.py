@@ -31,8 +31,8 @@ A name that nobody knows is refused, with the nearest valid name. A name that Ka
 this broker does not serve is named in one line of warning, so that a file written for Kafka \
 starts this broker; those names stand at the end of this page.
 
-What can be changed while the broker runs is so marked. An admin client changes it \
-for one broker or for all; what is set for one broker wins over what is set for \
+What can be changed while the broker runs is so marked. `minibroker configs` or an admin \
+client changes it, for one broker or for all; what is set for one broker wins over what is set for \
 all, which wins over files and options.
 """
 

@@ -1,0 +1,391 @@
+"""``minibroker configs``: describe and alter configs of topics and brokers, and quotas.
+
+Owns this one command, whose options, output and exit codes are those of Kafka's
+``kafka-configs.sh``, so that what people know and have written for it goes on working; it must
+never know which settings there are.  The invariant: nothing is altered when a config to delete is
+not there, or when anything about the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+
+from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.commands import Command
+from minibroker.cli.entities import (
+    BROKERS,
+    CLIENTS,
+    DEFAULTS,
+    IPS,
+    TOPICS,
+    TYPES,
+    USERS,
+    Entities,
+    check_keys,
+    chosen,
+    from_long_options,
+    from_short_options,
+    parse_additions,
+    parse_deletions,
+    quota_text,
+)
+from minibroker.cli.errors import CliError, ExitCode, UsageMistake, check
+from minibroker.cli.output import emit
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponse,
+    EntityData,
+    OpData,
+)
+from protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntryData,
+)
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+SOURCES: Final = (
+    "UNKNOWN",
+    "DYNAMIC_TOPIC_CONFIG",
+    "DYNAMIC_BROKER_CONFIG",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "STATIC_BROKER_CONFIG",
+    "DEFAULT_CONFIG",
+)
+"""Names of where a value came from, by Kafka's numbers."""
+
+RESOURCE_TYPES: Final = {TOPICS: 2, BROKERS: 4}
+QUOTA_TYPES: Final = {IPS: "ip", USERS: "user", CLIENTS: "client-id"}
+QUOTA_TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
+SET, DELETE = 0, 1
+EXACT, DEFAULT, SPECIFIED = 0, 1, 2
+SHORT_NAMES: Final = {kind: kind.removesuffix("s") for kind in TYPES}
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker configs --entity-type topics --entity-name cats --describe
+  minibroker configs --topic cats --alter --add-config cleanup.policy=[compact,delete]
+  minibroker configs --broker-defaults --alter --add-config max.connections=100
+  minibroker configs --ip 127.0.0.1 --alter --add-config connection_creation_rate=10
+  minibroker configs --ip 127.0.0.1 --alter --delete-config connection_creation_rate
+
+Exit codes: 0 done · 1 anything else, as kafka-configs.sh has it
+"""
+
+_LONG = ("entity_type", "entity_name", "entity_default")
+
+
+class Mistake(click.UsageError):
+    """An option that there is not, or one without its value."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class KafkaCommand(Command):
+    """A command that knows the order of its long entity options and fails with 1 only."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            values, _, order = self.make_parser(ctx).parse_args(list(args))
+            ctx.meta[__name__] = list(_occurrences(values, [param.name or "" for param in order]))
+            return super().parse_args(ctx, args)
+        except click.UsageError as mistake:
+            raise Mistake(mistake.message, mistake.ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CliError as error:
+            error.exit_code = ExitCode.REFUSED
+            raise
+
+
+def _occurrences(values: dict[str, Any], order: list[str]) -> Iterator[tuple[str, str]]:
+    taken = dict.fromkeys(_LONG, 0)
+    for name in order:
+        if name in taken:
+            value = "" if name == "entity_default" else values[name][taken[name]]
+            taken[name] += 1
+            yield name, value
+
+
+def _entity_options(function: Any) -> Any:
+    for kind in reversed(DEFAULTS):
+        short = SHORT_NAMES[kind]
+        option = click.option(f"--{short}-defaults", is_flag=True, help=f"The default of {kind}.")
+        function = option(function)
+    for kind in reversed(TYPES):
+        short = SHORT_NAMES[kind]
+        option = click.option(f"--{short}", metavar="NAME", help=f"One of the {kind}.")
+        function = option(function)
+    return function
+
+
+@click.command("configs", cls=KafkaCommand, epilog=EXAMPLES)
+@click.option(
+    "--bootstrap-server",
+    "-b",
+    "bootstrap",
+    default=DEFAULT_BOOTSTRAP,
+    metavar="HOST:PORT",
+    envvar="MINIBROKER_BOOTSTRAP_SERVER",
+    show_envvar=True,
+    help="The broker to ask.",
+)
+@click.option("--zookeeper", metavar="URLS", help="Refused: a running broker is asked.")
+@click.option("--describe", is_flag=True, help="List what is set.")
+@click.option("--alter", is_flag=True, help="Change it.")
+@click.option("--all", "everything", is_flag=True, help="With --describe: defaults too.")
+@click.option("--add-config", metavar="K=V,K=[V,V]", help="With --alter: what to set.")
+@click.option("--add-config-file", metavar="FILE", help="With --alter: the same as properties.")
+@click.option("--delete-config", multiple=True, metavar="K,K", help="With --alter: what to unset.")
+@click.option("--entity-type", multiple=True, metavar="TYPE", help=", ".join(TYPES) + ".")
+@click.option("--entity-name", multiple=True, metavar="NAME", help="Its name.")
+@click.option("--entity-default", count=True, help="The default of the type, in place of a name.")
+@_entity_options
+@click.pass_context
+def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
+    """Describe and alter configs and quotas as kafka-configs.sh does."""
+    if given["zookeeper"] is not None:
+        raise UsageMistake(
+            "--zookeeper: configs are changed through a running broker, which keeps them in its "
+            "own config store; use --bootstrap-server HOST:PORT"
+        )
+    if given["describe"] == given["alter"]:
+        raise UsageMistake("Command must include exactly one action: --describe, --alter")
+    entities = chosen(
+        from_long_options(ctx.meta[__name__]),
+        from_short_options(
+            {kind: given[SHORT_NAMES[kind]] for kind in TYPES},
+            {kind: given[f"{SHORT_NAMES[kind]}_defaults"] for kind in DEFAULTS},
+        ),
+        alter=given["alter"],
+    )
+    additions, deletions = _wishes(given)
+    with Client(bootstrap) as client:
+        if given["alter"]:
+            _alter(client, entities, additions, deletions)
+        else:
+            _describe(client, entities, everything=given["everything"])
+
+
+def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """What to set and what to unset; `UsageMistake` unless that fits the action."""
+    text, file, deletions = given["add_config"], given["add_config_file"], given["delete_config"]
+    if text is not None and file is not None:
+        raise UsageMistake("Only one of --add-config or --add-config-file must be specified")
+    has_wishes = text is not None or file is not None or bool(deletions)
+    if given["alter"] and not has_wishes:
+        raise UsageMistake(
+            "At least one of --add-config, --add-config-file, or --delete-config must be "
+            "specified with --alter"
+        )
+    if given["describe"] and has_wishes:
+        raise UsageMistake("--add-config and --delete-config belong to --alter")
+    if given["alter"] and given["everything"]:
+        raise UsageMistake("--all belongs to --describe")
+    additions = {} if text is None else parse_additions(text)
+    if file is not None:
+        from minibroker.config import ConfigError, read_properties
+
+        try:
+            additions = {entry.name: entry.value for entry in read_properties(file)}
+        except ConfigError as error:
+            raise UsageMistake(f"--add-config-file {error}") from None
+    check_keys(additions)
+    return additions, parse_deletions(deletions)
+
+
+def _alter(
+    client: Client, entities: Entities, additions: dict[str, str], deletions: list[str]
+) -> None:
+    kind, name = entities.types[0], entities.names[0]
+    if kind in RESOURCE_TYPES:
+        _alter_resource(client, kind, name, additions, deletions)
+    else:
+        _alter_quotas(client, entities, additions, deletions)
+    if name:
+        emit(f"Completed updating config for {SHORT_NAMES[kind]} {name}.")
+    else:
+        emit(f"Completed updating default config for {kind} in the cluster.")
+
+
+def _check_present(deletions: list[str], present: Sequence[str]) -> None:
+    missing = [name for name in deletions if name not in present]
+    if missing:
+        raise CliError(f"Invalid config(s): {','.join(missing)}")
+
+
+def _alter_resource(
+    client: Client, kind: str, name: str, additions: dict[str, str], deletions: list[str]
+) -> None:
+    found = _resource_configs(client, kind, name, everything=False)
+    _check_present(deletions, [config.name for config in found])
+    resource = AlterConfigsResource(
+        resource_type=RESOURCE_TYPES[kind],
+        resource_name=name,
+        configs=[
+            *(
+                AlterableConfig(name=key, config_operation=SET, value=value)
+                for key, value in additions.items()
+            ),
+            *(AlterableConfig(name=key, config_operation=DELETE, value="") for key in deletions),
+        ],
+    )
+    reply = client.ask(
+        IncrementalAlterConfigsRequest(resources=[resource]),
+        IncrementalAlterConfigsResponse,
+        _broker(client, kind, name),
+    )
+    for answer in reply.responses:
+        what = f"{SHORT_NAMES[kind]} {name}".rstrip()
+        check(what, answer.error_code, answer.error_message)
+
+
+def _broker(client: Client, kind: str, name: str) -> int | None:
+    """The broker to ask, None for any: a broker's own config is known to that broker."""
+    if kind != BROKERS or not name:
+        return None
+    known = [broker.node_id for broker in client.metadata([]).brokers]
+    # One that is not there is refused by any other, in the words that Kafka has for it.
+    return int(name) if int(name) in known else None
+
+
+def _resource_configs(
+    client: Client, kind: str, name: str, *, everything: bool
+) -> list[DescribeConfigsResourceResult]:
+    """The configs of one resource, by name: all, or those that were set for itself."""
+    resource = DescribeConfigsResource(
+        resource_type=RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    reply = client.ask(request, DescribeConfigsResponse, _broker(client, kind, name))
+    [result] = reply.results
+    check(f"{SHORT_NAMES[kind]} {name}".rstrip(), result.error_code, result.error_message)
+    own = 1 if kind == TOPICS else 2 if name else 3
+    shown = (config for config in result.configs if everything or config.config_source == own)
+    return sorted(shown, key=lambda config: config.name)
+
+
+def _describe(client: Client, entities: Entities, *, everything: bool) -> None:
+    kind = entities.types[0]
+    if kind not in RESOURCE_TYPES:
+        _describe_quotas(client, entities)
+        return
+    for name in entities.names or _all_names(client, kind):
+        if name:
+            emit(
+                f"{'All' if everything else 'Dynamic'} configs for {SHORT_NAMES[kind]} {name} are:"
+            )
+        else:
+            emit(f"Default configs for {kind} in the cluster are:")
+        for config in _resource_configs(client, kind, name, everything=everything):
+            emit(_config_line(config))
+
+
+def _all_names(client: Client, kind: str) -> list[str]:
+    cluster = client.metadata()
+    if kind == TOPICS:
+        return sorted(topic.name or "" for topic in cluster.topics)
+    return [*(str(broker.node_id) for broker in cluster.brokers), ""]
+
+
+def _config_line(config: DescribeConfigsResourceResult) -> str:
+    synonyms = ", ".join(
+        f"{_source(synonym.source)}:{synonym.name}={_or_null(synonym.value)}"
+        for synonym in config.synonyms
+    )
+    sensitive = "true" if config.is_sensitive else "false"
+    return f"  {config.name}={_or_null(config.value)} sensitive={sensitive} synonyms={{{synonyms}}}"
+
+
+def _source(number: int) -> str:
+    return SOURCES[number] if 0 <= number < len(SOURCES) else SOURCES[0]
+
+
+def _or_null(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _quotas(client: Client, entities: Entities) -> list[EntryData]:
+    """The entities of exactly these types, those without a name whatever theirs is."""
+    components = []
+    for position, kind in enumerate(entities.types):
+        name = entities.names[position] if position < len(entities.names) else None
+        match_type = SPECIFIED if name is None else EXACT if name else DEFAULT
+        component = ComponentData(
+            entity_type=QUOTA_TYPES[kind], match_type=match_type, match=name or None
+        )
+        components.append(component)
+    request = DescribeClientQuotasRequest(components=components, strict=True)
+    reply = client.ask(request, DescribeClientQuotasResponse)
+    check("quotas", reply.error_code, reply.error_message)
+    return reply.entries or []
+
+
+def _describe_quotas(client: Client, entities: Entities) -> None:
+    for entry in _quotas(client, entities):
+        names = {part.entity_type: part.entity_name for part in entry.entity}
+        who = ", ".join(
+            f"the default {title}" if names[kind] is None else f"{title} '{names[kind]}'"
+            for kind, title in QUOTA_TITLES.items()
+            if kind in names
+        )
+        values = ", ".join(f"{value.key}={quota_text(value.value)}" for value in entry.values)
+        emit(f"Quota configs for {who} are {values}")
+
+
+def _alter_quotas(
+    client: Client, entities: Entities, additions: dict[str, str], deletions: list[str]
+) -> None:
+    unknown = [key for key in (*additions, *deletions) if key != "connection_creation_rate"]
+    if entities.types == (IPS,) and unknown:
+        raise UsageMistake(
+            f"Only connection quota configs can be added for '{IPS}' using --bootstrap-server. "
+            f"Unexpected config names: {','.join(unknown)}"
+        )
+    values = {key: _quota(key, text) for key, text in additions.items()}
+    present = [value.key for entry in _quotas(client, entities)[:1] for value in entry.values]
+    _check_present(deletions, present)
+    pairs = zip(entities.types, entities.names, strict=True)
+    entry = AlterClientQuotasRequestEntryData(
+        entity=[
+            EntityData(entity_type=QUOTA_TYPES[kind], entity_name=name or None)
+            for kind, name in pairs
+        ],
+        ops=[
+            *(OpData(key=key, value=value, remove=False) for key, value in values.items()),
+            *(OpData(key=key, value=0.0, remove=True) for key in deletions),
+        ],
+    )
+    reply = client.ask(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse)
+    for answer in reply.entries:
+        check("quotas", answer.error_code, answer.error_message)
+
+
+def _quota(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageMistake(f"Cannot parse quota configuration value for {key}: {text}")
+    return value

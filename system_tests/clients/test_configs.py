@@ -1,0 +1,163 @@
+"""Configs and quotas through Kafka's own kafka-configs, and through confluent-kafka.
+
+The output of Kafka's command is what ours is held to as well: both are run for each step.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+
+from system_tests.harness.brokers import RunningBroker, start_minibroker
+
+pytestmark = [pytest.mark.minibroker]
+
+RATE = "connection_creation_rate"
+Command = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[RunningBroker]:
+    """A broker of these tests' own, since they change what holds for all."""
+    running = start_minibroker()
+    yield running
+    try:
+        running.stop()
+        assert "Traceback" not in running.printed()
+    finally:
+        running.forget()
+
+
+@pytest.fixture
+def ours(own: RunningBroker) -> Command:
+    """Run `minibroker configs`; gives its exit status and the lines it printed."""
+    return _runner([sys.executable, "-m", "minibroker", "configs"], own)
+
+
+@pytest.fixture
+def kafkas(own: RunningBroker, kafka_libs: Path) -> Command:
+    """Run Kafka's command; likewise."""
+    java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
+    return _runner([*java, "kafka.admin.ConfigCommand"], own)
+
+
+def _runner(command: list[str], broker: RunningBroker) -> Command:
+    def run(*words: str) -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [*command, "--bootstrap-server", broker.bootstrap_servers, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, [line for line in done.stdout.splitlines() if line.strip()]
+
+    return run
+
+
+@pytest.fixture
+def admin(own: RunningBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": own.bootstrap_servers})
+
+
+@pytest.mark.java
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("who", "what"),
+    [
+        (["--topic", "configured"], "retention.ms=60000"),
+        (["--entity-type", "brokers", "--entity-name", "1"], "max.connections=500"),
+        (["--broker-defaults"], "log.cleanup.policy=[compact,delete]"),
+        (["--broker", "1"], "listener.name.plaintext.max.connections=400"),
+        (["--ip", "127.0.0.9"], f"{RATE}=100"),
+        (["--entity-type", "ips", "--entity-default"], f"{RATE}=200"),
+    ],
+)
+def test_kafkas_command_sets_describes_and_removes(
+    admin: AdminClient, ours: Command, kafkas: Command, who: list[str], what: str
+) -> None:
+    key = what.partition("=")[0]
+    if "configured" not in admin.list_topics().topics:
+        admin.create_topics([NewTopic("configured", 1)])["configured"].result(20)
+    set_it = [*who, "--alter", "--add-config", what]
+    remove_it = [*who, "--alter", "--delete-config", key]
+    describe_it = [*who, "--describe"]
+
+    status, told = kafkas(*set_it)
+    assert status == 0
+    assert ours(*set_it) == (0, told)
+    status, described = kafkas(*describe_it)
+    assert status == 0
+    assert f"{key}=" in described[-1]
+    assert ours(*describe_it) == (0, described)
+
+    assert kafkas(*remove_it) == (0, told)
+    status, described = kafkas(*describe_it)
+    assert status == 0
+    assert not any(f"{key}=" in line for line in described)
+    assert ours(*describe_it) == (0, described)
+    # What is not there cannot be removed; Kafka 4 says so of quotas only, Kafka 3 of all.
+    assert ours(*remove_it)[0] == 1
+    assert kafkas(*remove_it)[0] == int(key == RATE)
+
+
+@pytest.mark.java
+@pytest.mark.timeout(60)
+def test_what_kafkas_command_refuses_is_refused_here(ours: Command, kafkas: Command) -> None:
+    for words in (
+        ["--broker", "1", "--alter", "--add-config", "num.io.threads=0"],
+        ["--topic", "configured", "--alter", "--add-config", "retention.ms=soon"],
+        ["--ip", "127.0.0.1", "--alter", "--add-config", "colour=1"],
+    ):
+        assert (kafkas(*words)[0], ours(*words)[0]) == (1, 1), words
+
+
+def test_confluents_admin_client_alters_single_settings(admin: AdminClient) -> None:
+    topic = "confluents"
+    admin.create_topics([NewTopic(topic, 1, config={"retention.ms": "5"})])[topic].result(20)
+
+    def alter(kind: ConfigResource.Type, name: str, *entries: ConfigEntry) -> None:
+        resource = ConfigResource(kind, name, incremental_configs=list(entries))
+        [future] = admin.incremental_alter_configs([resource]).values()
+        future.result(20)
+
+    def described(kind: ConfigResource.Type, name: str) -> dict[str, ConfigEntry]:
+        [future] = admin.describe_configs([ConfigResource(kind, name)]).values()
+        found: dict[str, ConfigEntry] = future.result(20)
+        return found
+
+    kinds = ConfigResource.Type
+    append, delete = AlterConfigOpType.APPEND, AlterConfigOpType.DELETE
+    alter(
+        kinds.TOPIC,
+        topic,
+        ConfigEntry("cleanup.policy", "compact", incremental_operation=append),
+        ConfigEntry("retention.ms", None, incremental_operation=delete),
+    )
+    entry = described(kinds.TOPIC, topic)["cleanup.policy"]
+    assert (entry.value, entry.source) == ("delete,compact", 1)
+    assert described(kinds.TOPIC, topic)["retention.ms"].source == 5
+
+    to_set = AlterConfigOpType.SET
+    limit = ConfigEntry("message.max.bytes", "2000", incremental_operation=to_set)
+    alter(kinds.BROKER, "1", limit)
+    entry = described(kinds.BROKER, "1")["message.max.bytes"]
+    assert (entry.value, entry.source, entry.is_read_only) == ("2000", 2, False)
+    assert described(kinds.TOPIC, topic)["max.message.bytes"].value == "2000"
+    alter(kinds.BROKER, "1", ConfigEntry("message.max.bytes", "", incremental_operation=delete))
+    assert described(kinds.TOPIC, topic)["max.message.bytes"].source == 5
+
+    with pytest.raises(KafkaException, match="Cannot update these configs dynamically"):
+        alter(kinds.BROKER, "1", ConfigEntry("node.id", "7", incremental_operation=to_set))

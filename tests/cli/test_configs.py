@@ -1,0 +1,157 @@
+"""``minibroker configs``: what kafka-configs.sh prints and refuses, for each kind of entity."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.cli.app import app
+from minibroker.cli.errors import CliError
+from minibroker.testing import MiniBroker
+
+
+@pytest.fixture
+def own() -> Iterator[MiniBroker]:
+    """A broker whose configs nobody else changes."""
+    with MiniBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def configs(own: MiniBroker) -> Any:
+    """Run the command; gives its lines, or the error's text after asserting its exit code."""
+
+    def run(*words: str) -> list[str] | str:
+        result = CliRunner().invoke(app, ["configs", "-b", own.bootstrap_servers, *words])
+        if isinstance(result.exception, CliError):
+            assert result.exception.exit_code == 1
+            return str(result.exception)
+        if result.exit_code:
+            assert result.exit_code == 1
+            return result.stderr
+        return result.stdout.splitlines()
+
+    return run
+
+
+def test_a_topic_is_altered_and_described(configs: Any, own: MiniBroker) -> None:
+    own.create_topic("cats")
+    add = "retention.ms=60000,cleanup.policy=[compact,delete]"
+    assert configs("--topic", "cats", "--alter", "--add-config", add) == [
+        "Completed updating config for topic cats."
+    ]
+    long = ("--entity-type", "topics", "--entity-name", "cats")
+    assert configs(*long, "--describe") == [
+        "Dynamic configs for topic cats are:",
+        (
+            "  cleanup.policy=compact,delete sensitive=false synonyms={"
+            "DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete, "
+            "DEFAULT_CONFIG:log.cleanup.policy=delete}"
+        ),
+        (
+            "  retention.ms=60000 sensitive=false synonyms={"
+            "DYNAMIC_TOPIC_CONFIG:retention.ms=60000, "
+            "DEFAULT_CONFIG:log.retention.hours=168}"
+        ),
+    ]
+    both = ("--delete-config", "cleanup.policy", "--add-config", "segment.bytes=1000")
+    assert configs(*long, "--alter", *both) == ["Completed updating config for topic cats."]
+    described = configs("--entity-type", "topics", "--describe")
+    assert "Dynamic configs for topic __consumer_offsets are:" in described
+    assert [
+        line.split("=")[0]
+        for line in described[described.index("Dynamic configs for topic cats are:") + 1 :]
+    ] == ["  retention.ms", "  segment.bytes"]
+    everything = configs("--topic", "cats", "--describe", "--all")
+    assert everything[0] == "All configs for topic cats are:"
+    assert len(everything) > 20
+
+
+def test_brokers_are_altered_one_or_all(configs: Any) -> None:
+    assert configs("--broker", "1", "--alter", "--add-config", "max.connections=500") == [
+        "Completed updating config for broker 1."
+    ]
+    assert configs("--broker-defaults", "--alter", "--add-config", "max.connections=600") == [
+        "Completed updating default config for brokers in the cluster."
+    ]
+    one, default = "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    described = [
+        "Dynamic configs for broker 1 are:",
+        (
+            f"  max.connections=500 sensitive=false synonyms={{{one}:max.connections=500, "
+            f"{default}:max.connections=600, DEFAULT_CONFIG:max.connections=2147483647}}"
+        ),
+        "Default configs for brokers in the cluster are:",
+        f"  max.connections=600 sensitive=false synonyms={{{default}:max.connections=600}}",
+    ]
+    assert configs("--entity-type", "brokers", "--describe") == described
+    assert configs("--entity-default", "--entity-type", "brokers", "--describe") == described[2:]
+    configs("--broker", "1", "--alter", "--delete-config", "max.connections")
+    assert configs("--broker", "1", "--describe") == described[:1]
+
+
+def test_addresses_have_quotas(configs: Any) -> None:
+    rate = "connection_creation_rate"
+    assert configs("--ip", "1.2.3.4", "--alter", "--add-config", f"{rate}=100") == [
+        "Completed updating config for ip 1.2.3.4."
+    ]
+    assert configs("--ip-defaults", "--alter", "--add-config", f"{rate}=2e7") == [
+        "Completed updating default config for ips in the cluster."
+    ]
+    assert configs("--entity-type", "ips", "--describe") == [
+        f"Quota configs for ip '1.2.3.4' are {rate}=100.0",
+        f"Quota configs for the default ip are {rate}=2.0E7",
+    ]
+    configs("--ip", "1.2.3.4", "--alter", "--delete-config", rate)
+    assert configs("--entity-type", "ips", "--entity-name", "1.2.3.4", "--describe") == []
+
+
+def test_a_file_says_what_to_set(configs: Any, tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    file.write_text("max.connections=7\n")
+    configs("--broker", "1", "--alter", "--add-config-file", str(file))
+    assert "  max.connections=7 " in configs("--broker", "1", "--describe")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--broker 1", "exactly one action"),
+        ("--broker 1 --describe --alter", "exactly one action"),
+        ("--broker 1 --alter", "At least one of --add-config"),
+        ("--broker 1 --describe --add-config a=1", "belong to --alter"),
+        ("--broker 1 --alter --all --delete-config a", "belongs to --describe"),
+        ("--broker 1 --alter --add-config a=1 --add-config-file f", "Only one of --add-config"),
+        ("--broker 1 --alter --add-config-file /nowhere", "cannot be read"),
+        ("--broker 1 --alter --delete-config max.connections", "Invalid config(s): max.connectio"),
+        ("--broker 2 --describe", "expected 1 or empty string, but received 2"),
+        ("--broker 1 --alter --add-config max.connections=x", "INVALID_REQUEST: Invalid value x"),
+        ("--broker 1 --alter --add-config num.io.threads=3", "Cannot update these configs dynam"),
+        ("--topic gone --alter --add-config retention.ms=1", "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("--ip A,B --describe", "valid IP or resolvable host"),
+        ("--ip 1.2.3.4 --alter --add-config colour=1", "Unexpected config names: colour"),
+        ("--ip 1.2.3.4 --alter --add-config connection_creation_rate=x", "Cannot parse quota"),
+        ("--ip 1.2.3.4 --alter --add-config connection_creation_rate=-1", "must be 0 or more"),
+        ("--ip 1.2.3.4 --alter --delete-config connection_creation_rate", "Invalid config(s): con"),
+        ("--user u --client-defaults --alter --add-config request_percentage=1", "not served yet"),
+        ("--ip 1.2.3.4 --entity-type ips --describe", "should not be used in conjunction"),
+        ("--zookeeper localhost:2181 --broker 1 --describe", "use --bootstrap-server"),
+        ("--colour red", "No such option"),
+    ],
+)
+def test_what_is_refused_exits_with_one(configs: Any, words: str, told: str) -> None:
+    assert told in configs(*words.split())
+
+
+def test_the_entry_point_exits_with_one_too(own: MiniBroker) -> None:
+    command = [sys.executable, "-m", "minibroker", "configs", "-b", own.bootstrap_servers]
+    for words in (["--broker", "2", "--describe"], ["--colour"], []):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
