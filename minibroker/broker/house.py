@@ -86,6 +86,10 @@ def _lock_named(data: Path) -> DirLock:
         return DirLock(data, "minibroker")
     except DirLockedError as error:
         raise StartError(str(error)) from None
+    except FileExistsError:
+        raise StartError(
+            f"the data directory {data} can't be used: it is a file; choose another one"
+        ) from None
     except OSError as error:
         raise StartError(
             f"the data directory {data} can't be used: {error.strerror}; choose another one"

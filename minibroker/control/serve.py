@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -26,17 +26,24 @@ def open_listener(host: str, port: int) -> socket.socket:
 
     Raises ``OSError`` whose text names the address, if it can't be had.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        return _listening(socket.socket(family, kind, protocol), address)
+    except OSError as error:
+        # With one argument, as with two the text would begin with a number.
+        what = f"the control API can't listen at {host}:{port}: {error.strerror}"
+        raise OSError(what) from error
+
+
+def _listening(listener: socket.socket, address: Any) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(LISTEN_BACKLOG)
-    except OSError as error:
+    except OSError:
         listener.close()
-        message = f"the control API can't listen at {host}:{port}: {error.strerror}"
-        raise OSError(error.errno, message) from error
+        raise
     return listener
 
 

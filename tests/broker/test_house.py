@@ -79,11 +79,16 @@ def test_a_data_directory_in_use_is_refused_and_its_holder_named(
     assert left_in(base) == []
 
 
-def test_a_data_directory_that_can_not_be_used_is_told(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"), [("file", "it is a file"), ("file/data", "Not a directory")]
+)
+def test_a_data_directory_that_can_not_be_used_is_told(
+    base: Path, tmp_path: Path, name: str, why: str
+) -> None:
     (tmp_path / "file").write_text("x")
     with (
-        pytest.raises(StartError, match=r"can't be used: .*; choose another one"),
-        open_house(str(tmp_path / "file" / "data")),
+        pytest.raises(StartError, match=f"can't be used: {why}; choose another one"),
+        open_house(str(tmp_path / name)),
     ):
         pass
     assert left_in(base) == []

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from minibroker.control.serve import open_listener
+
 
 @pytest.mark.parametrize(
     ("module", "late"),
@@ -20,6 +22,15 @@ def test_what_only_one_process_needs_is_not_loaded_with(module: str, late: set[s
     code = f"import sys, {module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert late & set(run.stdout.split()) == set()
+
+
+def test_an_address_that_is_taken_is_told_in_words() -> None:
+    with open_listener("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(OSError, match="already in use") as caught:
+            open_listener("127.0.0.1", port)
+    words = f"the control API can't listen at 127.0.0.1:{port}: Address already in use"
+    assert str(caught.value) == words
 
 
 def test_the_web_is_loaded_when_somebody_asks() -> None:
