@@ -1,0 +1,136 @@
+"""Connections to a broker as plain sockets, from any address of this machine's own.
+
+It owns the sockets, a first request and its answer, and what can be seen of a connection from the
+outside: answered, hung up on without a byte, or kept waiting. The invariant: every look has a
+deadline, and nothing is sent on a connection before it was asked to speak, as a broker that closes
+a socket with unread bytes resets it, and a test could not tell whether it was answered.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import urllib.request
+from typing import Any, Self
+
+from protocol import registry
+from protocol.compiler import decode, encode
+from protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.schema import Message
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import ask
+from system_tests.harness.waiting import wait_until
+
+PATIENCE_S = 20.0
+LOOKS = 3
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, address: tuple[str, int], source: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(address, PATIENCE_S, (source, 0))
+        self._spoke = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def speak(self) -> None:
+        """Send a request without waiting."""
+        if not self._spoke:
+            self._spoke = True
+            self._send(ApiVersionsRequest(), 0)
+
+    def answered(self) -> bool:
+        """Wait for the answer to a request; False if the broker hangs up instead."""
+        self.speak()
+        self._spoke = False
+        try:
+            return bool(self._receive())
+        except ConnectionResetError:
+            return False
+
+    def hung_up(self) -> bool:
+        """Wait until the broker hangs up; False if it sends anything."""
+        return self.socket.recv(1) == b""
+
+    def silent(self) -> bool:
+        """Whether nothing has come from the broker so far, not even an end."""
+        return not select.select([self.socket], [], [], 0)[0]
+
+    def ask(self, request: Message, version: int) -> Any:
+        """The response to any request."""
+        self._send(request, version)
+        body = self._receive()
+        key = type(request).__api_key__
+        assert key is not None
+        _, at = decode_response_header(body, key, version)
+        return decode(registry.schema(key).response, version, body, at)
+
+    def _send(self, request: Message, version: int) -> None:
+        key = type(request).__api_key__
+        assert key is not None
+        header = RequestHeader(key, version, 1, "dialling")
+        frame = encode_request_header(header) + encode(request, version)
+        self.socket.sendall(len(frame).to_bytes(4, "big") + frame)
+
+    def _receive(self) -> bytes:
+        length = self._exactly(4)
+        return self._exactly(int.from_bytes(length, "big")) if length else b""
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self.socket.recv(count - len(data))
+            if not piece:
+                assert not data, "the broker hung up within a frame"
+                return b""
+            data += piece
+        return data
+
+
+def listener_address(broker: RunningBroker, listener: str) -> tuple[str, int]:
+    """Where a listener of a broker that has several is."""
+    (found,) = [
+        each
+        for each in ask(broker, "GET", "/v1/connections")["listeners"]
+        if each["listener"] == listener
+    ]
+    return found["host"], found["port"]
+
+
+def turn_clock(broker: RunningBroker, **change: object) -> None:
+    """Freeze the broker's time or let some pass; returns when every process has looked at it."""
+    for _ in range(LOOKS):
+        ask(broker, "POST", "/v1/clock", change)
+        change.pop("advance_ms", None)
+        change.setdefault("freeze", True)
+
+
+def gauge(broker: RunningBroker, name: str, **labels: str) -> float:
+    """The sum of a metric's values over all series that have these labels."""
+    assert broker.control_url is not None
+    with urllib.request.urlopen(broker.control_url.rstrip("/") + "/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = 0.0
+    for series, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.MULTILINE):
+        if all(f'{label}="{wanted}"' in series for label, wanted in labels.items()):
+            found += float(value)
+    return found
+
+
+def counted(broker: RunningBroker) -> int:
+    """How many connections count against the broker's limits."""
+    return int(gauge(broker, "minibroker_connections_counted"))
+
+
+def wait_counted(broker: RunningBroker, wanted: int) -> None:
+    wait_until(lambda: counted(broker) == wanted, f"{wanted} connections to be counted")

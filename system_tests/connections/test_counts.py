@@ -1,0 +1,182 @@
+"""How many connections there may be: who waits, who is hung up on, who has to go."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.dialling import (
+    Client,
+    counted,
+    gauge,
+    listener_address,
+    turn_clock,
+    wait_counted,
+)
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import processes, wait_ready
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+
+TWO_LISTENERS = "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"
+BROKER, SET = 4, 0
+
+
+def alter(client: Client, **configs: str) -> None:
+    """Change configs of all brokers; double underscores stand for dots."""
+    resource = AlterConfigsResource(
+        resource_type=BROKER,
+        resource_name="",
+        configs=[
+            AlterableConfig(name=name.replace("__", "."), config_operation=SET, value=value)
+            for name, value in configs.items()
+        ],
+    )
+    response = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert [each.error_code for each in response.responses] == [0], response
+
+
+def use_in_turn(broker: RunningBroker, clients: list[Client]) -> None:
+    """Use each a millisecond after the one before, so that all processes agree on the order."""
+    for client in clients:
+        assert client.answered()
+        turn_clock(broker, freeze=True, advance_ms=1)
+
+
+def test_one_address_has_its_share_and_beyond_it_reads_an_end(limited: Limited, dial: Dial) -> None:
+    broker = limited("max.connections.per.ip=17")
+    for source in ("127.0.0.2", "127.0.0.3"):
+        clients = dial(broker, 17, source)
+        assert all(client.answered() for client in clients)
+        assert all(client.hung_up() for client in dial(broker, 2, source))
+        clients[0].close()
+        wait_counted(broker, 16 if source == "127.0.0.2" else 32)
+        (again,) = dial(broker, 1, source)
+        assert again.answered()
+        assert dial(broker, 1, source)[0].hung_up()
+        again.close()
+        wait_counted(broker, 16 if source == "127.0.0.2" else 32)
+    reason = "max_connections_per_ip"
+    assert gauge(broker, "minibroker_connections_closed_total", reason=reason) == 6
+    assert gauge(broker, "minibroker_acceptor_blocked_seconds_total") == 0
+
+
+def test_only_the_named_addresses_come_in(limited: Limited, dial: Dial) -> None:
+    broker = limited(
+        "max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.2:5,localhost:1"
+    )
+    assert all(client.answered() for client in dial(broker, 5, "127.0.0.2"))
+    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.1")[0].answered()
+    assert dial(broker, 1, "127.0.0.1")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.3")[0].hung_up()
+
+
+def test_at_the_limit_the_next_one_is_connected_but_not_served(
+    limited: Limited, dial: Dial
+) -> None:
+    broker = limited("max.connections=3")
+    clients = dial(broker, 3, "127.0.0.2")
+    assert all(client.answered() for client in clients)
+    waiting = dial(broker, 2, "127.0.0.3")
+    for client in waiting:
+        client.speak()
+    turn_clock(broker, freeze=True)
+    assert all(client.silent() for client in waiting)
+    assert counted(broker) == 3
+    for client, following in zip(clients, waiting, strict=False):
+        client.close()
+        assert following.answered()
+    assert gauge(broker, "minibroker_acceptor_blocked_seconds_total", listener="PLAINTEXT") > 0
+
+
+def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_used(
+    limited: Limited, dial: Dial
+) -> None:
+    own = "listener.name.plaintext.max.connections=2"
+    broker = limited("max.connections=4", own, listener=TWO_LISTENERS)
+    clients = dial(listener_address(broker, "EXTERNAL"), 4, "127.0.0.2")
+    use_in_turn(broker, [*clients, clients[0]])
+    internal = listener_address(broker, "PLAINTEXT")
+    assert all(client.answered() for client in dial(internal, 2))
+    assert clients[1].hung_up()
+    assert clients[2].hung_up()
+    assert clients[0].answered()
+    assert clients[3].answered()
+    (third,) = dial(internal)
+    third.speak()
+    turn_clock(broker, freeze=True)
+    assert third.silent()
+    assert counted(broker) == 4
+
+
+def test_a_lowered_limit_sends_the_least_recently_used_away_and_no_more(
+    limited: Limited, dial: Dial
+) -> None:
+    broker = limited()
+    clients = dial(broker, 9, "127.0.0.2")
+    use_in_turn(broker, clients)
+    alter(clients[-1], max__connections="4")
+    assert [client.hung_up() for client in clients[:5]] == [True] * 5
+    assert all(client.answered() for client in clients[5:])
+    wait_counted(broker, 4)
+    alter(clients[-1], max__connections__per__ip="1", max__connections="10")
+    assert all(client.answered() for client in clients[5:])
+    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.3")[0].answered()
+
+
+def test_redpandas_limits_hang_up_at_once(limited: Limited, dial: Dial) -> None:
+    broker = limited(
+        "kafka_connections_max=4",
+        "kafka_connections_max_per_ip=2",
+        "kafka_connections_max_overrides=127.0.0.2:1",
+        "max.connections=3",
+    )
+    assert dial(broker, 1, "127.0.0.2")[0].answered()
+    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    served = dial(broker, 2, "127.0.0.3")
+    assert all(client.answered() for client in served)
+    assert dial(broker, 1, "127.0.0.3")[0].hung_up()
+    (waiting,) = dial(broker, 1, "127.0.0.4")
+    waiting.speak()
+    turn_clock(broker, freeze=True)
+    assert waiting.silent()  # a place with Redpanda's limit, none yet with Kafka's
+    served[0].close()
+    assert waiting.answered()
+    closed = "minibroker_connections_closed_total"
+    assert gauge(broker, closed, reason="kafka_connections_max_per_ip") == 2
+
+
+def kill(broker: RunningBroker, name: str) -> None:
+    """SIGKILL a process and wait until all are well again."""
+    pid = processes(broker)[name].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_ready(broker)
+
+
+def test_no_count_is_wrong_whichever_process_is_killed(limited: Limited, dial: Dial) -> None:
+    broker = limited("max.connections.per.ip=4")
+    clients = dial(broker, 4, "127.0.0.2")
+    assert all(client.answered() for client in clients)
+    for name in ("acceptor", "controller", "worker-0", "acceptor"):
+        kill(broker, name)
+        assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+        assert counted(broker) == 4
+    kill(broker, "processor-0")
+    wait_counted(broker, 2)  # round robin: it had every second one
+    clients += dial(broker, 2, "127.0.0.2")
+    assert sum(client.answered() for client in clients) == 4
+    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    for client in clients:
+        client.close()
+    wait_counted(broker, 0)

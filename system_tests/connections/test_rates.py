@@ -1,0 +1,107 @@
+"""How fast connections may come, to the millisecond on a clock that stands still."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
+from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.dialling import Client, counted, gauge, turn_clock, wait_counted
+from system_tests.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+
+THROTTLE = "minibroker_connection_accept_throttle_time_seconds"
+IP_THROTTLE = "minibroker_ip_connection_accept_throttle_time_seconds"
+
+
+def limit_ip(client: Client, ip: str | None, rate: float) -> None:
+    """Give an address, or with None all that have no limit of their own, a connection rate."""
+    entry = AlterClientQuotasRequestEntryData(
+        entity=[EntityData(entity_type="ip", entity_name=ip)],
+        ops=[OpData(key="connection_creation_rate", value=rate)],
+    )
+    response = client.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
+    assert [each.error_code for each in response.entries] == [0], response
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "max.connection.creation.rate",
+        "listener.name.plaintext.max.connection.creation.rate",
+    ],
+)
+def test_who_comes_too_fast_waits_to_the_millisecond(
+    setting: str, limited: Limited, dial: Dial
+) -> None:
+    broker = limited(f"{setting}=5")
+    turn_clock(broker, freeze=True)
+    assert all(client.answered() for client in dial(broker, 50, "127.0.0.2"))
+    waiting = dial(broker, 2, "127.0.0.3")
+    for client in waiting:
+        client.speak()
+    turn_clock(broker, advance_ms=199)
+    assert all(client.silent() for client in waiting)
+    turn_clock(broker, advance_ms=1)
+    assert waiting[0].answered()
+    # 52 in 10.2 s are 0.2 s too many.
+    turn_clock(broker, advance_ms=199)
+    assert waiting[1].silent()
+    turn_clock(broker, advance_ms=1)
+    assert waiting[1].answered()
+    assert gauge(broker, THROTTLE, listener="PLAINTEXT") == pytest.approx(0.2)
+    assert gauge(broker, "minibroker_acceptor_blocked_seconds_total") > 0
+
+
+@pytest.mark.parametrize("recheck", [True, False])
+def test_an_address_that_is_too_fast_holds_up_nobody_else(
+    recheck: bool, limited: Limited, dial: Dial
+) -> None:
+    broker = limited(f"connection.ip.throttle.recheck={recheck}")
+    limit_ip(dial(broker)[0], "127.0.0.2", 5)
+    turn_clock(broker, freeze=True)
+    for _ in range(50):  # each served before the next comes, or processors' slots might be full
+        assert dial(broker, 1, "127.0.0.2")[0].answered()
+    held = dial(broker, 2, "127.0.0.2")
+    assert all(client.answered() for client in dial(broker, 3, "127.0.0.3"))
+    turn_clock(broker, advance_ms=199)
+    assert all(client.silent() for client in held)
+    assert counted(broker) == 54
+    turn_clock(broker, advance_ms=1)
+    reason = "ip_connection_creation_rate"
+    closed = "minibroker_connections_closed_total"
+    refused = 1 if recheck else 2
+    wait_until(lambda: gauge(broker, closed, reason=reason) == refused, "what was held to end")
+    # Whose time is up together is looked at in any order.
+    stayed = [client for client in held if client.silent()]
+    assert len(stayed) == 2 - refused
+    assert all(client.answered() for client in stayed)
+    assert all(client.hung_up() for client in held if client not in stayed)
+    wait_counted(broker, 54 + len(stayed))
+    assert gauge(broker, IP_THROTTLE) == pytest.approx(0.2)
+    assert gauge(broker, "minibroker_acceptor_blocked_seconds_total") == 0
+
+
+def test_limits_of_addresses_come_and_go_while_the_broker_runs(
+    limited: Limited, dial: Dial
+) -> None:
+    broker = limited()
+    (admin,) = dial(broker)
+    limit_ip(admin, "127.0.0.1", 1000)
+    limit_ip(admin, None, 1)
+    turn_clock(broker, freeze=True)
+    assert all(client.answered() for client in dial(broker, 10, "127.0.0.2"))
+    assert all(client.answered() for client in dial(broker, 20, "127.0.0.1"))
+    (held,) = dial(broker, 1, "127.0.0.2")
+    turn_clock(broker, advance_ms=999)
+    assert held.silent()
+    limit_ip(admin, "127.0.0.2", 50)  # takes effect on the live rate
+    assert dial(broker, 1, "127.0.0.2")[0].answered()
+    turn_clock(broker, advance_ms=1)
+    assert held.answered()
