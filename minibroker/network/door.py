@@ -10,12 +10,12 @@ let in is counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Accepto
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import trio
 
-from minibroker.cluster.image import Image
+from minibroker.cluster.image import IP, Image
 from minibroker.config import (
     CONNECTION_IP_THROTTLE_RECHECK,
     QUOTA_WINDOW_NUM,
@@ -75,6 +75,8 @@ class Door:
         self._listeners = list(env.listeners)
         settings = self._settings = env.settings
         self._held = 0
+        self._addresses: dict[str, Sequence[str]] = {}
+        """Those of the hosts that have a quota by name."""
         self.counts = Counts(CountLimits())
         self._rates = Rates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
@@ -93,8 +95,22 @@ class Door:
         if settings != self._settings or image.controller_epoch == 0:
             self.counts.limits = count_limits(settings, self._listeners, look_up, self._unknown)
             self._settings = settings
-        self._rates.limits = rate_limits(settings, image.configs, self._listeners)
+        named = {name for kind, name in image.configs if kind == IP}
+        self._addresses = {host: self._addresses[host] for host in named & set(self._addresses)}
+        self._rates.limits = rate_limits(
+            settings, image.configs, self._listeners, self._find, self._unknown
+        )
         self.notify()
+
+    def _find(self, host: str) -> Sequence[str]:
+        # Once as long as it has a quota: every change of any config comes by here.
+        if host not in self._addresses:
+            try:
+                self._addresses[host] = look_up(host)
+            except OSError:
+                self._addresses[host] = ()
+                self._unknown(host)
+        return self._addresses[host]
 
     def _unknown(self, host: str) -> None:
         self._log.warning("a limit is left out, as nobody knows its host", host=host)

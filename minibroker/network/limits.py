@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from minibroker.cluster.image import IP
 from minibroker.config import (
@@ -25,7 +25,6 @@ from minibroker.config import (
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     Settings,
 )
-from minibroker.config.connection_definitions import HostLimit
 from minibroker.config.dynamic import DEFAULT_NAME, Configs, listener_value
 from minibroker.connections.address import client_ip
 from minibroker.connections.counts import CountLimits
@@ -35,13 +34,18 @@ IP_RATE_KEY: Final = "connection_creation_rate"
 INTER_BROKER_DEFAULT: Final = "PLAINTEXT"
 """Where brokers meet if nobody says: the listener named for the default security protocol."""
 
+N = TypeVar("N", int, float)
+
 LookUp = Callable[[str], Sequence[str]]
 """From a host name to its addresses. Raises ``OSError``."""
 
 
 def look_up(host: str) -> list[str]:
     """The addresses of a host, which the system may have to ask others for."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{host} is nothing that a host can be called") from error
     return [str(entry[4][0]) for entry in found]
 
 
@@ -70,16 +74,16 @@ def count_limits(
 
 
 def _by_address(
-    limits: Iterable[HostLimit], find: LookUp, unknown: Callable[[str], None]
-) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for host, connections in limits:
+    limits: Iterable[tuple[str, N]], find: LookUp, unknown: Callable[[str], None]
+) -> dict[str, N]:
+    found: dict[str, N] = {}
+    for host, limit in limits:
         try:
             addresses: Sequence[str] = [host] if _is_address(host) else find(host)
         except OSError:
             unknown(host)
             continue
-        found.update({client_ip(address): connections for address in addresses})
+        found.update({client_ip(address): limit for address in addresses})
     return found
 
 
@@ -91,8 +95,16 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def rate_limits(settings: Settings, configs: Configs, listeners: Sequence[str]) -> RateLimits:
-    """The limits of how fast they may come; those of addresses are quotas of the cluster."""
+def rate_limits(
+    settings: Settings,
+    configs: Configs,
+    listeners: Sequence[str],
+    find: LookUp,
+    unknown: Callable[[str], None],
+) -> RateLimits:
+    """The limits of how fast they may come; those of addresses are quotas of the cluster, which
+    may name a host.
+    """
     rate = MAX_CONNECTION_CREATION_RATE
     rates = {
         name: limit
@@ -103,7 +115,7 @@ def rate_limits(settings: Settings, configs: Configs, listeners: Sequence[str]) 
     return RateLimits(
         total=settings[rate],
         listeners={name: listener_value(settings, name, rate) for name in listeners},
-        ips={client_ip(name): limit for name, limit in rates.items()},
+        ips=_by_address(rates.items(), find, unknown),
         ip_default=default,
         protected=protected_listener(settings, listeners),
     )

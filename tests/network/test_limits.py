@@ -29,7 +29,7 @@ def test_a_listener_takes_the_brokers_limit_unless_it_has_one() -> None:
     settings = made(
         "max.connection.creation.rate=5", "listener.name.internal.max.connection.creation.rate=3"
     )
-    rates = rate_limits(settings, {}, LISTENERS)
+    rates = rate_limits(settings, {}, LISTENERS, find, pytest.fail)
     assert rates.total == rates.of_listener("PLAINTEXT") == 5
     assert rates.of_listener("INTERNAL") == 3
 
@@ -60,18 +60,24 @@ def test_redpandas_settings_are_limits_of_their_own() -> None:
 def test_rates_of_addresses_are_quotas_of_the_cluster() -> None:
     configs = {
         ("ips", "10.0.0.1"): {"connection_creation_rate": "5.0"},
-        ("ips", "::ffff:10.0.0.2"): {"connection_creation_rate": "0"},
+        ("ips", "::ffff:10.0.0.9"): {"connection_creation_rate": "0"},
         ("ips", "<default>"): {"connection_creation_rate": "7"},
         ("ips", "10.0.0.3"): {"connection_creation_rate": "many"},
         ("ips", "10.0.0.4"): {"connection_creation_rate": "-1"},
         ("ips", "10.0.0.5"): {},
         ("users", "10.0.0.6"): {"connection_creation_rate": "5.0"},
+        ("ips", "two.example"): {"connection_creation_rate": "8"},
+        ("ips", "no.such"): {"connection_creation_rate": "9"},
     }
-    rates = rate_limits(made(), configs, LISTENERS)
-    assert rates.ips == {"10.0.0.1": 5, "10.0.0.2": 0}
+    unknown: list[str] = []
+    rates = rate_limits(made(), configs, LISTENERS, find, unknown.append)
+    assert rates.ips == {"10.0.0.1": 5, "10.0.0.9": 0, "10.0.0.2": 8, "10.0.0.3": 8}
+    assert unknown == ["no.such"]
     assert rates.ip_default == 7
-    assert rate_limits(made(), {}, LISTENERS).ip_default is None
+    assert rate_limits(made(), {}, LISTENERS, find, pytest.fail).ip_default is None
 
 
 def test_the_machine_knows_itself() -> None:
+    with pytest.raises(OSError, match="nothing that a host can be called"):
+        look_up("a..b")
     assert set(look_up("localhost")) & {"127.0.0.1", "::1"}
