@@ -22,7 +22,7 @@ from minibroker.config import (
     QUOTA_WINDOW_SIZE_SECONDS,
     Settings,
 )
-from minibroker.config.dynamic import effective
+from minibroker.config.dynamic import Configs, effective
 from minibroker.connections.address import client_ip
 from minibroker.connections.counts import CountLimits, Counts, Refusal
 from minibroker.connections.rates import Rates
@@ -73,34 +73,38 @@ class Door:
         self._env = env
         self._log = log
         self._listeners = list(env.listeners)
-        settings = self._settings = env.settings
+        settings = env.settings
         self._held = 0
         self._addresses: dict[str, Sequence[str]] = {}
         """Those of the hosts that have a quota by name."""
-        self.counts = Counts(CountLimits())
+        self.counts = Counts(self._count_limits(settings))
         self._rates = Rates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
         self.changed = trio.Event()
         """Set, and replaced, when a slot may have become free or there may be too many."""
-        self._limit(settings, Image())
+        self._take_over(settings, {})
         env.metrics.watch_gauges(self._gauges)
 
     def on_image(self, before: Image, after: Image) -> None:
         """Takes over what was changed while the broker runs."""
         if after.configs is not before.configs:
-            self._limit(effective(self._env.settings, after.configs), after)
+            settings = effective(self._env.settings, after.configs)
+            if settings != self._settings:  # or hosts would be looked up for nothing
+                self.counts.limits = self._count_limits(settings)
+            self._take_over(settings, after.configs)
+            self.notify()
 
-    def _limit(self, settings: Settings, image: Image) -> None:
-        if settings != self._settings or image.controller_epoch == 0:
-            self.counts.limits = count_limits(settings, self._listeners, look_up, self._unknown)
-            self._settings = settings
-        named = {name for kind, name in image.configs if kind == IP}
+    def _count_limits(self, settings: Settings) -> CountLimits:
+        return count_limits(settings, self._listeners, look_up, self._unknown)
+
+    def _take_over(self, settings: Settings, configs: Configs) -> None:
+        self._settings = settings
+        named = {name for kind, name in configs if kind == IP}
         self._addresses = {host: self._addresses[host] for host in named & set(self._addresses)}
         self._rates.limits = rate_limits(
-            settings, image.configs, self._listeners, self._find, self._unknown
+            settings, configs, self._listeners, self._find, self._unknown
         )
-        self.notify()
 
     def _find(self, host: str) -> Sequence[str]:
         # Once as long as it has a quota: every change of any config comes by here.

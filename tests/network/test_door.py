@@ -26,6 +26,7 @@ from minibroker.network.accepted import (
     Present,
 )
 from minibroker.network.acceptor import acceptor
+from minibroker.network.slots import SLOTS
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -278,6 +279,43 @@ async def test_lower_limits_of_listeners_and_addresses_send_nobody_away(
         lower = {"max.connections.per.ip": "1", "listener.name.plaintext.max.connections": "2"}
         await at.configure("brokers", "1", lower)
         assert at.open == [1, 2, 3, 4]
+
+
+async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env, processors=2) as at:
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        await handoff.send(Present(tuple(Open(n, PLAINTEXT, "10.0.0.9") for n in (7, 8)), False))
+        at.processors.append(Processor(at, handoff))  # which does not run
+        await at.processor()
+        await at.connect(4)
+        assert len(at.open) == 2  # of those that were dealt to the one that runs
+        await at.configure("brokers", "1", {"max.connections": "1"})
+        assert len(at.open) == 2  # the other one has not said yet what it has
+        handoff.close()
+        await wait_all_tasks_blocked()
+        assert len(at.open) == 1
+        assert at.gauge(COUNTED.name, PLAINTEXT) == 1
+
+
+async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_slots(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env, TWO) as at:
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        await handoff.send(Present((), more=False))
+        await at.connect(SLOTS + 1)
+        await at.connect(1, listener=EXTERNAL)
+        for _ in range(SLOTS):
+            await handoff.receive()
+        for _ in range(2):
+            await handoff.send(SLOT_FREED)
+        await wait_all_tasks_blocked()
+        waited = [(await handoff.receive())[0].listener for _ in range(2)]
+        assert sorted(waited) == [EXTERNAL, PLAINTEXT]
+        assert at.blocked(PLAINTEXT)
+        assert at.blocked(EXTERNAL)
 
 
 async def test_what_a_reborn_acceptor_finds_counts(make_env: MakeEnvironment) -> None:
