@@ -38,6 +38,7 @@ from minibroker.roles.environment import (
     CONTROLLER,
     WORKER,
     Environment,
+    RoleRefusedError,
     handoff_name,
     role_name,
 )
@@ -197,11 +198,17 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
 async def _live(
     role: Callable[[Environment], Awaitable[None]], env: Environment, lifeline: int
 ) -> None:
+    refusal = ""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, env)
         nursery.start_soon(_stop_without_supervisor, env, lifeline)
-        await role(env)
+        try:
+            await role(env)
+        except RoleRefusedError as refused:
+            refusal = str(refused)
         nursery.cancel_scope.cancel()
+    if refusal:
+        raise SystemExit(refusal)  # said without a traceback: nothing is wrong in here
 
 
 async def _stop_on_signal(env: Environment) -> None:

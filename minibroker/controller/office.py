@@ -11,39 +11,52 @@ from __future__ import annotations
 import trio
 
 from minibroker.cluster import layout
-from minibroker.cluster.store.tree import EventsLostError, NoNodeError, Store, UnavailableError
+from minibroker.cluster.store.tree import (
+    EventsLostError,
+    NoNodeError,
+    Store,
+    StoreError,
+    UnavailableError,
+)
 
 
-class OfficeLost(Exception):
-    """A node of ours is gone from the config store, or somebody else's now."""
-
-
-async def hold_office(store: Store, broker_id: int) -> None:
-    """Returns when the store is closed. Raises `OfficeLost`."""
+async def hold_office(store: Store, broker_id: int) -> str:
+    """Why the office is lost, once it is; empty when the store was closed."""
+    reasons: list[str] = []
     async with trio.open_nursery() as nursery:
+
+        async def hold(path: str) -> None:
+            try:
+                reasons.append(await _hold(store, path, (await store.get(path)).data))
+            except StoreError as error:
+                reasons.append(str(error))
+            nursery.cancel_scope.cancel()
+
         for path in (layout.CONTROLLER, layout.broker_path(broker_id)):
-            data = (await store.get(path)).data
-            nursery.start_soon(_hold, store, path, data)
+            nursery.start_soon(hold, path)
+    return reasons[0]
 
 
-async def _hold(store: Store, path: str, data: bytes) -> None:
+async def _hold(store: Store, path: str, data: bytes) -> str:
+    """Why a node is not ours any more; empty when the store was closed."""
     while True:
         with store.watch(path) as events:
             try:
-                await _look(store, path, data)
+                if reason := await _look(store, path, data):
+                    return reason
                 async for _ in events:
-                    await _look(store, path, data)
-                return
+                    if reason := await _look(store, path, data):
+                        return reason
+                return ""
             except EventsLostError:
                 continue  # the store was away: what happened meanwhile shows in the node
 
 
-async def _look(store: Store, path: str, data: bytes) -> None:
+async def _look(store: Store, path: str, data: bytes) -> str:
     try:
         found = (await store.get(path)).data
     except UnavailableError:
-        return  # when it is back, the watch is lost, and we look again
+        return ""  # when it is back, the watch is lost, and we look again
     except NoNodeError:
-        raise OfficeLost(f"{path} was deleted") from None
-    if found != data:
-        raise OfficeLost(f"{path} is somebody else's now: {found!r}")
+        return f"{path} was deleted"
+    return "" if found == data else f"{path} is somebody else's now: {found!r}"

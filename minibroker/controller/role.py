@@ -9,15 +9,17 @@ everybody with a whole image.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import trio
 
 from minibroker.apis.registry import APIS
-from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.controller import ClusterController, ControllerStartError
 from minibroker.cluster.image import Image, Update
-from minibroker.cluster.store.tree import Store
+from minibroker.cluster.layout import LayoutError
+from minibroker.cluster.store.tree import Store, StoreError
 from minibroker.config import NODE_ID, Settings
 from minibroker.control.serve import serve
 from minibroker.controller.backend import ControllerBackend
@@ -31,6 +33,7 @@ from minibroker.roles.environment import (
     PROCESSOR,
     WORKER,
     Environment,
+    RoleRefusedError,
     role_name,
 )
 from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
@@ -39,19 +42,30 @@ from minibroker.runtime.worktime import Account
 
 async def controller(env: Environment) -> None:
     """Runs until ``env.stopping``, then closes the store."""
-    store = await open_store(env.settings, env.data_dir)
+    with _told_to_people():
+        store = await open_store(env.settings, env.data_dir)
     try:
-        cluster = await ClusterController.start(
-            store,
-            env.settings,
-            endpoints=env.endpoints,
-            random=env.random,
-            wall_ms=env.clock.wall_ms(),
-        )
+        with _told_to_people():
+            cluster = await ClusterController.start(
+                store,
+                env.settings,
+                endpoints=env.endpoints,
+                random=env.random,
+                wall_ms=env.clock.wall_ms(),
+            )
         await _Controller(env, cluster, store).run()
     finally:
         with trio.CancelScope(shield=True):  # It never waits long, and would else stay open.
             await store.close()
+
+
+@contextmanager
+def _told_to_people() -> Iterator[None]:
+    """What is wrong with a store is a matter of settings or of a server, not of this program."""
+    try:
+        yield
+    except (ControllerStartError, LayoutError, StoreError) as error:
+        raise RoleRefusedError(str(error)) from None
 
 
 class _Controller:
@@ -60,6 +74,7 @@ class _Controller:
     def __init__(self, env: Environment, cluster: ClusterController, store: Store) -> None:
         self._env = env
         self._store = store
+        self._deposed = ""
         self.cluster = cluster
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
@@ -87,7 +102,7 @@ class _Controller:
             nursery.start_soon(self._subscribers.run)
             nursery.start_soon(self._take_roles, nursery)
             nursery.start_soon(self._changes.run)
-            nursery.start_soon(hold_office, self._store, env.settings[NODE_ID])
+            nursery.start_soon(self._serve_until_deposed, nursery.cancel_scope)
             env.ready()
             if env.control is not None:
                 backend = ControllerBackend(env, self, self._subscribers)
@@ -97,6 +112,12 @@ class _Controller:
                 )
             await env.stopping.wait()
             nursery.cancel_scope.cancel()
+        if self._deposed:
+            raise RoleRefusedError(self._deposed)
+
+    async def _serve_until_deposed(self, scope: trio.CancelScope) -> None:
+        self._deposed = await hold_office(self._store, self.settings[NODE_ID])
+        scope.cancel()
 
     async def _take_roles(self, nursery: trio.Nursery) -> None:
         listener = self._env.switchboard.listen(CONTROLLER)

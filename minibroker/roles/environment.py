@@ -32,6 +32,10 @@ WORKER: Final = "worker"
 CONTROLLER: Final = "controller"
 
 
+class RoleRefusedError(Exception):
+    """What a role was given does not let it serve; the text tells people why and what to do."""
+
+
 def role_name(role: str, index: int) -> str:
     """The name of a process, which is also the name under which it listens."""
     return role if role in (ACCEPTOR, CONTROLLER) else f"{role}-{index}"

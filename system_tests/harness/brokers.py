@@ -112,7 +112,13 @@ def start_minibroker(
         stderr=output,
         env={**os.environ, **(environment or {})},
     )
-    ready = _first_line(process, output)
+    try:
+        ready = _first_line(process, output)
+    except StartFailed:
+        assert process.stdout is not None
+        process.stdout.close()
+        output.close()
+        raise
     return RunningBroker(
         kind="minibroker",
         bootstrap_servers=ready["bootstrap_servers"],

@@ -10,8 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster import layout
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import EventsLostError, Node, UnavailableError
-from minibroker.controller.office import OfficeLost, hold_office
+from minibroker.cluster.store.tree import EventsLostError, Node, StoreError, UnavailableError
+from minibroker.controller.office import hold_office
 
 MINE = layout.broker_path(1)
 
@@ -41,36 +41,65 @@ async def store() -> AsyncIterator[FlakyStore]:
     await made.close()
 
 
+class Holder:
+    """A controller that holds its office until ``reason`` says why not."""
+
+    def __init__(self, store: FlakyStore, nursery: trio.Nursery) -> None:
+        self.reason: str | None = None
+        self.ended = trio.Event()
+        nursery.start_soon(self._hold, store)
+
+    async def _hold(self, store: FlakyStore) -> None:
+        self.reason = await hold_office(store, 1)
+        self.ended.set()
+
+
 @pytest.mark.parametrize("path", [layout.CONTROLLER, MINE])
-async def test_whoever_is_deposed_ends(store: FlakyStore, path: str) -> None:
-    with pytest.RaisesGroup(OfficeLost, flatten_subgroups=True):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(hold_office, store, 1)
-            await wait_all_tasks_blocked()
-            await store.delete(path)
+async def test_whoever_is_deposed_ends(store: FlakyStore, nursery: trio.Nursery, path: str) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    await store.delete(path)
+    await holder.ended.wait()
+    assert holder.reason == f"{path} was deleted"
 
 
-async def test_whoever_is_replaced_while_the_store_was_away_ends(store: FlakyStore) -> None:
-    with pytest.RaisesGroup(OfficeLost, flatten_subgroups=True):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(hold_office, store, 1)
-            await wait_all_tasks_blocked()
-            store.away = True
-            await store.set(layout.CONTROLLER, b"somebody else")
-            await wait_all_tasks_blocked()
-            store.return_from_away()
+async def test_whoever_is_replaced_while_the_store_was_away_ends(
+    store: FlakyStore, nursery: trio.Nursery
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    store.away = True
+    await store.set(layout.CONTROLLER, b"another")
+    await wait_all_tasks_blocked()
+    assert holder.reason is None
+    store.return_from_away()
+    await holder.ended.wait()
+    assert holder.reason == "/controller is somebody else's now: b'another'"
 
 
-async def test_what_happens_elsewhere_or_changes_nothing_does_no_harm(store: FlakyStore) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(hold_office, store, 1)
-        await wait_all_tasks_blocked()
-        store.away = True
-        await store.set(MINE, b"me")
-        await wait_all_tasks_blocked()
-        store.return_from_away()
-        await wait_all_tasks_blocked()
-        await store.create(layout.broker_path(2), b"another")
-        await wait_all_tasks_blocked()
-        assert len(nursery.child_tasks) == 1
-        nursery.cancel_scope.cancel()
+async def test_a_store_that_has_failed_ends_the_office(
+    store: FlakyStore, nursery: trio.Nursery
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    store._watches.end(StoreError(MINE, "taken"))
+    await holder.ended.wait()
+    assert holder.reason == f"{MINE}: taken"
+
+
+async def test_what_happens_elsewhere_or_changes_nothing_does_no_harm(
+    store: FlakyStore, nursery: trio.Nursery
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    store.away = True
+    await store.set(MINE, b"me")
+    await wait_all_tasks_blocked()
+    store.return_from_away()
+    await wait_all_tasks_blocked()
+    await store.create(layout.broker_path(2), b"another")
+    await wait_all_tasks_blocked()
+    assert holder.reason is None
+    store._watches.end()  # as closing does
+    await holder.ended.wait()
+    assert holder.reason == ""

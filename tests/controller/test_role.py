@@ -15,12 +15,15 @@ from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
 from minibroker.cluster.configs import Op, Operation
 from minibroker.cluster.image import ConfigChanged, Image, Update
 from minibroker.cluster.layout import CONFIG_CHANGES
+from minibroker.cluster.layout import CONTROLLER as CONTROLLER_PATH
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.sqlite import SqliteStore
+from minibroker.cluster.store.tree import Store
+from minibroker.config import Settings
 from minibroker.controller import controller
 from minibroker.controller.config_changes import KEPT_S
-from minibroker.controller.stores import store_path
-from minibroker.roles.environment import CONTROLLER
+from minibroker.controller.stores import open_store, store_path
+from minibroker.roles.environment import CONTROLLER, RoleRefusedError
 from minibroker.roles.questions import (
     ApiPart,
     ApiReply,
@@ -170,3 +173,37 @@ async def test_configs_are_altered_and_their_old_notices_purged(
     store = SqliteStore(store_path(tmp_path))
     assert len(await store.children(CONFIG_CHANGES)) == 1
     await store.close()
+
+
+async def test_a_store_that_is_somebody_elses_is_told_in_words(
+    make_env: MakeEnvironment, tmp_path: Path
+) -> None:
+    async with house(make_env):
+        pass
+    env = make_env(CONTROLLER, settings=Settings.from_sources(pairs=["cluster.id=another"]))
+    with pytest.raises(RoleRefusedError, match="the config store belongs to cluster"):
+        await controller(env)
+
+
+async def test_a_controller_that_is_deposed_ends(
+    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = trio.Event()
+    stores: list[Store] = []
+
+    async def open_and_tell(settings: Settings, data_dir: Path) -> Store:
+        stores.append(await open_store(settings, data_dir))
+        return stores[0]
+
+    monkeypatch.setattr("minibroker.controller.role.open_store", open_and_tell)
+
+    async def depose() -> None:
+        await ready.wait()
+        await stores[0].delete(CONTROLLER_PATH)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(depose)
+        with pytest.raises(RoleRefusedError, match="/controller"):
+            await controller(
+                make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
+            )

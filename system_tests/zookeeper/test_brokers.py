@@ -1,0 +1,173 @@
+"""Whole brokers whose facts are in ZooKeeper: what others find there, and what they may change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from system_tests.clients.adapters.confluent import ConfluentClient
+from system_tests.clients.model import Record
+from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
+from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.waiting import wait_until
+from system_tests.harness.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+
+Start = Callable[..., RunningBroker]
+SESSION_MS = "4000"
+
+
+@pytest.fixture
+def connect(zookeeper_server: ZooKeeper, fresh: Callable[[str], str]) -> str:
+    return f"{zookeeper_server.address}/{fresh('kafka')}"
+
+
+@pytest.fixture
+def tree(connect: str) -> Iterator[KazooClient]:
+    client = KazooClient(connect)
+    assert client.start_async().wait(10)  # the broker is to make the chroot, so it is not there
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[RunningBroker] = []
+
+    def begin(data_dir: Path, connect: str, **settings: str) -> RunningBroker:
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        given |= {"zookeeper.connect": connect, "zookeeper.session.timeout.ms": SESSION_MS}
+        running.append(start_minibroker(data_dir=data_dir, settings=given))
+        return running[-1]
+
+    yield begin
+    for broker in running:
+        broker.forget()
+
+
+def read(tree: KazooClient, path: str) -> Any:
+    return json.loads(tree.get(path)[0])
+
+
+def test_topics_and_their_records_survive_and_lie_where_kafka_puts_them(
+    start: Start, connect: str, tree: KazooClient, tmp_path: Path
+) -> None:
+    broker = start(tmp_path / "data", connect)
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic("orders", 2, configs={"retention.ms": "7200000"})
+    client.produce("orders", [Record(b"k", b"v")])
+    host, port = broker.address
+    registered = read(tree, "/brokers/ids/1")
+    assert (registered["host"], registered["port"]) == (host, port)
+    assert registered["endpoints"] == [f"PLAINTEXT://{host}:{port}"]
+    assert tree.exists("/brokers/ids/1").ephemeralOwner != 0
+    assert read(tree, "/controller")["brokerid"] == 1
+    assert read(tree, "/cluster/id")["id"] == client.cluster().cluster_id
+    assert read(tree, "/brokers/topics/orders")["partitions"] == {"0": [1], "1": [1]}
+    assert read(tree, "/config/topics/orders")["config"] == {"retention.ms": "7200000"}
+    assert tree.get("/controller_epoch")[0] == b"1"
+    client.close()
+    assert broker.stop() == 0
+    assert tree.get_children("/brokers/ids") == []
+    assert not tree.exists("/controller")
+
+    broker = start(tmp_path / "data", connect)
+    client = ConfluentClient(broker.bootstrap_servers)
+    assert len(client.leaders("orders")) == 2
+    assert client.topic_configs("orders")["retention.ms"] == "7200000"
+    assert sum(end for _, end in (client.bounds("orders", each) for each in (0, 1))) == 1
+    assert tree.get("/controller_epoch")[0] == b"2"
+    client.close()
+    assert broker.stop() == 0
+    assert not (tmp_path / "data" / "config.sqlite").exists()
+
+
+def test_a_second_broker_with_the_same_number_is_refused_in_words(
+    start: Start, connect: str, tmp_path: Path
+) -> None:
+    first = start(tmp_path / "one", connect)
+    with pytest.raises(StartFailed, match="another broker uses this config store") as caught:
+        start(tmp_path / "two", connect)
+    assert "Traceback" not in str(caught.value)
+    ConfluentClient(first.bootstrap_servers).cluster()
+
+
+def test_a_zookeeper_that_is_not_there_is_told_in_words(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match=r"no ZooKeeper answered at 127\.0\.0\.1:1") as caught:
+        start(tmp_path / "data", "127.0.0.1:1", zookeeper_connection_timeout_ms="300")
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_killed_controller_is_back_long_before_its_session_ends(
+    start: Start, connect: str, tree: KazooClient, tmp_path: Path
+) -> None:
+    broker = start(tmp_path / "data", connect)
+    owner = tree.exists("/controller").ephemeralOwner
+    controller = processes(broker)["controller"].pid
+    assert controller is not None
+    os.kill(controller, signal.SIGKILL)
+
+    def owned_by_another() -> bool:
+        found = tree.exists("/controller")
+        return found is not None and found.ephemeralOwner != owner
+
+    wait_until(owned_by_another, "the next life to register", within_s=float(SESSION_MS) / 2000)
+    wait_ready(broker)
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic("after", 1)
+    client.close()
+
+
+def test_a_controller_that_was_deposed_takes_the_office_again(
+    start: Start, connect: str, tree: KazooClient, tmp_path: Path
+) -> None:
+    broker = start(tmp_path / "data", connect)
+    tree.delete("/controller")
+    wait_until(lambda: tree.get("/controller_epoch")[0] == b"2", "another election")
+    wait_until(lambda: tree.exists("/controller"), "the controller to register")
+    wait_ready(broker)
+    assert "Traceback" not in broker.printed()
+
+
+def test_configs_that_others_write_take_effect_within_a_second(
+    start: Start, connect: str, tree: KazooClient, tmp_path: Path
+) -> None:
+    broker = start(tmp_path / "data", connect)
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic("orders", 1)
+    written = {"version": 1, "config": {"retention.ms": "1234567"}}
+    tree.create("/config/topics/orders", json.dumps(written).encode())
+    notice = {"version": 2, "entity_path": "topics/orders"}
+    tree.create("/config/changes/config_change_", json.dumps(notice).encode(), sequence=True)
+    wait_until(
+        lambda: client.topic_configs("orders")["retention.ms"] == "1234567",
+        "the broker to follow",
+        within_s=1.0,
+    )
+    client.close()
+
+
+def test_a_broker_serves_on_while_zookeeper_is_away(
+    own_server: ZooKeeper, start: Start, tmp_path: Path
+) -> None:
+    broker = start(tmp_path / "data", own_server.address)
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic("orders", 1)
+    own_server.kill()
+    client.produce("orders", [Record(b"k", b"v")])
+    assert client.bounds("orders", 0) == (0, 1)
+    own_server.start()
+    client.create_topic("more", 1)
+    assert all(process.restarts == 0 for process in processes(broker).values())
+    client.close()
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.printed()

@@ -1,0 +1,224 @@
+"""The store over a connection that is cut, a session that ends, a server that is away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+
+from minibroker.cluster.store.tree import (
+    Create,
+    Event,
+    EventKind,
+    EventsLostError,
+    Node,
+    Set,
+    Store,
+    StoreError,
+    UnavailableError,
+)
+from minibroker.cluster.store.zookeeper import ZooKeeperStore
+from system_tests.harness.zookeeper import ZooKeeper, addresses, start_ensemble
+from system_tests.zookeeper.conftest import access
+
+pytestmark = pytest.mark.minibroker
+
+LOOK_AGAIN = "look at the tree again"
+
+
+def end_session_of(store: ZooKeeperStore, server: ZooKeeper) -> None:
+    """Have the server end a store's session, as it does when a client was silent for too long."""
+    twin = KazooClient(server.address, client_id=store._client.client_id)
+    twin.start()
+    twin.stop()
+    twin.close()
+
+
+async def read_to_the_end(events: AsyncIterator[Event]) -> None:
+    async for _ in events:
+        pass
+
+
+async def hear_the_loss(events: AsyncIterator[Event]) -> None:
+    with pytest.raises(EventsLostError, match=LOOK_AGAIN):
+        await anext(events)
+
+
+async def test_while_the_server_is_down_operations_wait_and_are_then_done(
+    own_server: ZooKeeper,
+) -> None:
+    store = await ZooKeeperStore.open(access(f"{own_server.address}/x"))
+    await store.create("/e", b"mine", ephemeral=True)
+    session = store._session
+    results: list[object] = []
+
+    async def ask() -> None:
+        results.append(await store.create("/a", b"one"))
+        results.append(await store.get("/a"))
+
+    with store.watch("/") as events:
+        async with trio.open_nursery() as nursery:
+            own_server.kill()
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert results == []
+            await trio.to_thread.run_sync(own_server.start)
+        assert results == ["/a", Node(b"one", 0)]
+        await hear_the_loss(events)
+    assert store._session == session  # suspended is not lost
+    assert await store.exists("/e")
+    with store.watch("/") as events:
+        await store.set("/a", b"two")
+        assert await anext(events) == Event(EventKind.CHANGED, "/a")
+    await store.close()
+
+
+async def test_waiting_is_bounded_and_a_later_return_is_noticed(own_server: ZooKeeper) -> None:
+    store = await ZooKeeperStore.open(access(f"{own_server.address}/x", patience_s=0.3))
+    own_server.kill()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"no ZooKeeper answered at .* for 300 ms"):
+            await store.create("/a")
+    with store.watch("/") as events:
+        await trio.to_thread.run_sync(own_server.start)
+        await hear_the_loss(events)
+    await store.create("/a")
+    await store.close()
+
+
+async def test_a_lost_session_brings_its_ephemeral_nodes_back_before_anything_else(
+    zookeeper_server: ZooKeeper, tmp_path: Path
+) -> None:
+    connect = f"{zookeeper_server.address}/{tmp_path.name}"
+    store = await ZooKeeperStore.open(access(connect))
+    other = await ZooKeeperStore.open(access(connect))
+    await store.multi([Create("/e", b"one", True), Create("/gone", b"", True), Set("/e", b"two")])
+    await store.delete("/gone")
+    numbered = await store.create("/n-", b"x", ephemeral=True, sequential=True)
+    session = store._session
+    with store.watch("/e") as events, other.watch("/e") as seen:
+        await trio.to_thread.run_sync(end_session_of, store, zookeeper_server)
+        await hear_the_loss(events)
+        assert await anext(seen) == Event(EventKind.DELETED, "/e")
+        assert await anext(seen) == Event(EventKind.CREATED, "/e")
+    assert store._session != session
+    assert (await store.get("/e")).data == b"two"
+    assert (await store.get(numbered)).data == b"x"
+    assert not await store.exists("/gone")
+    await store.close()
+    assert await other.children("/") == []
+    await other.close()
+
+
+async def test_whose_node_was_taken_meanwhile_has_failed_and_says_so(
+    zookeeper_server: ZooKeeper, tmp_path: Path
+) -> None:
+    connect = f"{zookeeper_server.address}/{tmp_path.name}"
+    store = await ZooKeeperStore.open(access(connect))
+    rival = await ZooKeeperStore.open(access(connect))
+    await store.create("/e", b"mine", ephemeral=True)
+    with store.watch("/e") as events, rival.watch("/e") as seen:
+        # Take the node in the moment between two sessions: the store's return is held up.
+        make_again = store._make_again
+        store._make_again = lambda path, own: None  # type: ignore[method-assign]
+        await trio.to_thread.run_sync(end_session_of, store, zookeeper_server)
+        assert await anext(seen) == Event(EventKind.DELETED, "/e")
+        await rival.create("/e", b"theirs", ephemeral=True)
+        await hear_the_loss(events)
+        store._make_again = make_again  # type: ignore[method-assign]
+    with store.watch("/e") as events:
+        make_again("/e", store._own["/e"])
+        with pytest.raises(StoreError, match="somebody else's now"):
+            await read_to_the_end(events)
+    with pytest.raises(StoreError, match="somebody else's now"):
+        await store.get("/e")
+    await store.close()
+    assert (await rival.get("/e")).data == b"theirs"
+    await rival.close()
+
+
+async def test_the_next_life_ends_the_session_of_one_that_was_killed(
+    zookeeper_server: ZooKeeper, tmp_path: Path
+) -> None:
+    connect, file = f"{zookeeper_server.address}/{tmp_path.name}", tmp_path / "session"
+    killed = await ZooKeeperStore.open(access(connect, session_s=30), file)
+    await killed.create("/e", ephemeral=True)
+    kept = file.read_bytes()
+    await killed.close()
+    assert not file.exists()
+    killed = await ZooKeeperStore.open(access(connect, session_s=30), file)
+    await killed.create("/e", ephemeral=True)
+    assert file.read_bytes() != kept
+    killed._own.clear()  # the dead make nothing again
+    store = await ZooKeeperStore.open(access(connect, session_s=30), file)
+    assert await store.children("/") == []
+    await store.close()
+    await killed.close()
+
+
+@pytest.mark.parametrize("after_it_was_done", [False, True])
+async def test_what_was_asked_is_done_once_when_the_answer_is_lost(
+    zookeeper_server: ZooKeeper, tmp_path: Path, after_it_was_done: bool
+) -> None:
+    connect = f"{zookeeper_server.address}/{tmp_path.name}"
+    store = await ZooKeeperStore.open(access(connect))
+    await store.create("/q")
+    await store.create("/v", b"0")
+    lose_one_answer(store, done=after_it_was_done)
+    results = await store.multi(
+        [
+            Create("/q/n-", b"x", sequential=True),
+            Create("/e", b"y", ephemeral=True),
+            Set("/v", b"1", version=0),
+        ]
+    )
+    assert results == ["/q/n-0000000000", "/e", 1]
+    assert await store.children("/q") == ["n-0000000000"]
+    assert await store.get("/v") == Node(b"1", 1)
+    assert "/e" in store._own
+    await store.close()
+
+
+def lose_one_answer(store: ZooKeeperStore, *, done: bool) -> None:
+    """Cut the connection over the next transaction: after it was done, or before it was sent."""
+    commit = store._commit
+
+    def cut(operations: object) -> object:
+        store._commit = commit  # type: ignore[method-assign]
+        connection = store._client._connection
+        if done:
+            commit(operations).get(timeout=10)  # type: ignore[arg-type]
+        connection._socket.shutdown(2)
+        answer = store._client.handler.async_result()
+        answer.set_exception(ConnectionLoss())
+        return answer
+
+    store._commit = cut  # type: ignore[method-assign]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.slow
+async def test_an_ensemble_goes_on_when_its_leader_is_killed(
+    zookeeper_libs: Path, tmp_path: Path
+) -> None:
+    servers = await trio.to_thread.run_sync(start_ensemble, tmp_path / "ensemble")
+    try:
+        store: Store = await ZooKeeperStore.open(access(f"{addresses(servers)}/x"))
+        await store.create("/e", b"mine", ephemeral=True)
+        await store.create("/counter", b"0")
+        [leader] = [server for server in servers if server.mode() == "leader"]
+        for number in range(1, 200):
+            if number == 50:
+                leader.kill()
+            version = await store.set("/counter", str(number).encode(), version=number - 1)
+            assert version == number
+        assert await store.get("/counter") == Node(b"199", 199)
+        assert await store.exists("/e")
+        await store.close()
+    finally:
+        for server in servers:
+            server.kill()
