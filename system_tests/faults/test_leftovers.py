@@ -20,11 +20,15 @@ pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(60)]
 
 
 class Footprint:
-    """The processes of a broker and everything that they have open in temporary folders."""
+    """The processes of a broker and everything that they have open in temporary folders.
+
+    What this process has open too was there before: the checkout may lie in such a folder.
+    """
 
     def __init__(self, broker: RunningBroker) -> None:
         self.processes = tree(broker.pid)
-        self.paths = {path for pid in self.processes for path in held_paths(pid)}
+        held = {path for pid in self.processes for path in held_paths(pid)}
+        self.paths = held - held_paths(os.getpid())
 
     def left(self) -> list[str]:
         running = [f"process {pid}" for pid in still_running(self.processes)]
