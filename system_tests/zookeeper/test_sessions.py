@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from minibroker.cluster.store.tree import (
     UnavailableError,
 )
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
+from system_tests.harness.waiting import wait_until
 from system_tests.harness.zookeeper import ZooKeeper, addresses, start_ensemble
 from system_tests.zookeeper.conftest import access
 
@@ -74,6 +76,25 @@ async def test_while_the_server_is_down_operations_wait_and_are_then_done(
     with store.watch("/") as events:
         await store.set("/a", b"two")
         assert await anext(events) == Event(EventKind.CHANGED, "/a")
+    await store.close()
+
+
+async def test_a_server_that_falls_silent_is_noticed_and_what_it_left_unanswered_is_done_once(
+    own_server: ZooKeeper,
+) -> None:
+    store = await ZooKeeperStore.open(access(f"{own_server.address}/x", session_s=1))
+    await store.create("/e", ephemeral=True)
+    await store.create("/q")
+    with store.watch("/") as events:
+        async with trio.open_nursery() as nursery:
+            own_server.freeze()
+            nursery.start_soon(store.create, "/q/one")
+            lost = partial(wait_until, lambda: not store._client.connected, "the silence to tell")
+            await trio.to_thread.run_sync(lost)
+            own_server.freeze(False)
+        await hear_the_loss(events)
+    assert await store.children("/q") == ["one"]
+    assert await store.exists("/e")
     await store.close()
 
 
