@@ -8,7 +8,6 @@ not there, or when anything about the command line is wrong.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from minibroker.cli.entities import (
     from_short_options,
     parse_additions,
     parse_deletions,
+    parse_quota,
     quota_text,
 )
 from minibroker.cli.errors import CliError, ExitCode, UsageMistake, check
@@ -150,7 +150,7 @@ def _entity_options(function: Any) -> Any:
     show_envvar=True,
     help="The broker to ask.",
 )
-@click.option("--zookeeper", metavar="URLS", help="Refused: a running broker is asked.")
+@click.option("--zookeeper", metavar="URLS", help="Use the config store there, not a broker.")
 @click.option("--describe", is_flag=True, help="List what is set.")
 @click.option("--alter", is_flag=True, help="Change it.")
 @click.option("--all", "everything", is_flag=True, help="With --describe: defaults too.")
@@ -164,11 +164,6 @@ def _entity_options(function: Any) -> Any:
 @click.pass_context
 def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
     """Describe and alter configs and quotas as kafka-configs.sh does."""
-    if given["zookeeper"] is not None:
-        raise UsageMistake(
-            "--zookeeper: configs are changed through a running broker, which keeps them in its "
-            "own config store; use --bootstrap-server HOST:PORT"
-        )
     if given["describe"] == given["alter"]:
         raise UsageMistake("Command must include exactly one action: --describe, --alter")
     entities = chosen(
@@ -180,11 +175,36 @@ def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
         alter=given["alter"],
     )
     additions, deletions = _wishes(given)
+    if given["zookeeper"] is not None:
+        _in_zookeeper(given, entities, additions, deletions)
+        return
     with Client(bootstrap) as client:
         if given["alter"]:
             _alter(client, entities, additions, deletions)
         else:
             _describe(client, entities, everything=given["everything"])
+
+
+def _in_zookeeper(
+    given: dict[str, Any], entities: Entities, additions: dict[str, str], deletions: list[str]
+) -> None:
+    if given["everything"]:
+        raise UsageMistake("--bootstrap-server must be specified for --all")
+    from minibroker.cli import zookeeper_configs as stored  # the broker's half, and kazoo
+
+    if given["alter"]:
+
+        async def alter(store: Any) -> str:
+            return await stored.alter(store, entities, additions, deletions)
+
+        emit(stored.in_zookeeper(given["zookeeper"], alter))
+        return
+
+    async def describe(store: Any) -> list[str]:
+        return await stored.describe(store, entities)
+
+    for line in stored.in_zookeeper(given["zookeeper"], describe):
+        emit(line)
 
 
 def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -362,7 +382,7 @@ def _alter_quotas(
             f"Only connection quota configs can be added for '{IPS}' using --bootstrap-server. "
             f"Unexpected config names: {','.join(unknown)}"
         )
-    values = {key: _quota(key, text) for key, text in additions.items()}
+    values = {key: parse_quota(key, text) for key, text in additions.items()}
     present = [value.key for entry in _quotas(client, entities)[:1] for value in entry.values]
     _check_present(deletions, present)
     pairs = zip(entities.types, entities.names, strict=True)
@@ -379,13 +399,3 @@ def _alter_quotas(
     reply = client.ask(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse)
     for answer in reply.entries:
         check("quotas", answer.error_code, answer.error_message)
-
-
-def _quota(key: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageMistake(f"Cannot parse quota configuration value for {key}: {text}")
-    return value

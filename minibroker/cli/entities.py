@@ -8,6 +8,7 @@ checks of Kafka's ``ConfigCommand``.
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -131,6 +132,17 @@ def check_keys(names: Iterable[str]) -> None:
     for name in names:
         if not re.fullmatch(r"[a-zA-Z0-9._-]*", name):
             raise UsageMistake(f"Invalid character found for config key: {name}")
+
+
+def parse_quota(key: str, text: str) -> float:
+    """A quota's value; `UsageMistake` for what is no number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageMistake(f"Cannot parse quota configuration value for {key}: {text}")
+    return value
 
 
 def quota_text(value: float) -> str:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import trio
 
-from minibroker.cluster import layout
-from minibroker.cluster.configs import KINDS, Alteration, plan_alteration, usable_config
+from minibroker.cluster import layout, stored_configs
+from minibroker.cluster.configs import KINDS, Alteration, plan_alteration
 from minibroker.cluster.image import (
     EMPTY,
     TOPIC,
@@ -261,7 +261,9 @@ class ClusterController:
         """The same for every resource."""
         async with self._lock:
             kept = [
-                (kind, name) for kind in KINDS for name in await _config_names(self._store, kind)
+                (kind, name)
+                for kind in KINDS
+                for name in await stored_configs.names(self._store, kind)
             ]
             return self._advance(await self._differences([*kept, *self._image.configs]))
 
@@ -324,9 +326,7 @@ class ClusterController:
             return ConfigOutcome(refusals, [])
         operations: list[Operation] = []
         for change in changes:
-            operations += await self._config_steps(*change)
-            told = layout.encode_config_change(change.kind, change.name)
-            operations.append(Create(layout.CONFIG_CHANGE, told, sequential=True))
+            operations += await stored_configs.told_steps(self._store, *change)
         return ConfigOutcome(refusals, await self._commit(operations, changes))
 
     async def _differences(self, resources: Iterable[tuple[str, str]]) -> list[ConfigChanged]:
@@ -334,7 +334,7 @@ class ClusterController:
         for kind, name in dict.fromkeys(resources):
             if kind == TOPIC and name not in self._image.topics:
                 continue
-            config = await _load_config(self._store, kind, name)
+            config = await stored_configs.load(self._store, kind, name)
             if config != self._image.configs.get((kind, name), EMPTY):
                 found.append(ConfigChanged(kind, name, config))
         return found
@@ -342,21 +342,13 @@ class ClusterController:
     async def _creation(self, made: TopicCreated) -> list[Operation]:
         topic, config = made
         create = Create(layout.topic_path(topic.name), layout.encode_topic(topic))
-        return [create, *await self._config_steps(TOPIC, topic.name, config)]
+        return [create, *await stored_configs.steps(self._store, TOPIC, topic.name, config)]
 
     async def _deletion(self, name: str) -> list[Operation]:
-        return [Delete(layout.topic_path(name)), *await self._config_steps(TOPIC, name, EMPTY)]
-
-    async def _config_steps(
-        self, kind: str, name: str, config: Mapping[str, str]
-    ) -> list[Operation]:
-        """What makes the store hold a config; none at all has no node."""
-        path = layout.config_path(kind, name)
-        is_there = await self._store.exists(path)
-        if not config:
-            return [Delete(path)] if is_there else []
-        data = layout.encode_config(config)
-        return [Set(path, data) if is_there else Create(path, data)]
+        return [
+            Delete(layout.topic_path(name)),
+            *await stored_configs.steps(self._store, TOPIC, name, EMPTY),
+        ]
 
     def _new_topic_id(self) -> Uuid:
         return new_uuid(self._random)
@@ -416,31 +408,18 @@ async def _load_topics(store: Store) -> list[TopicCreated]:
     for name in await store.children(layout.TOPICS):
         data = (await store.get(layout.topic_path(name))).data
         topic = layout.decode_topic(name, data, internal=name in INTERNAL_TOPICS)
-        found.append(TopicCreated(topic, await _load_config(store, TOPIC, name)))
+        found.append(TopicCreated(topic, await stored_configs.load(store, TOPIC, name)))
     return found
 
 
 async def _load_configs(store: Store) -> list[ConfigChanged]:
     """What is set for all that are not topics."""
     return [
-        ConfigChanged(kind, name, await _load_config(store, kind, name))
+        ConfigChanged(kind, name, await stored_configs.load(store, kind, name))
         for kind in KINDS
         if kind != TOPIC
-        for name in await _config_names(store, kind)
+        for name in await stored_configs.names(store, kind)
     ]
-
-
-async def _config_names(store: Store, kind: str) -> list[str]:
-    return await store.children(layout.configs_path(kind))
-
-
-async def _load_config(store: Store, kind: str, name: str) -> Mapping[str, str]:
-    """What of a resource's config is valid; nothing if nothing is set or it cannot be read."""
-    path = layout.config_path(kind, name)
-    try:
-        return usable_config(kind, layout.decode_config(path, (await store.get(path)).data))
-    except (NoNodeError, layout.LayoutError):
-        return EMPTY
 
 
 def _check_fit(image: Image, settings: Settings) -> None:

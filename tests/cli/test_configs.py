@@ -141,7 +141,8 @@ def test_a_file_says_what_to_set(configs: Any, tmp_path: Path) -> None:
         ("--ip 1.2.3.4 --alter --delete-config connection_creation_rate", "Invalid config(s): con"),
         ("--user u --client-defaults --alter --add-config request_percentage=1", "not served yet"),
         ("--ip 1.2.3.4 --entity-type ips --describe", "should not be used in conjunction"),
-        ("--zookeeper localhost:2181 --broker 1 --describe", "use --bootstrap-server"),
+        ("--zookeeper :0 --broker 1 --describe", "must be host:port"),
+        ("--zookeeper localhost --broker 1 --describe --all", "must be specified for --all"),
         ("--colour red", "No such option"),
     ],
 )

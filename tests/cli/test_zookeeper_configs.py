@@ -1,0 +1,91 @@
+"""Configs in a store with no broker asked: the rules and lines, here on a store in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from minibroker.cli.entities import Entities
+from minibroker.cli.errors import CliError, Refused, UsageMistake
+from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import Store
+from minibroker.cluster.topics import NewTopic
+from minibroker.config import Settings
+
+RATE = "connection_creation_rate"
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    made = SqliteStore(MEMORY)
+    yield made
+    await made.close()
+
+
+def one(kind: str, *names: str) -> Entities:
+    return Entities((kind,), names)
+
+
+async def test_addresses_are_altered_and_described_in_a_store_without_a_broker(
+    store: Store,
+) -> None:
+    assert await describe(store, one("ips")) == []
+    line = await alter(store, one("ips", "1.2.3.4"), {RATE: "5"}, [])
+    assert line == "Completed updating config for entity: ips '1.2.3.4'."
+    line = await alter(store, one("ips", ""), {RATE: "7"}, [])
+    assert line == "Completed updating config for entity: default ips."
+    assert await describe(store, one("ips")) == [
+        f"Configs for ips '1.2.3.4' are {RATE}=5",
+        f"Configs for default ips are {RATE}=7",
+    ]
+    await alter(store, one("ips", "1.2.3.4"), {}, [RATE])
+    assert await describe(store, one("ips", "1.2.3.4")) == ["Configs for ips '1.2.3.4' are "]
+    assert len(await store.children("/config/changes")) == 3
+
+
+async def test_brokers_and_topics_obey_the_rules_of_a_broker(store: Store) -> None:
+    cluster = await ClusterController.start(
+        store, Settings.from_sources(), endpoints={"P": ("h", 1)}, random=Random(1), wall_ms=0
+    )
+    await cluster.create_topics([NewTopic("t")])
+    line = await alter(store, one("topics", "t"), {"retention.ms": "5"}, [])
+    assert line == "Completed updating config for entity: topic 't'."
+    await alter(store, one("brokers", "7"), {"max.connections": "5"}, [])
+    await alter(store, one("brokers", ""), {"max.connections": "6"}, [])
+    data = (await store.get("/config/brokers/7")).data
+    assert json.loads(data) == {"version": 1, "config": {"max.connections": "5"}}
+    await cluster.take_over_all()
+    assert cluster.image.topic_overrides("t") == {"retention.ms": "5"}
+    assert cluster.image.configs["brokers", "<default>"] == {"max.connections": "6"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "told"),
+    [
+        ("ips", "1.2.3.4", {RATE: "x"}, "Cannot parse quota"),
+        ("ips", "1.2.3.4", {"colour": "1"}, "Invalid configuration key colour"),
+        ("ips", "1.2.3.4", {RATE: None}, "Invalid config"),
+        ("brokers", "1", {"num.io.threads": "3"}, "Cannot update these configs dynamically"),
+        ("brokers", "-3", {"max.connections": "3"}, "must be at least 0"),
+        ("topics", "gone", {"retention.ms": "3"}, "does not exist"),
+        ("users", "u", {"request_percentage": "3"}, "not served yet"),
+    ],
+)
+async def test_what_a_broker_would_refuse_is_not_written(
+    store: Store, kind: str, name: str, changes: dict[str, str | None], told: str
+) -> None:
+    additions = {key: value for key, value in changes.items() if value is not None}
+    deletions = [key for key in changes if key not in additions]
+    with pytest.raises((Refused, UsageMistake, CliError), match=told):
+        await alter(store, one(kind, name), additions, deletions)
+    assert not await store.exists("/config")
+
+
+def test_an_address_that_is_none_is_told_so() -> None:
+    with pytest.raises(UsageMistake, match=r"--zookeeper :0: .*must be host:port"):
+        in_zookeeper(":0", lambda store: store.get("/"))

@@ -1,0 +1,57 @@
+"""Configs in a store: no node for nothing, and a notice for what changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from minibroker.cluster import stored_configs
+from minibroker.cluster.layout import PERSISTENT_PATHS
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Set, Store
+
+RATE = {"connection_creation_rate": "5"}
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    made = SqliteStore(MEMORY)
+    for path in PERSISTENT_PATHS:
+        await made.ensure(path)
+    yield made
+    await made.close()
+
+
+async def test_a_config_comes_changes_and_goes(store: Store) -> None:
+    [create] = await stored_configs.steps(store, "ips", "::1", RATE)
+    assert isinstance(create, Create)
+    await store.multi([create])
+    assert await stored_configs.names(store, "ips") == ["::1"]
+    assert await stored_configs.load(store, "ips", "::1") == RATE
+    [change] = await stored_configs.steps(store, "ips", "::1", RATE)
+    assert isinstance(change, Set)
+    [delete] = await stored_configs.steps(store, "ips", "::1", {})
+    assert delete == Delete("/config/ips/::1")
+    await store.multi([delete])
+    assert await stored_configs.steps(store, "ips", "::1", {}) == []
+    assert await stored_configs.load(store, "ips", "::1") == {}
+
+
+async def test_a_notice_comes_last(store: Store) -> None:
+    steps = await stored_configs.told_steps(store, "ips", "::1", RATE)
+    await store.multi(steps)
+    [notice] = await store.children("/config/changes")
+    data = (await store.get(f"/config/changes/{notice}")).data
+    assert json.loads(data) == {"version": 2, "entity_path": "ips/::1"}
+    assert len(steps) == 2
+    assert steps[-1].path.startswith("/config/changes/")
+
+
+async def test_a_store_that_nobody_has_used_has_no_configs() -> None:
+    made = SqliteStore(MEMORY)
+    with pytest.raises(NoNodeError):
+        await stored_configs.names(made, "ips")
+    assert await stored_configs.load(made, "ips", "::1") == {}
+    await made.close()
