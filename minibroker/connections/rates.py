@@ -13,13 +13,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 from minibroker.quotas.rate import Average, Rate
 
 UNLIMITED: Final = 2**31 - 1
-IPS_MAX: Final = 10_000
-"""Addresses whose rates are kept; past that the one that was silent for longest is forgotten."""
+IPS_MAX: Final = 100_000
+"""Addresses whose rates are kept, which takes 90 MB if all come in every second; past that the one
+that was silent for longest is forgotten."""
 
 IP_EXPIRES_MS: Final = 3_600_000
 """Silence after which an address is forgotten, as in Kafka."""
@@ -56,12 +58,9 @@ class RateFigures(NamedTuple):
     ip_throttle_ms: dict[str, float]
 
 
-class _IpRate:
-    __slots__ = ("last_ms", "rate")
-
-    def __init__(self, rate: Rate) -> None:
-        self.rate = rate
-        self.last_ms = 0
+class _IpRate(Rate):
+    __slots__ = ("last_ms",)
+    last_ms: int
 
 
 class Rates:
@@ -129,10 +128,10 @@ class Rates:
         if known is None:
             if len(self._ips) >= IPS_MAX:
                 self._ips.popitem(last=False)
-            known = self._ips[ip] = _IpRate(self._new())
+            known = self._ips[ip] = _IpRate(self._samples, self._window_ms)
         known.last_ms = now_ms
         self._ips.move_to_end(ip)
-        return known.rate
+        return known
 
     def _forget(self, now_ms: int) -> None:
         while self._ips:
@@ -146,13 +145,14 @@ class Rates:
             self._broker.record(value, now_ms)
         self._listeners[listener].record(value, now_ms)
 
-    def figures(self, now_ms: int) -> RateFigures:
-        """Everything there is to show, of all addresses that are kept."""
+    def figures(self, now_ms: int, ips_max: int) -> RateFigures:
+        """Everything there is to show, of addresses those ``ips_max`` that came last."""
         self._forget(now_ms)
+        latest = islice(reversed(self._ips.items()), ips_max)
         return RateFigures(
             self._broker.measure(now_ms),
             {name: rate.measure(now_ms) for name, rate in self._listeners.items()},
-            {ip: known.rate.measure(now_ms) for ip, known in self._ips.items()},
+            {ip: rate.measure(now_ms) for ip, rate in latest},
             _averages(self._throttle, now_ms),
             _averages(self._ip_throttle, now_ms),
         )

@@ -197,15 +197,13 @@ class Door:
         return int(round(self._env.clock.now() * 1000, 6))
 
     def _gauges(self) -> dict[Series, float]:
-        figures = self._rates.figures(self._now_ms())
+        figures = self._rates.figures(self._now_ms(), IPS_SHOWN_MAX)
         counted = self.counts.by_listener()
         gauges: dict[Series, float] = {(BROKER_ACCEPT_RATE.name, ()): figures.broker}
         for listener in self._listeners:
             gauges[COUNTED.name, (listener,)] = counted.get(listener, 0)
             gauges[ACCEPT_RATE.name, (listener, "")] = figures.listeners[listener]
-        fastest = sorted(figures.ips, key=lambda ip: (-figures.ips[ip], ip))
-        for ip in fastest[:IPS_SHOWN_MAX]:
-            gauges[ACCEPT_RATE.name, ("", ip)] = figures.ips[ip]
+        gauges.update({(ACCEPT_RATE.name, ("", ip)): rate for ip, rate in figures.ips.items()})
         for metric, times in (
             (ACCEPT_THROTTLE, figures.throttle_ms),
             (IP_ACCEPT_THROTTLE, figures.ip_throttle_ms),

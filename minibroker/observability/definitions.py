@@ -38,7 +38,7 @@ LISTENERS_MAX: Final = 16
 """Listener names one process may count; more are counted as ``(other)``."""
 
 IPS_SHOWN_MAX: Final = 100
-"""Addresses whose connection rates are shown: those whose connections come fastest."""
+"""Addresses whose connection rates are shown: those that connected last."""
 
 API_KEYS_MAX: Final = 128
 """Api keys counted one by one; Kafka 4's highest is below 100, and clients may send any."""

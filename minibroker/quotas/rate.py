@@ -10,6 +10,7 @@ were written against those figures; a token bucket or a fixed grid gives others.
 from __future__ import annotations
 
 import math
+from array import array
 from typing import Final
 
 AVERAGE_SAMPLES: Final = 2
@@ -17,97 +18,83 @@ AVERAGE_WINDOW_MS: Final = 30_000
 """Kafka's default window of averages."""
 
 
-class _Sample:
-    __slots__ = ("count", "last_event_ms", "start_ms", "value")
-
-    def __init__(self, now_ms: int) -> None:
-        self.reset(now_ms)
-
-    def reset(self, now_ms: int) -> None:
-        self.start_ms = now_ms
-        self.last_event_ms = now_ms
-        self.value = 0.0
-        self.count = 0
+# A sample is four numbers of an array: a broker may keep a hundred thousand addresses' rates, and
+# objects would take four times the memory. Doubles hold milliseconds exactly.
+_START: Final = 0
+_LAST: Final = 1
+_SUM: Final = 2
+_COUNT: Final = 3
+_WIDTH: Final = 4
 
 
 class Samples:
     """The last values recorded, in up to ``samples`` + 1 samples of ``window_ms`` each."""
 
-    __slots__ = ("_current", "_ring", "samples", "window_ms")
+    __slots__ = ("_at", "_ring", "samples", "window_ms")
 
     def __init__(self, samples: int, window_ms: int) -> None:
         """Both are at least 1."""
         self.samples = samples
         self.window_ms = window_ms
-        self._ring: list[_Sample] = []
-        self._current = 0
+        self._ring = array("d")
+        self._at = 0  # where the current sample begins
 
     def record(self, value: float, now_ms: int) -> None:
         """Adds a value, which may be negative to take one back."""
-        if not self._ring:
-            self._ring.append(_Sample(now_ms))
-        sample = self._ring[self._current]
-        if now_ms - sample.start_ms >= self.window_ms:
-            sample = self._advance(now_ms)
-        sample.value += value
-        sample.count += 1
-        sample.last_event_ms = now_ms
+        ring = self._ring
+        if not ring:
+            self._begin(0, now_ms)
+        elif now_ms - ring[self._at + _START] >= self.window_ms:
+            self._at = (self._at + _WIDTH) % ((self.samples + 1) * _WIDTH)
+            self._begin(self._at, now_ms)
+        at = self._at
+        ring[at + _SUM] += value
+        ring[at + _COUNT] += 1
+        ring[at + _LAST] = now_ms
 
-    def _advance(self, now_ms: int) -> _Sample:
-        self._current = (self._current + 1) % (self.samples + 1)
-        if self._current == len(self._ring):
-            self._ring.append(_Sample(now_ms))
-        sample = self._ring[self._current]
-        sample.reset(now_ms)
-        return sample
+    def _begin(self, at: int, now_ms: int) -> None:
+        self._ring[at : at + _WIDTH] = array("d", (now_ms, now_ms, 0, 0))
 
     def purge(self, now_ms: int) -> None:
         """Empties the samples whose last event is too long ago to count."""
         expires_ms = self.samples * self.window_ms
-        for sample in self._ring:
-            if now_ms - sample.last_event_ms >= expires_ms:
-                sample.reset(now_ms)
+        for at in range(0, len(self._ring), _WIDTH):
+            if now_ms - self._ring[at + _LAST] >= expires_ms:
+                self._begin(at, now_ms)
 
     def total(self) -> float:
         """The sum of what is in the samples."""
-        return sum(sample.value for sample in self._ring)
+        return sum(self._ring[_SUM::_WIDTH])
 
     def count(self) -> int:
         """How many values are in the samples."""
-        return sum(sample.count for sample in self._ring)
+        return int(sum(self._ring[_COUNT::_WIDTH]))
 
     def oldest_ms(self, now_ms: int) -> int:
         """When the oldest sample began."""
-        return min((sample.start_ms for sample in self._ring), default=now_ms)
+        return int(min(self._ring[_START::_WIDTH], default=now_ms))
 
 
-class Rate:
-    """Events or bytes a second."""
+class Rate(Samples):
+    """Events or bytes a second; N and W are Kafka's ``quota.window.num`` and, in milliseconds,
+    ``quota.window.size.seconds``.
+    """
 
-    __slots__ = ("_samples",)
+    __slots__ = ()
 
-    def __init__(self, samples: int, window_ms: int) -> None:
-        """Kafka's ``quota.window.num`` and ``quota.window.size.seconds``, the latter in ms."""
-        self._samples = Samples(samples, window_ms)
-
-    def record(self, value: float, now_ms: int) -> None:
-        """Adds a value; a negative one takes back what was recorded before."""
-        self._samples.record(value, now_ms)
-
-    def window_ms(self, now_ms: int) -> int:
+    def span_ms(self, now_ms: int) -> int:
         """The time that the rate is an average over: nearly N windows at least, never 0."""
-        kept = self._samples
-        kept.purge(now_ms)
-        elapsed = now_ms - kept.oldest_ms(now_ms)
-        missing = kept.samples - 1 - elapsed // kept.window_ms
+        self.purge(now_ms)
+        elapsed = now_ms - self.oldest_ms(now_ms)
+        missing = self.samples - 1 - elapsed // self.window_ms
         if missing > 0:
-            elapsed += missing * kept.window_ms
+            elapsed += missing * self.window_ms
         return max(elapsed, 1)
 
     def measure(self, now_ms: int) -> float:
         """The rate now."""
-        self._samples.purge(now_ms)
-        return self._samples.total() / (self.window_ms(now_ms) / 1000)
+        span_ms = self.span_ms(now_ms)
+        return self.total() / (span_ms / 1000)
 
     def throttle_ms(self, bound: float, now_ms: int, cap_ms: int) -> int:
         """How long to wait until the rate is no longer above ``bound``; 0 if it isn't.
@@ -117,7 +104,7 @@ class Rate:
         observed = self.measure(now_ms)
         if observed <= bound:
             return 0
-        return min(throttle_ms(observed, bound, self.window_ms(now_ms)), cap_ms)
+        return min(throttle_ms(observed, bound, self.span_ms(now_ms)), cap_ms)
 
 
 class Average:
@@ -139,14 +126,14 @@ class Average:
         return self._samples.total() / count if count else math.nan
 
 
-def throttle_ms(observed: float, bound: float, window_ms: int) -> int:
-    """The delay after which ``observed``, a rate over ``window_ms``, would have been ``bound``.
+def throttle_ms(observed: float, bound: float, span_ms: int) -> int:
+    """The delay after which ``observed``, a rate over ``span_ms``, would have been ``bound``.
 
     Negative where the rate is below the bound, and ``LONG_MAX`` for a bound of 0.
     """
     if bound == 0:
         return LONG_MAX
-    return java_round((observed - bound) / bound * window_ms)
+    return java_round((observed - bound) / bound * span_ms)
 
 
 def java_round(value: float) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from minibroker.connections import rates as module
@@ -21,7 +23,7 @@ def test_without_limits_nobody_waits() -> None:
     rates = made()
     assert {rates.accepted(EXTERNAL, 0) for _ in range(5000)} == {0}
     assert rates.from_ip(EXTERNAL, IP, 0) == 0
-    figures = rates.figures(0)
+    figures = rates.figures(0, 100)
     assert figures.broker == figures.listeners[EXTERNAL] == 5000
     assert (figures.ips, figures.throttle_ms, figures.ip_throttle_ms) == ({}, {}, {})
 
@@ -32,7 +34,7 @@ def test_the_longer_of_two_delays_counts() -> None:
     # Over a window of one second: 9 are 1/8 of a second too many for the listener, and so on.
     assert delays == [0] * 8 + [125, 250, 375, 500]
     assert rates.accepted(INTERNAL, 0) == 300  # 13 for the broker, 1 for the listener
-    assert rates.figures(0).throttle_ms == {EXTERNAL: 312.5, INTERNAL: 300}
+    assert rates.figures(0, 100).throttle_ms == {EXTERNAL: 312.5, INTERNAL: 300}
 
 
 def test_no_delay_is_longer_than_a_window() -> None:
@@ -52,7 +54,7 @@ def test_the_inter_broker_listener_does_not_burden_the_broker() -> None:
     rates = made(total=5, protected=INTERNAL)
     assert [rates.accepted(INTERNAL, 0) for _ in range(6)] == [0] * 5 + [200]  # its own limit
     assert rates.accepted(EXTERNAL, 0) == 0
-    assert rates.figures(0).broker == 1
+    assert rates.figures(0, 100).broker == 1
 
 
 def test_an_address_within_its_rate_is_counted_everywhere() -> None:
@@ -60,7 +62,7 @@ def test_an_address_within_its_rate_is_counted_everywhere() -> None:
     for _ in range(50):
         assert rates.accepted(EXTERNAL, 0) == 0
         assert rates.from_ip(EXTERNAL, IP, 0) == 0
-    assert rates.figures(0).ips == {IP: 5}
+    assert rates.figures(0, 100).ips == {IP: 5}
 
 
 def test_an_address_that_is_too_fast_is_held_and_counted_nowhere() -> None:
@@ -71,7 +73,7 @@ def test_an_address_that_is_too_fast_is_held_and_counted_nowhere() -> None:
     for _ in range(3):
         rates.accepted(EXTERNAL, 0)
         assert rates.from_ip(EXTERNAL, IP, 0) == 200
-    figures = rates.figures(0)
+    figures = rates.figures(0, 100)
     assert figures.broker == figures.listeners[EXTERNAL] == figures.ips[IP] == 5
     assert figures.ip_throttle_ms == {EXTERNAL: 200}
 
@@ -83,7 +85,7 @@ def test_after_its_delay_one_comes_in_and_is_counted_everywhere_then() -> None:
         rates.from_ip(EXTERNAL, IP, 0)
     assert not rates.again(EXTERNAL, IP, 199)
     assert [rates.again(EXTERNAL, IP, 200) for _ in range(2)] == [True, False]
-    figures = rates.figures(200)
+    figures = rates.figures(200, 100)
     assert figures.broker == figures.listeners[EXTERNAL] == figures.ips[IP] == 5
 
 
@@ -104,14 +106,34 @@ def test_limits_of_addresses_change_under_running_rates() -> None:
     assert rates.from_ip(EXTERNAL, IP, 0) == 0
     rates.limits = RateLimits()
     assert rates.from_ip(EXTERNAL, IP, 0) == 0
-    assert rates.figures(0).ips[IP] == pytest.approx(10.1)
+    assert rates.figures(0, 100).ips[IP] == pytest.approx(10.1)
 
 
 def test_an_address_is_forgotten_after_an_hour() -> None:
     rates = made(ip_default=1)
     rates.from_ip(EXTERNAL, IP, 0)
-    assert IP in rates.figures(IP_EXPIRES_MS).ips
-    assert rates.figures(IP_EXPIRES_MS + 1).ips == {}
+    assert IP in rates.figures(IP_EXPIRES_MS, 100).ips
+    assert rates.figures(IP_EXPIRES_MS + 1, 100).ips == {}
+
+
+def test_those_are_shown_that_came_last() -> None:
+    rates = made(ip_default=9)
+    for number in (1, 2, 3, 1):
+        rates.from_ip(EXTERNAL, str(number), 0)
+    assert rates.figures(0, 2).ips == {"1": 2, "3": 1}
+
+
+def test_an_address_that_is_always_there_takes_less_than_a_kilobyte() -> None:
+    rates = made(11, ip_default=50)
+    tracemalloc.start()
+    try:
+        for second in range(12):
+            for number in range(1000):
+                rates.from_ip(EXTERNAL, f"10.0.{number}", second * 1000)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / 1000 < 1000
 
 
 def test_only_so_many_addresses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,4 +141,4 @@ def test_only_so_many_addresses_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     rates = made(ip_default=1)
     for number in (1, 2, 3, 1, 4):
         rates.from_ip(EXTERNAL, str(number), number)
-    assert set(rates.figures(5).ips) == {"3", "1", "4"}
+    assert set(rates.figures(5, 100).ips) == {"3", "1", "4"}

@@ -65,7 +65,7 @@ def test_a_window_is_never_shorter_than_it_should_be(
     for pause, value, _ in steps:
         now += pause
         rate.record(value, now)
-        assert rate.window_ms(now) >= max(1, (samples - 1) * window_ms)
+        assert rate.span_ms(now) >= max(1, (samples - 1) * window_ms)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_five_a_second_admit_fifty_and_delay_the_next_by_a_fifth() -> None:
 def test_the_formula(
     observed: float, bound: float, samples: int, cap: int | None, expected: int
 ) -> None:
-    window_ms = Rate(samples, 1000).window_ms(5)  # nothing was recorded
-    found = throttle_ms(observed, bound, window_ms)
+    span_ms = Rate(samples, 1000).span_ms(5)  # nothing was recorded
+    found = throttle_ms(observed, bound, span_ms)
     assert (found if cap is None else min(found, cap)) == expected
 
 
