@@ -44,6 +44,7 @@ OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
 
 async def acceptor(env: Environment) -> None:
     """Runs until ``env.stopping``."""
+    env.metrics.watch_busy(env.work_time.busy_ns)
     async with trio.open_nursery() as nursery:
         role = _Acceptor(env, nursery)
         nursery.start_soon(role.follower.run)

@@ -34,11 +34,15 @@ def test_a_broker_is_there_inside_the_context_and_gone_after_it(
     assert not can_connect(address)
 
 
-def test_metrics_give_processes_the_names_that_health_gives(minibroker: MiniBroker) -> None:
+def test_metrics_know_every_process_by_the_name_that_health_gives(minibroker: MiniBroker) -> None:
+    assert can_connect(minibroker.bootstrap_servers)
     with urllib.request.urlopen(f"{minibroker.control_url}/metrics") as answer:
-        shown = re.findall(r'minibroker_process_up\{process="(.+)"\} (.+)', answer.read().decode())
+        metrics = answer.read().decode()
     names = [process["name"] for process in minibroker.control.get("v1", "health")["processes"]]
-    assert sorted(shown) == sorted((name, "1.0") for name in names)
+    up = re.findall(r'minibroker_process_up\{process="(.+)"\} (.+)', metrics)
+    assert sorted(up) == sorted((name, "1.0") for name in names)
+    busy = re.findall(r'minibroker_process_busy_seconds_total\{process="(.+)"\} (.+)', metrics)
+    assert sorted(name for name, seconds in busy if float(seconds) > 0) == sorted(names)
 
 
 def test_a_broker_can_be_started_again(is_gone: Callable[[int], bool]) -> None:
