@@ -24,11 +24,12 @@ WATCH_MAX_EVENTS = 4096
 
 
 class StoreError(Exception):
-    """A store refused an operation; ``path`` says at which node."""
+    """A store refused an operation; ``path`` says at which node, ``text`` why."""
 
     def __init__(self, path: str, text: str) -> None:
         super().__init__(f"{path}: {text}")
         self.path = path
+        self.text = text
 
 
 class NoNodeError(StoreError):

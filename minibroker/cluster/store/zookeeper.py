@@ -279,8 +279,9 @@ class ZooKeeperStore(Store):
         await trio.lowlevel.checkpoint()
         while not self._reachable:
             if self._failure is not None:
-                kind = StoreError if self._final else UnavailableError
-                raise kind(path, str(self._failure))
+                if self._final:
+                    raise StoreError(self._failure.path, self._failure.text)
+                raise UnavailableError(path, self._failure.text)
             await self._changed.wait()
 
     async def _ask(self, send: Callable[[], Any]) -> Any:
