@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from minibroker.cluster.image import BROKER, EMPTY, IP, TOPIC, ConfigChanged, Image
 from minibroker.cluster.topics import Refusal, name_problem
 from minibroker.config import NODE_ID, TOPIC_SETTINGS, Setting, Settings
-from minibroker.config.dynamic import DEFAULT_NAME, effective, problems, usable
+from minibroker.config.dynamic import DEFAULT_NAME, bad_values, layers, problems, usable
 from minibroker.config.setting import broker_setting
 from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
@@ -138,15 +138,12 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
     config = _altered(wanted, usable(image.configs.get(key, EMPTY)), found)
     if isinstance(config, Refusal):
         return config
-    # What holds for all brokers lies below what is set for one.
-    below = {} if key[1] == DEFAULT_NAME else _only(image, (BROKER, DEFAULT_NAME))
-    for problem in problems(effective(settings, below), config):
+    # What is set for one broker lies over what holds for all, and they must fit each other.
+    own, default = layers(settings, {**image.configs, key: config})
+    whole = {**default, **own, **config} if wanted.name else {**config, **own}
+    for problem in (*bad_values(config), *problems(settings, whole)):
         return Refusal(ErrorCode.INVALID_REQUEST, problem)
     return ConfigChanged(*key, config)
-
-
-def _only(image: Image, key: tuple[str, str]) -> dict[tuple[str, str], Mapping[str, str]]:
-    return {key: image.configs.get(key, EMPTY)}
 
 
 def _refuse_broker(settings: Settings, name: str) -> Refusal | None:

@@ -63,18 +63,24 @@ def listener_value(settings: Settings, listener: str, key: Setting[T]) -> T:
 
 def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
     """Why these texts, by name, cannot be laid over ``settings``: sentences, none if they can."""
+    bad = list(bad_values(changed))
+    yield from bad
+    if not bad:
+        values = {name: _parse(name, text) for name, text in changed.items()}
+        yield from settings.replaced(values, DYNAMIC_SOURCE).problems()
+
+
+def bad_values(changed: Mapping[str, str]) -> Iterator[str]:
+    """The same of each for itself."""
     fixed = [name for name in changed if (s := broker_setting(name)) and not s.dynamic]
     if fixed:
         yield f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}"
         return
-    values = {}
     for name, text in changed.items():
         try:
-            values[name] = _parse(name, text)
+            _parse(name, text)
         except BadValueError as error:
             yield str(error)
-    if len(values) == len(changed):
-        yield from settings.replaced(values, DYNAMIC_SOURCE).problems()
 
 
 def usable(config: Mapping[str, str]) -> Mapping[str, str]:

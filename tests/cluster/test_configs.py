@@ -121,6 +121,24 @@ def test_a_broker_and_all_brokers_have_configs_of_their_own() -> None:
     )
 
 
+def test_what_is_set_for_one_and_for_all_must_fit_each_other() -> None:
+    overrides = ("max.connections.per.ip.overrides", Op.SET, "127.0.0.1:5")
+    nobody = ("max.connections.per.ip", Op.SET, "0")
+    for name in ("1", ""):
+        assert isinstance(plan("brokers", name, nobody), Refusal)
+    for first, second in (("", "1"), ("1", "")):
+        one = plan("brokers", first, overrides)
+        assert isinstance(one, ConfigChanged)
+        image = apply(IMAGE, one)
+        two = plan("brokers", second, nobody, image=image)
+        assert isinstance(two, ConfigChanged)
+        image = apply(image, two)
+        gone = (overrides[0], Op.DELETE, None)
+        assert isinstance(plan("brokers", first, gone, image=image), Refusal)
+        hidden = plan("brokers", first, (nobody[0], Op.SET, "x"), image=image)
+        assert isinstance(hidden, Refusal)
+
+
 def test_what_others_wrote_wrongly_goes_with_the_next_change() -> None:
     assert plan("brokers", "1", ("max.connections", Op.SET, "5"), image=OWN) == (
         "brokers",
