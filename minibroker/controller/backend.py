@@ -8,12 +8,14 @@ out rather than waited for. Implements ``control.backend.Backend``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from minibroker import __version__
 from minibroker.apis.base import ControllerScope
 from minibroker.cluster.image import Image
 from minibroker.cluster.placement import group_owner, partition_owner
+from minibroker.cluster.store.tree import UnavailableError
 from minibroker.cluster.topics import NewTopic as WantedTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.control import backend as shown
@@ -166,7 +168,8 @@ class ControllerBackend:
             -1 if new.partitions is None else new.partitions,
             config=tuple(new.configs.items()),
         )
-        outcome = await self._scope.cluster.create_topics([wanted])
+        with _store_may_be_away():
+            outcome = await self._scope.cluster.create_topics([wanted])
         await self._scope.publish(outcome.updates)
         refusal = outcome.topics[0].refusal
         if refusal is not None:
@@ -175,7 +178,8 @@ class ControllerBackend:
 
     async def delete_topic(self, name: str) -> None:
         """Delete it; answers when no process knows it any more."""
-        outcome = await self._scope.cluster.delete_topics([name])
+        with _store_may_be_away():
+            outcome = await self._scope.cluster.delete_topics([name])
         await self._scope.publish(outcome.updates)
         refusal = outcome.topics[0].refusal
         if refusal is not None:
@@ -295,13 +299,23 @@ class ControllerBackend:
         """Drop all topics, groups and offsets; answers when every process has."""
         topics = sum(not topic.internal for topic in self._image.topics.values())
         groups = sum(map(len, (await self._overviews()).values()))
-        await self._scope.publish(await self._scope.cluster.reset())
+        with _store_may_be_away():
+            updates = await self._scope.cluster.reset()
+        await self._scope.publish(updates)
         return shown.ResetDone(topics, groups)
 
     async def metrics(self) -> Sequence[Snapshot]:
         """A fresh snapshot of every process that is there, this one included."""
         reports = await self._subscribers.ask_all(ReportWanted())
         return [self._env.metrics.snapshot(), *(report.metrics for report in reports.values())]
+
+
+@contextmanager
+def _store_may_be_away() -> Iterator[None]:
+    try:
+        yield
+    except UnavailableError as error:
+        raise Unavailable("CONFIG_STORE_NOT_AVAILABLE", str(error)) from None
 
 
 _NO_LOG = LogView(-1, -1, -1, 0)

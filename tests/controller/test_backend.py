@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import UnavailableError
 from minibroker.config import Settings
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
@@ -351,3 +352,20 @@ async def test_metrics_come_from_every_process_that_is_there(at: At) -> None:
     snapshots = await at.backend.metrics()
     names = [snapshot.process for snapshot in snapshots]
     assert names == ["controller", "acceptor", "processor-0", "worker-0", "worker-1"]
+
+
+async def test_a_store_that_is_away_is_told_as_such(at: At) -> None:
+    store = at.scope.cluster._store
+
+    async def away(_operations: object) -> list[Any]:
+        raise UnavailableError("/brokers/topics/t", "no ZooKeeper answered")
+
+    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    store.multi = away  # type: ignore[assignment, method-assign]
+    for change in (
+        at.backend.create_topic(shown.NewTopic("u", 1, {})),
+        at.backend.delete_topic("t"),
+        at.backend.reset(),
+    ):
+        with pytest.raises(Unavailable, match="no ZooKeeper answered"):
+            await change
