@@ -162,9 +162,11 @@ QUEUED_MAX_REQUESTS = setting(
 SOCKET_LISTEN_BACKLOG_SIZE = setting(
     "socket.listen.backlog.size",
     INT,
-    default=50,
+    default=1024,
+    kafka_default=50,
     valid=at_least(1),
-    doc="How many connections the system may hold for a listener before they are accepted.",
+    doc="How many connections the system may hold for a listener before they are accepted. "
+    "Further ones are tried again by the client's system a second later.",
 )
 SOCKET_SEND_BUFFER_BYTES = setting(
     "socket.send.buffer.bytes",

@@ -153,6 +153,16 @@ def test_each_listener_gets_a_socket(bound: list[socket.socket]) -> None:
         socket.create_connection(sock.getsockname()).close()
 
 
+def test_a_burst_of_connections_waits_without_being_turned_away(
+    bound: list[socket.socket],
+) -> None:
+    (listener,) = bind_all("PLAINTEXT://127.0.0.1:0").values()
+    bound.append(listener)
+    address = listener.getsockname()
+    # Nobody accepts; past Kafka's 50 the system would answer a second later.
+    bound.extend(socket.create_connection(address, timeout=0.9) for _ in range(100))
+
+
 def test_a_port_in_use_is_told_with_a_way_out(bound: list[socket.socket]) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     bound.append(taken)
