@@ -1,0 +1,97 @@
+"""Limits under a storm of connections, while the broker's processes are killed in turn."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from system_tests.connections.conftest import Limited
+from system_tests.connections.dialling import Client, counted, gauge, wait_counted
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.processes import open_files, tree
+from system_tests.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180), pytest.mark.slow]
+
+TOTAL, PER_IP, DROP = 12, 2, 13
+SETTINGS = (
+    f"max.connections={TOTAL}",
+    f"max.connections.per.ip={PER_IP}",
+    f"kafka_connections_max={DROP}",
+)
+THREADS = 4
+IMPATIENCE_S = 0.05
+VICTIMS = ("acceptor", "processor-0", "worker-0", "processor-1", "controller", "acceptor")
+SEED = 612
+
+
+class Storm:
+    """Clients that come as fast as they can, stay for a while or not, and go."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self.address = broker.address
+        self.served = 0
+        self.over = threading.Event()
+
+    def wait_served(self, more: int) -> None:
+        wanted = self.served + more
+        wait_until(lambda: self.served >= wanted, f"{more} more connections to be served")
+
+    def blow(self, seed: int) -> None:
+        random = Random(seed)
+        open_now: list[Client] = []
+        while not self.over.is_set():
+            try:
+                client = Client(self.address, f"127.0.1.{random.randrange(1, 16)}")
+                client.socket.settimeout(IMPATIENCE_S)
+                open_now.append(client)
+                self.served += client.answered()
+            except OSError:
+                pass  # hung up on, kept waiting, or the process died: all the same to a storm
+            while len(open_now) > random.randrange(6):
+                open_now.pop(random.randrange(len(open_now))).close()
+        for client in open_now:
+            client.close()
+
+
+@contextmanager
+def storm(broker: RunningBroker) -> Iterator[Storm]:
+    blowing = Storm(broker)
+    threads = [threading.Thread(target=blowing.blow, args=[SEED + n]) for n in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield blowing
+    finally:
+        blowing.over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_no_limit_is_exceeded_and_nothing_is_left_whoever_is_killed(limited: Limited) -> None:
+    broker = limited(*SETTINGS)
+    files = sum(map(open_files, tree(broker.pid)))
+    with storm(broker) as blowing:
+        for name in VICTIMS:
+            blowing.wait_served(50)
+            assert counted(broker) <= TOTAL
+            assert gauge(broker, "minibroker_connections_open") <= TOTAL
+            pid = processes(broker)[name].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            wait_ready(broker)
+    wait_counted(broker, 0)
+    # A process that was started again may hold one or two more; a leak would show by hundreds.
+    most = files + 2 * len(VICTIMS)
+    wait_until(
+        lambda: sum(map(open_files, tree(broker.pid))) <= most, "no descriptor to be left open"
+    )
+    with Client(broker.address) as client:
+        assert client.answered()
