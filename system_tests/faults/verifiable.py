@@ -61,7 +61,9 @@ class VerifiableProducer:
                 "error_cb": self._on_error,
             }
         )
-        self._thread = threading.Thread(target=self._send_all, name="verifiable producer")
+        self._thread = threading.Thread(
+            target=self._send_all, name="verifiable producer", daemon=True
+        )
         self._thread.start()
 
     def _on_error(self, error: KafkaError) -> None:
@@ -133,7 +135,9 @@ class VerifiableConsumer:
             }
         )
         self._consumer.subscribe([topic], on_revoke=lambda _consumer, _partitions: self._commit())
-        self._thread = threading.Thread(target=self._consume, name="verifiable consumer")
+        self._thread = threading.Thread(
+            target=self._consume, name="verifiable consumer", daemon=True
+        )
         self._thread.start()
 
     def _consume(self) -> None:
