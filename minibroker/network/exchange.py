@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
-from minibroker.apis.base import Context, Owner, ServedApi, ServedVersions
+from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVersions
 from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
@@ -52,6 +52,8 @@ class Exchanges:
         self._follower = follower
         self._owners = owners
         self._files = files
+        self.quick = 0
+        """Requests under way whose owners answer without waiting for anybody."""
 
     async def serve(self, client: Client, block: Block) -> None:
         """Answers one request. Whatever it raises ends the connection."""
@@ -123,6 +125,13 @@ class Exchanges:
         ctx.image = self._follower.image
         ctx.now = self._env.clock.now()
 
+    def may_look(self, api: ServedApi, owner: Owner) -> bool:
+        """Whether to look for an answer instead of sleeping until it comes.
+
+        Only if it is sure to come soon, from an I/O worker, and nobody else waits for one.
+        """
+        return not api.may_wait and self.quick == 1 and owner != CONTROLLER
+
     def link(self, owner: Owner) -> Link:
         """The way to an owner of state."""
         return self._owners[owner]
@@ -178,10 +187,12 @@ class _Exchange:
             # connection that is closed meanwhile still waits for it. Such APIs never wait long.
             with trio.CancelScope(shield=not api.may_wait):
                 self._client.interruptible = api.may_wait
+                self._shared.quick += not api.may_wait
                 try:
                     await self._ask_all(api, parts, replies)
                 finally:
                     self._client.interruptible = True
+                    self._shared.quick -= not api.may_wait
             self._shared.refresh(ctx)
             while api.again is not None:
                 further = api.again(ctx, request, replies)
@@ -204,7 +215,7 @@ class _Exchange:
         questions = [(self._shared.link(owner), ApiPart(api.key, parts[owner])) for owner in owners]
         if len(questions) == 1:
             link, question = questions[0]
-            answers = [await link.ask(question)]
+            answers = [await link.ask(question, look=self._shared.may_look(api, owners[0]))]
         else:
             answers = await ask_together(questions, first_only=first_only)
         for owner, answer in zip(owners, answers, strict=True):

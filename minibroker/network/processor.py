@@ -101,7 +101,12 @@ class _Processor:
         async def greet(conversation: Conversation) -> None:
             await conversation.ask(Greeting(env.role, env.index, env.incarnation))
 
-        return Link(dial, greet, questions_max=env.settings[QUEUED_MAX_REQUESTS])
+        return Link(
+            dial,
+            greet,
+            questions_max=env.settings[QUEUED_MAX_REQUESTS],
+            on_looked=env.work_time.idled,
+        )
 
     def _on_image(self, before: Image, after: Image) -> None:
         # A topic that is gone may come again under the same path, with other bytes.

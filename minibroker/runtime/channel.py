@@ -17,7 +17,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import trio
 
@@ -50,6 +50,9 @@ class ChannelStatistics:
 class Channel(ABC):
     """One end of an ordered, bounded, two-way stream of picklable messages."""
 
+    apart: ClassVar[bool]
+    """Whether messages may come while this task does not yield, from another process."""
+
     @abstractmethod
     async def send(self, message: object) -> None:
         """Hands a message over; waits while the receiver lags. Raises ``ChannelClosed``.
@@ -62,6 +65,14 @@ class Channel(ABC):
         """The next message. Raises ``ChannelClosed`` once the other side is gone."""
 
     @abstractmethod
+    def receive_nowait(self) -> Any:
+        """The next message if it is there. Raises ``trio.WouldBlock`` or ``ChannelClosed``.
+
+        While another task waits in ``receive``, take all there is, until ``trio.WouldBlock``: it
+        is not woken for a message that was left behind.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Ends both directions; what was not received yet is lost. May be called twice."""
 
@@ -72,6 +83,8 @@ class Channel(ABC):
 
 class SocketChannel(Channel):
     """A channel over a connected Unix stream socket: 4 bytes of length, then a pickle."""
+
+    apart = True
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -139,17 +152,29 @@ class SocketChannel(Channel):
         self._received += 1
         return self._inbox.popleft()
 
+    def receive_nowait(self) -> Any:
+        if not self._inbox and not self._fill_nowait():
+            raise trio.WouldBlock
+        if not self._inbox:
+            raise trio.WouldBlock  # Part of a message has come.
+        self._received += 1
+        return self._inbox.popleft()
+
     async def _fill(self) -> None:
         if self._drained:
             # The last look took all there was, so another try would most likely be in vain.
             await self._readable()
+        self._fill_nowait()
+
+    def _fill_nowait(self) -> bool:
+        """Takes what the kernel has; whether there was anything."""
         if self._closed:
             raise ChannelClosed("this side was closed")
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
             self._drained = True
-            return
+            return False
         except OSError as error:
             self.close()
             raise ChannelClosed(f"the other side is gone ({error})") from None
@@ -165,6 +190,7 @@ class SocketChannel(Channel):
             taken = self._unpack(data)
             if taken < len(data):
                 self._partial += data[taken:]
+        return True
 
     async def _readable(self) -> None:
         self._in_a_row = 0
@@ -202,6 +228,8 @@ class SocketChannel(Channel):
 class MemoryChannel(Channel):
     """A channel between two tasks of one trio run; messages are pickled all the same."""
 
+    apart = False
+
     def __init__(
         self,
         outgoing: trio.MemorySendChannel[bytes],
@@ -223,6 +251,14 @@ class MemoryChannel(Channel):
     async def receive(self) -> Any:
         try:
             body = await self._incoming.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            raise ChannelClosed("the other side is gone") from None
+        self._received += 1
+        return pickle.loads(body)
+
+    def receive_nowait(self) -> Any:
+        try:
+            body = self._incoming.receive_nowait()
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise ChannelClosed("the other side is gone") from None
         self._received += 1

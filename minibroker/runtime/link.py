@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -20,6 +21,11 @@ from typing import Any, Final
 import trio
 
 from minibroker.runtime.channel import Channel, ChannelClosed, ChannelStatistics
+
+LOOK_NS: Final = 150_000
+"""How long an answer is looked for before its asker sleeps. Two processes that hand one request
+to and fro sleep and are woken at every hop, and waking an idle core costs more than the work
+itself; most answers are there within this time."""
 
 QUESTIONS_MAX: Final = 500
 """Unanswered questions of one side before the next one waits to be sent."""
@@ -97,6 +103,10 @@ def _answers_nothing(payload: Any) -> Any:
     raise TypeError(f"this side answers no questions, got {type(payload).__name__}")
 
 
+def _nobody_counts(spent_ns: int) -> None:
+    del spent_ns
+
+
 class Conversation:
     """One side of a channel on which each side may ask the other; ``run`` must be running."""
 
@@ -106,23 +116,29 @@ class Conversation:
         on_ask: Handler = _answers_nothing,
         *,
         questions_max: int = QUESTIONS_MAX,
+        on_looked: Callable[[int], None] = _nobody_counts,
     ) -> None:
         self._channel = channel
         self._on_ask = on_ask
+        self._on_looked = on_looked
         self._room = trio.Semaphore(questions_max, max_value=questions_max)
         self._number = 0
         self._questions: dict[int, _Question] = {}
         self._answering: dict[int, trio.CancelScope] = {}
         self._over = False
 
-    async def ask(self, payload: object) -> Any:
+    async def ask(self, payload: object, *, look: bool = False) -> Any:
         """The peer's answer. Raises ``PeerLost`` or ``PeerFailed``.
 
-        A cancelled question is withdrawn: the peer's handler is cancelled too.
+        A cancelled question is withdrawn: the peer's handler is cancelled too. With ``look`` the
+        answer is first looked for without sleeping, for ``LOOK_NS`` at most: only where the peer
+        asks nothing itself, and when this process has nothing better to do.
         """
         wait = _Wait(1)
         question = await self._put(payload, wait)
         try:
+            if look and self._channel.apart:
+                self._look(question)
             await wait.wait()
         except trio.Cancelled:
             await self._withdraw(question)
@@ -152,6 +168,26 @@ class Conversation:
             self._forget(question)
             raise
         return question
+
+    def _look(self, question: _Question) -> None:
+        assert self._on_ask is _answers_nothing  # A question could not be answered from here.
+        began_ns = time.perf_counter_ns()
+        spent_ns = 0
+        with suppress(ChannelClosed):  # ``run`` notices by itself.
+            while not (question.answered or spent_ns > LOOK_NS):
+                self._settle_all_there_are()
+                spent_ns = time.perf_counter_ns() - began_ns
+        self._on_looked(spent_ns)
+
+    def _settle_all_there_are(self) -> None:
+        with suppress(trio.WouldBlock):
+            while True:
+                self._settle(*self._channel.receive_nowait())
+
+    def _settle(self, kind: int, number: int, payload: Any) -> None:
+        question = self._questions.get(number)
+        if question is not None and not question.answered:
+            question.settle(payload, PeerFailed(payload) if kind == _FAILED else None)
 
     def _forget(self, question: _Question) -> None:
         del self._questions[question.number]
@@ -187,9 +223,7 @@ class Conversation:
             if number in self._answering:
                 self._answering[number].cancel()
         else:
-            question = self._questions.get(number)
-            if question is not None and not question.answered:
-                question.settle(payload, PeerFailed(payload) if kind == _FAILED else None)
+            self._settle(kind, number, payload)
 
     async def _answer(self, nursery: trio.Nursery, number: int, payload: Any) -> None:
         try:
@@ -241,18 +275,21 @@ class Link:
         on_ask: Handler = _answers_nothing,
         *,
         questions_max: int = QUESTIONS_MAX,
+        on_looked: Callable[[int], None] = _nobody_counts,
     ) -> None:
+        """``on_looked`` is told the nanoseconds spent looking for an answer."""
         self._dial = dial
         self._greet = greet
         self._on_ask = on_ask
         self._questions_max = questions_max
+        self._on_looked = on_looked
         self._conversation: Conversation | None = None
         self._connected = trio.Event()
         self._over = False
 
-    async def ask(self, payload: object) -> Any:
+    async def ask(self, payload: object, *, look: bool = False) -> Any:
         """As ``Conversation.ask``; waits first while the peer is being reborn."""
-        return await (await self.conversation()).ask(payload)
+        return await (await self.conversation()).ask(payload, look=look)
 
     async def conversation(self) -> Conversation:
         """The conversation with the peer's present life, once it has been greeted.
@@ -282,7 +319,10 @@ class Link:
     async def _run(self) -> None:
         while True:
             conversation = Conversation(
-                await self._dial(), self._on_ask, questions_max=self._questions_max
+                await self._dial(),
+                self._on_ask,
+                questions_max=self._questions_max,
+                on_looked=self._on_looked,
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._begin, conversation)

@@ -85,6 +85,15 @@ class WorkTime(trio.abc.Instrument):
                 account.worked_ns += now - self._step_from
             self._step_from = now
 
+    def idled(self, spent_ns: int) -> None:
+        """Takes so much of the running step for idle: it looked for something instead of waiting.
+
+        Nobody is charged for it.
+        """
+        self._idle_ns += spent_ns
+        if self._step_from != _NOT_STEPPING:
+            self._step_from += spent_ns
+
     def loop_time(self) -> LoopTime:
         """The loop's life so far and how much of it was idle."""
         return LoopTime(self._timer() - self._began, self._idle_ns)

@@ -187,3 +187,42 @@ async def test_a_busy_channel_lets_other_tasks_run(pair: Pair) -> None:
 def test_a_capacity_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one message"):
         memory_channel_pair(0)
+
+
+async def test_what_is_there_is_received_without_waiting(pair: Pair) -> None:
+    here, there = pair
+    with pytest.raises(trio.WouldBlock):
+        there.receive_nowait()
+    await here.send("a")
+    await here.send("b")
+    assert [there.receive_nowait(), there.receive_nowait()] == ["a", "b"]
+    with pytest.raises(trio.WouldBlock):
+        there.receive_nowait()
+    await here.send("c")
+    assert await there.receive() == "c"
+
+
+async def test_a_waiting_receiver_gets_what_comes_after_another_took_all(pair: Pair) -> None:
+    here, there = pair
+    received = []
+
+    async def receive() -> None:
+        received.append(await there.receive())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await wait_all_tasks_blocked()
+        if there.apart:  # In memory a message goes to the waiting task at once.
+            await here.send("taken")
+            assert there.receive_nowait() == "taken"
+        await here.send("left")
+    assert received == ["left"]
+
+
+async def test_receiving_without_waiting_notices_the_end(pair: Pair) -> None:
+    here, there = pair
+    here.close()
+    with pytest.raises(ChannelClosed):
+        there.receive_nowait()
+    with pytest.raises(ChannelClosed):
+        await there.receive()

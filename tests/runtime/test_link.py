@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.runtime.channel import Channel, memory_channel_pair
+from minibroker.runtime.channel import Channel, SocketChannel, memory_channel_pair
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost, ask_together
 
 
@@ -335,3 +337,80 @@ async def test_asking_together_can_be_cancelled(nursery: trio.Nursery) -> None:
         asking.cancel_scope.cancel()
     await wait_all_tasks_blocked()
     assert sorted(withdrawn) == [0, 1]
+
+
+class Echo:
+    """A peer in a process of its own, as far as the asker can tell: a thread with its own loop."""
+
+    def __init__(self) -> None:
+        self.here, there = socket.socketpair()
+        self._thread = threading.Thread(  # noqa: TID251 - stands for another process
+            target=trio.run, args=(self._serve, there)
+        )
+        self._thread.start()
+
+    @staticmethod
+    async def _serve(there: socket.socket) -> None:
+        await Conversation(SocketChannel(there), lambda payload: payload * 2).run()
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+async def test_an_answer_is_found_by_looking_and_the_time_is_told(nursery: trio.Nursery) -> None:
+    echo = Echo()
+    looked: list[int] = []
+    conversation = Conversation(SocketChannel(echo.here), on_looked=looked.append)
+    nursery.start_soon(conversation.run)
+    for number in range(50):
+        assert await conversation.ask(number, look=True) == number * 2
+    assert await conversation.ask("not looked for") == "not looked for" * 2
+    assert len(looked) == 50
+    assert min(looked) > 0
+    conversation.close()
+    echo.join()
+
+
+async def test_looking_finds_the_answers_of_others_too(nursery: trio.Nursery) -> None:
+    echo = Echo()
+    conversation = Conversation(SocketChannel(echo.here))
+    nursery.start_soon(conversation.run)
+    answers: list[int] = []
+
+    async def ask(number: int) -> None:
+        answers.append(await conversation.ask(number, look=number % 2 == 0))
+
+    for _ in range(20):
+        async with trio.open_nursery() as asking:
+            for number in range(6):
+                asking.start_soon(ask, number)
+    assert sorted(answers) == sorted(number * 2 for number in range(6) for _ in range(20))
+    conversation.close()
+    echo.join()
+
+
+async def test_looking_ends_with_a_peer_that_is_gone(nursery: trio.Nursery) -> None:
+    here, there = socket.socketpair()
+    conversation = Conversation(SocketChannel(here))
+    nursery.start_soon(conversation.run)
+    there.close()
+    with pytest.raises(PeerLost):
+        await conversation.ask("nobody there", look=True)
+
+
+async def test_looking_gives_up_and_sleeps_until_the_answer_comes(nursery: trio.Nursery) -> None:
+    here, there = socket.socketpair()
+    conversation = Conversation(SocketChannel(here))
+    nursery.start_soon(conversation.run)
+    answers: list[str] = []
+
+    async def ask() -> None:
+        answers.append(await conversation.ask("slow", look=True))
+
+    async with trio.open_nursery() as asking:
+        asking.start_soon(ask)
+        await wait_all_tasks_blocked()
+        asking.start_soon(Conversation(SocketChannel(there), lambda payload: payload).run)
+        await wait_all_tasks_blocked()
+        conversation.close()
+    assert answers == ["slow"]

@@ -192,3 +192,21 @@ def test_idle_is_what_the_loop_waited(work_time: WorkTime, timer: Timer) -> None
 
 def test_a_loop_that_has_not_lived_is_idle() -> None:
     assert LoopTime(0, 0).idle_share == 1.0
+
+
+def test_looking_for_something_is_idling_and_charged_to_nobody(
+    work_time: WorkTime, timer: Timer
+) -> None:
+    account = Account()
+
+    async def main() -> None:
+        with work_time.charge(account):
+            timer.work(100)
+            before = work_time.loop_time()
+            timer.work(40)
+            work_time.idled(40)
+            timer.work(3)
+            assert work_time.loop_time().since(before) == LoopTime(43, 40)
+
+    run(work_time, main)
+    assert account.worked_ns == 103

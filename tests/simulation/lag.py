@@ -22,6 +22,8 @@ SHARES: Final = (0.0, 0.1, 0.5)
 class LaggingChannel(Channel):
     """One end whose messages arrive late."""
 
+    apart = False
+
     def __init__(self, inner: Channel, random: Random) -> None:
         self._inner = inner
         self._random = random
@@ -35,6 +37,9 @@ class LaggingChannel(Channel):
         if self._random.random() < self._share:
             await trio.sleep(self._random.uniform(0, LAG_S))
         return message
+
+    def receive_nowait(self) -> Any:
+        return self._inner.receive_nowait()
 
     def close(self) -> None:
         self._inner.close()
