@@ -214,7 +214,8 @@ def test_an_ignored_hangup_stays_ignored(run_supervised: Run) -> None:
     os.killpg(supervised.process.pid, signal.SIGHUP)
     os.kill(supervised.process.pid, signal.SIGTERM)
     assert supervised.until("stopping")["text"] == "SIGTERM"
-    assert supervised.end()[0] == Exit.CLEAN
+    end = supervised.end()
+    assert end[0] == Exit.CLEAN, end
 
 
 def test_the_caller_gets_its_signal_handling_back(run_supervised: Run) -> None:
