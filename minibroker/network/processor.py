@@ -274,6 +274,9 @@ class _Processor:
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
                 return
+            # Nothing above need have waited: without this a client that sends ahead of its
+            # answers would be served alone for as long as it goes on.
+            await trio.lowlevel.checkpoint()
 
     def _why(self, error: BaseException) -> tuple[CloseReason, str]:
         """The reason that is counted, and the text for the log."""
