@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from minibroker.cluster.placement import group_owner, partition_owner
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from minibroker.cluster.controller import ClusterController
@@ -52,6 +53,7 @@ class Caller(NamedTuple):
     listener: str
     client_host: str
     client_port: int
+    principal: Principal = ANONYMOUS
 
 
 @dataclass(slots=True)

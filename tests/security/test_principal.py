@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from minibroker.security.principal import ANONYMOUS, BadPrincipal, Principal, parse
+
+
+@pytest.mark.parametrize("name", ["alice", "CN=a,O=b", "a:b", "*", "ä ö"])
+def test_a_principal_survives_its_text(name: str) -> None:
+    principal = Principal("User", name)
+    assert parse(str(principal)) == principal
+
+
+def test_nobody_in_particular_is_called_anonymous() -> None:
+    assert str(ANONYMOUS) == "User:ANONYMOUS"
+
+
+@pytest.mark.parametrize("text", ["", "alice", "User:", ":alice"])
+def test_half_a_principal_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(BadPrincipal, match="User:alice"):
+        parse(text)
