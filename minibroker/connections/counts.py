@@ -99,9 +99,13 @@ class Counts:
     def has_slot(self, listener: str) -> bool:
         """Whether one more connection of this listener may be counted now."""
         limits = self.limits
-        if self._by_listener[listener] >= limits.of_listener(listener):
+        if self.is_full(listener):
             return False
         return listener == limits.protected or self._total < limits.total
+
+    def is_full(self, listener: str) -> bool:
+        """Whether a listener has as many connections as it may, whatever the others have."""
+        return self._by_listener[listener] >= self.limits.of_listener(listener)
 
     def admit(self, number: int) -> Refusal | None:
         """Counts a connection that arrived and found a slot; if it is refused, it is gone."""

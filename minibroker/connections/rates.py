@@ -93,6 +93,10 @@ class Rates:
             self._throttle[listener].record(delay_ms, now_ms)
         return delay_ms
 
+    def too_fast(self, listener: str, now_ms: int) -> bool:
+        """Whether a listener is above its limit, whatever the broker is."""
+        return self._listeners[listener].measure(now_ms) > self.limits.of_listener(listener)
+
     def from_ip(self, listener: str, ip: str, now_ms: int) -> int:
         """Counts a connection for its address; how long it must be held, in ms.
 

@@ -28,6 +28,7 @@ from minibroker.network.accepted import (
     Present,
 )
 from minibroker.network.door import Door, Refused, newcomer
+from minibroker.network.met import PROCESSORS
 from minibroker.network.slots import SLOTS, Slots
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -75,6 +76,7 @@ class _Acceptor:
         self._log = Log("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
         self._door = Door(env, self._log)
+        self._happenings = self._door.happenings
         self.follower = Follower(env, on_image=self._door.on_image, details=self._slots_used)
         for processor in range(env.processors):
             self._watch(processor)
@@ -147,6 +149,7 @@ class _Acceptor:
             await self._take_in(Accepted(listener, stream.local, stream.peer, number), connection)
 
     async def _take_in(self, accepted: Accepted, connection: Connection) -> None:
+        self._happenings.note("accepted", accepted)
         try:
             hold_s = await self._door.enter(newcomer(accepted))
             if hold_s > 0:
@@ -173,22 +176,27 @@ class _Acceptor:
 
     def _turn_away(self, accepted: Accepted, connection: Connection, refused: Refused) -> None:
         connection.close()
+        self._happenings.refuse(accepted, refused.reason.value, refused.limit)
         self._closes.refused(accepted.listener, refused.reason, client=accepted.peer)
 
     async def _hand_over(self, accepted: Accepted, connection: Connection) -> None:
-        processor = await self._free_processor(accepted.listener)
+        processor = await self._free_processor(accepted)
         self._door.counts.handed(accepted.number, processor)
+        self._happenings.note("handed", accepted, processor)
         try:
             await self._handoffs[processor].send(accepted, connection)
         except ChannelClosed:
             # The processor died with the connection in its hands: the client dials again.
             self._door.left(accepted.number)
-            self._closes.refused(accepted.listener, CloseReason.PROCESS_DIED, client=accepted.peer)
+            died = CloseReason.PROCESS_DIED
+            self._happenings.refuse(accepted, died.value, processor=processor)
+            self._closes.refused(accepted.listener, died, client=accepted.peer)
 
-    async def _free_processor(self, listener: str) -> int:
+    async def _free_processor(self, accepted: Accepted) -> int:
         processor = self._slots.take()
         if processor is not None:
             return processor
+        self._happenings.note("waiting", accepted, reason=PROCESSORS)
         began = time.perf_counter_ns()
         try:
             while processor is None:
@@ -197,7 +205,7 @@ class _Acceptor:
                 await self._freed.wait()
                 processor = self._slots.take()
         finally:
-            self._env.metrics.acceptor_blocked(listener, time.perf_counter_ns() - began)
+            self._env.metrics.acceptor_blocked(accepted.listener, time.perf_counter_ns() - began)
         return processor
 
     async def see_to_it_that_there_are_not_too_many(self) -> None:

@@ -27,7 +27,9 @@ from minibroker.connections.address import client_ip
 from minibroker.connections.counts import CountLimits, Counts, Refusal
 from minibroker.connections.rates import Rates
 from minibroker.network.accepted import Accepted, Open
+from minibroker.network.happenings import Happenings, Limit
 from minibroker.network.limits import count_limits, look_up, rate_limits
+from minibroker.network.met import count_limit, rate_limit, rate_setting, slot_setting
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -40,6 +42,7 @@ from minibroker.observability.definitions import (
 from minibroker.observability.log import Log
 from minibroker.observability.metrics import Series
 from minibroker.roles.environment import Environment
+from minibroker.runtime.stream import Address
 
 HELD_MAX: Final = 1000
 """Connections held because their addresses are too fast; further ones are closed at once."""
@@ -48,9 +51,10 @@ HELD_MAX: Final = 1000
 class Refused(Exception):
     """A newcomer is turned away, and is not counted any more."""
 
-    def __init__(self, reason: CloseReason) -> None:
+    def __init__(self, reason: CloseReason, limit: Limit | None = None) -> None:
         super().__init__(reason.value)
         self.reason = reason
+        self.limit = limit
 
 
 class Newcomer(NamedTuple):
@@ -59,11 +63,12 @@ class Newcomer(NamedTuple):
     number: int
     listener: str
     ip: str
+    peer: Address
 
 
 def newcomer(accepted: Accepted) -> Newcomer:
     """What the door needs to know of a connection."""
-    return Newcomer(accepted.number, accepted.listener, client_ip(accepted.peer[0]))
+    return Newcomer(accepted.number, accepted.listener, client_ip(accepted.peer[0]), accepted.peer)
 
 
 class Door:
@@ -81,6 +86,7 @@ class Door:
         self._rates = Rates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
+        self.happenings = Happenings(env.incarnation, env.clock.now)
         self.changed = trio.Event()
         """Set, and replaced, when a slot may have become free or there may be too many."""
         self._take_over(settings, {})
@@ -144,17 +150,19 @@ class Door:
         """Returns when the newcomer is counted, with 0, or at once with the seconds that it must
         be held for, after which ``enter_again`` decides. Raises ``Refused``.
         """
-        refusal = self.counts.arrive(*who)
+        refusal = self.counts.arrive(who.number, who.listener, who.ip)
         if refusal is not None:
-            raise Refused(CloseReason(refusal.value))
-        await self._wait_turn(who.listener, self._rates.accepted(who.listener, self._now_ms()))
+            met = count_limit(self.counts.limits, refusal, who.ip)
+            raise Refused(CloseReason(refusal.value), met)
+        await self._wait_turn(who, self._rates.accepted(who.listener, self._now_ms()))
         delay_ms = self._rates.from_ip(who.listener, who.ip, self._now_ms())
         if delay_ms == 0:
             self._admit(who)
         elif self._held >= HELD_MAX:
-            self._refuse(who, CloseReason.IP_RATE)
+            self._refuse_rate(who)
         else:
             self._held += 1
+            self.happenings.note("held", who)
         return delay_ms / 1000
 
     async def enter_again(self, who: Newcomer) -> None:
@@ -162,13 +170,17 @@ class Door:
         self._held -= 1
         recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
         if not recheck or not self._rates.again(who.listener, who.ip, self._now_ms()):
-            self._refuse(who, CloseReason.IP_RATE)
-        await self._wait_slot(who.listener)
+            self._refuse_rate(who)
+        if not self.counts.has_slot(who.listener):
+            self._note_wait(who, 0)
+            await self._wait_slot(who.listener)
         self._admit(who)
 
-    async def _wait_turn(self, listener: str, delay_ms: int) -> None:
+    async def _wait_turn(self, who: Newcomer, delay_ms: int) -> None:
+        listener = who.listener
         if delay_ms == 0 and self.counts.has_slot(listener):
             return
+        self._note_wait(who, delay_ms)
         began = time.perf_counter_ns()
         try:
             # The rate was recorded, so time must pass and a slot be free, both of them.
@@ -177,6 +189,16 @@ class Door:
         finally:
             self._env.metrics.acceptor_blocked(listener, time.perf_counter_ns() - began)
 
+    def _note_wait(self, who: Newcomer, delay_ms: int) -> None:
+        listener = who.listener
+        if delay_ms > 0:
+            own = self._rates.too_fast(listener, self._now_ms())
+            reason = rate_setting(self._settings, listener, own=own)
+        else:
+            own = self.counts.is_full(listener)
+            reason = slot_setting(self._settings, listener, own=own)
+        self.happenings.note("waiting", who, reason=reason)
+
     async def _wait_slot(self, listener: str) -> None:
         while not self.counts.has_slot(listener):
             await self.changed.wait()
@@ -184,13 +206,17 @@ class Door:
     def _admit(self, who: Newcomer) -> None:
         refusal: Refusal | None = self.counts.admit(who.number)
         if refusal is not None:
-            self._refuse(who, CloseReason(refusal.value))
+            met = count_limit(self.counts.limits, refusal, who.ip)
+            self._refuse(who, CloseReason(refusal.value), met)
         if self.counts.excess():
             self.notify()
 
-    def _refuse(self, who: Newcomer, reason: CloseReason) -> None:
+    def _refuse_rate(self, who: Newcomer) -> None:
+        self._refuse(who, CloseReason.IP_RATE, rate_limit(self._rates.limits, who.ip))
+
+    def _refuse(self, who: Newcomer, reason: CloseReason, met: Limit) -> None:
         self.left(who.number)
-        raise Refused(reason)
+        raise Refused(reason, met)
 
     def _now_ms(self) -> int:
         # Rounded first, or a millisecond that has just passed may seem not to have.

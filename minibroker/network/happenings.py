@@ -1,0 +1,140 @@
+"""What happened to connections lately, kept for people to see.
+
+Owns the last happenings and, apart from them, the last refusals, so that a storm of those who are
+let in does not push out why others were not; never who decides, nor the words that people read.
+Invariant: noting costs well below a microsecond and never waits; what is kept is bounded; each
+happening has a number, by which who asks again knows what is new. Kafka has a log line at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+
+from minibroker.runtime.stream import Address
+
+HAPPENINGS_MAX: Final = 500
+"""Happenings that one process keeps."""
+
+REFUSALS_MAX: Final = 100
+"""Refusals that one process keeps."""
+
+Kind: TypeAlias = Literal["accepted", "waiting", "held", "handed", "refused", "closed"]
+"""What may happen to a connection, in the order in which it may.
+
+``waiting``: for its turn, because of a limit or because all processors are full. ``held``: for
+its address's sake, which came too fast. ``refused``: closed before any processor had it.
+"""
+
+
+class Who(Protocol):
+    """A connection, by small immutable facts: they may be kept long after its end."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def peer(self) -> Address: ...
+
+
+class Happening(NamedTuple):
+    """Something that happened to a connection, at a time in seconds of the broker's clock.
+
+    ``reason`` is why it was refused or closed (a ``CloseReason``), or the setting that it waits
+    for.
+    """
+
+    number: int
+    at: float
+    kind: Kind
+    listener: str
+    host: str
+    port: int
+    processor: int | None
+    reason: str | None
+
+
+class Limit(NamedTuple):
+    """A limit that was met: the setting as one would write it, and its value.
+
+    ``whose`` it is: an address, ``<default>`` for what addresses have that none was given, or
+    None where that is no question.
+    """
+
+    setting: str
+    value: float
+    whose: str | None = None
+
+
+class Refusal(NamedTuple):
+    """A connection that was turned away; ``limit`` as it was then, None if it was not for one."""
+
+    happening: Happening
+    limit: Limit | None
+
+
+class Lately(NamedTuple):
+    """What one life of a process knows, oldest first.
+
+    ``happened`` and ``refused`` count all there have been in this life, those not kept any more
+    among them.
+    """
+
+    life: int
+    happened: int
+    happenings: tuple[Happening, ...]
+    refused: int
+    refusals: tuple[Refusal, ...]
+
+
+class Happenings:
+    """What happened at one process."""
+
+    __slots__ = ("_happened", "_happenings", "_life", "_now", "_refusals", "_refused")
+
+    def __init__(self, life: int, now: Callable[[], float]) -> None:
+        self._life = life
+        self._now = now
+        self._happened = 0
+        self._happenings: deque[_Noted] = deque(maxlen=HAPPENINGS_MAX)
+        self._refused = 0
+        self._refusals: deque[tuple[_Noted, Limit | None]] = deque(maxlen=REFUSALS_MAX)
+
+    def note(
+        self, kind: Kind, who: Who, processor: int | None = None, reason: str | None = None
+    ) -> None:
+        """Something happened just now."""
+        # Put into shape when somebody looks, which is seldom: this is done for all who come.
+        self._happened += 1
+        self._happenings.append((self._now(), kind, who, processor, reason))
+
+    def refuse(
+        self, who: Who, reason: str, limit: Limit | None = None, processor: int | None = None
+    ) -> None:
+        """A connection is turned away just now."""
+        self.note("refused", who, processor, reason)
+        self._refused += 1
+        self._refusals.append((self._happenings[-1], limit))
+
+    def lately(self) -> Lately:
+        """All that is kept."""
+        return Lately(
+            self._life,
+            self._happened,
+            tuple(map(_happening, self._happenings)),
+            self._refused,
+            tuple(Refusal(_happening(noted), limit) for noted, limit in self._refusals),
+        )
+
+
+_Noted: TypeAlias = tuple[float, Kind, Who, int | None, str | None]
+
+
+def _happening(noted: _Noted) -> Happening:
+    at, kind, who, processor, reason = noted
+    host, port = who.peer
+    return Happening(who.number, at, kind, who.listener, host, port, processor, reason)

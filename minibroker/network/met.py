@@ -1,0 +1,67 @@
+"""Which limit it was that somebody met at the door, by the name under which it is set.
+
+Owns the way back from a decision to the setting behind it; never the decision. Pure. Invariant:
+the name is the most particular one that is in force: that of the listener rather than the
+broker's, an override or an address's own quota rather than what holds for all. Nothing of
+Kafka's, whose log lines name the number but not the setting.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from minibroker.config import (
+    KAFKA_CONNECTIONS_MAX,
+    KAFKA_CONNECTIONS_MAX_OVERRIDES,
+    KAFKA_CONNECTIONS_MAX_PER_IP,
+    MAX_CONNECTION_CREATION_RATE,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    Settings,
+)
+from minibroker.config.dynamic import DEFAULT_NAME
+from minibroker.config.setting import listener_name
+from minibroker.connections.counts import CountLimits, Refusal
+from minibroker.connections.rates import RateLimits
+from minibroker.network.happenings import Limit
+from minibroker.network.limits import IP_RATE_KEY
+
+PROCESSORS: Final = "processors"
+"""What a connection waits for that meets no limit: all of them have full queues."""
+
+
+def count_limit(limits: CountLimits, refusal: Refusal, ip: str) -> Limit:
+    """The limit that a connection of this address was refused by."""
+    if refusal is Refusal.DROPPED:
+        return Limit(KAFKA_CONNECTIONS_MAX.name, limits.drop_total or 0)
+    if refusal is Refusal.DROPPED_PER_IP:
+        if ip in limits.drop_overrides:
+            own = limits.drop_overrides[ip]
+            return Limit(KAFKA_CONNECTIONS_MAX_OVERRIDES.name, own, ip)
+        return Limit(KAFKA_CONNECTIONS_MAX_PER_IP.name, limits.drop_per_ip or 0)
+    if ip in limits.per_ip_overrides:
+        return Limit(MAX_CONNECTIONS_PER_IP_OVERRIDES.name, limits.per_ip_overrides[ip], ip)
+    return Limit(MAX_CONNECTIONS_PER_IP.name, limits.per_ip)
+
+
+def rate_limit(limits: RateLimits, ip: str) -> Limit:
+    """The quota of an address that has one, its own or the one of all."""
+    if ip in limits.ips:
+        return Limit(IP_RATE_KEY, limits.ips[ip], ip)
+    return Limit(IP_RATE_KEY, limits.ip_default or 0, DEFAULT_NAME)
+
+
+def slot_setting(settings: Settings, listener: str, *, own: bool) -> str:
+    """What keeps a connection waiting for a slot; ``own``: its listener has none left."""
+    return _setting(settings, listener, MAX_CONNECTIONS.name, own=own)
+
+
+def rate_setting(settings: Settings, listener: str, *, own: bool) -> str:
+    """What keeps a connection waiting that came too fast; ``own``: too fast for its listener."""
+    return _setting(settings, listener, MAX_CONNECTION_CREATION_RATE.name, own=own)
+
+
+def _setting(settings: Settings, listener: str, name: str, *, own: bool) -> str:
+    particular = listener_name(listener, name)
+    return particular if own and settings.text(particular) is not None else name
