@@ -9,13 +9,12 @@ changing.  The answer goes out when every process knows the quotas.  Echoes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
-
-import trio
+from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from minibroker.cluster.quotas import IP_TYPE, QuotaChange
 from minibroker.cluster.topics import Refusal
+from minibroker.runtime.hosts import unresolvable
 from protocol.errors import ErrorCode
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -24,9 +23,6 @@ from protocol.messages.alter_client_quotas import (
     AlterClientQuotasResponseEntryData,
 )
 from protocol.registry import ApiKey
-
-LOOK_UP_S: Final = 5.0
-"""How long the names of one request may be looked up; those that remain count as unknown."""
 
 
 class Part(NamedTuple):
@@ -61,23 +57,11 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     }
     outcome = await scope.cluster.alter_quotas(
         part.changes,
-        unresolvable=await _unresolvable(names),
+        unresolvable=await unresolvable(names),
         validate_only=part.validate_only,
     )
     await scope.publish(outcome.updates)
     return outcome.refusals
-
-
-async def _unresolvable(names: set[str]) -> frozenset[str]:
-    remaining = set(names)
-    with trio.move_on_after(LOOK_UP_S):
-        for name in sorted(names):
-            try:
-                await trio.socket.getaddrinfo(name, None)
-            except (OSError, UnicodeError):  # The latter for a text that no host can be called.
-                continue
-            remaining.remove(name)
-    return frozenset(remaining)
 
 
 def merge(

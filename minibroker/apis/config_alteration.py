@@ -12,9 +12,10 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import ControllerScope
-from minibroker.cluster.configs import Alteration, Operation
+from minibroker.cluster.configs import Alteration, Operation, hosts_named
 from minibroker.cluster.image import BROKER, TOPIC
 from minibroker.cluster.topics import Refusal
+from minibroker.runtime.hosts import unresolvable
 from protocol.errors import ErrorCode
 
 TOPIC_TYPE: Final = 2
@@ -57,7 +58,11 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     wanted = [
         Alteration(_KINDS[kind], name, operations, part.replace) for kind, name, operations in fine
     ]
-    outcome = await scope.cluster.alter_configs(wanted, validate_only=part.validate_only)
+    outcome = await scope.cluster.alter_configs(
+        wanted,
+        unresolvable=await unresolvable(hosts_named(wanted)),
+        validate_only=part.validate_only,
+    )
     await scope.publish(outcome.updates)
     answers: dict[Wish, Refusal | None] = {
         **refusals,

@@ -198,10 +198,11 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
 async def _live(
     role: Callable[[Environment], Awaitable[None]], env: Environment, lifeline: int
 ) -> None:
-    refusal = ""
+    refusal, is_ready = "", _noting_ready(env)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, env)
         nursery.start_soon(_stop_without_supervisor, env, lifeline)
+        nursery.start_soon(_end_unready, env, is_ready, nursery.cancel_scope)
         try:
             await role(env)
         except RoleRefusedError as refused:
@@ -209,6 +210,25 @@ async def _live(
         nursery.cancel_scope.cancel()
     if refusal:
         raise SystemExit(refusal)  # said without a traceback: nothing is wrong in here
+
+
+def _noting_ready(env: Environment) -> trio.Event:
+    """Set when the role has said that it is ready."""
+    noted, say = trio.Event(), env.ready
+
+    def ready() -> None:
+        noted.set()
+        say()
+
+    env.ready = ready
+    return noted
+
+
+async def _end_unready(env: Environment, is_ready: trio.Event, scope: trio.CancelScope) -> None:
+    # It has nothing to finish, and may be waiting for a role that never will be there.
+    await env.stopping.wait()
+    if not is_ready.is_set():
+        scope.cancel()
 
 
 async def _stop_on_signal(env: Environment) -> None:

@@ -16,13 +16,14 @@ import trio
 from minibroker.cli.entities import BROKERS, IPS, TOPICS, Entities, parse_quota
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cluster import layout, stored_configs
-from minibroker.cluster.configs import Alteration, Op, Operation, plan_alteration
+from minibroker.cluster.configs import Alteration, Op, Operation, hosts_named, plan_alteration
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, apply
 from minibroker.cluster.quotas import IP_TYPE, QuotaChange, plan_change
 from minibroker.cluster.store.tree import NoNodeError, Store, StoreError
 from minibroker.cluster.topics import Refusal
 from minibroker.config import NODE_ID, ConfigError, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
+from minibroker.runtime.hosts import unresolvable
 
 T = TypeVar("T")
 
@@ -101,7 +102,8 @@ async def _plan(
         *(Operation(key, Op.SET, value) for key, value in additions.items()),
         *(Operation(key, Op.DELETE) for key in deletions),
     )
-    return plan_alteration(image, settings, Alteration(kind, name, steps))
+    wanted = Alteration(kind, name, steps)
+    return plan_alteration(image, settings, wanted, await unresolvable(hosts_named([wanted])))
 
 
 async def _with_topic(store: Store, image: Image, name: str) -> Image:

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minibroker.cluster.image import BROKER, EMPTY, IP, TOPIC, ConfigChanged, Image
 from minibroker.cluster.topics import Refusal, name_problem
-from minibroker.config import NODE_ID, TOPIC_SETTINGS, Setting, Settings
+from minibroker.config import (
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    NODE_ID,
+    TOPIC_SETTINGS,
+    Setting,
+    Settings,
+)
+from minibroker.config.connection_definitions import HostLimit
 from minibroker.config.dynamic import DEFAULT_NAME, bad_values, layers, problems, usable
 from minibroker.config.setting import broker_setting
 from minibroker.config.topics import parse_topic_value
@@ -27,6 +34,8 @@ KINDS = (TOPIC, BROKER, IP)
 
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 """The one quota of an address: connections a second, a whole number."""
+
+_OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
 
 
 class Op(enum.IntEnum):
@@ -59,15 +68,41 @@ class Alteration(NamedTuple):
 
 
 def plan_alteration(
-    image: Image, settings: Settings, wanted: Alteration
+    image: Image, settings: Settings, wanted: Alteration, unresolvable: Collection[str] = ()
 ) -> ConfigChanged | Refusal:
-    """What a resource has from now on, or why nothing changes."""
+    """What a resource has from now on, or why nothing changes.
+
+    ``unresolvable`` are those of `hosts_named` that stand for no address.
+    """
     refusal = _refuse_operations(wanted.operations)
     if refusal is not None:
         return refusal
     if wanted.kind == TOPIC:
         return _plan_topic(image, wanted)
+    unknown = sorted(set(hosts_named([wanted])) & set(unresolvable))
+    if unknown:
+        text = f"{_OVERRIDES.name}: nobody knows {', '.join(unknown)}; name hosts that can be "
+        return Refusal(ErrorCode.INVALID_REQUEST, f"{text}looked up, or their addresses")
     return _plan_broker(image, settings, wanted)
+
+
+def hosts_named(wanted: Iterable[Alteration]) -> list[str]:
+    """The hosts in what is to be set for brokers, which must have addresses."""
+    return [
+        limit.host
+        for one in wanted
+        if one.kind == BROKER
+        for given in one.operations
+        if given.name == _OVERRIDES.name and given.op == Op.SET
+        for limit in _limits(given.value or "")
+    ]
+
+
+def _limits(text: str) -> Sequence[HostLimit]:
+    try:
+        return _OVERRIDES.parse(text)
+    except BadValueError:
+        return ()  # which is refused for that
 
 
 def usable_config(kind: str, config: Mapping[str, str]) -> Mapping[str, str]:

@@ -223,11 +223,16 @@ class ClusterController:
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
 
     async def alter_configs(
-        self, wanted: Sequence[Alteration], *, validate_only: bool = False
+        self,
+        wanted: Sequence[Alteration],
+        *,
+        unresolvable: Collection[str] = (),
+        validate_only: bool = False,
     ) -> ConfigOutcome:
-        """Change what is set for topics and brokers, each for itself."""
+        """Change what is set for topics and brokers, each for itself (see `plan_alteration`)."""
         async with self._lock:
-            plans = [plan_alteration(self._image, self._settings, one) for one in wanted]
+            image, settings = self._image, self._settings
+            plans = [plan_alteration(image, settings, one, unresolvable) for one in wanted]
             return await self._keep_configs(plans, validate_only)
 
     async def alter_quotas(

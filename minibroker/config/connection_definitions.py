@@ -99,7 +99,8 @@ MAX_CONNECTIONS_PER_IP_OVERRIDES = setting(
     HOST_LIMITS,
     default=(),
     dynamic=True,
-    doc="The same for single hosts, as a comma-separated list of host:number.",
+    doc="The same for single hosts, as a comma-separated list of host:number. A host that cannot "
+    "be looked up is refused.",
 )
 MAX_CONNECTION_CREATION_RATE = setting(
     "max.connection.creation.rate",

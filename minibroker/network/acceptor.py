@@ -33,7 +33,12 @@ from minibroker.network.slots import SLOTS, Slots
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
 from minibroker.observability.metrics import Fill
-from minibroker.roles.environment import Environment, handoff_name
+from minibroker.roles.environment import (
+    FIRST_LIFE,
+    Environment,
+    RoleRefusedError,
+    handoff_name,
+)
 from minibroker.roles.follower import Follower
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
@@ -46,18 +51,25 @@ OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
 async def acceptor(env: Environment) -> None:
     """Runs until ``env.stopping``."""
     env.metrics.watch_busy(env.work_time.busy_ns)
+    refusal = ""
     async with trio.open_nursery() as nursery:
         role = _Acceptor(env, nursery)
         nursery.start_soon(role.follower.run)
+        nursery.start_soon(role.look_up_hosts)
         for processor in range(env.processors):
             nursery.start_soon(role.attend, processor)
         await role.follower.wait_image()
-        for listener, source in env.listeners.items():
-            nursery.start_soon(role.accept, listener, source)
-        nursery.start_soon(role.see_to_it_that_there_are_not_too_many)
-        env.ready()
-        await env.stopping.wait()
+        if env.incarnation == FIRST_LIFE:
+            refusal = await role.unknown_host()
+        if not refusal:
+            for listener, source in env.listeners.items():
+                nursery.start_soon(role.accept, listener, source)
+            nursery.start_soon(role.see_to_it_that_there_are_not_too_many)
+            env.ready()
+            await env.stopping.wait()
         nursery.cancel_scope.cancel()
+    if refusal:
+        raise RoleRefusedError(refusal)
 
 
 class _Acceptor:
@@ -80,6 +92,14 @@ class _Acceptor:
         self.follower = Follower(env, on_image=self._door.on_image, details=self._slots_used)
         for processor in range(env.processors):
             self._watch(processor)
+
+    async def look_up_hosts(self) -> None:
+        """Looks up the hosts that have limits, until cancelled."""
+        await self._door.hosts.run()
+
+    async def unknown_host(self) -> str:
+        """What is wrong with the hosts that the broker was started with; empty if nothing is."""
+        return await self._door.unknown_host()
 
     def _watch(self, processor: int) -> None:
         def fill() -> Fill:

@@ -10,14 +10,15 @@ let in is counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Accepto
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import trio
 
-from minibroker.cluster.image import IP, Image
+from minibroker.cluster.image import Image
 from minibroker.config import (
     CONNECTION_IP_THROTTLE_RECHECK,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
     Settings,
@@ -28,7 +29,8 @@ from minibroker.connections.counts import CountLimits, Counts, Refusal
 from minibroker.connections.rates import Rates
 from minibroker.network.accepted import Accepted, Open
 from minibroker.network.happenings import Happenings, Limit
-from minibroker.network.limits import count_limits, look_up, rate_limits
+from minibroker.network.hosts import Hosts
+from minibroker.network.limits import count_limits, hosts_of, rate_limits
 from minibroker.network.met import count_limit, rate_limit, rate_setting, slot_setting
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
@@ -80,9 +82,8 @@ class Door:
         self._listeners = list(env.listeners)
         settings = env.settings
         self._held = 0
-        self._addresses: dict[str, Sequence[str]] = {}
-        """Those of the hosts that have a quota by name."""
-        self.counts = Counts(self._count_limits(settings))
+        self.hosts = Hosts(self._limit, self._unknown)
+        self.counts = Counts(CountLimits())
         self._rates = Rates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
@@ -95,35 +96,36 @@ class Door:
     def on_image(self, before: Image, after: Image) -> None:
         """Takes over what was changed while the broker runs."""
         if after.configs is not before.configs:
-            settings = effective(self._env.settings, after.configs)
-            if settings != self._settings:  # or hosts would be looked up for nothing
-                self.counts.limits = self._count_limits(settings)
-            self._take_over(settings, after.configs)
-            self.notify()
-
-    def _count_limits(self, settings: Settings) -> CountLimits:
-        return count_limits(settings, self._listeners, look_up, self._unknown)
+            self._take_over(effective(self._env.settings, after.configs), after.configs)
 
     def _take_over(self, settings: Settings, configs: Configs) -> None:
-        self._settings = settings
-        named = {name for kind, name in configs if kind == IP}
-        self._addresses = {host: self._addresses[host] for host in named & set(self._addresses)}
-        self._rates.limits = rate_limits(
-            settings, configs, self._listeners, self._find, self._unknown
+        self._settings, self._configs = settings, configs
+        self.hosts.want(hosts_of(settings, configs))
+        self._limit()
+
+    def _limit(self) -> None:
+        """Put limits in force, those of hosts as far as their addresses are known by now."""
+        settings, find = self._settings, self.hosts.addresses
+        self.counts.limits = count_limits(settings, self._listeners, find)
+        self._rates.limits = rate_limits(settings, self._configs, self._listeners, find)
+        self.notify()
+
+    async def unknown_host(self) -> str:
+        """What is wrong with the hosts that the broker was started with, once all were looked up;
+        empty if nothing is.
+        """
+        await self.hosts.settled()
+        overrides, started = MAX_CONNECTIONS_PER_IP_OVERRIDES, self._env.settings
+        unknown = self.hosts.unknown([limit.host for limit in started[overrides]])
+        if not unknown or self._settings[overrides] != started[overrides]:
+            return ""
+        return (
+            f"{overrides.name}={started.text(overrides.name)} ({started.where(overrides)}): nobody "
+            f"knows {', '.join(unknown)}; name hosts that can be looked up, or their addresses"
         )
 
-    def _find(self, host: str) -> Sequence[str]:
-        # Once as long as it has a quota: every change of any config comes by here.
-        if host not in self._addresses:
-            try:
-                self._addresses[host] = look_up(host)
-            except OSError:
-                self._addresses[host] = ()
-                self._unknown(host)
-        return self._addresses[host]
-
-    def _unknown(self, host: str) -> None:
-        self._log.warning("a limit is left out, as nobody knows its host", host=host)
+    def _unknown(self, host: str, error: OSError) -> None:
+        self._log.warning("a limit is left out, as nobody knows its host", host=host, why=error)
 
     def notify(self) -> None:
         """Wakes those who wait for a slot, and who sees to it that there are not too many."""

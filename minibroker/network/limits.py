@@ -1,15 +1,12 @@
 """From settings and the cluster's image to the limits that connections are held to.
 
-Owns which setting becomes which limit, and the looking-up of host names in overrides; never the
-counting. Invariant: whatever the settings say, limits come out of them: a host that can't be
-looked up is left out and told of. Kafka's ``ConnectionQuotas.reconfigure`` and
-``listenerConfigs``.
+Owns which setting becomes which limit, and which hosts have one by name; never the counting, nor
+the looking-up. Invariant: whatever the settings say, limits come out of them: a host without a
+known address is left out. Kafka's ``ConnectionQuotas.reconfigure`` and ``listenerConfigs``.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -36,17 +33,8 @@ INTER_BROKER_DEFAULT: Final = "PLAINTEXT"
 
 N = TypeVar("N", int, float)
 
-LookUp = Callable[[str], Sequence[str]]
-"""From a host name to its addresses. Raises ``OSError``."""
-
-
-def look_up(host: str) -> list[str]:
-    """The addresses of a host, which the system may have to ask others for."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except UnicodeError as error:
-        raise OSError(f"{host} is nothing that a host can be called") from error
-    return [str(entry[4][0]) for entry in found]
+Find = Callable[[str], Sequence[str]]
+"""From a host to its addresses, as far as they are known; an address is its own."""
 
 
 def protected_listener(settings: Settings, listeners: Sequence[str]) -> str | None:
@@ -55,70 +43,56 @@ def protected_listener(settings: Settings, listeners: Sequence[str]) -> str | No
     return name if name in listeners and len(listeners) > 1 else None
 
 
-def count_limits(
-    settings: Settings, listeners: Sequence[str], find: LookUp, unknown: Callable[[str], None]
-) -> CountLimits:
-    """The limits of how many there may be; ``unknown`` is told of hosts that nobody knows."""
+def hosts_of(settings: Settings, configs: Configs) -> set[str]:
+    """The hosts that have a limit of their own, by whatever they are called."""
+    overrides = settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]
+    return {limit.host for limit in overrides} | _ip_rates(configs).keys() - {DEFAULT_NAME}
+
+
+def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> CountLimits:
+    """The limits of how many there may be."""
     overrides = settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]
     drop_overrides = settings[KAFKA_CONNECTIONS_MAX_OVERRIDES]
     return CountLimits(
         total=settings[MAX_CONNECTIONS],
         listeners={name: listener_value(settings, name, MAX_CONNECTIONS) for name in listeners},
         per_ip=settings[MAX_CONNECTIONS_PER_IP],
-        per_ip_overrides=_by_address(overrides, find, unknown),
+        per_ip_overrides=_by_address(overrides, find),
         protected=protected_listener(settings, listeners),
         drop_total=settings[KAFKA_CONNECTIONS_MAX],
         drop_per_ip=settings[KAFKA_CONNECTIONS_MAX_PER_IP],
-        drop_overrides=_by_address(drop_overrides, find, unknown),
+        drop_overrides=_by_address(drop_overrides, find),
     )
 
 
-def _by_address(
-    limits: Iterable[tuple[str, N]], find: LookUp, unknown: Callable[[str], None]
-) -> dict[str, N]:
-    found: dict[str, N] = {}
-    for host, limit in limits:
-        try:
-            addresses: Sequence[str] = [host] if _is_address(host) else find(host)
-        except OSError:
-            unknown(host)
-            continue
-        found.update({client_ip(address): limit for address in addresses})
-    return found
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+def _by_address(limits: Iterable[tuple[str, N]], find: Find) -> dict[str, N]:
+    return {client_ip(address): limit for host, limit in limits for address in find(host)}
 
 
 def rate_limits(
-    settings: Settings,
-    configs: Configs,
-    listeners: Sequence[str],
-    find: LookUp,
-    unknown: Callable[[str], None],
+    settings: Settings, configs: Configs, listeners: Sequence[str], find: Find
 ) -> RateLimits:
     """The limits of how fast they may come; those of addresses are quotas of the cluster, which
     may name a host.
     """
     rate = MAX_CONNECTION_CREATION_RATE
-    rates = {
-        name: limit
-        for (kind, name), config in configs.items()
-        if kind == IP and (limit := _ip_rate(config)) is not None
-    }
+    rates = _ip_rates(configs)
     default = rates.pop(DEFAULT_NAME, None)
     return RateLimits(
         total=settings[rate],
         listeners={name: listener_value(settings, name, rate) for name in listeners},
-        ips=_by_address(rates.items(), find, unknown),
+        ips=_by_address(rates.items(), find),
         ip_default=default,
         protected=protected_listener(settings, listeners),
     )
+
+
+def _ip_rates(configs: Configs) -> dict[str, float]:
+    return {
+        name: limit
+        for (kind, name), config in configs.items()
+        if kind == IP and (limit := _ip_rate(config)) is not None
+    }
 
 
 def _ip_rate(config: Mapping[str, str]) -> float | None:

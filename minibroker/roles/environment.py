@@ -31,6 +31,9 @@ PROCESSOR: Final = "processor"
 WORKER: Final = "worker"
 CONTROLLER: Final = "controller"
 
+FIRST_LIFE: Final = 1
+"""The incarnation of a role that has not died yet: what is wrong then is wrong with the start."""
+
 
 class RoleRefusedError(Exception):
     """What a role was given does not let it serve; the text tells people why and what to do."""

@@ -21,7 +21,7 @@ from system_tests.connections.dialling import (
     turn_clock,
     wait_counted,
 )
-from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.control import processes, wait_ready
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
@@ -30,7 +30,7 @@ TWO_LISTENERS = "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"
 BROKER, SET = 4, 0
 
 
-def alter(client: Client, **configs: str) -> None:
+def alter(client: Client, expected: int = 0, **configs: str) -> None:
     """Change configs of all brokers; double underscores stand for dots."""
     resource = AlterConfigsResource(
         resource_type=BROKER,
@@ -41,7 +41,7 @@ def alter(client: Client, **configs: str) -> None:
         ],
     )
     response = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
-    assert [each.error_code for each in response.responses] == [0], response
+    assert [each.error_code for each in response.responses] == [expected], response
 
 
 def use_in_turn(broker: RunningBroker, clients: list[Client]) -> None:
@@ -78,6 +78,20 @@ def test_only_the_named_addresses_come_in(limited: Limited, dial: Dial) -> None:
     assert dial(broker, 1, "127.0.0.1")[0].answered()
     assert dial(broker, 1, "127.0.0.1")[0].hung_up()
     assert dial(broker, 1, "127.0.0.3")[0].hung_up()
+
+
+def test_a_limit_of_a_host_that_nobody_knows_is_refused(limited: Limited, dial: Dial) -> None:
+    name = "max.connections.per.ip.overrides"
+    with pytest.raises(StartFailed, match=r"nobody knows no\.such\.invalid") as caught:
+        limited(f"{name}=no.such.invalid:1")
+    assert "Traceback" not in str(caught.value)
+    assert "did not end" not in str(caught.value)  # who waited for the acceptor went at once
+    broker = limited()
+    (client,) = dial(broker)
+    alter(client, max__connections__per__ip__overrides="localhost:9", expected=0)
+    alter(client, max__connections__per__ip__overrides="no.such.invalid:1", expected=42)
+    alter(client, max__connections__per__ip="0", expected=0)  # there still is the override
+    alter(client, max__connections__per__ip__overrides="", expected=42)
 
 
 def test_at_the_limit_the_next_one_is_connected_but_not_served(

@@ -105,6 +105,7 @@ def test_a_zookeeper_that_is_not_there_is_told_in_words(start: Start, tmp_path: 
     with pytest.raises(StartFailed, match=r"no ZooKeeper answered at 127\.0\.0\.1:1") as caught:
         start(tmp_path / "data", "127.0.0.1:1", zookeeper_connection_timeout_ms="300")
     assert "Traceback" not in str(caught.value)
+    assert "did not end" not in str(caught.value)  # who waited for the controller went at once
 
 
 def test_a_killed_controller_is_back_long_before_its_session_ends(

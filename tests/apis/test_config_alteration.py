@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from minibroker.apis.config_alteration import (
     BROKER_TYPE,
     TOPIC_TYPE,
@@ -12,6 +14,7 @@ from minibroker.apis.config_alteration import (
     execute_at_controller,
 )
 from minibroker.cluster.configs import Op, Operation
+from minibroker.runtime import hosts
 
 STEP = (Operation("max.connections", Op.SET, "5"),)
 
@@ -47,3 +50,28 @@ async def test_a_resource_named_twice_is_not_touched(desk: Any) -> None:
 async def test_what_is_only_validated_is_not_done(desk: Any) -> None:
     assert await ask(desk, Wish(BROKER_TYPE, "1", STEP), validate_only=True) == [None]
     assert desk.controller.published == []
+
+
+async def test_limits_of_hosts_that_nobody_knows_are_refused(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_up(host: str) -> list[str]:
+        if host != "here.test":
+            raise OSError(f"nobody knows {host}")
+        return ["10.0.0.1"]
+
+    monkeypatch.setattr(hosts, "look_up", look_up)
+
+    def overrides(text: str) -> Wish:
+        name = "max.connections.per.ip.overrides"
+        return Wish(BROKER_TYPE, "1", (Operation(name, Op.SET, text),))
+
+    text = "max.connections.per.ip.overrides: nobody knows gone.test; name hosts that can be "
+    text += "looked up, or their addresses"
+    assert await ask(desk, overrides("gone.test:1, 10.0.0.2:3, here.test:2")) == [(42, text)]
+    assert desk.controller.published == []
+    assert await ask(desk, overrides("here.test:2,10.0.0.2:3")) == [None]
+    [refusal] = await ask(desk, overrides("10.0.0.0#:3"))
+    assert refusal is not None
+    assert refusal[0] == 42
+    assert "an entry is host:number" in refusal[1]

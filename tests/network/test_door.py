@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.cluster.image import ConfigChanged, Image, Update, apply
+from minibroker.cluster.image import ConfigChanged, Image, Update
 from minibroker.config import Settings
 from minibroker.connections.counts import Use
 from minibroker.network import door
@@ -37,8 +37,12 @@ from minibroker.observability.definitions import (
     IP_ACCEPT_THROTTLE,
     CloseReason,
 )
-from minibroker.observability.log import Log
-from minibroker.roles.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
+from minibroker.roles.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    Environment,
+    handoff_name,
+)
 from minibroker.roles.questions import ImageTaken, Welcome
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.link import Conversation
@@ -415,43 +419,3 @@ async def test_only_so_many_are_held(
         await wait_all_tasks_blocked()
         clients = await at.connect(1)
         assert not await hung_up(clients[0])
-
-
-async def test_a_host_that_nobody_knows_is_left_out_and_told_of(
-    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def nobody(host: str) -> list[str]:
-        raise OSError(host)
-
-    monkeypatch.setattr(door, "look_up", nobody)
-    settings = Settings.from_sources(
-        pairs=["max.connections.per.ip.overrides=no.such:1,10.0.0.1:2"]
-    )
-    made = door.Door(make_env(ACCEPTOR, settings=settings), Log("test"))
-    assert made.counts.limits.per_ip_overrides == {"10.0.0.1": 2}
-    assert "nobody knows its host" in caplog.text
-
-
-async def test_a_host_with_a_quota_is_looked_up_once(
-    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked: list[str] = []
-
-    def look_up(host: str) -> list[str]:
-        asked.append(host)
-        if host == "gone.test":
-            raise OSError(host)
-        return ["10.0.0.1", "10.0.0.2"]
-
-    monkeypatch.setattr(door, "look_up", look_up)
-    made = door.Door(make_env(ACCEPTOR), Log("test"))
-    image = Image()
-    for name, rate in [("here.test", "5"), ("gone.test", "6"), ("<default>", "7"), ("::1", "8")]:
-        before, image = image, apply(image, ConfigChanged("ips", name, {IP_RATE: rate}))
-        made.on_image(before, image)
-    assert asked == ["here.test", "gone.test"]
-    assert caplog.text.count("nobody knows its host") == 1
-    gone = apply(image, ConfigChanged("ips", "here.test", {}))
-    made.on_image(image, gone)
-    made.on_image(gone, image)
-    assert asked == ["here.test", "gone.test", "here.test"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from minibroker.config import Settings
-from minibroker.network.limits import count_limits, look_up, protected_listener, rate_limits
+from minibroker.network.limits import count_limits, hosts_of, protected_listener, rate_limits
 
 LISTENERS = ["PLAINTEXT", "INTERNAL"]
 TWO = "listeners=PLAINTEXT://:9092,INTERNAL://:9093"
@@ -16,20 +14,19 @@ def made(*pairs: str) -> Settings:
 
 
 def find(host: str) -> list[str]:
-    if host != "two.example":
-        raise OSError(host)
-    return ["10.0.0.2", "::ffff:10.0.0.3"]
+    known = {"two.example": ["10.0.0.2", "::ffff:10.0.0.3"], "no.such": []}
+    return known.get(host, [host])
 
 
 def test_a_listener_takes_the_brokers_limit_unless_it_has_one() -> None:
     settings = made("max.connections=5", "listener.name.internal.max.connections=3")
-    limits = count_limits(settings, LISTENERS, find, pytest.fail)
+    limits = count_limits(settings, LISTENERS, find)
     assert limits.total == limits.of_listener("PLAINTEXT") == 5
     assert limits.of_listener("INTERNAL") == 3
     settings = made(
         "max.connection.creation.rate=5", "listener.name.internal.max.connection.creation.rate=3"
     )
-    rates = rate_limits(settings, {}, LISTENERS, find, pytest.fail)
+    rates = rate_limits(settings, {}, LISTENERS, find)
     assert rates.total == rates.of_listener("PLAINTEXT") == 5
     assert rates.of_listener("INTERNAL") == 3
 
@@ -42,17 +39,15 @@ def test_the_inter_broker_listener_is_protected_only_beside_others() -> None:
     assert protected_listener(made(), ["A", "B"]) is None
 
 
-def test_hosts_become_addresses_and_unknown_ones_are_told_of() -> None:
+def test_hosts_become_addresses_and_unknown_ones_are_left_out() -> None:
     overrides = "max.connections.per.ip.overrides=two.example:2,::FFFF:10.0.0.4:4,::1:6,no.such:1"
-    unknown: list[str] = []
-    limits = count_limits(made(overrides), LISTENERS, find, unknown.append)
+    limits = count_limits(made(overrides), LISTENERS, find)
     assert limits.per_ip_overrides == {"10.0.0.2": 2, "10.0.0.3": 2, "10.0.0.4": 4, "::1": 6}
-    assert unknown == ["no.such"]
 
 
 def test_redpandas_settings_are_limits_of_their_own() -> None:
     settings = made("kafka_connections_max=9", "kafka_connections_max_overrides=10.0.0.1:1")
-    limits = count_limits(settings, LISTENERS, find, pytest.fail)
+    limits = count_limits(settings, LISTENERS, find)
     assert (limits.drop_total, limits.drop_per_ip) == (9, None)
     assert limits.drop_overrides == {"10.0.0.1": 1}
 
@@ -69,15 +64,18 @@ def test_rates_of_addresses_are_quotas_of_the_cluster() -> None:
         ("ips", "two.example"): {"connection_creation_rate": "8"},
         ("ips", "no.such"): {"connection_creation_rate": "9"},
     }
-    unknown: list[str] = []
-    rates = rate_limits(made(), configs, LISTENERS, find, unknown.append)
+    rates = rate_limits(made(), configs, LISTENERS, find)
     assert rates.ips == {"10.0.0.1": 5, "10.0.0.9": 0, "10.0.0.2": 8, "10.0.0.3": 8}
-    assert unknown == ["no.such"]
     assert rates.ip_default == 7
-    assert rate_limits(made(), {}, LISTENERS, find, pytest.fail).ip_default is None
+    assert rate_limits(made(), {}, LISTENERS, find).ip_default is None
 
 
-def test_the_machine_knows_itself() -> None:
-    with pytest.raises(OSError, match="nothing that a host can be called"):
-        look_up("a..b")
-    assert set(look_up("localhost")) & {"127.0.0.1", "::1"}
+def test_what_has_a_limit_of_its_own_is_a_host() -> None:
+    settings = made("max.connections.per.ip.overrides=two.example:2,10.0.0.1:1")
+    configs = {
+        ("ips", "<default>"): {"connection_creation_rate": "7"},
+        ("ips", "three.example"): {"connection_creation_rate": "5.0"},
+        ("ips", "four.example"): {"connection_creation_rate": "many"},
+        ("users", "five.example"): {"connection_creation_rate": "5.0"},
+    }
+    assert hosts_of(settings, configs) == {"two.example", "10.0.0.1", "three.example"}

@@ -1,0 +1,76 @@
+"""The addresses of the hosts that limits name, as far as they are known by now.
+
+Owns what was looked up and what still has to be; never what the addresses are for. Invariant:
+nobody waits for a resolver: a host has no addresses until they are known, and whoever asked is
+told when that changes; each host is looked up once for as long as a limit names it. Stands in for
+the ``InetAddress`` that Kafka's ``ConnectionQuotas`` keeps in place of each name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import trio
+
+from minibroker.runtime.hosts import is_address, look_up
+
+
+class Hosts:
+    """Names and their addresses; ``run`` must be running for any to become known."""
+
+    def __init__(
+        self, changed: Callable[[], None], unknown: Callable[[str, OSError], None]
+    ) -> None:
+        """``changed`` is called when more is known, ``unknown`` for a host that has no address."""
+        self._changed = changed
+        self._unknown = unknown
+        self._known: dict[str, Sequence[str]] = {}
+        self._wanted: set[str] = set()
+        self._asked: set[str] = set()
+        self._more = trio.Event()
+        self._settled = trio.Event()
+
+    def want(self, hosts: Collection[str]) -> None:
+        """Look up these, as far as they are not known, and forget all others."""
+        self._wanted = {host for host in hosts if not is_address(host)}
+        self._known = {host: self._known[host] for host in self._wanted & set(self._known)}
+        self._more.set()
+
+    def addresses(self, host: str) -> Sequence[str]:
+        """What is known of a host now; an address is its own."""
+        return [host] if is_address(host) else self._known.get(host, ())
+
+    def unknown(self, hosts: Collection[str]) -> list[str]:
+        """Those of the hosts that have no address, or not yet."""
+        return sorted({host for host in hosts if not self.addresses(host)})
+
+    async def settled(self) -> None:
+        """Returns when all that is wanted has been looked up."""
+        while self._wanted - set(self._known):
+            await self._settled.wait()
+
+    async def run(self) -> None:
+        """Looks up what is wanted, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for host in sorted(self._wanted - set(self._known) - self._asked):
+                    self._asked.add(host)
+                    nursery.start_soon(self._look_up, host)
+                self._more = trio.Event()
+                await self._more.wait()
+
+    async def _look_up(self, host: str) -> None:
+        try:
+            found: Sequence[str] = await look_up(host)
+        except OSError as error:
+            found = ()
+            if host in self._wanted:
+                self._unknown(host, error)
+        self._asked.discard(host)
+        if host in self._wanted:
+            self._known[host] = found
+        if found:
+            self._changed()
+        self._more.set()
+        self._settled.set()
+        self._settled = trio.Event()

@@ -1,0 +1,88 @@
+"""Host names looked up beside the loop, each within a time of the machine's clock.
+
+Owns the threads that wait for the system's resolver; it must never know what the addresses are
+for.  The invariant: the caller's loop goes on meanwhile, an answer or an error comes within
+`LOOK_UP_S`, and no more than `LOOK_UPS_MAX` look-ups hang in the system at a time.  Echoes Java's
+``InetAddress.getByName``, but that nobody waits for it with a lock in hand.
+
+The time is the machine's, as a resolver outside does not obey a clock that a test turns.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from queue import Empty, SimpleQueue
+from threading import BoundedSemaphore, Thread
+from typing import Final
+
+import trio
+
+LOOK_UP_S: Final = 5.0
+"""How long to wait for one host's addresses."""
+
+LOOK_UPS_MAX: Final = 8
+"""Look-ups under way at once in a process; those that nobody waits for any more count too, as
+nothing can end them but the system.
+"""
+
+_places: Final = BoundedSemaphore(LOOK_UPS_MAX)
+
+
+def is_address(host: str) -> bool:
+    """Whether a text is an address itself, perhaps with a zone."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host.partition("%")[0])
+        except OSError:
+            continue
+        return True
+    return False
+
+
+async def look_up(host: str) -> list[str]:
+    """The addresses of a host. Raises ``OSError`` if it has none, or none come in time."""
+    return await trio.to_thread.run_sync(_in_time, host, LOOK_UP_S, abandon_on_cancel=True)
+
+
+async def unresolvable(hosts: Collection[str]) -> frozenset[str]:
+    """Those of the hosts for which no address can be had."""
+    unknown: set[str] = set()
+
+    async def ask(host: str) -> None:
+        try:
+            await look_up(host)
+        except OSError:
+            unknown.add(host)
+
+    async with trio.open_nursery() as nursery:
+        for host in {host for host in hosts if not is_address(host)}:
+            nursery.start_soon(ask, host)
+    return frozenset(unknown)
+
+
+def _in_time(host: str, seconds: float) -> list[str]:
+    if not _places.acquire(timeout=seconds):
+        raise OSError(f"{host}: {LOOK_UPS_MAX} other look-ups are under way and do not end")
+    answers: SimpleQueue[list[str] | OSError] = SimpleQueue()
+    Thread(target=_ask, args=(host, answers), name=f"look up {host}", daemon=True).start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except Empty:
+        raise OSError(f"{host}: no answer within {seconds:g} s") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+def _ask(host: str, answers: SimpleQueue[list[str] | OSError]) -> None:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        answers.put(error)
+    except UnicodeError:  # where a label is empty or too long
+        answers.put(OSError(f"{host} is nothing that a host can be called"))
+    else:
+        answers.put(list(dict.fromkeys(str(entry[4][0]) for entry in found)))
+    finally:
+        _places.release()
