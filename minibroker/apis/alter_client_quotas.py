@@ -1,9 +1,10 @@
 """AlterClientQuotas (49): set and remove the quotas of entities, each for itself.
 
-Versions 0-1.  Addresses, which may be given as host names, and the default of all addresses, with
-the quota ``connection_creation_rate``; 0 shuts an address out.  ``validate_only`` checks without
-changing.  The answer goes out when every process knows the quotas.  Echoes
-``ClientQuotaControlManager.alterClientQuotas``.
+Versions 0-1.  Users, clients, clients of users and the defaults of each, with byte rates,
+``request_percentage`` and ``controller_mutation_rate``; addresses, which may be given as host
+names, and their default, with ``connection_creation_rate``: 0 shuts one out.  With
+``validate_only`` nothing is changed.  The answer goes out when every process knows the quotas.
+Echoes ``ClientQuotaControlManager.alterClientQuotas``.
 """
 
 from __future__ import annotations
@@ -86,7 +87,4 @@ API: Api[AlterClientQuotasRequest, Part, Reply, AlterClientQuotasResponse] = Api
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=(
-        "quotas of users and clients: requests are not measured yet; UNSUPPORTED_VERSION says so",
-    ),
 )

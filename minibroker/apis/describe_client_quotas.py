@@ -1,8 +1,9 @@
 """DescribeClientQuotas (48): the quotas of the entities that a filter finds.
 
-Versions 0-1.  Addresses and the default of all addresses, by exact name, as default, or all that
-have a quota; a strict filter finds entities of exactly its types.  A filter that is none is
-answered with one error and no entries.  Echoes ``ClientQuotasImage.describe``.
+Versions 0-1.  Users, clients, clients of users, addresses, and the defaults of each: by exact
+name, as default, or all that have a quota; a strict filter finds entities of exactly its types.  A
+filter that is none is answered with one error and no entries.  Echoes
+``ClientQuotasImage.describe``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minibroker.apis.base import Api, Context, Owner
-from minibroker.cluster.quotas import IP_TYPE, Component, filter_problem, find
+from minibroker.cluster.quotas import Component, filter_problem, find
 from protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
@@ -42,10 +43,12 @@ def merge(
         error_message=None,
         entries=[
             EntryData(
-                entity=[EntityData(entity_type=IP_TYPE, entity_name=name)],
+                entity=[
+                    EntityData(entity_type=kind, entity_name=name) for kind, name in names.items()
+                ],
                 values=[ValueData(key=key, value=value) for key, value in quotas.items()],
             )
-            for name, quotas in find(ctx.image, components, strict=request.strict)
+            for names, quotas in find(ctx.image, components, strict=request.strict)
         ],
     )
 
@@ -55,5 +58,4 @@ API: Api[DescribeClientQuotasRequest, None, None, DescribeClientQuotasResponse] 
     versions=(0, 1),
     split=split,
     merge=merge,
-    left_out=("quotas of users and clients: there are none yet, so none are found",),
 )

@@ -13,21 +13,30 @@ from typing import TypeVar
 
 import trio
 
-from minibroker.cli.entities import BROKERS, IPS, TOPICS, Entities, parse_quota
+from minibroker.cli.entities import BROKERS, CLIENTS, IPS, TOPICS, USERS, Entities, parse_quota
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cluster import layout, stored_configs
 from minibroker.cluster.configs import Alteration, Op, Operation, hosts_named, plan_alteration
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, apply
-from minibroker.cluster.quotas import IP_TYPE, QuotaChange, plan_change
+from minibroker.cluster.quotas import (
+    CLIENT_TYPE,
+    IP_TYPE,
+    USER_TYPE,
+    QuotaChange,
+    config_key,
+    plan_change,
+)
 from minibroker.cluster.store.tree import NoNodeError, Store, StoreError
 from minibroker.cluster.topics import Refusal
 from minibroker.config import NODE_ID, ConfigError, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
+from minibroker.quotas.entity import DEFAULT, desanitize, parse_entity
 from minibroker.runtime.hosts import unresolvable
 
 T = TypeVar("T")
 
-SERVED = (TOPICS, BROKERS, IPS)
+QUOTA_TYPES = {IPS: IP_TYPE, USERS: USER_TYPE, CLIENTS: CLIENT_TYPE}
+TITLES = {TOPICS: "topic", USERS: "user-principal", CLIENTS: "client-id"}
 
 
 def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
@@ -62,37 +71,53 @@ async def alter(
     store: Store, entities: Entities, additions: Mapping[str, str], deletions: list[str]
 ) -> str:
     """Write one config and tell of it; the line to print."""
-    kind, name = _served(entities), entities.names[0]
-    stored_name = name or DEFAULT_NAME
+    kind, stored_name = _key(entities)
     present = await stored_configs.load(store, kind, stored_name)
     missing = [key for key in deletions if key not in present]
     if missing:
         raise CliError(f"Invalid config(s): {','.join(missing)}")
-    plan = await _plan(store, kind, name, additions, deletions)
+    plan = await _plan(store, entities, additions, deletions)
     if isinstance(plan, Refusal):
         raise Refused(_who(kind, stored_name), *plan)
     for path in (layout.configs_path(kind), layout.CONFIG_CHANGES):
         await store.ensure(path)
-    await store.multi(await stored_configs.told_steps(store, *plan))
+    await store.multi(await stored_configs.told_steps(store, [plan]))
     return f"Completed updating config for entity: {_who(kind, stored_name)}."
 
 
+def _key(entities: Entities) -> tuple[str, str]:
+    """Under which kind and name the config lies."""
+    kind, name = entities.types[0], entities.names[0]
+    if kind in QUOTA_TYPES:
+        return config_key(dict(_quota_entity(entities)))
+    return kind, name or DEFAULT_NAME
+
+
+def _quota_entity(entities: Entities) -> tuple[tuple[str, str | None], ...]:
+    return tuple(
+        (QUOTA_TYPES[kind], name or None)
+        for kind, name in zip(entities.types, entities.names, strict=True)
+    )
+
+
 async def _plan(
-    store: Store, kind: str, name: str, additions: Mapping[str, str], deletions: list[str]
+    store: Store, entities: Entities, additions: Mapping[str, str], deletions: list[str]
 ) -> ConfigChanged | Refusal:
     """As a broker would have it that knows this resource alone."""
+    kind, stored_name = _key(entities)
+    name = entities.names[0]
     image = Image()
     if kind == TOPICS:
         image = await _with_topic(store, image, name)
-    for known in {name or DEFAULT_NAME, DEFAULT_NAME} if kind != TOPICS else {name}:
+    for known in {stored_name, DEFAULT_NAME} if kind == BROKERS else {stored_name}:
         config = await stored_configs.load(store, kind, known)
         image = apply(image, ConfigChanged(kind, known, config))
-    if kind == IPS:
+    if entities.types[0] in QUOTA_TYPES:
         operations = (
             *((key, parse_quota(key, value)) for key, value in additions.items()),
             *((key, None) for key in deletions),
         )
-        return plan_change(image, QuotaChange(((IP_TYPE, name or None),), operations), ())
+        return plan_change(image, QuotaChange(_quota_entity(entities), operations), ())
     own = [f"{NODE_ID.name}={name}"] if kind == BROKERS and name else []
     try:
         settings = Settings.from_sources(pairs=own)
@@ -116,30 +141,51 @@ async def _with_topic(store: Store, image: Image, name: str) -> Image:
 
 
 async def describe(store: Store, entities: Entities) -> list[str]:
-    """The lines to print: one entity, or all of a type that have a config."""
-    kind = _served(entities)
-    if entities.names:
-        found = [entities.names[0] or DEFAULT_NAME]
+    """The lines to print: one entity, or all of its types that have a config."""
+    if len(entities.names) == len(entities.types):
+        found, shows_empty = [_key(entities)], True
     else:
+        kind = USERS if USERS in entities.types else entities.types[0]
         try:
-            found = await stored_configs.names(store, kind)
+            every = [(kind, name) for name in await stored_configs.names(store, kind)]
         except NoNodeError:
-            found = []
+            every = []
+        found = [key for key in every if kind not in QUOTA_TYPES or _is_meant(entities, *key)]
+        # A user may have a node only because its clients need one.
+        shows_empty = kind != USERS
     lines = []
-    for name in found:
+    for kind, name in found:
         config = await stored_configs.load(store, kind, name)
         values = ",".join(f"{key}={value}" for key, value in config.items())
-        lines.append(f"Configs for {_who(kind, name)} are {values}")
+        if config or shows_empty:
+            lines.append(f"Configs for {_who(kind, name)} are {values}")
     return lines
 
 
-def _served(entities: Entities) -> str:
-    kind = entities.types[0]
-    if kind not in SERVED:
-        raise UsageMistake(f"Quotas of {kind} are not served yet; those of {IPS} are.")
-    return kind
+def _is_meant(entities: Entities, kind: str, name: str) -> bool:
+    """Whether a command line that leaves some names out is about this one, too."""
+    if kind == IPS:
+        return True
+    entity = parse_entity(kind, name)
+    if entity is None:
+        return False
+    parts = {USERS: entity.user, CLIENTS: entity.client}
+    if {key for key, part in parts.items() if part} != set(entities.types):
+        return False
+    given = zip(entities.types, entities.names, strict=False)
+    return all(parts[key] == config_key({QUOTA_TYPES[key]: name or None})[1] for key, name in given)
 
 
 def _who(kind: str, name: str) -> str:
-    title = "topic" if kind == TOPICS else kind
-    return f"default {title}" if name == DEFAULT_NAME else f"{title} '{name}'"
+    entity = parse_entity(kind, name)
+    if entity is None:
+        return _part(kind, name)
+    parts = {USERS: entity.user, CLIENTS: entity.client}
+    return ", ".join(_part(key, part) for key, part in parts.items() if part)
+
+
+def _part(kind: str, name: str) -> str:
+    title = TITLES.get(kind, kind)
+    if name == DEFAULT:
+        return f"default {title}"
+    return f"{title} '{desanitize(name) if kind in (USERS, CLIENTS) else name}'"

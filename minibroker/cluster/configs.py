@@ -9,11 +9,21 @@ be read by every role, and a refused alteration leaves all that the resource had
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from minibroker.cluster.image import BROKER, EMPTY, IP, TOPIC, ConfigChanged, Image
+from minibroker.cluster.image import (
+    BROKER,
+    CLIENT,
+    EMPTY,
+    IP,
+    TOPIC,
+    USER,
+    ConfigChanged,
+    Image,
+)
 from minibroker.cluster.topics import Refusal, name_problem
 from minibroker.config import (
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
@@ -27,15 +37,20 @@ from minibroker.config.dynamic import DEFAULT_NAME, bad_values, layers, problems
 from minibroker.config.setting import broker_setting
 from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
+from minibroker.quotas.entity import KEYS as QUOTA_KEYS
 from protocol.errors import ErrorCode
 
-KINDS = (TOPIC, BROKER, IP)
+KINDS = (TOPIC, BROKER, IP, USER, CLIENT)
 """The kinds whose configs are kept and followed."""
 
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 """The one quota of an address: connections a second, a whole number."""
 
 _OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
+
+
+CREDENTIAL_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+"""What lies beside a user's quotas, and is not to be lost when those change."""
 
 
 class Op(enum.IntEnum):
@@ -109,7 +124,7 @@ def usable_config(kind: str, config: Mapping[str, str]) -> Mapping[str, str]:
     """What of a stored config is valid; other hands than this broker's may have written it."""
     if kind == BROKER:
         return usable(config)
-    valid = _is_valid_for_topic if kind == TOPIC else _is_valid_for_ip
+    valid = _VALID_FOR[kind]
     return {name: text for name, text in config.items() if valid(name, text)}
 
 
@@ -126,6 +141,26 @@ def _is_valid_for_ip(name: str, text: str) -> bool:
     whole, _, fraction = text.partition(".")
     is_number = whole.isascii() and whole.isdigit() and len(whole) <= 10
     return name == CONNECTION_CREATION_RATE and is_number and not fraction.strip("0")
+
+
+def _is_valid_for_user(name: str, text: str) -> bool:
+    return name in CREDENTIAL_KEYS or _is_valid_quota(name, text)
+
+
+def _is_valid_quota(name: str, text: str) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return name in QUOTA_KEYS and math.isfinite(value) and value > 0
+
+
+_VALID_FOR: Mapping[str, Callable[[str, str], bool]] = {
+    TOPIC: _is_valid_for_topic,
+    IP: _is_valid_for_ip,
+    USER: _is_valid_for_user,
+    CLIENT: _is_valid_quota,
+}
 
 
 def _refuse_operations(operations: Sequence[Operation]) -> Refusal | None:

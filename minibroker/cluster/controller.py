@@ -329,9 +329,7 @@ class ClusterController:
         changes = [plan for plan in plans if isinstance(plan, ConfigChanged)]
         if validate_only:
             return ConfigOutcome(refusals, [])
-        operations: list[Operation] = []
-        for change in changes:
-            operations += await stored_configs.told_steps(self._store, *change)
+        operations = await stored_configs.told_steps(self._store, changes)
         return ConfigOutcome(refusals, await self._commit(operations, changes))
 
     async def _differences(self, resources: Iterable[tuple[str, str]]) -> list[ConfigChanged]:

@@ -20,6 +20,8 @@ Uuid: TypeAlias = bytes
 TOPIC = "topics"
 BROKER = BROKERS
 IP = "ips"
+USER = "users"
+CLIENT = "clients"
 """Kinds of resources that have configs: the first half of a key of `Image.configs`."""
 
 EMPTY: Mapping[str, str] = {}

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from minibroker.cluster.image import BROKER, IP, TOPIC, Broker, Partition, Topic
+from minibroker.cluster.image import BROKER, CLIENT, IP, TOPIC, USER, Broker, Partition, Topic
 from protocol.types import uuid_from_text, uuid_text
 
 CLUSTER_ID = "/cluster/id"
@@ -28,7 +28,7 @@ PERSISTENT_PATHS = (
     BROKERS,
     TOPICS,
     CONFIG_CHANGES,
-    *(f"/config/{kind}" for kind in (TOPIC, BROKER, IP)),
+    *(f"/config/{kind}" for kind in (TOPIC, BROKER, IP, USER, CLIENT)),
 )
 """Nodes that exist from the first start on."""
 

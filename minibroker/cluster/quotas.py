@@ -3,7 +3,7 @@
 Owns the entities that can have quotas, the checks of their names and values, and the match types;
 it must never look up a host or know a message.  The invariant: a quota that was accepted can be
 found by the filter that names its entity.  Echoes Kafka's ``ClientQuotaControlManager`` and
-``ClientQuotasImage``, but that a rate of zero, which shuts an address out, is allowed.
+``ClientQuotasImage``, but that a connection rate of zero, which shuts an address out, is allowed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,35 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from minibroker.cluster.configs import CONNECTION_CREATION_RATE
-from minibroker.cluster.image import EMPTY, IP, ConfigChanged, Image
+from minibroker.cluster.image import CLIENT, EMPTY, IP, USER, ConfigChanged, Image
 from minibroker.cluster.topics import Refusal
 from minibroker.config.dynamic import DEFAULT_NAME
-from minibroker.config.types import INT_MAX
+from minibroker.config.types import INT_MAX, LONG_MAX
+from minibroker.quotas.entity import (
+    CLIENTS_OF,
+    DEFAULT,
+    KEYS,
+    desanitize,
+    parse_entity,
+    sanitize,
+)
 from protocol.errors import ErrorCode
 
-IP_TYPE = "ip"
-TYPES = (IP_TYPE, "user", "client-id")
-"""The types of entities that Kafka knows; only addresses have quotas here."""
+IP_TYPE, USER_TYPE, CLIENT_TYPE = "ip", "user", "client-id"
+TYPES = (IP_TYPE, USER_TYPE, CLIENT_TYPE)
+"""The types of entities that Kafka knows."""
+
+WHOLE_KEYS: Mapping[str, int] = {
+    CONNECTION_CREATION_RATE: INT_MAX,
+    "producer_byte_rate": LONG_MAX,
+    "consumer_byte_rate": LONG_MAX,
+}
+"""Quotas that are whole numbers, and the largest each can be."""
 
 _FRACTION_MAX = 1e-6
+
+Names = Mapping[str, str | None]
+"""An entity: the name for each of its types, None for the default."""
 
 
 class Match(enum.IntEnum):
@@ -60,30 +78,69 @@ def plan_change(
 
     ``unresolvable`` are the names in it that stand for no address.
     """
+    names = dict(wanted.entity)
     problem = _entity_problem(wanted.entity)
+    if problem is None and names.get(IP_TYPE) in unresolvable:
+        problem = f"{names[IP_TYPE]} is not a valid IP or resolvable host."
     if problem is not None:
         return Refusal(ErrorCode.INVALID_REQUEST, problem)
-    types = {entity_type for entity_type, _ in wanted.entity}
-    if types != {IP_TYPE}:
-        text = "Quotas of users and clients are not served yet; those of the type ip are."
-        return Refusal(ErrorCode.UNSUPPORTED_VERSION, text)
-    [(_, name)] = wanted.entity
-    if name in unresolvable:
-        text = f"{name} is not a valid IP or resolvable host."
-        return Refusal(ErrorCode.INVALID_REQUEST, text)
-    key = (IP, DEFAULT_NAME if name is None else name)
+    key = config_key(names)
     config = dict(image.configs.get(key, EMPTY))
     seen: set[str] = set()
     for quota, value in wanted.operations:
-        problem = f"Duplicate quota key {quota}" if quota in seen else _value_problem(quota, value)
+        problem = _value_problem(names, quota, value)
+        if quota in seen:
+            problem = f"Duplicate quota key {quota}"
         if problem is not None:
             return Refusal(ErrorCode.INVALID_REQUEST, problem)
         seen.add(quota)
-        if value is None:
+        if value is not None:
+            config[quota] = _text(quota, value)
+        elif quota in KEYS or quota == CONNECTION_CREATION_RATE:
             config.pop(quota, None)
-        else:
-            config[quota] = str(round(value))
     return ConfigChanged(*key, config)
+
+
+def _text(quota: str, value: float) -> str:
+    largest = WHOLE_KEYS.get(quota)
+    # The largest double that is not above a LONG's maximum is one more than that.
+    return repr(float(value)) if largest is None else str(min(round(value), largest))
+
+
+def config_key(names: Names) -> tuple[str, str]:
+    """Under which kind and name the quotas of an entity are kept."""
+    if IP_TYPE in names:
+        name = names[IP_TYPE]
+        return IP, DEFAULT_NAME if name is None else name
+    if USER_TYPE not in names:
+        return CLIENT, _encoded(names[CLIENT_TYPE])
+    user = _encoded(names[USER_TYPE])
+    if CLIENT_TYPE not in names:
+        return USER, user
+    return USER, f"{user}{CLIENTS_OF}{_encoded(names[CLIENT_TYPE])}"
+
+
+def entity_names(kind: str, name: str) -> Names | None:
+    """The entity whose quotas are kept under a kind and a name; None if none are."""
+    if kind == IP:
+        return {IP_TYPE: None if name == DEFAULT_NAME else name}
+    entity = parse_entity(kind, name)
+    if entity is None:
+        return None
+    names: dict[str, str | None] = {}
+    if entity.user:
+        names[USER_TYPE] = _decoded(entity.user)
+    if entity.client:
+        names[CLIENT_TYPE] = _decoded(entity.client)
+    return names
+
+
+def _encoded(name: str | None) -> str:
+    return DEFAULT if name is None else sanitize(name)
+
+
+def _decoded(text: str) -> str | None:
+    return None if text == DEFAULT else desanitize(text)
 
 
 def _entity_problem(entity: Sequence[tuple[str, str | None]]) -> str | None:
@@ -97,7 +154,8 @@ def _entity_problem(entity: Sequence[tuple[str, str | None]]) -> str | None:
             return f"Unhandled client quota entity type: {entity_type}"
         if name == "":
             return f"Empty {entity_type} not supported"
-        if name == DEFAULT_NAME or (name is not None and "/" in name):
+        # An address is its own node; the others are encoded.
+        if entity_type == IP_TYPE and name and (name == DEFAULT_NAME or "/" in name):
             return f"The name {name} cannot be that of an entity"
         types.add(entity_type)
     if IP_TYPE in types and len(types) > 1:
@@ -105,15 +163,23 @@ def _entity_problem(entity: Sequence[tuple[str, str | None]]) -> str | None:
     return None
 
 
-def _value_problem(quota: str, value: float | None) -> str | None:
+def _value_problem(names: Names, quota: str, value: float | None) -> str | None:
+    known = quota == CONNECTION_CREATION_RATE if IP_TYPE in names else quota in KEYS
+    if not known:
+        return None if value is None else f"Invalid configuration key {quota}"
     if value is None:
         return None
-    if quota != CONNECTION_CREATION_RATE:
-        return f"Invalid configuration key {quota}"
-    if not math.isfinite(value) or value < 0:
-        return f"Quota {quota} must be 0 or more"
-    if value > INT_MAX:
-        return f"Proposed value for {quota} is too large for an INT."
+    if quota == CONNECTION_CREATION_RATE:
+        if not math.isfinite(value) or value < 0:
+            return f"Quota {quota} must be 0 or more"
+    elif not math.isfinite(value) or value <= 0:
+        return f"Quota {quota} must be greater than 0"
+    largest = WHOLE_KEYS.get(quota)
+    if largest is None:
+        return None
+    if value > float(largest):
+        kind = "an INT" if largest == INT_MAX else "a LONG"
+        return f"Proposed value for {quota} is too large for {kind}."
     if abs(value - round(value)) > _FRACTION_MAX:
         return f"{quota} cannot be a fractional value."
     return None
@@ -154,25 +220,29 @@ def _match_problem(match_type: int, match: str | None) -> str | None:
 
 def find(
     image: Image, components: Sequence[Component], *, strict: bool
-) -> Iterator[tuple[str | None, Mapping[str, float]]]:
-    """The addresses that a filter finds (None is the default), by name, with their quotas.
+) -> Iterator[tuple[Names, Mapping[str, float]]]:
+    """The entities that a filter finds, in a stable order, with their quotas.
 
     A strict filter finds the entities that have exactly its types; any other those that have them
     at least, which is everything if it has none.
     """
-    types = {component.entity_type for component in components}
-    if types - {IP_TYPE} or (strict and not types):
-        return
     for (kind, name), config in sorted(image.configs.items(), key=lambda entry: entry[0]):
-        if kind != IP or not all(_matches(component, name) for component in components):
+        names = entity_names(kind, name)
+        if names is None or (strict and len(names) != len(components)):
             continue
-        yield (
-            None if name == DEFAULT_NAME else name,
-            {quota: float(text) for quota, text in config.items()},
-        )
+        quotas = {
+            quota: float(text)
+            for quota, text in config.items()
+            if quota in KEYS or quota == CONNECTION_CREATION_RATE
+        }
+        if quotas and all(_matches(component, names) for component in components):
+            yield names, quotas
 
 
-def _matches(component: Component, name: str) -> bool:
+def _matches(component: Component, names: Names) -> bool:
+    if component.entity_type not in names:
+        return False
+    name = names[component.entity_type]
     if component.match_type == Match.EXACT:
-        return component.match == name != DEFAULT_NAME
-    return component.match_type == Match.SPECIFIED or name == DEFAULT_NAME
+        return name is not None and component.match == name
+    return component.match_type == Match.SPECIFIED or name is None

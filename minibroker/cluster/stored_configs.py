@@ -1,23 +1,38 @@
-"""Configs in a store: read one or all names of a kind, and the steps that write one and tell of it.
+"""Configs in a store: read one or all names of a kind, and the steps that write and tell of some.
 
 Owns which nodes a config takes; what it means is for ``cluster.configs`` and ``cluster.quotas``.
-The invariant: a resource for which nothing is set has no node, and a notice is written after what
-it tells of.  Echoes the config methods of Kafka's ``AdminZkClient``.
+The invariant: a resource for which nothing is set, and below which nothing lies, has no node, and
+a notice is written after what it tells of.  Echoes the config methods of Kafka's ``AdminZkClient``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from minibroker.cluster import layout
 from minibroker.cluster.configs import usable_config
-from minibroker.cluster.image import EMPTY
+from minibroker.cluster.image import EMPTY, USER, ConfigChanged
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
+from minibroker.quotas.entity import CLIENTS_OF
 
 
 async def names(store: Store, kind: str) -> list[str]:
-    """The resources of a kind that have a node; `NoNodeError` in a store that nobody has used."""
-    return await store.children(layout.configs_path(kind))
+    """The resources of a kind that have a node; `NoNodeError` in a store that nobody has used.
+
+    Below a user lie those of its clients that have something of their own.
+    """
+    found = await store.children(layout.configs_path(kind))
+    if kind != USER:
+        return found
+    every = []
+    for user in found:
+        every.append(user)
+        try:
+            clients = await store.children(layout.config_path(kind, f"{user}/clients"))
+        except NoNodeError:
+            continue
+        every += [f"{user}{CLIENTS_OF}{client}" for client in clients]
+    return every
 
 
 async def load(store: Store, kind: str, name: str) -> Mapping[str, str]:
@@ -31,20 +46,97 @@ async def load(store: Store, kind: str, name: str) -> Mapping[str, str]:
 
 async def steps(store: Store, kind: str, name: str, config: Mapping[str, str]) -> list[Operation]:
     """What makes the store hold a config."""
-    path = layout.config_path(kind, name)
-    is_there = await store.exists(path)
-    if not config:
-        return [Delete(path)] if is_there else []
-    data = layout.encode_config(config)
-    return [Set(path, data) if is_there else Create(path, data)]
+    return await _Writing(store).steps(ConfigChanged(kind, name, config))
 
 
-async def told_steps(
-    store: Store, kind: str, name: str, config: Mapping[str, str]
-) -> list[Operation]:
-    """The same, and a notice for all who follow the store."""
-    notice = layout.encode_config_change(kind, name)
-    return [
-        *await steps(store, kind, name, config),
-        Create(layout.CONFIG_CHANGE, notice, sequential=True),
-    ]
+async def told_steps(store: Store, changes: Sequence[ConfigChanged]) -> list[Operation]:
+    """What makes the store hold several, with a notice of each for all who follow the store."""
+    writing = _Writing(store)
+    operations: list[Operation] = []
+    for change in changes:
+        operations += await writing.steps(change)
+        notice = layout.encode_config_change(change.kind, change.name)
+        operations.append(Create(layout.CONFIG_CHANGE, notice, sequential=True))
+    return operations
+
+
+class _Writing:
+    """Steps that follow one another, each seeing the store as those before it will leave it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._there: dict[str, bool] = {}
+        self._children: dict[str, set[str]] = {}
+        self._has_config: dict[str, bool] = {}
+
+    async def steps(self, change: ConfigChanged) -> list[Operation]:
+        path = layout.config_path(change.kind, change.name)
+        self._has_config[path] = bool(change.config)
+        if not change.config:
+            return await self._removal(change.kind, path)
+        data = layout.encode_config(change.config)
+        if await self._exists(path):
+            return [Set(path, data)]
+        above = await self._ancestors_to_make(change.kind, path)
+        for made in (*above, path):
+            await self._note(made, there=True)
+        return [*(Create(made) for made in above), Create(path, data)]
+
+    async def _ancestors_to_make(self, kind: str, path: str) -> list[str]:
+        missing: list[str] = []
+        parent = _parent(path)
+        while parent != layout.configs_path(kind) and not await self._exists(parent):
+            missing.insert(0, parent)
+            parent = _parent(parent)
+        return missing
+
+    async def _removal(self, kind: str, path: str) -> list[Operation]:
+        """Deletes a node and what is empty above it; one that has others below it stays, empty."""
+        if not await self._exists(path):
+            return []
+        if await self._below(path):
+            return [Set(path, layout.encode_config(EMPTY))]
+        gone: list[Operation] = []
+        while path != layout.configs_path(kind):
+            gone.append(Delete(path))
+            await self._note(path, there=False)
+            path = _parent(path)
+            if path == layout.configs_path(kind):
+                break
+            if await self._below(path) or await self._is_set(path):
+                break
+        return gone
+
+    async def _exists(self, path: str) -> bool:
+        if path not in self._there:
+            self._there[path] = await self._store.exists(path)
+        return self._there[path]
+
+    async def _below(self, path: str) -> set[str]:
+        if path not in self._children:
+            there = await self._store.exists(path)
+            self._children[path] = set(await self._store.children(path)) if there else set()
+        return self._children[path]
+
+    async def _is_set(self, path: str) -> bool:
+        if path in self._has_config:
+            return self._has_config[path]
+        try:
+            return bool(layout.decode_config(path, (await self._store.get(path)).data))
+        except NoNodeError:
+            return False
+        except layout.LayoutError:
+            return True  # Somebody wrote it: it is not for us to throw away.
+
+    async def _note(self, path: str, *, there: bool) -> None:
+        self._there[path] = there
+        below = await self._below(_parent(path))
+        name = path.rpartition("/")[2]
+        if there:
+            below.add(name)
+        else:
+            below.discard(name)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]

@@ -69,7 +69,7 @@ async def test_each_entry_is_done_for_itself(desk: Any, version: int) -> None:
         ([("user", "u")], {"request_percentage": 6.0}),
         version=version,
     )
-    assert codes == [0, 0, 0, 42, 42, 42, 35]
+    assert codes == [0, 0, 0, 42, 42, 42, 0]
     configs = desk.controller.at_processor.configs
     assert {name: dict(quotas) for (kind, name), quotas in configs.items() if kind == "ips"} == {
         "10.0.0.1": {RATE: "5"},
@@ -88,3 +88,22 @@ async def test_a_quota_is_removed(desk: Any) -> None:
 async def test_it_may_be_tried_first(desk: Any) -> None:
     assert await alter(desk, ([("ip", "10.0.0.1")], {RATE: 5.0}), validate_only=True) == [0]
     assert desk.controller.published == []
+
+
+async def test_users_and_clients_get_theirs(desk: Any) -> None:
+    rate: dict[str, float | None] = {"producer_byte_rate": 5.0}
+    codes = await alter(
+        desk,
+        ([("user", "a b")], rate),
+        ([("user", "a b"), ("client-id", None)], rate),
+        ([("client-id", "c")], rate),
+        ([("client-id", "c"), ("ip", "10.0.0.1")], rate),
+        ([("user", "")], rate),
+    )
+    assert codes == [0, 0, 0, 42, 42]
+    configs = desk.controller.at_processor.configs
+    assert [key for key in configs if key[0] in ("users", "clients")] == [
+        ("users", "a%20b"),
+        ("users", "a%20b/clients/<default>"),
+        ("clients", "c"),
+    ]

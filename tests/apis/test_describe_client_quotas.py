@@ -17,6 +17,8 @@ RATE = "connection_creation_rate"
 async def with_quotas(desk: Any) -> Any:
     names = {"10.0.0.1": 5.0, None: 7.0}
     changes = [QuotaChange((("ip", name),), ((RATE, rate),)) for name, rate in names.items()]
+    both = (("user", "u"), ("client-id", None))
+    changes.append(QuotaChange(both, (("request_percentage", 0.5),)))
     outcome = await desk.cluster.alter_quotas(changes)
     await desk.controller.publish(outcome.updates)
     return desk
@@ -58,7 +60,10 @@ async def test_entities_are_found_with_their_quotas(with_quotas: Any, version: i
     assert await names(("ip", 0, "10.0.0.2")) == []
     assert await names(("user", 2, None)) == []
     assert await names() == []
-    assert await names(strict=False) == [one, default]
+    both = ("u", {"request_percentage": 0.5})
+    assert await names(("user", 2, None), strict=False) == [both]
+    assert await names(("user", 0, "u"), ("client-id", 1, None)) == [both]
+    assert await names(strict=False) == [one, default, both]
 
 
 @pytest.mark.parametrize("version", [0, 1])

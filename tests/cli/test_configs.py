@@ -96,6 +96,28 @@ def test_brokers_are_altered_one_or_all(configs: Any) -> None:
     assert configs("--broker", "1", "--describe") == described[:1]
 
 
+def test_users_and_clients_have_quotas(configs: Any) -> None:
+    both = ("--user", "u v", "--client-defaults")
+    assert configs(*both, "--alter", "--add-config", "producer_byte_rate=1024") == [
+        "Completed updating config for user u v."
+    ]
+    assert configs(
+        "--entity-type", "users", "--alter", "--add-config", "request_percentage=50"
+    ) == ["Completed updating default config for users in the cluster."]
+    shown = [
+        "Quota configs for user-principal 'u v', the default client-id are "
+        "producer_byte_rate=1024.0"
+    ]
+    assert configs(*both, "--describe") == shown
+    assert configs("--entity-type", "users", "--entity-type", "clients", "--describe") == shown
+    assert configs("--user-defaults", "--describe") == [
+        "Quota configs for the default user-principal are request_percentage=50.0"
+    ]
+    assert configs(*both, "--alter", "--delete-config", "producer_byte_rate")
+    assert configs("--user-defaults", "--alter", "--delete-config", "request_percentage")
+    assert configs("--entity-type", "users", "--entity-type", "clients", "--describe") == []
+
+
 def test_addresses_have_quotas(configs: Any) -> None:
     rate = "connection_creation_rate"
     assert configs("--ip", "1.2.3.4", "--alter", "--add-config", f"{rate}=100") == [
@@ -139,7 +161,8 @@ def test_a_file_says_what_to_set(configs: Any, tmp_path: Path) -> None:
         ("--ip 1.2.3.4 --alter --add-config connection_creation_rate=x", "Cannot parse quota"),
         ("--ip 1.2.3.4 --alter --add-config connection_creation_rate=-1", "must be 0 or more"),
         ("--ip 1.2.3.4 --alter --delete-config connection_creation_rate", "Invalid config(s): con"),
-        ("--user u --client-defaults --alter --add-config request_percentage=1", "not served yet"),
+        ("--user u --client-defaults --alter --add-config colour=1", "Invalid configuration key"),
+        ("--client c --alter --add-config request_percentage=0", "must be greater than 0"),
         ("--ip 1.2.3.4 --entity-type ips --describe", "should not be used in conjunction"),
         ("--zookeeper :0 --broker 1 --describe", "must be host:port"),
         ("--zookeeper localhost --broker 1 --describe --all", "must be specified for --all"),

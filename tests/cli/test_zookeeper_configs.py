@@ -73,7 +73,7 @@ async def test_brokers_and_topics_obey_the_rules_of_a_broker(store: Store) -> No
         ("brokers", "1", {"num.io.threads": "3"}, "Cannot update these configs dynamically"),
         ("brokers", "-3", {"max.connections": "3"}, "must be at least 0"),
         ("topics", "gone", {"retention.ms": "3"}, "does not exist"),
-        ("users", "u", {"request_percentage": "3"}, "not served yet"),
+        ("users", "u", {"request_percentage": "0"}, "greater than 0"),
     ],
 )
 async def test_what_a_broker_would_refuse_is_not_written(
@@ -89,3 +89,30 @@ async def test_what_a_broker_would_refuse_is_not_written(
 def test_an_address_that_is_none_is_told_so() -> None:
     with pytest.raises(UsageMistake, match=r"--zookeeper :0: .*must be host:port"):
         in_zookeeper(":0", lambda store: store.get("/"))
+
+
+async def test_users_and_clients_are_altered_and_described(store: Store) -> None:
+    both = ("users", "clients")
+    quota = {"producer_byte_rate": "5"}
+    line = await alter(store, Entities(both, ("a b", "c")), quota, [])
+    assert line == "Completed updating config for entity: user-principal 'a b', client-id 'c'."
+    await alter(store, Entities(both, ("", "")), quota, [])
+    await alter(store, Entities(("clients",), ("c*",)), quota, [])
+    await alter(store, Entities(("users",), ("v",)), quota, [])
+    users = [
+        "Configs for default user-principal, default client-id are producer_byte_rate=5",
+        "Configs for user-principal 'a b', client-id 'c' are producer_byte_rate=5",
+    ]
+    assert sorted(await describe(store, Entities(both, ()))) == users
+    assert await describe(store, Entities(both, ("a b",))) == users[1:]
+    assert await describe(store, Entities(both, ("", ""))) == users[:1]
+    assert await describe(store, Entities(("users",), ())) == [
+        "Configs for user-principal 'v' are producer_byte_rate=5"
+    ]
+    assert await describe(store, one("clients")) == [
+        "Configs for client-id 'c*' are producer_byte_rate=5"
+    ]
+    data = (await store.get("/config/users/a%20b/clients/c")).data
+    assert json.loads(data) == {"version": 1, "config": quota}
+    await alter(store, Entities(both, ("a b", "c")), {}, list(quota))
+    assert not await store.exists("/config/users/a%20b")

@@ -156,6 +156,10 @@ def test_what_others_wrote_wrongly_goes_with_the_next_change() -> None:
         ("ips", {"connection_creation_rate": "5.0"}, {"connection_creation_rate": "5.0"}),
         ("ips", {"connection_creation_rate": "5.5"}, {}),
         ("ips", {"connection_creation_rate": "fast"}, {}),
+        ("clients", {"producer_byte_rate": "5", "SCRAM-SHA-256": "x"}, {"producer_byte_rate": "5"}),
+        ("users", {"request_percentage": "0.5", "x": "1"}, {"request_percentage": "0.5"}),
+        ("users", {"request_percentage": "0", "producer_byte_rate": "a"}, {}),
+        ("users", {"SCRAM-SHA-256": "x"}, {"SCRAM-SHA-256": "x"}),
     ],
 )
 def test_only_what_is_valid_is_taken_from_a_store(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from minibroker.cluster import stored_configs
+from minibroker.cluster.image import ConfigChanged
 from minibroker.cluster.layout import PERSISTENT_PATHS
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Set, Store
@@ -40,7 +41,7 @@ async def test_a_config_comes_changes_and_goes(store: Store) -> None:
 
 
 async def test_a_notice_comes_last(store: Store) -> None:
-    steps = await stored_configs.told_steps(store, "ips", "::1", RATE)
+    steps = await stored_configs.told_steps(store, [ConfigChanged("ips", "::1", RATE)])
     await store.multi(steps)
     [notice] = await store.children("/config/changes")
     data = (await store.get(f"/config/changes/{notice}")).data
@@ -55,3 +56,39 @@ async def test_a_store_that_nobody_has_used_has_no_configs() -> None:
         await stored_configs.names(made, "ips")
     assert await stored_configs.load(made, "ips", "::1") == {}
     await made.close()
+
+
+QUOTA = {"producer_byte_rate": "5"}
+
+
+async def test_a_users_clients_lie_below_it(store: Store) -> None:
+    async def write(*changes: tuple[str, dict[str, str]]) -> None:
+        made = [ConfigChanged("users", name, config) for name, config in changes]
+        await store.multi(await stored_configs.told_steps(store, made))
+
+    await write(("u/clients/c", QUOTA), ("u/clients/d", QUOTA), ("v", QUOTA))
+    assert sorted(await stored_configs.names(store, "users")) == [
+        "u",
+        "u/clients/c",
+        "u/clients/d",
+        "v",
+    ]
+    assert await stored_configs.load(store, "users", "u") == {}
+    assert await stored_configs.load(store, "users", "u/clients/c") == QUOTA
+    await write(("u", QUOTA), ("u/clients/d", {}))
+    await write(("u/clients/c", {}))
+    assert not await store.exists("/config/users/u/clients")
+    assert await stored_configs.load(store, "users", "u") == QUOTA
+    await write(("u/clients/c", QUOTA))
+    await write(("u", {}))
+    assert await store.exists("/config/users/u/clients/c")
+    await write(("u/clients/c", {}), ("v", {}))
+    assert await store.children("/config/users") == []
+
+
+async def test_a_user_and_its_last_client_may_go_together(store: Store) -> None:
+    both = ["u", "u/clients/c"]
+    for config in (QUOTA, {}):
+        changes = [ConfigChanged("users", name, config) for name in both]
+        await store.multi(await stored_configs.told_steps(store, changes))
+    assert await store.children("/config/users") == []

@@ -1,0 +1,223 @@
+"""Whose quota a request falls under: the eight levels, and who shares a counter.
+
+Owns the precedence of KIP-55 as brokers have it, the deprecated defaults as the last resort, and
+how users' and clients' names are written in paths and labels; it must never know a rate, a store
+or a request.  Invariant: the sharing group (the tags) follows from the kinds of quotas that were
+ever set, not from those that are set now, so a counter never changes hands because a quota went.
+Echoes ``ClientQuotaManager.DefaultQuotaCallback`` and Kafka's ``Sanitizer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote_plus
+
+DEFAULT: Final = "<default>"
+"""Stands for all of a kind that have nothing of their own; no encoded name is equal to it."""
+
+CLIENTS_OF: Final = "/clients/"
+"""What stands between a user and a client in the name of an entity that is both."""
+
+
+class QuotaType(StrEnum):
+    """What is measured, with Kafka's names of the managers."""
+
+    PRODUCE = "Produce"
+    FETCH = "Fetch"
+    REQUEST = "Request"
+    CONTROLLER_MUTATION = "ControllerMutation"
+
+
+KEYS: Final[Mapping[str, QuotaType]] = {
+    "producer_byte_rate": QuotaType.PRODUCE,
+    "consumer_byte_rate": QuotaType.FETCH,
+    "request_percentage": QuotaType.REQUEST,
+    "controller_mutation_rate": QuotaType.CONTROLLER_MUTATION,
+}
+"""The quotas that a user or client can have, by the name of the config."""
+
+CLIENT, USER, USER_AND_CLIENT = 1, 2, 4
+"""The kinds of entities for which quotas were ever set, as bits."""
+
+
+class Entity(NamedTuple):
+    """Who has a quota: encoded names, ``DEFAULT``, or nothing where it is of the other kind."""
+
+    user: str = ""
+    client: str = ""
+
+    @property
+    def bit(self) -> int:
+        """The kind of the entity."""
+        if not self.user:
+            return CLIENT
+        return USER_AND_CLIENT if self.client else USER
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the config store, below ``/config``."""
+        if not self.user:
+            return f"clients/{self.client}"
+        return f"users/{self.user}" + (f"{CLIENTS_OF}{self.client}" if self.client else "")
+
+
+class Tags(NamedTuple):
+    """A sharing group: the encoded user and the client-id as it came, either may be empty."""
+
+    user: str
+    client: str
+
+
+@dataclass(frozen=True)
+class QuotaTable:
+    """What is set: bounds by entity for each type, and the defaults of the broker's settings.
+
+    ``entities`` has all that have any quota.  A default of None is unlimited.
+    """
+
+    bounds: Mapping[QuotaType, Mapping[Entity, float]] = field(default_factory=dict)
+    entities: frozenset[Entity] = frozenset()
+    defaults: Mapping[QuotaType, float] = field(default_factory=dict)
+
+    def bound(self, kind: QuotaType, entity: Entity) -> float | None:
+        """What is set for an entity itself."""
+        return self.bounds.get(kind, _NONE).get(entity)
+
+    def bits(self, kind: QuotaType) -> int:
+        """The kinds of entities that have quotas.
+
+        A quota of one type counts for all, as in Kafka with ZooKeeper, but that a default of the
+        settings counts for its own.
+        """
+        bits = CLIENT if kind in self.defaults else 0
+        for entity in self.entities:
+            bits |= entity.bit
+            if bits == CLIENT | USER | USER_AND_CLIENT:
+                break
+        return bits
+
+
+_NONE: Final[Mapping[Entity, float]] = {}
+
+
+class Level(NamedTuple):
+    """One of the eight places where a request's quota may be set, and who would share it."""
+
+    entity: Entity
+    tags: Tags
+
+
+def sanitize(name: str) -> str:
+    """A name as it is written in paths and labels, with Kafka's encoding."""
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def desanitize(text: str) -> str:
+    """The name behind it; also behind what Java's encoder writes for a space."""
+    return unquote_plus(text)
+
+
+def levels(user: str, client: str) -> tuple[Level, ...]:
+    """Where a request's quota may be set, the first place that has one decides.
+
+    ``user`` is encoded, ``client`` as it came.
+    """
+    encoded = sanitize(client)
+    both, of_user, of_client = Tags(user, client), Tags(user, ""), Tags("", client)
+    return (
+        Level(Entity(user, encoded), both),
+        Level(Entity(user, DEFAULT), both),
+        Level(Entity(user), of_user),
+        Level(Entity(DEFAULT, encoded), both),
+        Level(Entity(DEFAULT, DEFAULT), both),
+        Level(Entity(DEFAULT), of_user),
+        Level(Entity(client=encoded), of_client),
+        Level(Entity(client=DEFAULT), of_client),
+    )
+
+
+def sharing_group(table: QuotaTable, kind: QuotaType, bits: int, user: str, client: str) -> Tags:
+    """Who shares a counter with a request; ``bits`` are the kinds for which quotas ever were."""
+    if bits in (0, CLIENT):
+        return Tags("", client)
+    if bits == USER:
+        return Tags(user, "")
+    if bits == USER_AND_CLIENT:
+        return Tags(user, client)
+    for level in levels(user, client):
+        if table.bound(kind, level.entity) is not None:
+            return level.tags
+    return Tags("", client)
+
+
+def candidates(tags: Tags) -> tuple[Entity, ...]:
+    """The entities whose quota a sharing group may have, the first that has one decides.
+
+    An entity without a name, as that of an empty client-id, is none.
+    """
+    user, client = tags.user, sanitize(tags.client)
+    if user and client:
+        return tuple(level.entity for level in levels(user, tags.client) if all(level.entity))
+    if user:
+        return Entity(user), Entity(DEFAULT)
+    if client:
+        return Entity(client=client), Entity(client=DEFAULT)
+    return ()
+
+
+class Bound(NamedTuple):
+    """What a sharing group may use, and what says so: an entity, or the settings if None."""
+
+    value: float
+    entity: Entity | None
+
+
+def bound_of(table: QuotaTable, kind: QuotaType, tags: Tags) -> Bound | None:
+    """The bound of a sharing group; None if it has none."""
+    for entity in candidates(tags):
+        value = table.bound(kind, entity)
+        if value is not None:
+            return Bound(value, entity)
+    if tags.client and not tags.user and kind in table.defaults:
+        return Bound(table.defaults[kind], None)
+    return None
+
+
+def parse_entity(kind: str, name: str) -> Entity | None:
+    """The entity that a config of ``users`` or ``clients`` belongs to; None for any other."""
+    if kind == "clients":
+        return Entity(client=name) if name and "/" not in name else None
+    if kind != "users":
+        return None
+    user, _, client = name.partition(CLIENTS_OF)
+    if not user or "/" in user or "/" in client or (CLIENTS_OF in name and not client):
+        return None
+    return Entity(user, client)
+
+
+def read_table(
+    configs: Mapping[tuple[str, str], Mapping[str, str]], defaults: Mapping[QuotaType, float]
+) -> QuotaTable:
+    """The table of all quotas in configs, by kind and name, that were found valid."""
+    bounds: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in QuotaType}
+    entities = set()
+    for entity, config in quota_configs(configs):
+        for key, text in config.items():
+            kind = KEYS.get(key)
+            if kind is not None:
+                bounds[kind][entity] = float(text)
+                entities.add(entity)
+    return QuotaTable(bounds, frozenset(entities), defaults)
+
+
+def quota_configs(
+    configs: Mapping[tuple[str, str], Mapping[str, str]],
+) -> Iterator[tuple[Entity, Mapping[str, str]]]:
+    """The configs of users and clients, which may hold more than quotas."""
+    for (kind, name), config in configs.items():
+        entity = parse_entity(kind, name)
+        if entity is not None:
+            yield entity, config

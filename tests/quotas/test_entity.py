@@ -1,0 +1,170 @@
+"""Whose quota a request falls under: eight levels, the last resort, and who shares a counter."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.quotas.entity import (
+    CLIENT,
+    DEFAULT,
+    USER,
+    USER_AND_CLIENT,
+    Bound,
+    Entity,
+    QuotaTable,
+    QuotaType,
+    Tags,
+    bound_of,
+    desanitize,
+    levels,
+    parse_entity,
+    read_table,
+    sanitize,
+    sharing_group,
+)
+
+PRODUCE = QuotaType.PRODUCE
+MIXED = CLIENT | USER | USER_AND_CLIENT
+BOTH, OF_USER, OF_CLIENT = Tags("u", "c"), Tags("u", ""), Tags("", "c")
+LEVELS = [
+    (Entity("u", "c"), BOTH),
+    (Entity("u", DEFAULT), BOTH),
+    (Entity("u"), OF_USER),
+    (Entity(DEFAULT, "c"), BOTH),
+    (Entity(DEFAULT, DEFAULT), BOTH),
+    (Entity(DEFAULT), OF_USER),
+    (Entity(client="c"), OF_CLIENT),
+    (Entity(client=DEFAULT), OF_CLIENT),
+]
+
+
+def table(*entities: Entity, defaults: float | None = None) -> QuotaTable:
+    """Each entity's bound is its place in the list, from 1 on."""
+    bounds = {entity: float(number) for number, entity in enumerate(entities, 1)}
+    static = {} if defaults is None else {PRODUCE: defaults}
+    return QuotaTable({PRODUCE: bounds}, frozenset(entities), static)
+
+
+@pytest.mark.parametrize("first", range(len(LEVELS)))
+def test_the_first_level_that_has_a_quota_decides(first: int) -> None:
+    entity, tags = LEVELS[first]
+    found = table(*(entity for entity, _ in LEVELS[first:]))
+    assert sharing_group(found, PRODUCE, MIXED, "u", "c") == tags
+    assert bound_of(found, PRODUCE, tags) == Bound(1.0, entity)
+
+
+@pytest.mark.parametrize("chosen", list(itertools.combinations(range(8), 3)))
+def test_whatever_else_is_set(chosen: tuple[int, ...]) -> None:
+    found = table(*(LEVELS[index][0] for index in chosen))
+    tags = sharing_group(found, PRODUCE, MIXED, "u", "c")
+    assert tags == LEVELS[chosen[0]][1]
+    assert bound_of(found, PRODUCE, tags) == Bound(1.0, LEVELS[chosen[0]][0])
+
+
+def test_decoys_of_others_change_nothing() -> None:
+    decoys = (Entity("v", "c"), Entity("v"), Entity("u", "d"), Entity(client="d"))
+    found = table(*decoys)
+    assert sharing_group(found, PRODUCE, MIXED, "u", "c") == OF_CLIENT
+    assert bound_of(found, PRODUCE, OF_CLIENT) is None
+    assert [level.entity for level in levels("u", "c")] == [entity for entity, _ in LEVELS]
+
+
+@pytest.mark.parametrize(
+    ("bits", "tags"),
+    [(0, OF_CLIENT), (CLIENT, OF_CLIENT), (USER, OF_USER), (USER_AND_CLIENT, BOTH)],
+)
+def test_quotas_of_one_kind_alone_decide_who_shares(bits: int, tags: Tags) -> None:
+    # Even with none left: the kinds that ever were are what counts.
+    assert sharing_group(table(), PRODUCE, bits, "u", "c") == tags
+    assert bound_of(table(), PRODUCE, tags) is None
+
+
+def test_the_kinds_are_told_by_the_table() -> None:
+    assert table().bits(PRODUCE) == 0
+    assert table(defaults=5).bits(PRODUCE) == CLIENT
+    assert table(defaults=5).bits(QuotaType.FETCH) == 0
+    for entity, bits in ((Entity("u"), USER), (Entity("u", "c"), 4), (Entity(client="c"), CLIENT)):
+        assert table(entity).bits(PRODUCE) == table(entity).bits(QuotaType.REQUEST) == bits
+    assert table(*(entity for entity, _ in LEVELS)).bits(PRODUCE) == MIXED
+
+
+def test_the_deprecated_default_is_the_last_resort_of_clients() -> None:
+    alone = table(defaults=9.0)
+    assert sharing_group(alone, PRODUCE, CLIENT, "u", "c") == OF_CLIENT
+    assert bound_of(alone, PRODUCE, OF_CLIENT) == Bound(9.0, None)
+    assert bound_of(alone, QuotaType.FETCH, OF_CLIENT) is None
+    beside = table(Entity(client=DEFAULT), defaults=9.0)
+    assert bound_of(beside, PRODUCE, OF_CLIENT) == Bound(1.0, Entity(client=DEFAULT))
+    of_default_user = table(Entity(DEFAULT), defaults=9.0)
+    assert sharing_group(of_default_user, PRODUCE, USER | CLIENT, "u", "c") == OF_USER
+    assert bound_of(alone, PRODUCE, OF_USER) is None
+
+
+def test_who_has_no_client_id() -> None:
+    assert bound_of(table(Entity(client=DEFAULT), defaults=9.0), PRODUCE, Tags("", "")) is None
+    of_user = table(Entity("u", DEFAULT), Entity("u"))
+    tags = sharing_group(of_user, PRODUCE, MIXED, "u", "")
+    assert tags == OF_USER
+    assert bound_of(of_user, PRODUCE, tags) == Bound(2.0, Entity("u"))
+
+
+@pytest.mark.parametrize(
+    ("name", "encoded"),
+    [
+        ("CN=a b,O=ü/x", "CN%3Da%20b%2CO%3D%C3%BC%2Fx"),
+        ("a.b-c_d~*+", "a.b-c_d%7E%2A%2B"),
+        ("<default>", "%3Cdefault%3E"),
+    ],
+)
+def test_names_are_encoded_as_kafka_does(name: str, encoded: str) -> None:
+    assert sanitize(name) == encoded
+    assert desanitize(encoded) == name
+
+
+def test_a_plus_of_java_is_a_space() -> None:
+    assert desanitize("a+b") == "a b"
+
+
+@given(st.text())
+def test_every_name_comes_back(name: str) -> None:
+    assert desanitize(sanitize(name)) == name
+    assert "/" not in sanitize(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "entity"),
+    [
+        ("users", "u", Entity("u")),
+        ("users", "u/clients/c", Entity("u", "c")),
+        ("users", "<default>/clients/<default>", Entity(DEFAULT, DEFAULT)),
+        ("clients", "c", Entity(client="c")),
+        ("clients", "c/d", None),
+        ("users", "u/clients/", None),
+        ("users", "u/other/c", None),
+        ("ips", "1.2.3.4", None),
+    ],
+)
+def test_an_entity_is_read_from_where_it_is_kept(
+    kind: str, name: str, entity: Entity | None
+) -> None:
+    assert parse_entity(kind, name) == entity
+    if entity is not None:
+        assert entity.path == f"{kind}/{name}"
+
+
+def test_the_table_has_what_is_a_quota() -> None:
+    configs = {
+        ("users", "u"): {"producer_byte_rate": "5", "SCRAM-SHA-256": "x"},
+        ("users", "v"): {"SCRAM-SHA-256": "x"},
+        ("clients", "c"): {"request_percentage": "0.5"},
+        ("topics", "t"): {"retention.ms": "5"},
+    }
+    found = read_table(configs, {QuotaType.FETCH: 7.0})
+    assert found.entities == {Entity("u"), Entity(client="c")}
+    assert found.bound(PRODUCE, Entity("u")) == 5.0
+    assert found.bound(QuotaType.REQUEST, Entity(client="c")) == 0.5
+    assert found.defaults == {QuotaType.FETCH: 7.0}
