@@ -97,16 +97,15 @@ def test_brokers_are_altered_one_or_all(configs: Any) -> None:
 
 
 def test_users_and_clients_have_quotas(configs: Any) -> None:
-    both = ("--user", "u v", "--client-defaults")
+    both = ("--user", "u", "--client-defaults")
     assert configs(*both, "--alter", "--add-config", "producer_byte_rate=1024") == [
-        "Completed updating config for user u v."
+        "Completed updating config for user u."
     ]
     assert configs(
         "--entity-type", "users", "--alter", "--add-config", "request_percentage=50"
     ) == ["Completed updating default config for users in the cluster."]
     shown = [
-        "Quota configs for user-principal 'u v', the default client-id are "
-        "producer_byte_rate=1024.0"
+        "Quota configs for user-principal 'u', the default client-id are producer_byte_rate=1024.0"
     ]
     assert configs(*both, "--describe") == shown
     assert configs("--entity-type", "users", "--entity-type", "clients", "--describe") == shown
