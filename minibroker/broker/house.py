@@ -21,9 +21,11 @@ from minibroker.config import (
     SOCKET_LISTEN_BACKLOG_SIZE,
     SOCKET_RECEIVE_BUFFER_BYTES,
     SOCKET_SEND_BUFFER_BYTES,
+    ConfigError,
     Settings,
 )
 from minibroker.config.listeners import Listener
+from minibroker.network.identity import Identities
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 
 PREFIX: Final = "minibroker-"
@@ -145,6 +147,15 @@ def _bind(listener: Listener, settings: Settings) -> socket.socket:
             f"another port (0 takes a free one)"
         ) from None
     return sock
+
+
+def check_identities(settings: Settings) -> None:
+    """Tries what listeners need to know who connects, keys above all. Raises ``StartError``."""
+    try:
+        Identities(settings)
+    except ConfigError as error:
+        problems = "\n  ".join(error.problems)
+        raise StartError(f"these settings cannot be used:\n  {problems}") from None
 
 
 def raise_descriptor_limit() -> None:

@@ -20,7 +20,14 @@ from typing import NamedTuple
 
 import trio
 
-from minibroker.broker.house import House, StartError, bind, open_house, raise_descriptor_limit
+from minibroker.broker.house import (
+    House,
+    StartError,
+    bind,
+    check_identities,
+    open_house,
+    raise_descriptor_limit,
+)
 from minibroker.broker.layout import ROLES, Seat, seats, stop_groups
 from minibroker.config import (
     ADVERTISED_LISTENERS,
@@ -75,6 +82,7 @@ def start(settings: Settings, *, json_ready: bool) -> int:
     """
     raise_descriptor_limit()
     try:
+        check_identities(settings)
         with open_house(settings.data_dir) as house:
             shared = _share(settings, house)
             try:

@@ -142,7 +142,8 @@ class ClusterController:
         for change in found:
             image = apply(image, change)
         _check_fit(image, settings)
-        await _register(store, broker, wall_ms)
+        protocols = {name: settings.security_protocol(name) for name in endpoints}
+        await _register(store, broker, protocols, wall_ms)
         controller = cls(store, settings, image, random)
         if OFFSETS_TOPIC not in image.topics:
             # It is part of the image from the start, so that a group's first step needs no change
@@ -445,7 +446,9 @@ def _check_fit(image: Image, settings: Settings) -> None:
         )
 
 
-async def _register(store: Store, broker: Broker, wall_ms: int) -> None:
+async def _register(
+    store: Store, broker: Broker, protocols: Mapping[str, str], wall_ms: int
+) -> None:
     try:
         await store.multi([
             Create(
@@ -455,7 +458,7 @@ async def _register(store: Store, broker: Broker, wall_ms: int) -> None:
             ),
             Create(
                 layout.broker_path(broker.broker_id),
-                layout.encode_broker(broker, wall_ms),
+                layout.encode_broker(broker, protocols, wall_ms),
                 ephemeral=True,
             ),
         ])  # fmt: skip

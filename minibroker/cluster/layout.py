@@ -101,8 +101,8 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
     return _dump({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
 
 
-def encode_broker(broker: Broker, timestamp_ms: int) -> bytes:
-    """The data of a broker's node."""
+def encode_broker(broker: Broker, protocols: Mapping[str, str], timestamp_ms: int) -> bytes:
+    """The data of a broker's node; ``protocols`` says what is spoken on each listener."""
     host, port = next(iter(broker.endpoints.values()))
     fields: dict[str, Any] = {
         "version": 5,
@@ -111,7 +111,7 @@ def encode_broker(broker: Broker, timestamp_ms: int) -> bytes:
         "jmx_port": -1,
         "timestamp": str(timestamp_ms),
         "endpoints": [f"{name}://{host}:{port}" for name, (host, port) in broker.endpoints.items()],
-        "listener_security_protocol_map": dict.fromkeys(broker.endpoints, "PLAINTEXT"),
+        "listener_security_protocol_map": {name: protocols[name] for name in broker.endpoints},
         "features": {},
     }
     if broker.rack is not None:

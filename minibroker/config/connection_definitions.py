@@ -12,6 +12,7 @@ import ipaddress
 import re
 from typing import NamedTuple
 
+from minibroker.config.listeners import SECURITY_PROTOCOLS
 from minibroker.config.setting import setting
 from minibroker.config.types import (
     BOOLEAN,
@@ -22,6 +23,7 @@ from minibroker.config.types import (
     Kind,
     SettingType,
     at_least,
+    one_of,
     optional,
 )
 
@@ -139,10 +141,18 @@ INTER_BROKER_LISTENER_NAME = setting(
     "inter.broker.listener.name",
     optional(STRING),
     default=None,
-    default_text="PLAINTEXT",
+    default_text="that of `security.inter.broker.protocol`",
     doc="The listener of the other brokers. If there are others beside it, `max.connections` does "
     "not keep its connections waiting: the least recently used one of another listener is closed "
     "instead.",
+)
+SECURITY_INTER_BROKER_PROTOCOL = setting(
+    "security.inter.broker.protocol",
+    STRING,
+    default="PLAINTEXT",
+    valid=one_of(*SECURITY_PROTOCOLS),
+    doc="The security protocol whose listener, of the same name, is the one of the other brokers "
+    "if `inter.broker.listener.name` names none.",
 )
 KAFKA_CONNECTIONS_MAX = setting(
     "kafka_connections_max",

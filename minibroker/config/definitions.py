@@ -7,7 +7,12 @@ Kafka's ``KafkaConfig`` and the config classes it is put together from.
 
 from __future__ import annotations
 
-from minibroker.config.listeners import LISTENERS_TYPE, PROTOCOL_MAP_TYPE, Listener
+from minibroker.config.listeners import (
+    LISTENERS_TYPE,
+    PROTOCOL_MAP_TYPE,
+    SERVED_PROTOCOLS,
+    Listener,
+)
 from minibroker.config.setting import setting
 from minibroker.config.types import (
     BOOLEAN,
@@ -85,7 +90,9 @@ LISTENER_SECURITY_PROTOCOL_MAP = setting(
     PROTOCOL_MAP_TYPE,
     default=(),
     default_text="every name that is no protocol stands for PLAINTEXT",
-    doc="The security protocol of each listener name, as NAME:PROTOCOL pairs. PLAINTEXT is served.",
+    doc="The security protocol of each listener name, as NAME:PROTOCOL pairs with a protocol of "
+    + ", ".join(SERVED_PROTOCOLS)
+    + ".",
 )
 CONTROLLER_LISTENER_NAMES = setting(
     "controller.listener.names",

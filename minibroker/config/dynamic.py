@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from minibroker.config.definitions import NODE_ID
-from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting, listener_name
+from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting
 from minibroker.config.settings import Settings, unknown_name
 from minibroker.config.types import BadValueError
 
@@ -58,7 +58,7 @@ def effective(settings: Settings, configs: Configs) -> Settings:
 
 def listener_value(settings: Settings, listener: str, key: Setting[T]) -> T:
     """The value for one listener, which is the broker's unless it was given for that listener."""
-    return settings.value_at(listener_name(listener, key.name), settings[key])
+    return settings.at_listener(listener, key)
 
 
 def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ KNOWN_UNSERVED = frozenset().union(
         auto.include.jmx.reporter auto.leader.rebalance.enable background.threads
         broker.heartbeat.interval.ms broker.id.generation.enable broker.session.timeout.ms
         client.quota.callback.class compression.gzip.level compression.lz4.level
-        compression.zstd.level config.providers connection.failed.authentication.delay.ms
+        compression.zstd.level config.providers
         connections.max.reauth.ms control.plane.listener.name create.topic.policy.class.name
         delete.records.purgatory.purge.interval.requests early.start.listeners
         eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
@@ -43,7 +43,7 @@ KNOWN_UNSERVED = frozenset().union(
         producer.purgatory.purge.interval.requests quota.consumer.default quota.producer.default
         replica.alter.log.dirs.io.max.bytes.per.second replication.quota.window.num
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
-        security.inter.broker.protocol security.providers server.max.startup.time.ms
+        security.providers server.max.startup.time.ms
         socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
         telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
         transaction.max.timeout.ms transaction.partition.verification.enable
@@ -132,12 +132,10 @@ KNOWN_UNSERVED = frozenset().union(
     _names("share.fetch.", "max.fetch.records purgatory.purge.interval.requests"),
     _names(
         "ssl.",
-        """allow.dn.changes allow.san.changes cipher.suites client.auth enabled.protocols
-        endpoint.identification.algorithm engine.factory.class key.password keymanager.algorithm
-        keystore.certificate.chain keystore.key keystore.location keystore.password keystore.type
-        principal.mapping.rules protocol provider secure.random.implementation
-        trustmanager.algorithm truststore.certificates truststore.location truststore.password
-        truststore.type""",
+        """allow.dn.changes allow.san.changes cipher.suites endpoint.identification.algorithm
+        engine.factory.class keymanager.algorithm keystore.password principal.mapping.rules
+        protocol provider secure.random.implementation trustmanager.algorithm
+        truststore.password""",
     ),
     _names(
         "transaction.state.log.",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from minibroker.config.types import BadValueError, HostPort, Kind, SettingType, parse_host_port
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS = ("PLAINTEXT",)
+SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
 META_ADDRESSES = ("0.0.0.0", "::")
 EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
@@ -136,14 +136,23 @@ def listener_problems(
     return found
 
 
+def security_protocol(name: str, protocols: Mapping[str, str]) -> str:
+    """What is spoken on a listener; ``protocols`` as above."""
+    return protocols.get(name) or (name if name in SECURITY_PROTOCOLS else "PLAINTEXT")
+
+
+def has_tls(protocol: str) -> bool:
+    """Whether a security protocol encrypts."""
+    return protocol.endswith("SSL")
+
+
 def _protocol_problem(listener: Listener, protocols: Mapping[str, str]) -> str | None:
-    protocol = protocols.get(listener.name)
-    if protocol is None:
-        if protocols and listener.name not in SECURITY_PROTOCOLS:
-            return f"has {listener}, but listener.security.protocol.map gives it no protocol"
-        protocol = listener.name if listener.name in SECURITY_PROTOCOLS else "PLAINTEXT"
+    if protocols and listener.name not in (*protocols, *SECURITY_PROTOCOLS):
+        return f"has {listener}, but listener.security.protocol.map gives it no protocol"
+    protocol = security_protocol(listener.name, protocols)
     if protocol not in SERVED_PROTOCOLS:
-        return f"has {listener} with security protocol {protocol}; PLAINTEXT is what is served"
+        served = " and ".join(SERVED_PROTOCOLS)
+        return f"has {listener} with security protocol {protocol}; {served} are what is served"
     return None
 
 

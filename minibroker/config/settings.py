@@ -16,10 +16,16 @@ from typing import Any, NamedTuple, TypeVar
 from minibroker.config import connection_definitions as c
 from minibroker.config import definitions as d
 from minibroker.config import group_definitions as g
+from minibroker.config import security_relations
 from minibroker.config import zookeeper_definitions as z
 from minibroker.config.known import is_known_unserved
-from minibroker.config.listeners import Listener, client_listeners, listener_problems
-from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting
+from minibroker.config.listeners import (
+    Listener,
+    client_listeners,
+    listener_problems,
+    security_protocol,
+)
+from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting, listener_name
 from minibroker.config.types import BadValueError
 
 T = TypeVar("T")
@@ -139,7 +145,8 @@ class Settings:
                 try:
                     values[entry.name] = declared.parse(entry.value)
                 except BadValueError as error:
-                    problems.append(_problem(entry, str(error)))
+                    shown = entry._replace(value=HIDDEN) if declared.sensitive else entry
+                    problems.append(_problem(shown, str(error)))
                 where[entry.name] = entry.where
             elif is_known_unserved(entry.name):
                 ignored[entry.name] = entry
@@ -186,6 +193,10 @@ class Settings:
         value: T = self._values.get(name, otherwise)
         return value
 
+    def at_listener(self, listener: str, key: Setting[T]) -> T:
+        """The value for one listener, which is the broker's unless it was given for that one."""
+        return self.value_at(listener_name(listener, key.name), self[key])
+
     def replaced(self, values: Mapping[str, Any], where: str) -> Settings:
         """These settings with other values, by name and already parsed; ``where`` tells of them."""
         return Settings(
@@ -215,6 +226,11 @@ class Settings:
     def client_listeners(self) -> tuple[Listener, ...]:
         """The listeners to open."""
         return client_listeners(self[d.LISTENERS], self[d.CONTROLLER_LISTENER_NAMES])
+
+    def security_protocol(self, listener: str) -> str:
+        """What is spoken on a listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        protocols = self[d.LISTENER_SECURITY_PROTOCOL_MAP]
+        return security_protocol(listener, dict(protocols))
 
     @property
     def data_dir(self) -> str | None:
@@ -323,6 +339,7 @@ def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:
 _RELATIONS: tuple[Relation, ...] = (
     _identity_relations,
     _listener_relations,
+    security_relations.problems,
     _bound_relations,
     _connection_relations,
     _zookeeper_relations,

@@ -111,7 +111,7 @@ class FrameReader:
         if 0 < size <= self._request_bytes_max:
             return size
         if data.startswith(_TLS_HANDSHAKE):
-            raise BadFrame(CloseReason.BAD_FRAME, "a TLS handshake: this listener is PLAINTEXT")
+            raise BadFrame(CloseReason.BAD_FRAME, "a TLS handshake: this listener has no TLS")
         if data.startswith(_HTTP_STARTS):
             raise BadFrame(CloseReason.BAD_FRAME, "an HTTP request: this port speaks Kafka")
         if size <= 0:

@@ -20,6 +20,7 @@ from minibroker.config import (
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_IP,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    SECURITY_INTER_BROKER_PROTOCOL,
     Settings,
 )
 from minibroker.config.dynamic import DEFAULT_NAME, Configs, listener_value
@@ -28,8 +29,6 @@ from minibroker.connections.counts import CountLimits
 from minibroker.connections.rates import RateLimits
 
 IP_RATE_KEY: Final = "connection_creation_rate"
-INTER_BROKER_DEFAULT: Final = "PLAINTEXT"
-"""Where brokers meet if nobody says: the listener named for the default security protocol."""
 
 N = TypeVar("N", int, float)
 
@@ -39,7 +38,8 @@ Find = Callable[[str], Sequence[str]]
 
 def protected_listener(settings: Settings, listeners: Sequence[str]) -> str | None:
     """The inter-broker listener if it is one of several, else None."""
-    name = (settings[INTER_BROKER_LISTENER_NAME] or INTER_BROKER_DEFAULT).upper()
+    name = settings[INTER_BROKER_LISTENER_NAME] or settings[SECURITY_INTER_BROKER_PROTOCOL]
+    name = name.upper()
     return name if name in listeners and len(listeners) > 1 else None
 
 

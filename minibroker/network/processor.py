@@ -35,6 +35,7 @@ from minibroker.network.client import Client, ClientView
 from minibroker.network.connection import Event
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
+from minibroker.network.identity import Identities, Unidentified
 from minibroker.network.idle import IdleOrder
 from minibroker.network.notices import Notices
 from minibroker.network.sending import OpenFiles, RecordsGone
@@ -83,6 +84,7 @@ class _Processor:
         self._follower = Follower(env, on_image=self._on_image, details=self._views)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
+        self._identities = Identities(env.settings)
         self._exchanges = Exchanges(env, self._follower, owners, self._files)
         env.metrics.watch_queue("request-memory", self._memory_fill)
         env.metrics.watch_busy(env.work_time.busy_ns)
@@ -260,6 +262,7 @@ class _Processor:
                 self._all_closed.set()
 
     async def _converse(self, client: Client) -> None:
+        await self._identities.begin(client)
         request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
         now = self._env.clock.now
         reader = FrameReader(client.stream, self._part, request_bytes_max, self._scratch, now)
@@ -283,7 +286,7 @@ class _Processor:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         text = str(error)
-        if isinstance(error, BadFrame):
+        if isinstance(error, BadFrame | Unidentified):
             return error.reason, text
         if isinstance(error, StreamClosed):
             return CloseReason.CLIENT_RESET, text

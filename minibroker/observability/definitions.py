@@ -65,6 +65,7 @@ class CloseReason(StrEnum):
     IP_RATE = "ip_connection_creation_rate"
     DROPPED = "kafka_connections_max"
     DROPPED_PER_IP = "kafka_connections_max_per_ip"
+    TLS_FAILED = "tls_failed"
     ACKS_ZERO_ERROR = "acks_zero_error"
     RECORDS_GONE = "records_gone"
     PEER_LOST = "peer_lost"

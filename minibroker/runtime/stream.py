@@ -12,6 +12,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -55,6 +56,10 @@ class ByteStream(ABC):
     @abstractmethod
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
         """Sends all of ``data``; with ``more`` the kernel may hold it back for what follows."""
+
+    @abstractmethod
+    def try_send(self, data: bytes) -> None:
+        """Sends what goes without waiting, and says nothing of the rest: for last words."""
 
     @abstractmethod
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
@@ -124,6 +129,10 @@ class SocketStream(ByteStream):
             if sent == len(rest):
                 return
             rest = memoryview(rest)[sent:]
+
+    def try_send(self, data: bytes) -> None:
+        with suppress(OSError):
+            self._socket.send(data)
 
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
         end = position + length
@@ -211,6 +220,12 @@ class MemoryStream(ByteStream):
             room = MEMORY_STREAM_BYTES_MAX - len(pipe.buffer)
             pipe.buffer += rest[:room]
             rest = rest[room:]
+            pipe.notify()
+
+    def try_send(self, data: bytes) -> None:
+        pipe = self._outgoing
+        if not pipe.ended:
+            pipe.buffer += data[: max(0, MEMORY_STREAM_BYTES_MAX - len(pipe.buffer))]
             pipe.notify()
 
     async def send_file(self, descriptor: int, position: int, length: int) -> None:

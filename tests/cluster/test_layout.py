@@ -28,14 +28,15 @@ def test_a_topic_as_kafka_writes_it() -> None:
 
 def test_a_broker_as_kafka_writes_it() -> None:
     broker = Broker(1, "r1", {"PLAINTEXT": ("box", 9092), "INNER": ("10.0.0.1", 9093)})
-    assert json.loads(layout.encode_broker(broker, 1234)) == {
+    protocols = {"PLAINTEXT": "PLAINTEXT", "INNER": "SSL"}
+    assert json.loads(layout.encode_broker(broker, protocols, 1234)) == {
         "version": 5,
         "host": "box",
         "port": 9092,
         "jmx_port": -1,
         "timestamp": "1234",
         "endpoints": ["PLAINTEXT://box:9092", "INNER://10.0.0.1:9093"],
-        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT", "INNER": "PLAINTEXT"},
+        "listener_security_protocol_map": protocols,
         "features": {},
         "rack": "r1",
     }

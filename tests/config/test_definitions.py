@@ -15,6 +15,7 @@ from minibroker.config import (
     connection_definitions,
     definitions,
     group_definitions,
+    security_definitions,
     topics,
     zookeeper_definitions,
 )
@@ -25,6 +26,7 @@ DECLARATIONS = (
     "connection_definitions.py",
     "definitions.py",
     "group_definitions.py",
+    "security_definitions.py",
     "topics.py",
     "zookeeper_definitions.py",
 )
@@ -50,7 +52,13 @@ def constants(*modules: Any) -> dict[str, Setting[Any]]:
     }
 
 
-BROKER = constants(connection_definitions, definitions, group_definitions, zookeeper_definitions)
+BROKER = constants(
+    connection_definitions,
+    definitions,
+    group_definitions,
+    security_definitions,
+    zookeeper_definitions,
+)
 TOPIC = constants(topics)
 
 

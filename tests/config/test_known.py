@@ -15,10 +15,10 @@ def test_no_served_setting_is_listed_as_unserved() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "ssl.keystore.location",
+        "ssl.keystore.password",
         "zookeeper.clientCnxnSocket",
         "remote.log.storage.system.enable",
-        "listener.name.internal.ssl.keystore.location",
+        "listener.name.internal.ssl.keystore.password",
         "listener.name.internal.plain.sasl.jaas.config",
         "listener.name.internal.num.network.threads",
     ],

@@ -76,7 +76,7 @@ def test_with_a_map_every_name_needs_a_protocol_that_is_served() -> None:
     assert name == "listeners"
     assert "gives it no protocol" in text
     [(_, text)] = problems("INNER://h:1", protocols={"INNER": "SASL_SSL"})
-    assert "security protocol SASL_SSL; PLAINTEXT is what is served" in text
+    assert "security protocol SASL_SSL; PLAINTEXT and SSL are what is served" in text
 
 
 def test_a_listener_on_every_address_must_say_what_to_dial() -> None:

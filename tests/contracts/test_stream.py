@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
+import trustme
 from trio.testing import wait_all_tasks_blocked
 
+from minibroker.network.tls import TlsStream
 from minibroker.runtime.stream import ByteStream, SocketStream, StreamClosed, memory_stream_pair
 
 Pair = tuple[ByteStream, ByteStream]
@@ -23,9 +26,33 @@ def tcp_pair() -> Pair:
     return SocketStream(client), SocketStream(server)
 
 
-@pytest.fixture(params=[memory_stream_pair, tcp_pair], ids=["memory", "tcp"])
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
-    client, server = request.param()
+@pytest.fixture(scope="module")
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = trustme.CA()
+    ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(ours)
+    authority.configure_trust(theirs)
+    theirs.check_hostname = False
+    ours.num_tickets = 0  # One that nobody reads would make a close a reset.
+    return theirs, ours
+
+
+async def tls_pair(over: Pair, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Pair:
+    client = TlsStream(over[0], contexts[0], server_side=False)
+    server = TlsStream(over[1], contexts[1])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.handshake)
+        nursery.start_soon(server.handshake)
+    return client, server
+
+
+@pytest.fixture(params=["memory", "tcp", "tls in memory", "tls over tcp"])
+async def pair(
+    request: pytest.FixtureRequest, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> AsyncIterator[Pair]:
+    client, server = memory_stream_pair() if "memory" in request.param else tcp_pair()
+    if "tls" in request.param:
+        client, server = await tls_pair((client, server), contexts)
     yield client, server
     client.close()
     server.close()
@@ -79,6 +106,15 @@ async def test_sending_to_a_gone_peer_fails(pair: Pair) -> None:
     server.close()
     with pytest.raises(StreamClosed):
         await client.send_all(b"x" * 10_000_000)
+
+
+async def test_last_words_need_no_waiting(pair: Pair) -> None:
+    client, server = pair
+    server.try_send(b"bye")
+    server.close()
+    server.try_send(b"too late")
+    assert await receive_exactly(client, 3) == b"bye"
+    assert await client.receive_into(memoryview(bytearray(9))) == 0
 
 
 async def test_closing_wakes_a_waiting_reader(pair: Pair) -> None:

@@ -42,7 +42,7 @@ from minibroker.roles.questions import (
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.link import Conversation
-from minibroker.runtime.stream import StreamClosed, memory_stream_pair
+from minibroker.runtime.stream import MemoryStream, StreamClosed, memory_stream_pair
 from minibroker.storage.slices import FileSlice
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.list_offsets import (
@@ -418,6 +418,7 @@ async def test_at_the_end_a_client_that_does_not_read_is_not_waited_for_long(
         at.answering = trio.Event()
         client = await at.connect()
         # The pipe to the client is full, so the answer can't be sent.
+        assert isinstance(client.stream, MemoryStream)
         pipe = client.stream._incoming
         pipe.buffer += bytes(64 * 1024)
         await client.tell(LOOK, 1)

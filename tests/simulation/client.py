@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minibroker.runtime.stream import MemoryStream, StreamClosed
+from minibroker.runtime.stream import ByteStream, MemoryStream, StreamClosed
 from protocol import registry
 from protocol.compiler import decode, encode
 from protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -35,7 +35,7 @@ def frame(
 class SimulatedClient:
     """One connection. Every call raises ``StreamClosed`` once the broker has hung up."""
 
-    def __init__(self, stream: MemoryStream, client_id: str = "t") -> None:
+    def __init__(self, stream: ByteStream, client_id: str = "t") -> None:
         self.stream = stream
         self.client_id = client_id
         self._correlation_id = 0
@@ -97,6 +97,7 @@ class SimulatedClient:
 
     def end_sending(self) -> None:
         """Half-closes the connection, as ``shutdown(SHUT_WR)`` would."""
+        assert isinstance(self.stream, MemoryStream)
         outgoing = self.stream._outgoing
         outgoing.ended = True
         outgoing.notify()

@@ -1,0 +1,60 @@
+"""What must hold between the settings of TLS, for every listener that speaks it.
+
+Owns the sentences that say what is missing or too much; it must never read a file.  The invariant:
+a listener whose settings have no problem here has everything that it needs, though a file may
+still be no certificate.  Echoes Kafka's ``DefaultSslEngineFactory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from minibroker.config import security_definitions as s
+from minibroker.config.listeners import has_tls
+from minibroker.config.setting import Setting, listener_name
+
+if TYPE_CHECKING:
+    from minibroker.config.settings import Settings
+
+
+def problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    """What is wrong: (setting's name, what to mend) pairs."""
+    for listener in settings.client_listeners:
+        if has_tls(settings.security_protocol(listener.name)):
+            yield from _tls_problems(settings, listener.name)
+
+
+def _tls_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]]:
+    file = settings.at_listener(listener, s.SSL_KEYSTORE_LOCATION)
+    chain = settings.at_listener(listener, s.SSL_KEYSTORE_CERTIFICATE_CHAIN)
+    key = settings.at_listener(listener, s.SSL_KEYSTORE_KEY)
+    if file is None and not (chain and key):
+        text = f"has {listener}, which speaks TLS but has no certificate; set "
+        text += f"{s.SSL_KEYSTORE_LOCATION.name} to a PEM file with key and certificate chain, or "
+        text += "give both as texts in "
+        text += f"{s.SSL_KEYSTORE_KEY.name} and {s.SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
+        yield "listeners", text
+    if file is not None and (chain or key):
+        other = s.SSL_KEYSTORE_CERTIFICATE_CHAIN if chain else s.SSL_KEYSTORE_KEY
+        yield _given_name(settings, listener, s.SSL_KEYSTORE_LOCATION), _beside(other)
+    trusted = settings.at_listener(listener, s.SSL_TRUSTSTORE_LOCATION)
+    inline = settings.at_listener(listener, s.SSL_TRUSTSTORE_CERTIFICATES)
+    if trusted is not None and inline:
+        name = _given_name(settings, listener, s.SSL_TRUSTSTORE_LOCATION)
+        yield name, _beside(s.SSL_TRUSTSTORE_CERTIFICATES)
+    wanted = settings.at_listener(listener, s.SSL_CLIENT_AUTH)
+    if wanted != "none" and trusted is None and not inline:
+        text = "needs to know who signs clients' certificates: set "
+        text += f"{s.SSL_TRUSTSTORE_LOCATION.name} to a PEM file of theirs"
+        yield _given_name(settings, listener, s.SSL_CLIENT_AUTH), text
+
+
+def _beside(other: Setting[Any]) -> str:
+    return f"is given beside {other.name}; leave out one of them"
+
+
+def _given_name(settings: Settings, listener: str, key: Setting[Any]) -> str:
+    """The name under which the value was given that holds for a listener."""
+    own = listener_name(listener, key.name)
+    return own if own in settings.given else key.name

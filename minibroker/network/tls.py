@@ -1,0 +1,254 @@
+"""TLS on a client's connection: a byte stream over another one, and what a listener shows.
+
+Owns the handshake, the encryption and the words in which both fail; it must never know what the
+bytes mean or whether who has a certificate may do anything.  ``ssl`` is loaded with this module,
+so a broker without such listeners imports it nowhere.  The invariant: at most ``CIPHER_BYTES_MAX``
+bytes that were not passed on lie in either buffer.  Echoes Kafka's ``SslTransportLayer`` and
+``DefaultSslEngineFactory``.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, cast
+
+from minibroker.config import (
+    SSL_CLIENT_AUTH,
+    SSL_ENABLED_PROTOCOLS,
+    SSL_KEY_PASSWORD,
+    SSL_KEYSTORE_CERTIFICATE_CHAIN,
+    SSL_KEYSTORE_KEY,
+    SSL_KEYSTORE_LOCATION,
+    SSL_TRUSTSTORE_CERTIFICATES,
+    SSL_TRUSTSTORE_LOCATION,
+    ConfigError,
+    Settings,
+)
+from minibroker.config.listeners import has_tls
+from minibroker.runtime.stream import ByteStream, StreamClosed
+
+CIPHER_BYTES_MAX: Final = 64 * 1024
+"""What is encrypted, or read to be decrypted, at once."""
+
+_JAVA_STORE: Final = b"\xfe\xed\xfe\xed"
+_DER: Final = b"\x30"
+
+_VERIFY: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+_scratch = memoryview(bytearray(CIPHER_BYTES_MAX))
+"""What was received, shared by all streams: it is copied away before anybody else has a turn."""
+
+
+Subject = tuple[tuple[tuple[str, str], ...], ...]
+"""A certificate's subject: parts, each of one or more (kind, value) pairs."""
+
+
+class TlsFailed(Exception):
+    """The client and we could not agree; the text says why, for the log."""
+
+
+def server_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
+    """What each listener with TLS shows and wants. Raises ``ConfigError``."""
+    return {
+        listener.name: server_context(settings, listener.name)
+        for listener in settings.client_listeners
+        if has_tls(settings.security_protocol(listener.name))
+    }
+
+
+def server_context(settings: Settings, listener: str) -> ssl.SSLContext:
+    """The same of one listener."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    versions = [_VERSIONS[name] for name in settings.at_listener(listener, SSL_ENABLED_PROTOCOLS)]
+    context.minimum_version = min(versions)
+    context.maximum_version = max(versions)
+    # Sessions are not resumed: a ticket would outlive the certificate that it stands for.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.num_tickets = 0
+    _load_key(context, settings, listener)
+    _load_trusted(context, settings, listener)
+    context.verify_mode = _VERIFY[settings.at_listener(listener, SSL_CLIENT_AUTH)]
+    return context
+
+
+def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> None:
+    location = settings.at_listener(listener, SSL_KEYSTORE_LOCATION)
+    password = settings.at_listener(listener, SSL_KEY_PASSWORD) or ""
+    if location is not None:
+        _read(SSL_KEYSTORE_LOCATION.name, location)
+        source, where = location, f"{SSL_KEYSTORE_LOCATION.name}={location}"
+    else:
+        source, where = "", f"{SSL_KEYSTORE_KEY.name}, {SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
+    key = settings.at_listener(listener, SSL_KEYSTORE_KEY) or ""
+    chain = settings.at_listener(listener, SSL_KEYSTORE_CERTIFICATE_CHAIN) or ""
+    try:
+        with _as_file(source, f"{key}\n{chain}\n") as path:
+            # A password is given in any case, or OpenSSL would ask for it at the terminal.
+            context.load_cert_chain(path, password=lambda: password)
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "they are no PEM"
+        text = f"{where} ({listener}): key and certificate can't be used ({reason})"
+        text += "; it takes a PEM private key, the certificate that belongs to it, then its signers"
+        raise ConfigError([text]) from None
+
+
+def _load_trusted(context: ssl.SSLContext, settings: Settings, listener: str) -> None:
+    location = settings.at_listener(listener, SSL_TRUSTSTORE_LOCATION)
+    trusted = settings.at_listener(listener, SSL_TRUSTSTORE_CERTIFICATES)
+    where = SSL_TRUSTSTORE_CERTIFICATES.name
+    if location is not None:
+        trusted = _read(SSL_TRUSTSTORE_LOCATION.name, location)
+        where = f"{SSL_TRUSTSTORE_LOCATION.name}={location}"
+    if trusted is None:
+        return
+    try:
+        context.load_verify_locations(cadata=trusted)
+    except (ssl.SSLError, ValueError):
+        text = f"{where} ({listener}): has no certificates; it takes those of signers, in PEM"
+        raise ConfigError([text]) from None
+
+
+def _read(name: str, location: str) -> str:
+    try:
+        data = Path(location).read_bytes()
+    except OSError as error:
+        raise ConfigError([f"{name}={location}: can't be read: {error.strerror}"]) from None
+    if data.startswith((_JAVA_STORE, _DER)):
+        text = f"{name}={location}: is a Java store, PEM is what is served; convert it: keytool "
+        text += f"-importkeystore -srckeystore {location} -destkeystore store.p12 -deststoretype "
+        text += "PKCS12, then openssl pkcs12 -in store.p12 -out store.pem -nodes"
+        raise ConfigError([text])
+    return data.decode("ascii", "replace")
+
+
+@contextmanager
+def _as_file(path: str, text: str) -> Iterator[str]:
+    """A path for OpenSSL, which reads keys from files only; a text never gets onto a disk."""
+    if path:
+        yield path
+        return
+    descriptor = os.memfd_create("minibroker-key", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+class TlsStream(ByteStream):
+    """An end of TLS over a stream, ours or, in tests, the client's; ``handshake`` comes first."""
+
+    def __init__(
+        self, inner: ByteStream, context: ssl.SSLContext, *, server_side: bool = True
+    ) -> None:
+        self._inner = inner
+        self._received = ssl.MemoryBIO()
+        self._due = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._due, server_side=server_side)
+        self._closed = False
+        self._agreed = False
+        self.peer = inner.peer
+        self.local = inner.local
+
+    async def handshake(self) -> None:
+        """Agrees with the client. Raises ``TlsFailed``, or ``StreamClosed``."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._receive():
+                    raise StreamClosed("the client ended within the TLS handshake") from None
+            except ssl.SSLError as error:
+                with suppress(StreamClosed):
+                    await self._flush()  # What is wrong, in TLS's own words.
+                raise TlsFailed(_why(error)) from None
+            else:
+                await self._flush()
+                self._agreed = True
+                return
+
+    def subject(self) -> Subject | None:
+        """Whom the client's certificate is for; None if it has shown none."""
+        certificate = self._tls.getpeercert()
+        return cast("Subject", certificate["subject"]) if certificate else None
+
+    async def receive_into(self, view: memoryview) -> int:
+        while True:
+            try:
+                # With a buffer it is the count that comes back, whatever its types say.
+                return cast("int", self._tls.read(len(view), view))
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._receive():
+                    return 0  # Without TLS's goodbye, as many clients end.
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return 0
+            except ssl.SSLError as error:
+                raise StreamClosed(_why(error)) from None
+
+    async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                self._tls.write(rest[:CIPHER_BYTES_MAX])
+            except ssl.SSLError as error:
+                raise StreamClosed(_why(error)) from None
+            rest = rest[CIPHER_BYTES_MAX:]
+            await self._flush(more=more or bool(rest))
+
+    def try_send(self, data: bytes) -> None:
+        with suppress(ssl.SSLError):
+            self._tls.write(data)
+            self._inner.try_send(self._due.read())
+
+    async def send_file(self, descriptor: int, position: int, length: int) -> None:
+        # The kernel can't send what has to be encrypted first.
+        end = position + length
+        while position < end:
+            data = os.pread(descriptor, min(CIPHER_BYTES_MAX, end - position), position)
+            if not data:
+                raise StreamClosed(f"the file ends {end - position} bytes too early")
+            await self.send_all(data)
+            position += len(data)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._agreed:
+                # Says goodbye, but waits for none.
+                with suppress(ssl.SSLError):
+                    self._tls.unwrap()
+                self._inner.try_send(self._due.read())
+            self._inner.close()
+
+    async def _receive(self) -> bool:
+        """Takes what came; whether anything did before the end."""
+        count = await self._inner.receive_into(_scratch)
+        if count == 0:
+            self._received.write_eof()
+            return False
+        self._received.write(_scratch[:count])
+        return True
+
+    async def _flush(self, *, more: bool = False) -> None:
+        if self._due.pending:
+            await self._inner.send_all(self._due.read(), more=more)
+
+
+def _why(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS failed: the client's certificate is refused: {error.verify_message}"
+    reason = (error.reason or "unknown").lower().replace("_", " ")
+    if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE"):
+        return f"TLS failed ({reason}): the client speaks no TLS, which this listener wants"
+    return f"TLS failed: {reason}"

@@ -1,0 +1,48 @@
+"""What listeners with TLS need, said so that it can be mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.config import ConfigError, Settings
+
+LISTENERS = "listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+
+
+def problem(*pairs: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_sources(pairs=[LISTENERS, *pairs])
+    [text] = caught.value.problems
+    return text
+
+
+def test_a_listener_with_tls_needs_a_certificate() -> None:
+    text = problem()
+    assert text.startswith("listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0 (--set):")
+    assert "ssl.keystore.location" in text
+    Settings.from_sources(pairs=[LISTENERS, "ssl.keystore.location=/k.pem"])
+    Settings.from_sources(pairs=[LISTENERS, "listener.name.ssl.ssl.keystore.location=/k.pem"])
+    inline = ["ssl.keystore.key=k", "ssl.keystore.certificate.chain=c"]
+    Settings.from_sources(pairs=[LISTENERS, *inline])
+    assert "SSL" in problem("ssl.keystore.key=k")
+
+
+def test_a_key_is_given_once() -> None:
+    text = problem("ssl.keystore.location=/k.pem", "ssl.keystore.key=secret")
+    assert text.startswith("ssl.keystore.location=/k.pem (--set): is given beside ssl.keystore.key")
+    text = problem(
+        "ssl.keystore.location=/k.pem",
+        "listener.name.ssl.ssl.truststore.location=/t.pem",
+        "ssl.truststore.certificates=c",
+    )
+    assert text.startswith("listener.name.ssl.ssl.truststore.location=/t.pem")
+
+
+@pytest.mark.parametrize("wanted", ["requested", "required"])
+def test_who_wants_certificates_must_know_who_signs_them(wanted: str) -> None:
+    text = problem("ssl.keystore.location=/k.pem", f"ssl.client.auth={wanted}")
+    assert text.startswith(f"ssl.client.auth={wanted} (--set): needs to know who signs")
+
+
+def test_a_listener_without_tls_needs_none_of_it() -> None:
+    Settings.from_sources(pairs=["ssl.client.auth=required"])

@@ -1,0 +1,70 @@
+"""A whole broker of tasks with listeners that want to know who connects, and its clients."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock
+
+from minibroker.broker.tasks import TaskBroker
+from minibroker.config import Settings
+from minibroker.network.tls import TlsStream
+from minibroker.observability.definitions import CLOSED, CloseReason
+from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.stream import MemoryStream
+from protocol.messages.api_versions import ApiVersionsRequest
+from tests.network.certificates import keystore
+from tests.simulation.client import SimulatedClient
+
+HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
+
+
+class SecuredBroker:
+    """The broker, and how to reach a listener of it."""
+
+    def __init__(self, broker: TaskBroker) -> None:
+        self.broker = broker
+
+    async def dial(self, listener: str) -> MemoryStream:
+        return await self.broker.sources[listener].connect()
+
+    async def connect(
+        self, listener: str, context: ssl.SSLContext | None = None
+    ) -> SimulatedClient:
+        """A client; with TLS if a context is given."""
+        inner = await self.dial(listener)
+        if context is None:
+            return SimulatedClient(inner)
+        stream = TlsStream(inner, context, server_side=False)
+        await stream.handshake()
+        return SimulatedClient(stream)
+
+    async def closed(self, reason: CloseReason) -> list[str]:
+        """The listeners of which connections were closed for a reason."""
+        await trio.sleep(1)  # Failures are told late.
+        return [
+            labels[0]
+            for name in self.broker.names
+            for (metric, labels), count in self.broker.environment(name)
+            .metrics.snapshot()
+            .counters.items()
+            if metric == CLOSED.name and labels[1] == reason
+            for _ in range(int(count))
+        ]
+
+
+@asynccontextmanager
+async def secured(directory: Path, mock: MockClock, *pairs: str) -> AsyncIterator[SecuredBroker]:
+    """A running broker with the server's certificate in ``directory``."""
+    given = [f"ssl.keystore.location={keystore(directory)}", *pairs]
+    broker = TaskBroker(
+        Settings.from_sources(pairs=given), directory, clock=SimulatedClock(mock), seed=1
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        yield SecuredBroker(broker)
+        await broker.stop()

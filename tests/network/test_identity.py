@@ -1,0 +1,70 @@
+"""The beginning of a connection: what is agreed in time, what is not, and when that is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from minibroker.network.identity import HANDSHAKE_S
+from minibroker.network.tls import TlsFailed
+from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.stream import StreamClosed
+from tests.network.certificates import client_context, truststore
+from tests.network.secured import HELLO, secured
+from tests.simulation.client import frame
+
+LISTENERS = "listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+
+
+async def test_both_kinds_of_listener_are_served_side_by_side(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with secured(tmp_path, autojump_clock, LISTENERS) as at:
+        for client in (await at.connect("SSL", client_context()), await at.connect("PLAINTEXT")):
+            assert (await client.ask(HELLO, 4)).error_code == 0
+
+
+async def test_whoever_is_silent_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with secured(tmp_path, autojump_clock, LISTENERS) as at:
+        began = trio.current_time()
+        stream = await at.dial("SSL")
+        assert await stream.receive_into(memoryview(bytearray(9))) == 0
+        assert trio.current_time() - began == pytest.approx(HANDSHAKE_S)
+        assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
+
+
+async def test_bytes_that_are_no_tls_are_never_answered_by_an_api(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with secured(tmp_path, autojump_clock, LISTENERS) as at:
+        began = trio.current_time()
+        stream = await at.dial("SSL")
+        await stream.send_all(frame(HELLO, 4))
+        room = memoryview(bytearray(100))
+        received = bytes(room[: await stream.receive_into(room)])
+        assert received[:1] in (b"", b"\x15")  # nothing, or TLS's alert
+        assert await stream.receive_into(room) == 0
+        assert trio.current_time() - began == pytest.approx(0.1)
+        assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
+
+
+@pytest.mark.parametrize("expired", [False, True])
+async def test_a_certificate_is_asked_for(
+    tmp_path: Path, autojump_clock: MockClock, expired: bool
+) -> None:
+    wanted = (f"ssl.truststore.location={truststore(tmp_path)}", "ssl.client.auth=required")
+    async with secured(tmp_path, autojump_clock, LISTENERS, *wanted) as at:
+        client = await at.connect("SSL", client_context("alice"))
+        assert (await client.ask(HELLO, 4)).error_code == 0
+        refused = client_context("alice" if expired else None, expired=expired)
+
+        async def try_it() -> None:
+            client = await at.connect("SSL", refused)
+            await client.ask(HELLO, 4)
+
+        with pytest.raises((StreamClosed, TlsFailed)):
+            await try_it()
+        assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
