@@ -61,7 +61,7 @@ def merge(
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
-        api_keys=[_version(key, served) for key, served in sorted(ctx.served.items())],
+        api_keys=_advertised(ctx.served),
         supported_features=[
             SupportedFeatureKey(
                 name=feature.name, min_version=feature.lowest, max_version=feature.highest
@@ -87,6 +87,16 @@ def unsupported_version(served: ServedVersions) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_version(key, served[key])]
     )
+
+
+_ADVERTISED: Final[list[tuple[ServedVersions, list[ApiVersion]]]] = []
+
+
+def _advertised(served: ServedVersions) -> list[ApiVersion]:
+    # Every connection asks for it first, and what is served stays the same object for life.
+    if not _ADVERTISED or _ADVERTISED[0][0] is not served:
+        _ADVERTISED[:] = [(served, [_version(*each) for each in sorted(served.items())])]
+    return _ADVERTISED[0][1]
 
 
 def _version(key: ApiKey, served: tuple[int, int]) -> ApiVersion:

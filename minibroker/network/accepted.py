@@ -2,7 +2,7 @@
 
 Owns the shapes of these messages, nothing else. A processor begins with ``Present``, so that an
 acceptor that was reborn knows every connection before it lets another one in; from then on each
-end is told once, by ``Closed``. Invariant: all are small plain data that fit one packet.
+end is told once, by ``Done``. Invariant: all are small plain data that fit one packet.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from minibroker.connections.counts import Use
 from minibroker.runtime.stream import Address
 
-SLOT_FREED: Final = "slot freed"
-"""What a processor sends back when it has taken a connection from its queue."""
+CLOSED_MAX: Final = 1000
+"""Connections that one ``Done`` names; more go into further ones."""
 
 PRESENT_MAX: Final = 32
 """Connections that one ``Present`` names; more go into further ones."""
@@ -52,10 +52,11 @@ class Present(NamedTuple):
     more: bool
 
 
-class Closed(NamedTuple):
-    """A processor has closed a connection."""
+class Done(NamedTuple):
+    """A processor has taken so many connections from its queue, and closed these."""
 
-    number: int
+    taken: int
+    closed: tuple[int, ...]
 
 
 class OffersWanted(NamedTuple):

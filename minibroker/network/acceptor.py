@@ -19,9 +19,8 @@ import trio
 from minibroker.connections.counts import Use
 from minibroker.network.accepted import (
     OFFERS_MAX,
-    SLOT_FREED,
     Accepted,
-    Closed,
+    Done,
     Leave,
     Offers,
     OffersWanted,
@@ -41,7 +40,7 @@ from minibroker.roles.environment import (
 )
 from minibroker.roles.follower import Follower
 from minibroker.runtime.channel import ChannelClosed
-from minibroker.runtime.handoff import Connection, Handoff, as_stream
+from minibroker.runtime.handoff import Connection, Handoff, addresses
 from minibroker.runtime.listening import ConnectionSource
 
 OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
@@ -141,16 +140,19 @@ class _Acceptor:
             self._all_heard.set()
         while True:
             message, _ = await handoff.receive()
-            if message == SLOT_FREED:
-                self._slots.freed(processor)
-                self._freed.set()
-                if self._door.counts.excess():
-                    self._door.notify()  # It may be sent away now.
-            elif isinstance(message, Closed):
-                self._door.left(message.number)
+            if isinstance(message, Done):
+                self._done(processor, message)
             else:
                 assert isinstance(message, Offers)
                 self._answer(processor, message.uses)
+
+    def _done(self, processor: int, done: Done) -> None:
+        if done.taken:
+            self._slots.freed(processor, done.taken)
+            self._freed.set()
+        self._door.left(done.closed)
+        if self._door.counts.excess():
+            self._door.notify()  # What was taken may be sent away now.
 
     async def accept(self, listener: str, source: ConnectionSource) -> None:
         """Takes one listener's connections, one after the other."""
@@ -163,10 +165,10 @@ class _Acceptor:
                 await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
                 continue
             self._env.metrics.connection_accepted(listener)
-            stream = as_stream(connection)
+            local, peer = addresses(connection)
             self._accepted += 1
             number = self._env.incarnation << 32 | self._accepted
-            await self._take_in(Accepted(listener, stream.local, stream.peer, number), connection)
+            await self._take_in(Accepted(listener, local, peer, number), connection)
 
     async def _take_in(self, accepted: Accepted, connection: Connection) -> None:
         self._happenings.note("accepted", accepted)
@@ -207,7 +209,7 @@ class _Acceptor:
             await self._handoffs[processor].send(accepted, connection)
         except ChannelClosed:
             # The processor died with the connection in its hands: the client dials again.
-            self._door.left(accepted.number)
+            self._door.left((accepted.number,))
             died = CloseReason.PROCESS_DIED
             self._happenings.refuse(accepted, died.value, processor=processor)
             self._closes.refused(accepted.listener, died, client=accepted.peer)

@@ -88,8 +88,10 @@ class Door:
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
         self.happenings = Happenings(env.incarnation, env.clock.now)
+        self._for_slots = trio.lowlevel.ParkingLot()
+        """Where newcomers wait for a slot: to leave it costs those nothing who wait for none."""
         self.changed = trio.Event()
-        """Set, and replaced, when a slot may have become free or there may be too many."""
+        """Set, and replaced, when there may be too many."""
         self._take_over(settings, {})
         env.metrics.watch_gauges(self._gauges)
 
@@ -129,6 +131,7 @@ class Door:
 
     def notify(self) -> None:
         """Wakes those who wait for a slot, and who sees to it that there are not too many."""
+        self._for_slots.unpark_all()
         self.changed.set()
         self.changed = trio.Event()
 
@@ -138,10 +141,11 @@ class Door:
             self.counts.found(number, listener, client_ip(host), processor)
         self.notify()
 
-    def left(self, number: int) -> None:
-        """A connection is closed."""
-        if self.counts.left(number):
-            self.notify()
+    def left(self, numbers: Iterable[int]) -> None:
+        """Connections are closed."""
+        for number in numbers:
+            self.counts.left(number)
+        self._for_slots.unpark_all()
 
     def processor_died(self, processor: int) -> None:
         """All connections of a processor are closed."""
@@ -203,7 +207,7 @@ class Door:
 
     async def _wait_slot(self, listener: str) -> None:
         while not self.counts.has_slot(listener):
-            await self.changed.wait()
+            await self._for_slots.park()
 
     def _admit(self, who: Newcomer) -> None:
         refusal: Refusal | None = self.counts.admit(who.number)
@@ -217,7 +221,7 @@ class Door:
         self._refuse(who, CloseReason.IP_RATE, rate_limit(self._rates.limits, who.ip))
 
     def _refuse(self, who: Newcomer, reason: CloseReason, met: Limit) -> None:
-        self.left(who.number)
+        self.left((who.number,))
         raise Refused(reason, met)
 
     def _now_ms(self) -> int:

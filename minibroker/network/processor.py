@@ -22,9 +22,7 @@ from minibroker.connections.counts import Use
 from minibroker.network.accepted import (
     OFFERS_MAX,
     PRESENT_MAX,
-    SLOT_FREED,
     Accepted,
-    Closed,
     Leave,
     Offers,
     OffersWanted,
@@ -50,6 +48,9 @@ from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
 from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
+
+TAKEN_BEFORE_YIELD: Final = 8
+"""New connections taken in a row before those that are served already get their turn."""
 
 TRIM_INTERVAL_S: Final = 30.0
 """How often memory of past bursts is given back."""
@@ -179,6 +180,7 @@ class _Processor:
 
     async def _take_from(self, handoff: Handoff, nursery: trio.Nursery) -> None:
         """Returns when the acceptor died; its next life dials again."""
+        in_a_row = 0
         while True:
             try:
                 message, connection = await handoff.receive()
@@ -190,12 +192,15 @@ class _Processor:
                 self._send_away(message)
             else:
                 self._take(message, connection, nursery)
-            await trio.lowlevel.checkpoint()
+            in_a_row += 1
+            if in_a_row == TAKEN_BEFORE_YIELD:
+                in_a_row = 0
+                await trio.lowlevel.checkpoint()
 
     def _take(
         self, accepted: Accepted, connection: Connection | None, nursery: trio.Nursery
     ) -> None:
-        self._notices.tell(SLOT_FREED)
+        self._notices.taken()
         if connection is None:
             self._closes.refused(
                 accepted.listener,
@@ -203,10 +208,10 @@ class _Processor:
                 client=accepted.peer,
                 why="no descriptor was left to receive it",
             )
-            self._notices.tell(Closed(accepted.number))
+            self._notices.closed(accepted.number)
             return
         now = self._env.clock.now()
-        client = Client(accepted, as_stream(connection), now)
+        client = Client(accepted, as_stream(connection, accepted.local, accepted.peer), now)
         # Entered here and not by its task: an acceptor that is reborn before the task has begun
         # must be told of it.
         self._clients[client.number] = client
@@ -250,7 +255,7 @@ class _Processor:
             client.state.on(Event.CLOSE)
             del self._clients[number]
             self._idle.forget(number)
-            self._notices.tell(Closed(number))
+            self._notices.closed(number)
             self._closes.closed(
                 listener,
                 client.close_reason,

@@ -31,12 +31,12 @@ class Slots:
         """A processor is gone, with whatever waited in its slots."""
         self._free[processor] = None
 
-    def freed(self, processor: int) -> None:
-        """A processor has taken a connection from its queue."""
+    def freed(self, processor: int, taken: int = 1) -> None:
+        """A processor has taken so many connections from its queue."""
         free = self._free[processor]
-        if free is None or free >= self._slots:
+        if free is None or free + taken > self._slots:
             raise ValueError(f"processor {processor} freed a slot that was not in use")
-        self._free[processor] = free + 1
+        self._free[processor] = free + taken
 
     def take(self) -> int | None:
         """The processor that gets the next connection; None when all are full or away.

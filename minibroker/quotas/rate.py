@@ -57,9 +57,11 @@ class Samples:
 
     def purge(self, now_ms: int) -> None:
         """Empties the samples whose last event is too long ago to count."""
-        expires_ms = self.samples * self.window_ms
+        expired_ms = now_ms - self.samples * self.window_ms
+        if min(self._ring[_LAST::_WIDTH], default=now_ms) > expired_ms:
+            return  # as nearly always, and found out without a loop
         for at in range(0, len(self._ring), _WIDTH):
-            if now_ms - self._ring[at + _LAST] >= expires_ms:
+            if self._ring[at + _LAST] <= expired_ms:
                 self._begin(at, now_ms)
 
     def total(self) -> float:

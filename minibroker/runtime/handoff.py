@@ -15,7 +15,13 @@ from typing import Any, Final
 import trio
 
 from minibroker.runtime.channel import ChannelClosed
-from minibroker.runtime.stream import ByteStream, MemoryStream, SocketStream
+from minibroker.runtime.stream import (
+    Address,
+    ByteStream,
+    MemoryStream,
+    SocketStream,
+    socket_addresses,
+)
 
 PACKET_BYTES_MAX: Final = 16 * 1024
 """Largest message beside a connection: its name and addresses."""
@@ -155,6 +161,17 @@ def socket_handoff_pair() -> tuple[Handoff, Handoff]:
     return SocketHandoff(here), SocketHandoff(there)
 
 
-def as_stream(connection: Connection) -> ByteStream:
-    """The byte stream of a connection that was received."""
-    return SocketStream(connection) if isinstance(connection, socket.socket) else connection
+def addresses(connection: Connection) -> tuple[Address, Address]:
+    """Both ends of a connection that is to be handed over: this one and the client's."""
+    if isinstance(connection, socket.socket):
+        return socket_addresses(connection)
+    return connection.local, connection.peer
+
+
+def as_stream(
+    connection: Connection, local: Address | None = None, peer: Address | None = None
+) -> ByteStream:
+    """The byte stream of a connection that was received; of known ends the kernel isn't asked."""
+    if isinstance(connection, socket.socket):
+        return SocketStream(connection, local, peer)
+    return connection

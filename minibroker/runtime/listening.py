@@ -39,6 +39,9 @@ class TcpSource(ConnectionSource):
 
     def __init__(self, listening: socket.socket) -> None:
         listening.setblocking(False)
+        # A response is written in one go; waiting for more would only delay it. Linux hands the
+        # option down to the connections that are accepted.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._listening = listening
 
     async def accept(self) -> Connection:
@@ -52,9 +55,6 @@ class TcpSource(ConnectionSource):
                 if error.errno in _GONE_AGAIN:
                     continue
                 raise
-            connection.setblocking(False)
-            # A response is written in one go; waiting for more would only delay it.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connection
 
 

@@ -73,12 +73,18 @@ class ByteStream(ABC):
 class SocketStream(ByteStream):
     """A connected, non-blocking TCP socket."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, local: Address | None = None, peer: Address | None = None
+    ) -> None:
+        """The socket's addresses are asked for where they are not given."""
         sock.setblocking(False)
         self._socket = sock
         self._closed = False
-        self.peer = _address(sock.getpeername)
-        self.local = _address(sock.getsockname)
+        self._waiting = 0
+        if local is None or peer is None:
+            local, peer = socket_addresses(sock)
+        self.local = local
+        self.peer = peer
 
     async def receive_into(self, view: memoryview) -> int:
         while True:
@@ -149,16 +155,25 @@ class SocketStream(ByteStream):
             position += sent
 
     async def _wait(self, condition: Callable[[socket.socket], Awaitable[None]]) -> None:
+        self._waiting += 1
         try:
             await condition(self._socket)
         except (trio.ClosedResourceError, ValueError, OSError):
             raise StreamClosed("closed on this side") from None
+        finally:
+            self._waiting -= 1
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            trio.lowlevel.notify_closing(self._socket)
+            if self._waiting:
+                trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+
+def socket_addresses(sock: socket.socket) -> tuple[Address, Address]:
+    """This end's address and the peer's."""
+    return _address(sock.getsockname), _address(sock.getpeername)
 
 
 def _address(getter: Callable[[], Any]) -> Address:

@@ -36,6 +36,15 @@ async def test_all_that_is_served_is_listed(desk: Any, version: int) -> None:
     ]
 
 
+async def test_what_is_served_elsewhere_is_not_mixed_up(desk: Any) -> None:
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    listed = []
+    for served in (SERVED, {ApiKey.FETCH: (4, 9)}, SERVED):
+        context = replace(desk.context(API.key, 4), served=served)
+        listed.append([entry.api_key for entry in merge(context, request, {}).api_keys])
+    assert listed == [[0, 18], [1], [0, 18]]
+
+
 async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(desk: Any) -> None:
     for version in (3, 4):
         response = ask(desk, version)

@@ -13,6 +13,7 @@ from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import (
     Connection,
     Handoff,
+    addresses,
     as_stream,
     memory_handoff_pair,
     socket_handoff_pair,
@@ -76,6 +77,18 @@ async def test_the_receiver_serves_the_connection(
     assert buffer == b"hello"
     stream.close()
     assert await client.receive_into(memoryview(buffer)) == 0
+
+
+async def test_a_stream_whose_ends_are_known_has_them(
+    connection: tuple[Connection, ByteStream],
+) -> None:
+    accepted, client = connection
+    local, peer = addresses(accepted)
+    assert (local, peer) == (client.peer, client.local)
+    known = as_stream(accepted, local, peer)
+    asked = as_stream(accepted)
+    assert (known.local, known.peer) == (asked.local, asked.peer) == (local, peer)
+    asked.close()
 
 
 async def test_connections_not_received_are_closed_with_the_receiver(

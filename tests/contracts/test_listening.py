@@ -107,9 +107,10 @@ async def test_a_tcp_connection_waits_for_nothing() -> None:
     client = await place.connect()
     accepted = await place.source.accept()
     assert isinstance(accepted, socket.socket)
+    stream = as_stream(accepted)
     assert not accepted.getblocking()
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-    accepted.close()
+    stream.close()
     client.close()
     place.close()
 

@@ -6,11 +6,11 @@ import pickle
 
 from minibroker.connections.counts import Use
 from minibroker.network.accepted import (
+    CLOSED_MAX,
     OFFERS_MAX,
     PRESENT_MAX,
-    SLOT_FREED,
     Accepted,
-    Closed,
+    Done,
     Leave,
     Offers,
     OffersWanted,
@@ -29,14 +29,13 @@ def test_all_messages_fit_a_packet() -> None:
     address = ("f" * 45, 65535)
     numbers = range(2**62, 2**62 + OFFERS_MAX)
     for message in (
-        SLOT_FREED,
         Accepted("L" * 255, address, address, 2**63),
         Present(
             # Each with words of its own: pickle writes what is the very same object only once.
             tuple(Open(n, f"{n:0>255}", f"{n:f>45}") for n in numbers[:PRESENT_MAX]),
             more=True,
         ),
-        Closed(2**63),
+        Done(2**31, tuple(range(2**62, 2**62 + CLOSED_MAX))),
         OffersWanted(OFFERS_MAX, "L" * 255),
         Offers(tuple(Use(n / 3, n) for n in numbers)),
         Leave(tuple(numbers)),

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.cluster.image import Image
-from minibroker.network.accepted import SLOT_FREED, Accepted, Open, Present
+from minibroker.network.accepted import Accepted, Done, Open, Present
 from minibroker.network.acceptor import acceptor
 from minibroker.network.slots import SLOTS
 from minibroker.observability.definitions import (
@@ -143,7 +143,7 @@ async def test_while_all_are_full_one_connection_waits_and_that_is_counted(
         assert at.counted(ACCEPTED.name) == 2 * SLOTS + 1
         assert [at.gauge(QUEUE_USED.name, index) for index in range(2)] == [SLOTS, SLOTS]
         assert len(await drained(processors[1])) == SLOTS
-        await processors[1].send(SLOT_FREED)
+        await processors[1].send(Done(1, ()))
         await wait_all_tasks_blocked()
         assert len(await drained(processors[1])) == 1
         assert at.counted(ACCEPTOR_BLOCKED.name) > 0

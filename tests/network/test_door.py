@@ -16,9 +16,8 @@ from minibroker.config import Settings
 from minibroker.connections.counts import Use
 from minibroker.network import door
 from minibroker.network.accepted import (
-    SLOT_FREED,
     Accepted,
-    Closed,
+    Done,
     Leave,
     Offers,
     OffersWanted,
@@ -69,7 +68,7 @@ class Processor:
             message, connection = await self.handoff.receive()
             if isinstance(message, Accepted):
                 self.open[message.number] = (message, connection)
-                await self.handoff.send(SLOT_FREED)
+                await self.handoff.send(Done(1, ()))
             elif isinstance(message, OffersWanted):
                 self.asked.append(message)
                 await self.handoff.send(Offers(tuple(self._offers(message))))
@@ -86,7 +85,7 @@ class Processor:
     async def close(self, number: int) -> None:
         _, connection = self.open.pop(number)
         connection.close()
-        await self.handoff.send(Closed(number))
+        await self.handoff.send(Done(0, (number,)))
 
 
 class House:
@@ -314,7 +313,7 @@ async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_sl
         for _ in range(SLOTS):
             await handoff.receive()
         for _ in range(2):
-            await handoff.send(SLOT_FREED)
+            await handoff.send(Done(1, ()))
         await wait_all_tasks_blocked()
         waited = [(await handoff.receive())[0].listener for _ in range(2)]
         assert sorted(waited) == [EXTERNAL, PLAINTEXT]
@@ -327,7 +326,7 @@ async def test_what_a_reborn_acceptor_finds_counts(make_env: MakeEnvironment) ->
         processor = await at.processor(Open(7, PLAINTEXT, "10.0.0.1"))
         clients = await at.connect(1) + await at.connect(1, "10.0.0.2")
         assert [await hung_up(client) for client in clients] == [True, False]
-        await processor.handoff.send(Closed(7))
+        await processor.handoff.send(Done(0, (7,)))
         await wait_all_tasks_blocked()
         assert at.gauge(COUNTED.name, PLAINTEXT) == 1
 

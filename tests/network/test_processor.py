@@ -16,11 +16,7 @@ from minibroker.apis.fetch import Found
 from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
 from minibroker.config import Settings
-from minibroker.network.accepted import (
-    SLOT_FREED,
-    Accepted,
-    Present,
-)
+from minibroker.network.accepted import Accepted, Done, Present
 from minibroker.network.processor import DRAIN_S, processor
 from minibroker.observability.definitions import CLOSED, OPEN, CloseReason
 from minibroker.roles.environment import (
@@ -85,7 +81,9 @@ class House:
         self.numbers = 0
         self.present: Present | None = None
         self.told: list[Any] = []
-        """What the processor told the acceptor since it met it."""
+        """What the processor told the acceptor since it met it, beside what it is done with:"""
+        self.taken = 0
+        self.closed_numbers: list[int] = []
 
     async def start(self) -> None:
         self.nursery.start_soon(self._be, CONTROLLER)
@@ -127,19 +125,25 @@ class House:
         self.present = (await self.handoff.receive())[0]
         assert isinstance(self.present, Present)
         self.told.clear()
+        self.closed_numbers.clear()
 
     async def connect(self) -> SimulatedClient:
         client = await self.hand_over()
         assert self.handoff is not None
-        while SLOT_FREED not in self.told:
+        before = self.taken
+        while self.taken == before:
             await self.listen()
-        self.told.remove(SLOT_FREED)
         return client
 
     async def listen(self) -> None:
         """Takes the next of what the processor tells the acceptor."""
         assert self.handoff is not None
-        self.told.append((await self.handoff.receive())[0])
+        message, _ = await self.handoff.receive()
+        if isinstance(message, Done):
+            self.taken += message.taken
+            self.closed_numbers += message.closed
+        else:
+            self.told.append(message)
 
     async def hand_over(self) -> SimulatedClient:
         self.numbers += 1

@@ -46,6 +46,15 @@ def test_a_turn_is_lost_while_full() -> None:
     assert slots.take() == 0
 
 
+def test_several_are_freed_at_a_time_but_never_more_than_are_in_use() -> None:
+    slots = joined(1, 3)
+    assert [slots.take() for _ in range(4)] == [0, 0, 0, None]
+    slots.freed(0, 2)
+    with pytest.raises(ValueError, match="was not in use"):
+        slots.freed(0, 2)
+    assert [slots.take() for _ in range(3)] == [0, 0, None]
+
+
 def test_use_is_shown() -> None:
     slots = joined(1, 5)
     assert (slots.used(0), slots.peak(0)) == (0, 0)
