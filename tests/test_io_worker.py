@@ -35,8 +35,8 @@ from minibroker.roles.questions import (
     ImageTaken,
     LogsWanted,
     LogView,
+    MetricsWanted,
     ProducerIdsWanted,
-    ReportWanted,
     Welcome,
 )
 from minibroker.runtime.arena import Block, Part
@@ -320,8 +320,7 @@ async def test_the_controller_is_told_of_logs_and_groups(
         assert await at.ask(LogsWanted("no")) == {}
         assert await at.ask(GroupsWanted()) == []
         assert await at.ask(GroupsWanted("g")) is None
-        report = await at.ask(ReportWanted())
-        assert report.metrics.process == "worker-0"
+        assert (await at.ask(MetricsWanted())).process == "worker-0"
 
 
 async def test_producer_ids_come_from_blocks(

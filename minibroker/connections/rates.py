@@ -149,6 +149,13 @@ class Rates:
             self._broker.record(value, now_ms)
         self._listeners[listener].record(value, now_ms)
 
+    def of_ip(self, ip: str, now_ms: int) -> float | None:
+        """The rate of an address; None if it has no limit."""
+        if self.limits.of_ip(ip) is None:
+            return None
+        known = self._ips.get(ip)
+        return 0.0 if known is None else known.measure(now_ms)
+
     def figures(self, now_ms: int, ips_max: int) -> RateFigures:
         """Everything there is to show, of addresses those ``ips_max`` that came last."""
         self._forget(now_ms)

@@ -238,6 +238,7 @@ class Group(NamedTuple):
 class Connection(NamedTuple):
     """One client connection."""
 
+    number: Annotated[int, Doc("Unique among all connections of this run.")]
     connection_id: Annotated[str, Doc("Kafka's form: local address, remote address, number.")]
     listener: str
     client_address: Annotated[str, Doc("Address and port of the client.")]
@@ -245,6 +246,7 @@ class Connection(NamedTuple):
     software_name: Annotated[str | None, Doc("As it said in ApiVersions.")]
     software_version: Annotated[str | None, Doc("As it said in ApiVersions.")]
     age_ms: int
+    idle_ms: Annotated[int, Doc("Time since its last request or answer.")]
     state: Annotated[str, Doc("State of the connection, e.g. `reading` or `muted`.")]
     in_flight: Annotated[str | None, Doc("API being answered, e.g. `Fetch`; null when idle.")]
 
@@ -255,23 +257,92 @@ class ProcessorConnections(NamedTuple):
     processor: Annotated[str, Doc("E.g. `processor-0`.")]
     slots_total: Annotated[int, Doc("New connections that fit into its queue.")]
     slots_used: Annotated[int, Doc("New connections waiting in its queue.")]
-    connections: tuple[Connection, ...]
+    connections_total: Annotated[int, Doc("How many it has, those that are not shown included.")]
+    connections: Annotated[tuple[Connection, ...], Doc("The thousand oldest.")]
 
 
 class ListenerView(NamedTuple):
-    """A listener and how many connections it has."""
+    """A listener, its connections and the limits that were set for it alone."""
 
     listener: str
     host: str
     port: int
+    connections: Annotated[int, Doc("Those that count against limits.")]
+    limit: Annotated[int | None, Doc("Its own `max.connections`; null for none.")]
+    rate: Annotated[float, Doc("New connections a second, as the limit measures them.")]
+    rate_limit: Annotated[
+        float | None, Doc("Its own `max.connection.creation.rate`; null for none.")
+    ]
+    blocked_share: Annotated[
+        float, Doc("The share, 0 to 1, of the last ten seconds in which one had to wait here.")
+    ]
+    waiting: Annotated[int, Doc("Accepted, and waiting: for a slot, a rate or a processor.")]
+    held: Annotated[int, Doc("Accepted, and held because their addresses came too fast.")]
+    protected: Annotated[bool, Doc("The inter-broker listener, which the total does not bound.")]
+
+
+class AddressView(NamedTuple):
+    """The connections of one address."""
+
+    ip: str
     connections: int
+    limit: Annotated[int | None, Doc("The smallest that holds for it; null for none.")]
+    rate: Annotated[float | None, Doc("New connections a second; null where none is limited.")]
+    rate_limit: Annotated[
+        float | None, Doc("Its quota `connection_creation_rate`, or that of all; null for none.")
+    ]
+
+
+class RefusalView(NamedTuple):
+    """Somebody who was turned away, and why."""
+
+    ago_ms: int
+    listener: str
+    client_address: str
+    reason: Annotated[str, Doc("As the label `reason` of `minibroker_connections_closed_total`.")]
+    text: Annotated[str, Doc("The same in words: which limit, its value, what to do.")]
+
+
+class HappeningView(NamedTuple):
+    """Something that happened to a connection."""
+
+    seq: Annotated[int, Doc("One more than that of the one before; ask again and see what is new.")]
+    ago_ms: int
+    kind: Annotated[
+        Literal["accepted", "waiting", "held", "handed", "refused", "closed"],
+        Doc("In the order in which they may follow each other."),
+    ]
+    number: Annotated[int, Doc("The connection's.")]
+    listener: str
+    client_address: str
+    processor: Annotated[str | None, Doc("Whose it is or was; null before it is anybody's.")]
+    reason: Annotated[
+        str | None,
+        Doc("Why it was refused or closed, or the setting that it waits for; else null."),
+    ]
 
 
 class Connections(NamedTuple):
-    """All client connections, by listener (counts) and by processor (each one)."""
+    """All client connections, with the limits that hold for them and what happened lately."""
 
+    mode: Annotated[
+        Literal["single", "sharded"], Doc("The setting `acceptor.mode`: who accepts them.")
+    ]
+    now: Annotated[float, Doc("The broker's clock in seconds.")]
+    total: Annotated[int, Doc("Connections that count against limits.")]
+    limit: Annotated[int | None, Doc("`max.connections` of the broker; null for none.")]
+    rate: Annotated[float, Doc("New connections a second, as the limit measures them.")]
+    rate_limit: Annotated[
+        float | None, Doc("`max.connection.creation.rate` of the broker; null for none.")
+    ]
     listeners: tuple[ListenerView, ...]
     processors: tuple[ProcessorConnections, ...]
+    addresses: Annotated[
+        tuple[AddressView, ...], Doc("The hundred that have most connections, or came last.")
+    ]
+    addresses_total: Annotated[int, Doc("How many addresses have connections.")]
+    refusals: Annotated[tuple[RefusalView, ...], Doc("The last hundred, newest first.")]
+    happenings: Annotated[tuple[HappeningView, ...], Doc("The last five hundred, newest last.")]
 
 
 # Clock and reset ------------------------------------------------------------------------------

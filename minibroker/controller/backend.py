@@ -18,10 +18,12 @@ from minibroker.cluster.placement import group_owner, partition_owner
 from minibroker.cluster.store.tree import UnavailableError
 from minibroker.cluster.topics import NewTopic as WantedTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.config.dynamic import effective
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
+from minibroker.controller.chronicle import Chronicle
+from minibroker.controller.connections import Place, Reports, connections
 from minibroker.coordinator.description import GroupDescription, GroupOverview
-from minibroker.network.slots import SLOTS
 from minibroker.observability.metrics import Snapshot
 from minibroker.roles.environment import (
     ACCEPTOR,
@@ -30,10 +32,16 @@ from minibroker.roles.environment import (
     Environment,
     role_name,
 )
-from minibroker.roles.questions import ClockTurned, GroupsWanted, LogsWanted, LogView, ReportWanted
+from minibroker.roles.questions import (
+    ClockTurned,
+    DetailsWanted,
+    GroupsWanted,
+    LogsWanted,
+    LogView,
+    MetricsWanted,
+)
 from minibroker.runtime.clock import ClockError
 from minibroker.runtime.roles import RoleState
-from protocol import registry
 from protocol.compiler import decode
 from protocol.errors import DecodeError, ErrorCode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
@@ -42,7 +50,6 @@ from protocol.types import uuid_text
 if TYPE_CHECKING:
     from minibroker.cluster.topics import Refusal
     from minibroker.controller.subscribers import Subscribers
-    from minibroker.network.client import ClientView
 
 CONSUMER_PROTOCOL: Final = "consumer"
 NEWEST_ASSIGNMENT: Final = 3
@@ -65,6 +72,7 @@ class ControllerBackend:
         self._scope = scope
         self._subscribers = subscribers
         self._born = env.clock.now()
+        self._chronicle = Chronicle(env.incarnation)
 
     @property
     def _image(self) -> Image:
@@ -245,32 +253,21 @@ class ControllerBackend:
     # Connections ----------------------------------------------------------------------------------
 
     async def connections(self) -> shown.Connections:
-        """All client connections, as the processors see them now."""
-        names = [role_name(PROCESSOR, index) for index in range(self._env.processors)]
-        reports = await self._subscribers.ask_all(ReportWanted(), [role_name(ACCEPTOR, 0), *names])
-        acceptor = reports.pop(role_name(ACCEPTOR, 0), None)
-        used = [0] * self._env.processors if acceptor is None else acceptor.details
-        views: dict[str, list[ClientView]] = {
-            name: report.details for name, report in reports.items()
-        }
-        now = self._env.clock.now()
-        counts: dict[str, int] = {}
-        for view in (view for found in views.values() for view in found):
-            counts[view.listener] = counts.get(view.listener, 0) + 1
-        return shown.Connections(
-            listeners=tuple(
-                shown.ListenerView(listener, host, port, counts.get(listener, 0))
-                for listener, (host, port) in self._env.endpoints.items()
+        """All client connections, as those who accept and serve them see them now."""
+        env = self._env
+        asked = env.clock.now()
+        names = {index: role_name(PROCESSOR, index) for index in range(env.processors)}
+        acceptor = role_name(ACCEPTOR, 0)
+        reports = await self._subscribers.ask_all(DetailsWanted(), [acceptor, *names.values()])
+        self._chronicle.take({name: report.lately for name, report in reports.items()}, asked)
+        return connections(
+            Place(effective(env.settings, self._image.configs), env.endpoints, env.processors),
+            Reports(
+                reports.get(acceptor),
+                {index: reports[name] for index, name in names.items() if name in reports},
             ),
-            processors=tuple(
-                shown.ProcessorConnections(
-                    name,
-                    SLOTS,
-                    used[index],
-                    tuple(_connection(view, now) for view in views.get(name, [])),
-                )
-                for index, name in enumerate(names)
-            ),
+            self._chronicle,
+            env.clock.now(),
         )
 
     # Clock, reset, metrics ------------------------------------------------------------------------
@@ -306,8 +303,8 @@ class ControllerBackend:
 
     async def metrics(self) -> Sequence[Snapshot]:
         """A fresh snapshot of every process that is there, this one included."""
-        reports = await self._subscribers.ask_all(ReportWanted())
-        return [self._env.metrics.snapshot(), *(report.metrics for report in reports.values())]
+        snapshots = await self._subscribers.ask_all(MetricsWanted())
+        return [self._env.metrics.snapshot(), *snapshots.values()]
 
 
 @contextmanager
@@ -353,17 +350,3 @@ def _committed(
         end = ends.get((at.topic, at.partition))
         lag = None if end is None else max(end - at.offset, 0)
         yield shown.CommittedOffset(at.topic, at.partition, at.offset, at.metadata, end, lag)
-
-
-def _connection(view: ClientView, now: float) -> shown.Connection:
-    return shown.Connection(
-        connection_id=view.connection_id,
-        listener=view.listener,
-        client_address=f"{view.host}:{view.port}",
-        client_id=view.client_id,
-        software_name=view.software_name,
-        software_version=view.software_version,
-        age_ms=int((now - view.opened) * 1000),
-        state=view.state,
-        in_flight=None if view.in_flight is None else registry.schema(view.in_flight).name,
-    )

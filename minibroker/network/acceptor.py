@@ -11,7 +11,6 @@ connection waits nothing more is accepted there than that one, and the time is c
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 import trio
@@ -29,6 +28,7 @@ from minibroker.network.accepted import (
 from minibroker.network.door import Door, Refused, newcomer
 from minibroker.network.met import PROCESSORS
 from minibroker.network.slots import SLOTS, Slots
+from minibroker.network.views import AcceptorReport
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
 from minibroker.observability.metrics import Fill
@@ -88,7 +88,7 @@ class _Acceptor:
         self._closes = ConnectionCloses(env.metrics, self._log)
         self._door = Door(env, self._log)
         self._happenings = self._door.happenings
-        self.follower = Follower(env, on_image=self._door.on_image, details=self._slots_used)
+        self.follower = Follower(env, on_image=self._door.on_image, details=self._report)
         for processor in range(env.processors):
             self._watch(processor)
 
@@ -106,8 +106,9 @@ class _Acceptor:
 
         self._env.metrics.watch_queue(f"connections-{processor}", fill)
 
-    def _slots_used(self) -> list[int]:
-        return [self._slots.used(processor) for processor in range(self._env.processors)]
+    def _report(self) -> AcceptorReport:
+        used = tuple(self._slots.used(processor) for processor in range(self._env.processors))
+        return AcceptorReport(used, self._door.figures(), self._happenings.lately())
 
     async def attend(self, processor: int) -> None:
         """Keeps in touch with one processor, in all of its lives."""
@@ -218,16 +219,12 @@ class _Acceptor:
         processor = self._slots.take()
         if processor is not None:
             return processor
-        self._happenings.note("waiting", accepted, reason=PROCESSORS)
-        began = time.perf_counter_ns()
-        try:
+        with self._door.blocked(accepted, PROCESSORS):
             while processor is None:
                 if self._freed.is_set():
                     self._freed = trio.Event()
                 await self._freed.wait()
                 processor = self._slots.take()
-        finally:
-            self._env.metrics.acceptor_blocked(accepted.listener, time.perf_counter_ns() - began)
         return processor
 
     async def see_to_it_that_there_are_not_too_many(self) -> None:

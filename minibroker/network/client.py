@@ -25,6 +25,7 @@ SHOWN_MAX: Final = 200
 class ClientView(NamedTuple):
     """A connection as the control API shows it; times in seconds of the broker's clock."""
 
+    number: int
     connection_id: str
     listener: str
     host: str
@@ -33,6 +34,7 @@ class ClientView(NamedTuple):
     software_name: str | None
     software_version: str | None
     opened: float
+    used: float
     state: str
     in_flight: int | None
 
@@ -41,6 +43,7 @@ class Client:
     """One open connection."""
 
     __slots__ = (
+        "accepted",
         "account",
         "caller",
         "client_id",
@@ -48,7 +51,6 @@ class Client:
         "close_text",
         "in_flight",
         "interruptible",
-        "number",
         "opened",
         "reader",
         "scope",
@@ -59,7 +61,7 @@ class Client:
 
     def __init__(self, accepted: Accepted, stream: ByteStream, now: float) -> None:
         host, port = accepted.peer
-        self.number = accepted.number
+        self.accepted = accepted
         self.caller = Caller(accepted.connection_id, accepted.listener, host, port)
         self.stream = stream
         self.opened = now
@@ -75,6 +77,11 @@ class Client:
         self.close_reason = CloseReason.CLIENT_CLOSED
         self.close_text = ""
 
+    @property
+    def number(self) -> int:
+        """What acceptor and processors call it."""
+        return self.accepted.number
+
     def introduce(self, name: str, version: str) -> None:
         """Keeps what the client says it is (ApiVersions, KIP-511)."""
         self.software = (name[:SHOWN_MAX], version[:SHOWN_MAX])
@@ -85,11 +92,12 @@ class Client:
         self.close_text = text
         self.scope.cancel()
 
-    def view(self) -> ClientView:
-        """The facts to show."""
+    def view(self, used: float) -> ClientView:
+        """The facts to show; it was last used at ``used``."""
         name, version = self.software or (None, None)
         shown = None if self.client_id is None else self.client_id[:SHOWN_MAX]
         return ClientView(
+            self.number,
             self.caller.connection_id,
             self.caller.listener,
             self.caller.client_host,
@@ -98,6 +106,7 @@ class Client:
             name,
             version,
             self.opened,
+            used,
             self.state.state.value,
             self.in_flight,
         )

@@ -10,7 +10,8 @@ let in is counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Accepto
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import trio
@@ -28,10 +29,12 @@ from minibroker.connections.address import client_ip
 from minibroker.connections.counts import CountLimits, Counts, Refusal
 from minibroker.connections.rates import Rates
 from minibroker.network.accepted import Accepted, Open
-from minibroker.network.happenings import Happenings, Limit
+from minibroker.network.happenings import Happenings, Limit, Who
 from minibroker.network.hosts import Hosts
 from minibroker.network.limits import count_limits, hosts_of, rate_limits
 from minibroker.network.met import count_limit, rate_limit, rate_setting, slot_setting
+from minibroker.network.views import DoorFigures, door_figures
+from minibroker.network.waits import Waits
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -81,7 +84,6 @@ class Door:
         self._log = log
         self._listeners = list(env.listeners)
         settings = env.settings
-        self._held = 0
         self.hosts = Hosts(self._limit, self._unknown)
         self.counts = Counts(CountLimits())
         self._rates = Rates(
@@ -90,6 +92,7 @@ class Door:
         self.happenings = Happenings(env.incarnation, env.clock.now)
         self._for_slots = trio.lowlevel.ParkingLot()
         """Where newcomers wait for a slot: to leave it costs those nothing who wait for none."""
+        self._waits = Waits(self._listeners)
         self.changed = trio.Event()
         """Set, and replaced, when there may be too many."""
         self._take_over(settings, {})
@@ -164,46 +167,58 @@ class Door:
         delay_ms = self._rates.from_ip(who.listener, who.ip, self._now_ms())
         if delay_ms == 0:
             self._admit(who)
-        elif self._held >= HELD_MAX:
+        elif self._waits.all_held() >= HELD_MAX:
             self._refuse_rate(who)
         else:
-            self._held += 1
+            self._waits.hold(who.listener)
             self.happenings.note("held", who)
         return delay_ms / 1000
 
     async def enter_again(self, who: Newcomer) -> None:
         """Lets in who was held, if its address is slow enough by now. Raises ``Refused``."""
-        self._held -= 1
+        self._waits.release(who.listener)
         recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
         if not recheck or not self._rates.again(who.listener, who.ip, self._now_ms()):
             self._refuse_rate(who)
         if not self.counts.has_slot(who.listener):
-            self._note_wait(who, 0)
-            await self._wait_slot(who.listener)
+            with self._waiting(who, self._reason(who.listener, 0), blocks=False):
+                await self._wait_slot(who.listener)
         self._admit(who)
 
     async def _wait_turn(self, who: Newcomer, delay_ms: int) -> None:
         listener = who.listener
         if delay_ms == 0 and self.counts.has_slot(listener):
             return
-        self._note_wait(who, delay_ms)
-        began = time.perf_counter_ns()
-        try:
+        with self.blocked(who, self._reason(listener, delay_ms)):
             # The rate was recorded, so time must pass and a slot be free, both of them.
             await trio.sleep(delay_ms / 1000)
             await self._wait_slot(listener)
-        finally:
-            self._env.metrics.acceptor_blocked(listener, time.perf_counter_ns() - began)
 
-    def _note_wait(self, who: Newcomer, delay_ms: int) -> None:
-        listener = who.listener
+    def _reason(self, listener: str, delay_ms: int) -> str:
         if delay_ms > 0:
             own = self._rates.too_fast(listener, self._now_ms())
-            reason = rate_setting(self._settings, listener, own=own)
-        else:
-            own = self.counts.is_full(listener)
-            reason = slot_setting(self._settings, listener, own=own)
+            return rate_setting(self._settings, listener, own=own)
+        return slot_setting(self._settings, listener, own=self.counts.is_full(listener))
+
+    @contextmanager
+    def blocked(self, who: Who, reason: str) -> Iterator[None]:
+        """While this connection waits, those that come behind it at its listener wait, too."""
+        began = time.perf_counter_ns()
+        try:
+            with self._waiting(who, reason, blocks=True):
+                yield
+        finally:
+            self._env.metrics.acceptor_blocked(who.listener, time.perf_counter_ns() - began)
+
+    @contextmanager
+    def _waiting(self, who: Who, reason: str, *, blocks: bool) -> Iterator[None]:
+        now = self._env.clock.now
         self.happenings.note("waiting", who, reason=reason)
+        self._waits.begin(who.listener, now(), blocks=blocks)
+        try:
+            yield
+        finally:
+            self._waits.end(who.listener, now(), blocks=blocks)
 
     async def _wait_slot(self, listener: str) -> None:
         while not self.counts.has_slot(listener):
@@ -227,6 +242,11 @@ class Door:
     def _now_ms(self) -> int:
         # Rounded first, or a millisecond that has just passed may seem not to have.
         return int(round(self._env.clock.now() * 1000, 6))
+
+    def figures(self) -> DoorFigures:
+        """What there is to show."""
+        now = self._env.clock.now()
+        return door_figures(self.counts, self._rates, self._waits, now, self._now_ms())
 
     def _gauges(self) -> dict[Series, float]:
         figures = self._rates.figures(self._now_ms(), IPS_SHOWN_MAX)

@@ -71,7 +71,9 @@ class Limit(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A connection that was turned away; ``limit`` as it was then, None if it was not for one."""
+    """A connection that was turned away, or sent away; ``limit`` as it was then, None if it was
+    not for one.
+    """
 
     happening: Happening
     limit: Limit | None
@@ -117,6 +119,14 @@ class Happenings:
     ) -> None:
         """A connection is turned away just now."""
         self.note("refused", who, processor, reason)
+        self._keep(limit)
+
+    def send_away(self, who: Who, reason: str, limit: Limit, processor: int) -> None:
+        """A connection that a processor had is closed just now, for a limit's sake."""
+        self.note("closed", who, processor, reason)
+        self._keep(limit)
+
+    def _keep(self, limit: Limit | None) -> None:
         self._refused += 1
         self._refusals.append((self._happenings[-1], limit))
 

@@ -29,6 +29,10 @@ class IdleOrder(Generic[Name]):
         """A name is gone."""
         self._used.pop(name, None)
 
+    def last_use(self, name: Name) -> float | None:
+        """When a name was last used; None if it is gone."""
+        return self._used.get(name)
+
     def in_order(self) -> Iterator[tuple[Name, float]]:
         """All names and when they were last used, the longest idle first."""
         return iter(self._used.items())

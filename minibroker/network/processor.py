@@ -17,7 +17,13 @@ import trio
 from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.apis.base import CloseConnection, Owner
 from minibroker.cluster.image import Image
-from minibroker.config import CONNECTIONS_MAX_IDLE_MS, QUEUED_MAX_REQUESTS, SOCKET_REQUEST_MAX_BYTES
+from minibroker.config import (
+    CONNECTIONS_MAX_IDLE_MS,
+    MAX_CONNECTIONS,
+    QUEUED_MAX_REQUESTS,
+    SOCKET_REQUEST_MAX_BYTES,
+)
+from minibroker.config.dynamic import effective
 from minibroker.connections.counts import Use
 from minibroker.network.accepted import (
     OFFERS_MAX,
@@ -29,14 +35,16 @@ from minibroker.network.accepted import (
     Open,
     Present,
 )
-from minibroker.network.client import Client, ClientView
+from minibroker.network.client import Client
 from minibroker.network.connection import Event
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
+from minibroker.network.happenings import Happenings, Limit
 from minibroker.network.identity import Identities, Unidentified
 from minibroker.network.idle import IdleOrder
 from minibroker.network.notices import Notices
 from minibroker.network.sending import OpenFiles, RecordsGone
+from minibroker.network.views import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
 from minibroker.observability.metrics import Fill
@@ -75,6 +83,7 @@ class _Processor:
         self._env = env
         self._log = Log(env.name)
         self._closes = ConnectionCloses(env.metrics, self._log)
+        self._happenings = Happenings(env.incarnation, env.clock.now)
         self._part = env.arena.open_part(env.index)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._files = OpenFiles()
@@ -82,7 +91,7 @@ class _Processor:
         self._all_closed = trio.Event()
         self._idle: IdleOrder[int] = IdleOrder()
         self._notices = Notices(())
-        self._follower = Follower(env, on_image=self._on_image, details=self._views)
+        self._follower = Follower(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
         self._identities = Identities(env.settings)
@@ -116,8 +125,12 @@ class _Processor:
         if any(topic not in after.topic_names for topic in before.topic_names):
             self._files.forget()
 
-    def _views(self) -> list[ClientView]:
-        return [client.view() for client in self._clients.values()]
+    def _report(self) -> ProcessorReport:
+        views = (
+            client.view(self._idle.last_use(number) or client.opened)
+            for number, client in islice(self._clients.items(), CONNECTIONS_SHOWN_MAX)
+        )
+        return ProcessorReport(tuple(views), len(self._clients), self._happenings.lately())
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -208,6 +221,7 @@ class _Processor:
                 client=accepted.peer,
                 why="no descriptor was left to receive it",
             )
+            self._happenings.refuse(accepted, CloseReason.LIMIT.value, processor=self._env.index)
             self._notices.closed(accepted.number)
             return
         now = self._env.clock.now()
@@ -256,6 +270,7 @@ class _Processor:
             del self._clients[number]
             self._idle.forget(number)
             self._notices.closed(number)
+            self._note_end(client)
             self._closes.closed(
                 listener,
                 client.close_reason,
@@ -265,6 +280,15 @@ class _Processor:
             )
             if not self._clients:
                 self._all_closed.set()
+
+    def _note_end(self, client: Client) -> None:
+        reason, processor = client.close_reason, self._env.index
+        if reason is CloseReason.MAX_CONNECTIONS:
+            settings = effective(self._env.settings, self._follower.image.configs)
+            limit = Limit(MAX_CONNECTIONS.name, settings[MAX_CONNECTIONS])
+            self._happenings.send_away(client.accepted, reason.value, limit, processor)
+        else:
+            self._happenings.note("closed", client.accepted, processor, reason.value)
 
     async def _converse(self, client: Client) -> None:
         await self._identities.begin(client)

@@ -17,10 +17,10 @@ from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
     ClockTurned,
+    DetailsWanted,
     Greeting,
     ImageTaken,
-    Report,
-    ReportWanted,
+    MetricsWanted,
     Welcome,
 )
 from minibroker.runtime.link import Conversation, Link
@@ -73,8 +73,10 @@ class Follower:
             if not self._welcomed.is_set():
                 return self._update_later(question)
             return self._update(question)
-        if isinstance(question, ReportWanted):
-            return Report(self._env.metrics.snapshot(), self._details())
+        if isinstance(question, MetricsWanted):
+            return self._env.metrics.snapshot()
+        if isinstance(question, DetailsWanted):
+            return self._details()
         if isinstance(question, ClockTurned):
             return None  # That the loop ran is all that was wanted.
         if self._on_ask is None:

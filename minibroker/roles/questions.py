@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from minibroker.cluster.image import Image
-    from minibroker.observability.metrics import Snapshot
 
 
 class Greeting(NamedTuple):
@@ -55,15 +54,12 @@ class ClockTurned(NamedTuple):
     """The clock has been turned: look at deadlines again. Answered with None."""
 
 
-class ReportWanted(NamedTuple):
-    """Asks a role what it has to show, answered with ``Report``."""
+class MetricsWanted(NamedTuple):
+    """Asks a process for its counts, answered with a ``Snapshot``."""
 
 
-class Report(NamedTuple):
-    """A process's counts, and what its role has to show beside."""
-
-    metrics: Snapshot
-    details: Any
+class DetailsWanted(NamedTuple):
+    """Asks a role for what it has to show beside counts, answered with that."""
 
 
 class LogsWanted(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from minibroker.control.backend import (
+    AddressView,
     AssignedTopic,
     BrokerView,
     ClockChange,
@@ -22,6 +23,7 @@ from minibroker.control.backend import (
     Group,
     GroupList,
     GroupSummary,
+    HappeningView,
     Health,
     ListenerView,
     Member,
@@ -30,6 +32,7 @@ from minibroker.control.backend import (
     PartitionView,
     ProcessHealth,
     ProcessorConnections,
+    RefusalView,
     ResetDone,
     Topic,
     TopicList,
@@ -109,21 +112,44 @@ class FakeBackend:
 
     async def connections(self) -> Connections:
         connection = Connection(
-            connection_id="127.0.0.1:9092-127.0.0.1:5-0",
+            number=3,
+            connection_id="127.0.0.1:9092-127.0.0.1:5-3",
             listener="PLAINTEXT",
             client_address="127.0.0.1:5",
             client_id="odd \ud800 id",
             software_name="librdkafka",
             software_version="2.6",
             age_ms=12,
+            idle_ms=2,
             state="muted",
             in_flight="Fetch",
         )
         fresh = connection._replace(client_id=None, software_name=None, software_version=None)
         processor = ProcessorConnections(
-            "processor-0", 20, 1, (connection, fresh._replace(in_flight=None))
+            "processor-0", 20, 1, 2, (connection, fresh._replace(in_flight=None))
         )
-        return Connections((ListenerView("PLAINTEXT", "127.0.0.1", 9092, 2),), (processor,))
+        return Connections(
+            mode="single",
+            now=5.0,
+            total=2,
+            limit=None,
+            rate=0.2,
+            rate_limit=None,
+            listeners=(
+                ListenerView("PLAINTEXT", "127.0.0.1", 9092, 2, 5, 0.2, 1.5, 0.25, 1, 0, False),
+            ),
+            processors=(processor,),
+            addresses=(
+                AddressView("127.0.0.1", 2, 3, 0.2, 1.5),
+                AddressView("10.0.0.1", 0, None, None, None),
+            ),
+            addresses_total=2,
+            refusals=(RefusalView(7, "PLAINTEXT", "127.0.0.1:6", "limit", "No file was left."),),
+            happenings=(
+                HappeningView(4, 9, "handed", 3, "PLAINTEXT", "127.0.0.1:5", "processor-0", None),
+                HappeningView(5, 7, "refused", 4, "PLAINTEXT", "127.0.0.1:6", None, "limit"),
+            ),
+        )
 
     async def clock(self) -> ClockView:
         return self.time

@@ -10,8 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.controller import ClusterController
-from minibroker.cluster.image import Image, Update
+from minibroker.cluster.image import BROKER, Image, Update
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import UnavailableError
 from minibroker.config import Settings
@@ -27,17 +28,19 @@ from minibroker.coordinator.description import (
 )
 from minibroker.network.accepted import Accepted
 from minibroker.network.client import Client
+from minibroker.network.happenings import Happenings, Lately
+from minibroker.network.views import AcceptorReport, DoorFigures, ProcessorReport
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
     ClockTurned,
+    DetailsWanted,
     Greeting,
     GroupsWanted,
     ImageTaken,
     LogsWanted,
     LogView,
-    Report,
-    ReportWanted,
+    MetricsWanted,
 )
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.link import Conversation
@@ -50,6 +53,8 @@ from tests.roles.conftest import MakeEnvironment
 
 WORKERS = 2
 ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OTHER": ("127.0.0.1", 9093)}
+NOTHING = Lately(1, 0, (), 0, ())
+DOOR = DoorFigures(0, 0.0, (), (), 0)
 STATUSES = (
     RoleStatus("controller", 40, 1, RoleState.READY, 0, None),
     RoleStatus("worker-0", 0, 2, RoleState.WAITING, 1, "signal 9 (SIGKILL)"),
@@ -110,6 +115,12 @@ class At:
         self.roles = roles
         self.backend = ControllerBackend(env, scope, scope.subscribers)
 
+    async def configure(self, config: dict[str, str]) -> None:
+        """Set configs of all brokers."""
+        steps = tuple(Operation(name, Op.SET, value) for name, value in config.items())
+        outcome = await self.scope.cluster.alter_configs([Alteration(BROKER, "", steps)])
+        await self.scope.publish(outcome.updates)
+
 
 @pytest.fixture
 async def at(make_env: MakeEnvironment, autojump_clock: MockClock) -> AsyncIterator[At]:
@@ -131,10 +142,11 @@ async def at(make_env: MakeEnvironment, autojump_clock: MockClock) -> AsyncItera
         roles = Roles(nursery, scope.subscribers)
         for name in ("worker-0", "worker-1", "processor-0", "acceptor"):
             await roles.join(name)
-            roles.answers[name, ReportWanted] = Report(ProcessMetrics(name).snapshot(), [])
+            roles.answers[name, MetricsWanted] = ProcessMetrics(name).snapshot()
             roles.answers[name, LogsWanted] = {}
             roles.answers[name, GroupsWanted] = []
-        roles.answers["acceptor", ReportWanted] = Report(ProcessMetrics("acceptor").snapshot(), [4])
+        roles.answers["acceptor", DetailsWanted] = AcceptorReport((4,), DOOR, NOTHING)
+        roles.answers["processor-0", DetailsWanted] = ProcessorReport((), 0, NOTHING)
         yield At(env, scope, roles)
         nursery.cancel_scope.cancel()
     await store.close()
@@ -290,36 +302,47 @@ async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
     assert (await at.backend.reset()).groups == 3
 
 
-async def test_connections_are_shown_by_processor_and_listener(
+async def test_connections_are_shown_as_those_tell_who_have_them(
     at: At, autojump_clock: MockClock
 ) -> None:
     accepted = Accepted("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
     client = Client(accepted, memory_stream_pair()[1], trio.current_time())
     client.in_flight = ApiKey.FETCH
     client.client_id = "me"
-    at.roles.answers["processor-0", ReportWanted] = Report(
-        ProcessMetrics("processor-0").snapshot(), [client.view()]
-    )
+    happened = Happenings(1, trio.current_time)
+    happened.refuse(accepted, "process_died", processor=0)
+    report = ProcessorReport((client.view(client.opened),), 1, happened.lately())
+    at.roles.answers["processor-0", DetailsWanted] = report
     await trio.sleep(3)
+    for _ in range(2):
+        found = await at.backend.connections()
+        (processor,) = found.processors
+        assert processor.slots_used == 4
+        (connection,) = processor.connections
+        assert (connection.client_id, connection.age_ms, connection.in_flight) == (
+            "me",
+            3000,
+            "Fetch",
+        )
+        assert [each.ago_ms for each in found.refusals] == [3000]
+        assert [each.seq for each in found.happenings] == [1 << 32]
+
+
+async def test_limits_are_those_in_force(at: At) -> None:
+    assert (await at.backend.connections()).limit is None
+    await at.configure({"max.connections": "5", "listener.name.other.max.connections": "2"})
     found = await at.backend.connections()
-    assert [(each.listener, each.connections) for each in found.listeners] == [
-        ("PLAINTEXT", 1),
-        ("OTHER", 0),
-    ]
-    (processor,) = found.processors
-    assert (processor.slots_total, processor.slots_used) == (20, 4)
-    (connection,) = processor.connections
-    assert connection.client_address == "10.0.0.7:51234"
-    assert (connection.client_id, connection.age_ms, connection.state) == ("me", 3000, "reading")
-    assert connection.in_flight in ("Fetch", "FETCH")
+    assert (found.limit, [each.limit for each in found.listeners]) == (5, [None, 2])
 
 
 async def test_without_acceptor_and_processor_there_is_little_to_show(at: At) -> None:
     for name in ("acceptor", "processor-0"):
         at.roles.conversations[name].close()
     await wait_all_tasks_blocked()
-    (processor,) = (await at.backend.connections()).processors
+    found = await at.backend.connections()
+    (processor,) = found.processors
     assert (processor.slots_used, processor.connections) == (0, ())
+    assert [each.connections for each in found.listeners] == [0, 0]
 
 
 async def test_turning_the_clock_wakes_everybody(at: At, autojump_clock: MockClock) -> None:

@@ -15,6 +15,7 @@ from minibroker.cluster.image import Image
 from minibroker.network.accepted import Accepted, Done, Open, Present
 from minibroker.network.acceptor import acceptor
 from minibroker.network.slots import SLOTS
+from minibroker.network.views import AcceptorReport
 from minibroker.observability.definitions import (
     ACCEPTED,
     ACCEPTOR_BLOCKED,
@@ -25,7 +26,7 @@ from minibroker.observability.definitions import (
     CloseReason,
 )
 from minibroker.roles.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
-from minibroker.roles.questions import Greeting, ImageTaken, Report, ReportWanted, Welcome
+from minibroker.roles.questions import DetailsWanted, Greeting, ImageTaken, Welcome
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
@@ -157,9 +158,32 @@ async def test_the_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
             await at.processor(index)
         await at.connect(3)
         assert at.controller is not None
-        report = await at.controller.ask(ReportWanted())
-        assert isinstance(report, Report)
-        assert report.details == [2, 1]
+        report = await at.controller.ask(DetailsWanted())
+        assert isinstance(report, AcceptorReport)
+        assert report.slots == (2, 1)
+        assert report.door.total == 3
+
+
+async def test_what_happens_to_a_connection_is_told(make_env: MakeEnvironment) -> None:
+    async with house(make_env, 1) as at:
+        processor = await at.processor(0)
+        await at.connect(SLOTS + 1)
+        assert at.controller is not None
+        report: AcceptorReport = await at.controller.ask(DetailsWanted())
+        assert report.door.listeners[0].waiting == 1
+        last = [(each.kind, each.processor, each.reason) for each in report.lately.happenings[-4:]]
+        assert last == [
+            ("accepted", None, None),
+            ("handed", 0, None),
+            ("accepted", None, None),
+            ("waiting", None, "processors"),
+        ]
+        processor.close()
+        await wait_all_tasks_blocked()
+        processor = await at.processor(0)
+        report = await at.controller.ask(DetailsWanted())
+        assert report.door.listeners[0].waiting == 0
+        assert report.lately.happenings[-1].kind == "handed"
 
 
 async def test_nobody_gets_connections_before_it_listens(make_env: MakeEnvironment) -> None:

@@ -21,10 +21,11 @@ def client() -> Client:
 
 
 def test_a_new_connection_is_told_by_what_was_accepted() -> None:
-    view = client().view()
+    view = client().view(used=12.5)
     assert view.connection_id == ACCEPTED.connection_id
     assert (view.listener, view.host, view.port) == ("PLAINTEXT", "10.0.0.7", 51234)
-    assert (view.opened, view.state, view.in_flight) == (12.5, "reading", None)
+    assert (view.number, view.opened, view.used) == (7, 12.5, 12.5)
+    assert (view.state, view.in_flight) == ("reading", None)
     assert (view.client_id, view.software_name, view.software_version) == (None, None, None)
 
 
@@ -34,7 +35,7 @@ def test_what_is_in_flight_is_shown_and_travels() -> None:
     one.in_flight = ApiKey.FETCH
     one.client_id = "me"
     one.introduce("librdkafka", "2.6")
-    view = one.view()
+    view = one.view(used=12.5)
     assert (view.state, view.in_flight, view.client_id) == ("muted", 1, "me")
     assert (view.software_name, view.software_version) == ("librdkafka", "2.6")
     assert pickle.loads(pickle.dumps(view)) == view
@@ -44,7 +45,7 @@ def test_what_a_client_says_of_itself_is_kept_only_so_far() -> None:
     one = client()
     one.client_id = "i" * 10_000
     one.introduce("n" * 10_000, "v" * 10_000)
-    view = one.view()
+    view = one.view(used=12.5)
     for words in (view.client_id, view.software_name, view.software_version):
         assert words is not None
         assert len(words) == SHOWN_MAX

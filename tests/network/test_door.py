@@ -25,7 +25,9 @@ from minibroker.network.accepted import (
     Present,
 )
 from minibroker.network.acceptor import acceptor
+from minibroker.network.happenings import Limit
 from minibroker.network.slots import SLOTS
+from minibroker.network.views import AcceptorReport
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -42,7 +44,7 @@ from minibroker.roles.environment import (
     Environment,
     handoff_name,
 )
-from minibroker.roles.questions import ImageTaken, Welcome
+from minibroker.roles.questions import DetailsWanted, ImageTaken, Welcome
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
@@ -86,6 +88,11 @@ class Processor:
         _, connection = self.open.pop(number)
         connection.close()
         await self.handoff.send(Done(0, (number,)))
+
+
+def met(reason: str, setting: str, value: float, whose: str | None = None) -> tuple[str, Limit]:
+    """A reason and the limit behind it."""
+    return reason, Limit(setting, value, whose)
 
 
 class House:
@@ -136,6 +143,22 @@ class House:
                 found[labels[1]] += value
         return found
 
+    async def report(self) -> AcceptorReport:
+        """What the acceptor shows."""
+        assert self.controller is not None
+        found: AcceptorReport = await self.controller.ask(DetailsWanted())
+        return found
+
+    async def refusals(self) -> list[tuple[str | None, Limit | None]]:
+        """Why somebody was turned away, and by which limit."""
+        refusals = (await self.report()).lately.refusals
+        return [(each.happening.reason, each.limit) for each in refusals]
+
+    async def reasons(self) -> list[str | None]:
+        """What those waited for who waited."""
+        happenings = (await self.report()).lately.happenings
+        return [each.reason for each in happenings if each.kind == "waiting"]
+
     def gauge(self, name: str, *labels: str) -> float | None:
         return self.env.metrics.snapshot().gauges.get((name, labels))
 
@@ -183,6 +206,9 @@ async def test_at_the_limit_the_next_one_waits_for_a_slot(
         clients = await at.connect(5)
         assert at.open == [1, 2, 3]
         assert not any([await hung_up(client) for client in clients])
+        assert await at.reasons() == [setting]
+        (listener,) = (await at.report()).door.listeners
+        assert (listener.connections, listener.waiting, listener.held) == (3, 1, 0)
         await processor.close(min(processor.open))
         await wait_all_tasks_blocked()
         assert at.open == [2, 3, 4]
@@ -201,6 +227,12 @@ async def test_an_address_has_its_share_and_those_beyond_are_hung_up_on(
         assert [await hung_up(client) for client in first] == [False, False, True]
         assert [await hung_up(client) for client in second] == [False, True, True]
         assert at.closed() == {CloseReason.PER_IP: 3}
+        own = met("max_connections_per_ip", "max.connections.per.ip.overrides", 1, "10.0.0.2")
+        assert await at.refusals() == [
+            met("max_connections_per_ip", "max.connections.per.ip", 2),
+            own,
+            own,
+        ]
         await processor.close(min(processor.open))
         await wait_all_tasks_blocked()
         (again,) = await at.connect()
@@ -224,6 +256,7 @@ async def test_redpandas_limit_drops_where_kafkas_would_wait(make_env: MakeEnvir
         (third,) = await at.connect(1, "10.0.0.3", EXTERNAL)
         assert await hung_up(third)
         assert at.closed() == {CloseReason.DROPPED: 1}
+        assert await at.refusals() == [met("kafka_connections_max", "kafka_connections_max", 2)]
 
 
 async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
@@ -234,6 +267,11 @@ async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
         hung = [await hung_up(client) for client in clients]
         assert hung == [False, True, False, False, True]
         assert at.closed() == {CloseReason.DROPPED_PER_IP: 2}
+        reason = "kafka_connections_max_per_ip"
+        assert await at.refusals() == [
+            met(reason, reason, 1),
+            met(reason, "kafka_connections_max_overrides", 2, "10.0.0.2"),
+        ]
 
 
 async def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_used(
@@ -340,6 +378,7 @@ async def test_when_they_come_too_fast_the_next_waits_its_time(
         autojump_clock.autojump_threshold = float("inf")
         await at.connect(7)
         assert len(at.open) == 5
+        assert await at.reasons() == ["max.connection.creation.rate"]
         autojump_clock.jump(0.199)
         await wait_all_tasks_blocked()
         assert len(at.open) == 5
@@ -379,12 +418,19 @@ async def test_who_comes_too_fast_is_held_then_let_in_or_hung_up_on(
         (other,) = await at.connect(1, "10.0.0.2")  # waits for nobody
         assert len(at.open) == 51
         assert not any([await hung_up(client) for client in [*clients, other]])
+        report = await at.report()
+        assert report.door.listeners[0].held == 2
+        held = [each.number & 0xFF for each in report.lately.happenings if each.kind == "held"]
+        assert held == [51, 52]
         autojump_clock.jump(0.2)
         await wait_all_tasks_blocked()
         hung = [await hung_up(client) for client in clients[50:]]
         # Whose deadline is the same are looked at in any order.
         assert sorted(hung) == ([False, True] if recheck else [True, True])
         assert at.closed() == {CloseReason.IP_RATE: 1 if recheck else 2}
+        quota = met("ip_connection_creation_rate", "connection_creation_rate", 5, "10.0.0.1")
+        assert set(await at.refusals()) == {quota}
+        assert (await at.report()).door.listeners[0].held == 0
         assert at.gauge(IP_ACCEPT_THROTTLE.name, PLAINTEXT) == 200
         assert at.gauge(ACCEPT_RATE.name, "", "10.0.0.1") == pytest.approx(5, abs=0.1)
         assert at.gauge(COUNTED.name, PLAINTEXT) == len(at.open) == (52 if recheck else 51)
@@ -402,6 +448,8 @@ async def test_a_rate_of_nothing_shuts_an_address_out(
         await wait_all_tasks_blocked()
         assert await hung_up(client)
         assert at.gauge(COUNTED.name, PLAINTEXT) == 0
+        quota = met("ip_connection_creation_rate", "connection_creation_rate", 0, "<default>")
+        assert await at.refusals() == [quota]
 
 
 async def test_only_so_many_are_held(

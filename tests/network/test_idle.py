@@ -15,8 +15,10 @@ def test_names_come_in_the_order_of_their_last_use() -> None:
     assert idle.oldest_use() == 1
     assert idle.idle_since(2) == ["b", "c"]
     assert idle.idle_since(0.9) == []
+    assert idle.last_use("a") == 3
     idle.forget("b")
     idle.forget("b")
+    assert idle.last_use("b") is None
     assert idle.idle_since(9) == ["c", "a"]
 
 

@@ -16,6 +16,7 @@ from minibroker.apis.fetch import Found
 from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
 from minibroker.config import Settings
+from minibroker.network import processor as processor_module
 from minibroker.network.accepted import Accepted, Done, Present
 from minibroker.network.processor import DRAIN_S, processor
 from minibroker.observability.definitions import CLOSED, OPEN, CloseReason
@@ -30,9 +31,9 @@ from minibroker.roles.environment import (
 from minibroker.roles.questions import (
     ApiPart,
     ApiReply,
+    DetailsWanted,
     Greeting,
     ImageTaken,
-    ReportWanted,
     Welcome,
 )
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
@@ -218,11 +219,34 @@ async def test_it_shows_its_connections(
         client = await at.connect()
         await client.ask(HELLO, 4)
         assert at.controller is not None
-        (view,) = (await at.controller.ask(ReportWanted())).details
+        await trio.sleep(2)
+        report = await at.controller.ask(DetailsWanted())
+        (view,) = report.connections
         assert (view.host, view.port, view.software_name) == ("10.0.0.1", 1001, "me")
+        assert trio.current_time() - view.used == 2
         client.close()
         await wait_all_tasks_blocked()
-        assert (await at.controller.ask(ReportWanted())).details == []
+        report = await at.controller.ask(DetailsWanted())
+        assert (report.connections, report.connections_total) == ((), 0)
+        (closed,) = report.lately.happenings
+        assert (closed.kind, closed.number, closed.reason) == (
+            "closed",
+            view.number,
+            "client_closed",
+        )
+
+
+async def test_it_shows_its_oldest_connections_and_how_many_there_are(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor_module, "CONNECTIONS_SHOWN_MAX", 2)
+    async with house(make_env) as at:
+        for _ in range(3):
+            await (await at.connect()).ask(HELLO, 4)
+        assert at.controller is not None
+        report = await at.controller.ask(DetailsWanted())
+        assert report.connections_total == 3
+        assert [view.port for view in report.connections] == [1001, 1002]
 
 
 async def test_a_reborn_acceptor_is_met_and_connections_stay(

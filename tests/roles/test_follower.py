@@ -16,11 +16,11 @@ from minibroker.roles.environment import CONTROLLER, WORKER, Environment
 from minibroker.roles.follower import Follower
 from minibroker.roles.questions import (
     ClockTurned,
+    DetailsWanted,
     Greeting,
     ImageTaken,
     LogsWanted,
-    Report,
-    ReportWanted,
+    MetricsWanted,
     Welcome,
 )
 from minibroker.runtime.channel import MemoryChannel
@@ -150,10 +150,10 @@ async def test_it_asks_and_is_asked(make_env: MakeEnvironment) -> None:
     async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
         assert await follower.ask("what") == ("asked", "what")
-        report = await conversation.ask(ReportWanted())
-        assert isinstance(report, Report)
-        assert isinstance(report.metrics, Snapshot)
-        assert (report.metrics.process, report.details) == ("worker-0", ["mine"])
+        snapshot = await conversation.ask(MetricsWanted())
+        assert isinstance(snapshot, Snapshot)
+        assert snapshot.process == "worker-0"
+        assert await conversation.ask(DetailsWanted()) == ["mine"]
         assert await conversation.ask(ClockTurned()) is None
         assert await conversation.ask(LogsWanted("t")) == "t"
 

@@ -7,10 +7,7 @@ import pickle
 import pytest
 
 from minibroker.cluster.image import Image
-from minibroker.observability.metrics import ProcessMetrics
 from minibroker.roles import questions
-
-METRICS = ProcessMetrics("worker-0").snapshot()
 
 
 @pytest.mark.parametrize(
@@ -21,8 +18,8 @@ METRICS = ProcessMetrics("worker-0").snapshot()
         questions.ApiPart(0, (1, b"x")),
         questions.ApiReply({"a": 1}, 17),
         questions.ClockTurned(),
-        questions.ReportWanted(),
-        questions.Report(METRICS, [1]),
+        questions.MetricsWanted(),
+        questions.DetailsWanted(),
         questions.LogsWanted("t"),
         questions.LogView(0, 1, 1, 70),
         questions.GroupsWanted(),

@@ -1,0 +1,195 @@
+"""Connections as people are shown them, put together from what the processes report.
+
+Owns adding up and naming; never the asking. Pure. Invariant: whatever processes are missing, there
+is an answer: without any door connections are counted where they are served, and what only a door
+knows is 0. What Kafka's ``SocketServer`` tells through its MBeans, and the quotas beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from minibroker.config import MAX_CONNECTION_CREATION_RATE, MAX_CONNECTIONS, Settings
+from minibroker.config.setting import Setting, listener_name
+from minibroker.connections.counts import UNLIMITED
+from minibroker.control import backend as shown
+from minibroker.controller.chronicle import Chronicle
+from minibroker.controller.refusals import sentence
+from minibroker.network.client import ClientView
+from minibroker.network.happenings import Happening, Refusal
+from minibroker.network.limits import protected_listener
+from minibroker.network.slots import SLOTS
+from minibroker.network.views import (
+    ADDRESSES_SHOWN_MAX,
+    AcceptorReport,
+    AddressFigures,
+    DoorFigures,
+    ListenerFigures,
+    ProcessorReport,
+)
+from minibroker.roles.environment import PROCESSOR, role_name
+from protocol import registry
+
+
+class Reports(NamedTuple):
+    """What those processes say that are there; processors by number."""
+
+    acceptor: AcceptorReport | None
+    processors: Mapping[int, ProcessorReport]
+
+    def doors(self) -> list[DoorFigures]:
+        """Of all that accept connections."""
+        doors = [report.door for report in self.processors.values() if report.door is not None]
+        return doors if self.acceptor is None else [self.acceptor.door, *doors]
+
+
+class Place(NamedTuple):
+    """The broker that the reports are of."""
+
+    settings: Settings
+    """In force now."""
+    endpoints: Mapping[str, tuple[str, int]]
+    processors: int
+
+
+def connections(
+    place: Place, reports: Reports, chronicle: Chronicle, now: float
+) -> shown.Connections:
+    """All there is to show of connections."""
+    doors = reports.doors()
+    addresses = _addresses(doors)
+    counted = sum(door.total for door in doors)
+    served = sum(report.connections_total for report in reports.processors.values())
+    return shown.Connections(
+        mode="single",
+        now=now,
+        total=counted if doors else served,
+        limit=_limit(place.settings[MAX_CONNECTIONS]),
+        rate=sum(door.rate for door in doors),
+        rate_limit=_limit(place.settings[MAX_CONNECTION_CREATION_RATE]),
+        listeners=tuple(_listeners(place, reports, doors)),
+        processors=tuple(_processors(place, reports, now)),
+        addresses=tuple(addresses[:ADDRESSES_SHOWN_MAX]),
+        addresses_total=max((door.addresses_total for door in doors), default=0),
+        refusals=tuple(_refusal(each, now) for each in reversed(chronicle.refusals)),
+        happenings=tuple(_happening(seq, each, now) for seq, each in chronicle.happenings),
+    )
+
+
+def _listeners(
+    place: Place, reports: Reports, doors: Sequence[DoorFigures]
+) -> Iterator[shown.ListenerView]:
+    settings = place.settings
+    found: defaultdict[str, list[ListenerFigures]] = defaultdict(list)
+    for door in doors:
+        for each in door.listeners:
+            found[each.listener].append(each)
+    served = Counter(
+        view.listener for report in reports.processors.values() for view in report.connections
+    )
+    protected = protected_listener(settings, list(place.endpoints))
+    for listener, (host, port) in place.endpoints.items():
+        figures = found[listener]
+        yield shown.ListenerView(
+            listener,
+            host,
+            port,
+            connections=sum(each.connections for each in figures) if doors else served[listener],
+            limit=_own(settings, listener, MAX_CONNECTIONS),
+            rate=sum(each.rate for each in figures),
+            rate_limit=_own(settings, listener, MAX_CONNECTION_CREATION_RATE),
+            blocked_share=sum(each.blocked_share for each in figures) / max(len(figures), 1),
+            waiting=sum(each.waiting for each in figures),
+            held=sum(each.held for each in figures),
+            protected=listener == protected,
+        )
+
+
+def _limit(value: int) -> int | None:
+    return None if value >= UNLIMITED else value
+
+
+def _own(settings: Settings, listener: str, key: Setting[int]) -> int | None:
+    return _limit(settings.value_at(listener_name(listener, key.name), UNLIMITED))
+
+
+def _processors(place: Place, reports: Reports, now: float) -> Iterator[shown.ProcessorConnections]:
+    used = (0,) * place.processors if reports.acceptor is None else reports.acceptor.slots
+    for index in range(place.processors):
+        report = reports.processors.get(index)
+        yield shown.ProcessorConnections(
+            role_name(PROCESSOR, index),
+            slots_total=SLOTS,
+            slots_used=used[index],
+            connections_total=0 if report is None else report.connections_total,
+            connections=tuple(
+                _connection(view, now) for view in (report.connections if report else ())
+            ),
+        )
+
+
+def _connection(view: ClientView, now: float) -> shown.Connection:
+    return shown.Connection(
+        number=view.number,
+        connection_id=view.connection_id,
+        listener=view.listener,
+        client_address=_address(view.host, view.port),
+        client_id=view.client_id,
+        software_name=view.software_name,
+        software_version=view.software_version,
+        age_ms=_ago_ms(view.opened, now),
+        idle_ms=_ago_ms(view.used, now),
+        state=view.state,
+        in_flight=None if view.in_flight is None else registry.schema(view.in_flight).name,
+    )
+
+
+def _addresses(doors: Iterable[DoorFigures]) -> list[shown.AddressView]:
+    found: dict[str, AddressFigures] = {}
+    for door in doors:
+        for figures in door.addresses:
+            known = found.get(figures.ip)
+            found[figures.ip] = figures if known is None else _together(known, figures)
+    most_first = sorted(found.values(), key=lambda each: (-each.connections, -(each.rate or 0)))
+    return [shown.AddressView(*figures) for figures in most_first]
+
+
+def _together(one: AddressFigures, other: AddressFigures) -> AddressFigures:
+    rate = None if one.rate is None or other.rate is None else one.rate + other.rate
+    return one._replace(connections=one.connections + other.connections, rate=rate)
+
+
+def _refusal(refusal: Refusal, now: float) -> shown.RefusalView:
+    happening = refusal.happening
+    return shown.RefusalView(
+        ago_ms=_ago_ms(happening.at, now),
+        listener=happening.listener,
+        client_address=_address(happening.host, happening.port),
+        reason=happening.reason or "",
+        text=sentence(refusal),
+    )
+
+
+def _happening(seq: int, happening: Happening, now: float) -> shown.HappeningView:
+    processor = happening.processor
+    return shown.HappeningView(
+        seq=seq,
+        ago_ms=_ago_ms(happening.at, now),
+        kind=happening.kind,
+        number=happening.number,
+        listener=happening.listener,
+        client_address=_address(happening.host, happening.port),
+        processor=None if processor is None else role_name(PROCESSOR, processor),
+        reason=happening.reason,
+    )
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _ago_ms(at: float, now: float) -> int:
+    # What happened after the question was asked is new, not of the future.
+    return max(0, round((now - at) * 1000))

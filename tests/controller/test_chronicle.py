@@ -1,0 +1,101 @@
+"""What several processes tell becomes one row with numbers that stay."""
+
+from __future__ import annotations
+
+from minibroker.controller.chronicle import Chronicle
+from minibroker.network.accepted import Accepted
+from minibroker.network.happenings import HAPPENINGS_MAX, REFUSALS_MAX, Happenings
+
+LATER = 1e9
+
+
+class Process:
+    """One that notes, at times that the test gives."""
+
+    def __init__(self, life: int = 1) -> None:
+        self.now = 0.0
+        self.kept = Happenings(life, lambda: self.now)
+
+    def note(self, number: int, at: float, *, refused: bool = False) -> None:
+        self.now = at
+        who = Accepted("A", ("127.0.0.1", 9092), ("10.0.0.1", 1000 + number), number)
+        if refused:
+            self.kept.refuse(who, "limit")
+        else:
+            self.kept.note("accepted", who)
+
+
+def numbers(chronicle: Chronicle) -> list[int]:
+    return [happening.number for _, happening in chronicle.happenings]
+
+
+def take(chronicle: Chronicle, until: float = LATER, **told: Process) -> None:
+    chronicle.take({name: process.kept.lately() for name, process in told.items()}, until)
+
+
+def test_what_processes_tell_stands_in_the_order_of_time() -> None:
+    a, b, chronicle = Process(), Process(), Chronicle(1)
+    for number, at in ((1, 1.0), (3, 3.0), (4, 3.0)):
+        a.note(number, at)
+    b.note(2, 2.0, refused=True)
+    b.note(5, 3.0, refused=True)
+    take(chronicle, a=a, b=b)
+    assert numbers(chronicle) == [1, 2, 3, 4, 5]
+    assert [each.happening.number for each in chronicle.refusals] == [2, 5]
+
+
+def test_everything_is_taken_once_and_keeps_its_number() -> None:
+    a, chronicle = Process(), Chronicle(1)
+    a.note(1, 1.0)
+    take(chronicle, a=a)
+    take(chronicle, a=a)
+    a.note(2, 1.0, refused=True)
+    take(chronicle, a=a)
+    take(chronicle, a=a)
+    assert numbers(chronicle) == [1, 2]
+    first, second = (seq for seq, _ in chronicle.happenings)
+    assert second == first + 1
+    assert len(chronicle.refusals) == 1
+
+
+def test_what_came_after_the_question_waits_for_the_next_one() -> None:
+    a, b, chronicle = Process(), Process(), Chronicle(1)
+    b.note(2, 2.0, refused=True)
+    take(chronicle, a=a, b=b, until=1.5)
+    assert numbers(chronicle) == []
+    assert not chronicle.refusals
+    a.note(1, 1.9)
+    take(chronicle, a=a, b=b, until=2.0)
+    assert numbers(chronicle) == [1, 2]
+    assert len(chronicle.refusals) == 1
+
+
+def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> None:
+    chronicle, a = Chronicle(1), Process()
+    a.note(1, 1.0)
+    take(chronicle, a=a)
+    reborn = Process(life=2)
+    reborn.note(2, 2.0)
+    take(chronicle, a=reborn)
+    take(chronicle)
+    assert numbers(chronicle) == [1, 2]
+
+
+def test_a_reborn_controller_numbers_higher() -> None:
+    before, after, a = Chronicle(1), Chronicle(2), Process()
+    for number in range(HAPPENINGS_MAX):
+        a.note(number, 1.0)
+    take(before, a=a)
+    take(after, a=a)
+    assert before.happenings[-1][0] < after.happenings[0][0]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    a, b, chronicle = Process(), Process(), Chronicle(1)
+    for number in range(HAPPENINGS_MAX):
+        a.note(number, 1.0, refused=True)
+        b.note(number, 2.0, refused=True)
+    take(chronicle, a=a, b=b)
+    assert len(chronicle.happenings) == HAPPENINGS_MAX
+    assert len(chronicle.refusals) == REFUSALS_MAX
+    assert {happening.at for _, happening in chronicle.happenings} == {2.0}

@@ -1,0 +1,129 @@
+"""What several processes report of connections, added up."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.config import Settings
+from minibroker.control import backend as shown
+from minibroker.controller.chronicle import Chronicle
+from minibroker.controller.connections import Place, Reports, connections
+from minibroker.network.accepted import Accepted
+from minibroker.network.client import ClientView
+from minibroker.network.happenings import Happenings, Lately, Limit
+from minibroker.network.views import (
+    AcceptorReport,
+    AddressFigures,
+    DoorFigures,
+    ListenerFigures,
+    ProcessorReport,
+)
+from protocol.registry import ApiKey
+
+SETTINGS = Settings.from_sources(
+    pairs=[
+        "listeners=INSIDE://:9092,OUTSIDE://:9093",
+        "inter.broker.listener.name=INSIDE",
+        "max.connections=40",
+        "listener.name.outside.max.connections=30",
+        "listener.name.outside.max.connection.creation.rate=20",
+    ]
+)
+ENDPOINTS = {"INSIDE": ("::1", 9092), "OUTSIDE": ("127.0.0.1", 9093)}
+PLACE = Place(SETTINGS, ENDPOINTS, 2)
+NOTHING = Lately(1, 0, (), 0, ())
+NOW = 100.0
+
+
+def door(*addresses: AddressFigures, share: float = 0.5) -> DoorFigures:
+    listeners = (
+        ListenerFigures("INSIDE", 1, 0.5, 0.0, 0, 0),
+        ListenerFigures("OUTSIDE", 3, 1.5, share, 1, 2),
+    )
+    return DoorFigures(4, 2.0, listeners, addresses, len(addresses))
+
+
+def view(listener: str = "OUTSIDE", host: str = "10.0.0.7") -> ClientView:
+    return ClientView(
+        *(7, "id-7", listener, host, 5, "me", "lib", "1.0", 90.0, 99.5, "muted", ApiKey.FETCH)
+    )
+
+
+def look(
+    acceptor: AcceptorReport | None,
+    *processors: ProcessorReport,
+    chronicle: Chronicle | None = None,
+) -> shown.Connections:
+    reports = Reports(acceptor, dict(enumerate(processors)))
+    return connections(PLACE, reports, chronicle or Chronicle(1), NOW)
+
+
+def test_an_acceptor_counts_and_processors_show_what_they_have() -> None:
+    acceptor = AcceptorReport((4, 0), door(AddressFigures("10.0.0.7", 4, 5, 1.0, 2.0)), NOTHING)
+    found = look(acceptor, ProcessorReport((view(),), 1, NOTHING))
+    assert (found.mode, found.now, found.total, found.limit) == ("single", NOW, 4, 40)
+    assert (found.rate, found.rate_limit) == (2.0, None)
+    assert found.listeners == (
+        shown.ListenerView("INSIDE", "::1", 9092, 1, None, 0.5, None, 0.0, 0, 0, protected=True),
+        shown.ListenerView(
+            *("OUTSIDE", "127.0.0.1", 9093, 3, 30, 1.5, 20, 0.5, 1, 2), protected=False
+        ),
+    )
+    first, second = found.processors
+    assert (first.processor, first.slots_total, first.slots_used) == ("processor-0", 20, 4)
+    assert (second.slots_used, second.connections_total, second.connections) == (0, 0, ())
+    (one,) = first.connections
+    assert (one.number, one.client_address, one.age_ms, one.idle_ms) == (
+        7,
+        "10.0.0.7:5",
+        10_000,
+        500,
+    )
+    assert (one.state, one.in_flight) == ("muted", "Fetch")
+    assert found.addresses == (shown.AddressView("10.0.0.7", 4, 5, 1.0, 2.0),)
+    assert found.addresses_total == 1
+
+
+def test_without_a_door_they_are_counted_where_they_are_served() -> None:
+    served = (view(), view(host="::1"), view("INSIDE"))
+    found = look(None, ProcessorReport(served, 5, NOTHING))
+    assert (found.total, found.limit) == (5, 40)
+    assert [(each.connections, each.limit) for each in found.listeners] == [(1, None), (2, 30)]
+    assert found.processors[0].slots_used == 0
+    assert found.processors[0].connections[1].client_address == "[::1]:5"
+
+
+def test_what_happened_is_told_newest_refusal_first_and_newest_happening_last() -> None:
+    times = iter((97.0, 98.0, 99.0))
+    kept = Happenings(1, lambda: next(times))
+    who = Accepted("OUTSIDE", ("127.0.0.1", 9093), ("10.0.0.7", 5), 9)
+    kept.refuse(who, "max_connections_per_ip", Limit("max.connections.per.ip", 2))
+    kept.refuse(who, "process_died", processor=1)
+    kept.note("waiting", who, reason="processors")
+    chronicle = Chronicle(1)
+    chronicle.take({"acceptor": kept.lately()}, NOW)
+    found = look(None, chronicle=chronicle)
+    assert [(each.reason, each.ago_ms) for each in found.refusals] == [
+        ("process_died", 2000),
+        ("max_connections_per_ip", 3000),
+    ]
+    assert "max.connections.per.ip=2" in found.refusals[1].text
+    assert found.happenings[-1] == shown.HappeningView(
+        *((1 << 32) + 2, 1000, "waiting", 9, "OUTSIDE", "10.0.0.7:5", None, "processors")
+    )
+    assert [each.processor for each in found.happenings] == [None, "processor-1", None]
+
+
+def test_what_happened_after_the_question_is_not_of_the_future() -> None:
+    ahead = view()._replace(opened=NOW + 1)
+    (one,) = look(None, ProcessorReport((ahead,), 1, NOTHING)).processors[0].connections
+    assert one.age_ms == 0
+
+
+@pytest.mark.parametrize("addresses", [0, 150])
+def test_addresses_are_bounded_and_those_with_most_connections_come_first(addresses: int) -> None:
+    many = [AddressFigures(f"10.0.0.{n}", n % 7, None, None, None) for n in range(addresses)]
+    found = look(AcceptorReport((0, 0), door(*many), NOTHING)).addresses
+    assert len(found) == min(addresses, 100)
+    counts = [each.connections for each in found]
+    assert counts == sorted(counts, reverse=True)

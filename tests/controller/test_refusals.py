@@ -1,0 +1,86 @@
+"""Every reason has its sentence, with the limit that was met."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.controller.refusals import sentence
+from minibroker.network.happenings import Happening, Limit, Refusal
+
+
+def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
+    happening = Happening(1, 1.0, kind, "A", "10.0.0.7", 5, 1, reason)  # type: ignore[arg-type]
+    return Refusal(happening, Limit(*limit) if limit else None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (
+            refusal("kafka_connections_max", "kafka_connections_max", 20),
+            (
+                "10.0.0.7 was turned away: the broker had 20 connections, the most that "
+                "kafka_connections_max=20 allows; close some, or raise the limit."
+            ),
+        ),
+        (
+            refusal("kafka_connections_max_per_ip", "kafka_connections_max_per_ip", 1),
+            (
+                "10.0.0.7 was turned away: it had 1 connection, the most that "
+                "kafka_connections_max_per_ip=1 allows; close some, or raise the limit."
+            ),
+        ),
+        (
+            refusal(
+                "kafka_connections_max_per_ip", "kafka_connections_max_overrides", 0, "10.0.0.7"
+            ),
+            (
+                "10.0.0.7 was turned away: it had no connection, the most that "
+                "kafka_connections_max_overrides=10.0.0.7:0 allows; close some, or raise the limit."
+            ),
+        ),
+        (
+            refusal("max_connections_per_ip", "max.connections.per.ip", 2),
+            (
+                "10.0.0.7 was turned away: it had 2 connections, the most that "
+                "max.connections.per.ip=2 allows; close some, or raise the limit."
+            ),
+        ),
+        (
+            refusal("ip_connection_creation_rate", "connection_creation_rate", 2.5, "10.0.0.7"),
+            (
+                "10.0.0.7 was turned away: it connected more often in a second than the quota "
+                "connection_creation_rate=2.5 of the ip 10.0.0.7 allows; keep connections open, or "
+                "raise the quota."
+            ),
+        ),
+        (
+            refusal("ip_connection_creation_rate", "connection_creation_rate", 0, "<default>"),
+            (
+                "10.0.0.7 was turned away: the quota connection_creation_rate=0 of all addresses "
+                "lets nobody in; raise or remove it."
+            ),
+        ),
+        (
+            refusal("max_connections", "max.connections", 4, kind="closed"),
+            (
+                "10.0.0.7 was sent away: the broker had more connections than max.connections=4 "
+                "allows, and this one was the least recently used; close some, or raise the limit."
+            ),
+        ),
+        (
+            refusal("process_died"),
+            "10.0.0.7 lost its connection: processor-1 died before it was served; connect again.",
+        ),
+        (
+            refusal("limit"),
+            (
+                "10.0.0.7 was turned away: processor-1 may open no more files; close connections, "
+                "or raise the system's limit (ulimit -n)."
+            ),
+        ),
+    ],
+    ids=lambda each: each.happening.reason if isinstance(each, Refusal) else "",
+)
+def test_a_reason_in_words(told: Refusal, text: str) -> None:
+    assert sentence(told) == text
