@@ -51,7 +51,7 @@ def as_text(ready: Ready, command: str = "minibroker") -> str:
         (
             f"minibroker {__version__} is ready, process {ready.pid}; Ctrl-C stops it",
             f"  Kafka clients   {ready.bootstrap_servers}",
-            f"  control         {ready.control_url} (/metrics, /openapi.json)",
+            f"  control         {ready.control_url} (/console, /metrics, /openapi.json)",
             f"  data            {ready.data_dir} ({kept})",
             "Try it in another terminal:",
             f"  echo hello | {command} produce cats{server}",

@@ -82,6 +82,63 @@ def test_missing_toolchains_are_named(
     )
     assert ended.returncode == code
     assert "not found: java mvn" in ended.stderr
+    assert "not found: chromium chromedriver" in ended.stderr
+
+
+def install_a_browser(folder: Path, **programs: str) -> tuple[int, str]:
+    """Exit code and words of `.ci/browser` where only these programs can be found."""
+    for tool in ("bash", "env"):
+        (folder / tool).symlink_to(Path("/usr/bin") / tool)
+    for name, script in programs.items():
+        (folder / name.replace("_", "-")).write_text(f"#!{folder}/bash\n{script}\n")
+        (folder / name.replace("_", "-")).chmod(0o755)
+    ended = subprocess.run(
+        [str(ROOT / ".ci/browser")],
+        env={"PATH": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout
+
+
+def test_a_browser_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    assert install_a_browser(tmp_path, chromium="exit 1", chromedriver="exit 1") == (0, "")
+
+
+@pytest.mark.parametrize(("user", "prefix"), [("0", ""), ("1000", "sudo ")])
+def test_a_browser_is_installed_where_there_is_none(user: str, prefix: str, tmp_path: Path) -> None:
+    code, words = install_a_browser(
+        tmp_path,
+        chromium="",  # the driver alone is missing
+        id=f"echo {user}",
+        sudo='shift; export BY="sudo "; exec "$@"',
+        apt_get='echo "${BY:-}$*"',
+    )
+    update, install = words.splitlines()
+    assert code == 0
+    assert update == f"{prefix}update -qq"
+    assert install.startswith(f"{prefix}install -y")
+    assert "chromium chromium-driver" in install
+
+
+@pytest.mark.parametrize(
+    ("programs", "reason"),
+    [
+        ({}, "there is no apt-get"),
+        ({"apt_get": "", "id": "echo 1000"}, "installing them takes root or sudo"),
+        ({"apt_get": "exit 1", "id": "echo 0"}, "apt-get update failed"),
+        ({"apt_get": '[[ "$1" == update ]]', "id": "echo 0"}, "could not install them"),
+    ],
+)
+def test_a_browser_that_can_t_be_had_is_told_in_words(
+    programs: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    code, words = install_a_browser(tmp_path, **programs)
+    assert code == 1
+    assert "need chromium and chromedriver" in words
+    assert reason in words
 
 
 def canonical(name: str) -> str:

@@ -30,6 +30,7 @@ from minibroker.control.errors import error_json, json_bytes
 from minibroker.control.routes import (
     OPERATIONS,
     Answer,
+    Elsewhere,
     Operation,
     Site,
     Text,
@@ -77,8 +78,13 @@ def _route(site: Site, operation: Operation) -> Route:
         answer = await operation.run(site, *arguments)
         if isinstance(answer, Answer):
             return _json_response(answer.content, answer.status)
+        if isinstance(answer, Elsewhere):
+            if "text/html" in request.headers.get("accept", ""):
+                return Response(None, 302, {**_HEADERS, "location": answer.path})
+            answer = answer.otherwise
         if isinstance(answer, Text):
-            return Response(answer.content, operation.status, _HEADERS, answer.media_type)
+            headers = {**_HEADERS, **answer.headers}
+            return Response(answer.content, operation.status, headers, answer.media_type)
         if operation.answer is None:
             return Response(status_code=operation.status, headers=_HEADERS)
         return _json_response(answer, operation.status)

@@ -24,7 +24,8 @@ _INTRODUCTION: Final = """\
 
 A running broker is seen and steered over HTTP. Where it listens stands in the line that
 `minibroker start` prints (`control_url`), by default a free port of the loopback interface; the
-setting `control.listener` chooses another. `GET /openapi.json` describes the API for programs.
+setting `control.listener` chooses another. In a browser it is [the console](../guides/console.md);
+`GET /openapi.json` describes the API for programs.
 
 - Bodies and answers are JSON. A body has at most %(body)d bytes.
 - At most %(connections)d connections are open; past that the one idle for longest is closed.

@@ -1,6 +1,6 @@
 """Every operation of the control API once: method, path, what it takes, what it answers.
 
-Owns the table that the application, the OpenAPI description, the index page and the reference all
+Owns the table that the application, the OpenAPI description, the index and the reference all
 read. Must never know the web framework, sockets or what is behind ``Backend``. The invariant: an
 operation that isn't in ``OPERATIONS`` doesn't exist, and one that is there is described. Kafka has
 no HTTP API; the operations on topics and groups do what its ``Admin`` client does.
@@ -34,6 +34,14 @@ class Text(NamedTuple):
 
     content: bytes
     media_type: str
+    headers: Mapping[str, str] = {}
+
+
+class Elsewhere(NamedTuple):
+    """Where a browser is led, and what everybody else gets instead."""
+
+    path: str
+    otherwise: Text
 
 
 class Site(NamedTuple):
@@ -85,18 +93,27 @@ class Operation(NamedTuple):
         return path.startswith(self.path.partition("{")[0])
 
 
-async def get_index(_: Site) -> Text:
-    """A page of links."""
-    links = "".join(
-        f'<li><a href="{operation.path}">{operation.path}</a> — {operation.summary}</li>'
-        for operation in OPERATIONS
-        if operation.method == "GET" and operation.parameter is None
-    )
-    page = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>minibroker</title>'
-        f"<h1>minibroker</h1><ul>{links}</ul></html>\n"
-    )
-    return Text(page.encode(), "text/html; charset=utf-8")
+async def get_index(_: Site) -> Elsewhere:
+    """This list; a browser is led to the console."""
+    lines = [f"{each.method:<6} {each.path:<24} {each.summary}" for each in OPERATIONS]
+    return Elsewhere("/console", Text("\n".join([*lines, ""]).encode(), "text/plain"))
+
+
+async def get_console(_: Site) -> Text:
+    """A page that draws the broker's connections while they come and go."""
+    return _console_file("index.html")
+
+
+async def get_console_file(_: Site, name: str) -> Text:
+    """A file of that page."""
+    return _console_file(name)
+
+
+def _console_file(name: str) -> Text:
+    # Loaded by the first who looks: most brokers are never looked at.
+    from minibroker.control.files import HEADERS, read
+
+    return Text(*read(name), HEADERS)
 
 
 async def get_description(_: Site) -> Text:
@@ -195,7 +212,15 @@ _NO_TOPIC: Final = "No topic of this name."
 _NOT_NOW: Final = {503: "A process is being restarted, or the broker is stopping."}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    _operation("GET", "/", "text/html", get_index),
+    _operation("GET", "/", "text/plain", get_index),
+    _operation("GET", "/console", "text/html", get_console),
+    _operation(
+        "GET",
+        "/console/{name}",
+        "*/*",
+        get_console_file,
+        errors={404: "No file of this name."},
+    ),
     _operation("GET", "/v1/health", Health, get_health),
     _operation("GET", "/v1/cluster", Cluster, get_cluster, errors=_NOT_NOW),
     _operation("GET", "/v1/topics", TopicList, list_topics, errors=_NOT_NOW),

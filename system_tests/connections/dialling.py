@@ -30,7 +30,10 @@ LOOKS = 3
 class Client:
     """One connection."""
 
-    def __init__(self, address: tuple[str, int], source: str = "127.0.0.1") -> None:
+    def __init__(
+        self, address: tuple[str, int], source: str = "127.0.0.1", client_id: str = "dialling"
+    ) -> None:
+        self.client_id = client_id
         self.socket = socket.create_connection(address, PATIENCE_S, (source, 0))
         self._spoke = False
 
@@ -78,7 +81,7 @@ class Client:
     def _send(self, request: Message, version: int) -> None:
         key = type(request).__api_key__
         assert key is not None
-        header = RequestHeader(key, version, 1, "dialling")
+        header = RequestHeader(key, version, 1, self.client_id)
         frame = encode_request_header(header) + encode(request, version)
         self.socket.sendall(len(frame).to_bytes(4, "big") + frame)
 

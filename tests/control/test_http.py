@@ -162,11 +162,16 @@ async def test_metrics_add_up_across_scrapes_and_restarts(
     assert 'minibroker_process_restarts_total{process="worker-0"} 3.0' in response.text
 
 
-async def test_the_index_links_to_everything_that_can_be_got(client: httpx.AsyncClient) -> None:
-    page = (await client.get("/")).text
-    for operation in OPERATIONS:
-        if operation.method == "GET" and operation.parameter is None:
-            assert f'href="{operation.path}"' in page
+async def test_the_index_lists_everything_and_leads_browsers_to_the_console(
+    client: httpx.AsyncClient,
+) -> None:
+    answer = await client.get("/")
+    assert answer.headers["content-type"].startswith("text/plain")
+    for operation, line in zip(OPERATIONS, answer.text.splitlines(), strict=True):
+        assert line.split() == [operation.method, operation.path, *operation.summary.split()]
+    browsers = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    led = await client.get("/", headers=browsers)
+    assert (led.status_code, led.headers["location"]) == (302, "/console")
 
 
 async def test_an_unknown_path_names_near_ones(client: httpx.AsyncClient) -> None:

@@ -1,0 +1,126 @@
+// The page put together: the poller feeds the model, the model feeds the drawing, and what people
+// point at or choose is kept here. Owns nothing else. The invariant: all that is shown comes from
+// one scene, the last one; if the broker doesn't answer, it says so and shows that scene as old.
+
+import { element, Meter, write } from "./dom.js";
+import { advance, ipOf, NOTHING } from "./model.js";
+import { Addresses, Chosen, ofAddress, Refusals } from "./panels.js";
+import { poll } from "./polling.js";
+import { Stage } from "./stage.js";
+import * as words from "./words.js";
+
+const place = (id) => document.getElementById(id);
+
+let scene = NOTHING;
+let answeredAt = null;
+/** What was chosen: `{ connection }`, `{ members, heading }` or `{ ip }`. */
+let chosen = {};
+let pointedAt = null;
+
+const totals = { connections: new Meter("connections"), rate: new Meter("new per second") };
+place("totals").append(totals.connections.root, totals.rate.root);
+const mode = element("p", "mode");
+place("totals").append(mode);
+
+const stage = new Stage({ choose: chooseMark, point: showTip });
+const addresses = new Addresses(place("addresses"), { choose: chooseAddress, point: pointAddress });
+const refusals = new Refusals(place("refusals"));
+const details = new Chosen(place("chosen"), { choose: chooseConnection });
+
+function draw() {
+  stage.draw(scene, isShown);
+  addresses.show(scene, chosen.ip);
+  refusals.show(scene);
+  showChosen();
+  const { connections, limit, rate, rateLimit } = scene.totals;
+  totals.connections.show(words.against(connections, limit), words.fullness(connections, limit), limit !== null);
+  totals.rate.show(words.rate(rate, rateLimit), words.fullness(rate, rateLimit), rateLimit !== null);
+  write(mode, scene.mode === "sharded" ? "each processor accepts" : "one acceptor");
+}
+
+function isShown(mark) {
+  const ip = pointedAt ?? chosen.ip ?? null;
+  return ip === null || mark.members.some((connection) => ipOf(connection.client_address) === ip);
+}
+
+// Choosing ---------------------------------------------------------------------------------------
+
+function chooseMark(mark, processor) {
+  const [connection] = mark.members;
+  if (mark.members.length === 1) chosen = { connection: { ...connection, processor } };
+  else chosen = { members: mark.members, heading: words.markLabel(mark) };
+  stage.setCursor(processor, mark.key);
+  redraw();
+}
+
+function chooseConnection(key) {
+  const connection = scene.connections.get(key);
+  if (!connection) return;
+  chosen = { connection };
+  stage.setCursor(connection.processor, key);
+  redraw();
+}
+
+function chooseAddress(ip) {
+  chosen = chosen.ip === ip ? {} : { ip };
+  stage.setCursor(null, null);
+  redraw();
+}
+
+function pointAddress(ip) {
+  pointedAt = ip;
+  redraw();
+}
+
+/** Draw again what was drawn, without letting anybody fly twice. */
+function redraw() {
+  scene = { ...scene, flights: [] };
+  draw();
+}
+
+function showChosen() {
+  if (chosen.ip) {
+    const many = ofAddress(scene.connections, chosen.ip);
+    details.show({ heading: `${words.count(many.length)} connections of ${chosen.ip}`, many });
+  } else if (chosen.members) {
+    const many = chosen.members.filter((each) => scene.connections.has(each.connection_id));
+    details.show({ heading: chosen.heading, many });
+  } else if (chosen.connection) {
+    const now = scene.connections.get(chosen.connection.connection_id);
+    if (now) chosen = { connection: now };
+    details.show({ connection: chosen.connection, gone: !now });
+  } else {
+    details.show({});
+  }
+}
+
+function showTip(mark, event) {
+  const tip = place("tip");
+  tip.hidden = mark === null;
+  if (mark === null) return;
+  write(tip, words.markLabel(mark));
+  const { innerWidth } = window;
+  const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
+  tip.style.transform = `translate(${left}px, ${event.clientY + 16}px)`;
+}
+
+// The broker -------------------------------------------------------------------------------------
+
+function onAnswer(answer) {
+  scene = advance(scene, answer);
+  answeredAt = performance.now();
+  document.body.dataset.state = "live";
+  write(place("status"), "live");
+  document.title = `${words.count(scene.totals.connections)} connections · minibroker`;
+  draw();
+}
+
+function onSilence(why, pause) {
+  document.body.dataset.state = "silent";
+  const last = answeredAt === null ? "" : ` Last seen ${words.ago(performance.now() - answeredAt)}.`;
+  const text = `The broker is not answering: ${why.message}.${last} Next try in ${words.duration(pause)}.`;
+  write(place("status"), text);
+  document.title = "not answering · minibroker";
+}
+
+poll("v1/connections", onAnswer, onSilence);

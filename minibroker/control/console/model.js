@@ -1,0 +1,199 @@
+// From two successive answers of the broker to what there is to draw: who came, who left, who
+// passes through, who was turned away. Pure: it must never know the page, a clock or the network.
+// The invariant: what it returns is made of the answer alone, and of the seats and the sequence
+// number that the scene before remembers. KIP-402 gives the parts their names.
+
+import { factorFor, seat } from "./layout.js";
+
+/** Happenings of one answer that are drawn as a mark in flight, at most; of more, a sample. */
+export const FLIGHTS_MAX = 60;
+
+/** What an answer tells is spread over this time, so that it moves as it happened. */
+export const SPREAD_MS = 250;
+
+/** Used within this time: drawn as used just now. */
+export const FRESH_MS = 1500;
+
+/** The scene before the first answer. */
+export const NOTHING = Object.freeze({ seq: null, seatings: new Map() });
+
+/** The scene after `answer`, given the scene before it. */
+export function advance(before, answer) {
+  const known = new Map();
+  const seatings = new Map();
+  const processors = answer.processors.map((each) => {
+    const keys = each.connections.map((connection) => connection.connection_id);
+    const seating = seat(before.seatings.get(each.processor)?.seats ?? new Map(), keys);
+    seatings.set(each.processor, seating);
+    for (const connection of each.connections) {
+      known.set(connection.connection_id, { ...connection, processor: each.processor });
+    }
+    return room(each, seating, answer.processors.length);
+  });
+  const seq = answer.happenings.at(-1)?.seq ?? -1;
+  return {
+    mode: answer.mode,
+    totals: totals(answer),
+    listeners: answer.listeners,
+    blocked: Math.max(0, ...answer.listeners.map((listener) => listener.blocked_share)),
+    processors,
+    addresses: answer.addresses,
+    addressesTotal: answer.addresses_total,
+    refusals: gather(answer.refusals),
+    connections: known,
+    flights: flights(before, answer, seatings),
+    seatings,
+    seq,
+  };
+}
+
+function totals({ total, limit, rate, rate_limit }) {
+  return { connections: total, limit, rate, rateLimit: rate_limit };
+}
+
+// Processors -------------------------------------------------------------------------------------
+
+function room(processor, seating, processors) {
+  const { connections, connections_total: count } = processor;
+  // The broker lists no more than the oldest ones; the others are drawn after them, unnamed.
+  const unlisted = count - connections.length;
+  const factor = factorFor(seating.extent + unlisted, processors);
+  const listed = Math.ceil(seating.extent / factor);
+  const marks = factor === 1 ? singles(processor, seating) : blocks(processor, seating, factor);
+  return {
+    name: processor.processor,
+    slots: processor.slots_total,
+    used: processor.slots_used,
+    count,
+    factor,
+    seats: listed + Math.ceil(unlisted / factor),
+    marks: [...marks, ...unnamed(unlisted, listed, factor)],
+  };
+}
+
+function singles(processor, { seats }) {
+  return processor.connections.map((connection) => {
+    const key = connection.connection_id;
+    return { key, seat: seats.get(key), look: lookOf(connection), count: 1, members: [connection] };
+  });
+}
+
+function blocks(processor, { seats }, factor) {
+  const found = new Map();
+  for (const connection of processor.connections) {
+    const at = Math.floor(seats.get(connection.connection_id) / factor);
+    if (!found.has(at)) found.set(at, []);
+    found.get(at).push(connection);
+  }
+  return [...found].map(([at, members]) => ({
+    key: `${factor} from ${at * factor}`,
+    seat: at,
+    look: commonest(members.map(lookOf)),
+    count: members.length,
+    members,
+  }));
+}
+
+function unnamed(unlisted, first, factor) {
+  return Array.from({ length: Math.ceil(unlisted / factor) }, (_, index) => ({
+    key: `${factor} unnamed, number ${index}`,
+    seat: first + index,
+    look: "quiet",
+    count: Math.min(factor, unlisted - index * factor),
+    members: [],
+  }));
+}
+
+/** How a connection is drawn: `busy` with a request in flight, `fresh`, or `quiet`. */
+export function lookOf(connection) {
+  if (connection.in_flight !== null) return "busy";
+  return connection.idle_ms < FRESH_MS ? "fresh" : "quiet";
+}
+
+function commonest(looks) {
+  const counts = { busy: 0, fresh: 0, quiet: 0 };
+  for (const look of looks) counts[look] += 1;
+  return Object.keys(counts).reduce((best, look) => (counts[look] > counts[best] ? look : best));
+}
+
+// Flights ----------------------------------------------------------------------------------------
+
+function flights(before, answer, seatings) {
+  if (before.seq === null) return [];
+  const newest = answer.happenings.at(-1)?.seq ?? -1;
+  // A broker that was started again counts from the beginning.
+  const since = newest < before.seq ? -1 : before.seq;
+  const told = answer.happenings.filter((happening) => happening.seq > since);
+  const homes = homesOf(answer);
+  const found = [];
+  for (const happening of told) {
+    const flight = flightOf(happening, answer.mode, homes, seatings);
+    if (flight) found.push(flight);
+  }
+  const seen = new Set(found.map((flight) => flight.key));
+  for (const { processor, connections, connections_total: total } of answer.processors) {
+    // Where not all are listed, one that is new in the list need not be new.
+    if (total > connections.length) continue;
+    const { arrivals } = seatings.get(processor);
+    for (const { connection_id: key, listener } of connections) {
+      if (!arrivals.has(key) || seen.has(key)) continue;
+      found.push({ kind: "arrival", key, listener, processor, delay: 0 });
+    }
+  }
+  return sample(found, FLIGHTS_MAX);
+}
+
+/** Who sits at which processor, by what happenings call it. */
+function homesOf(answer) {
+  const homes = new Map();
+  for (const { processor, connections } of answer.processors) {
+    for (const { number, client_address, connection_id: key } of connections) {
+      homes.set(`${number} ${client_address}`, { processor, key });
+    }
+  }
+  return homes;
+}
+
+function flightOf(happening, mode, homes, seatings) {
+  const { kind, number, client_address, listener, ago_ms } = happening;
+  const delay = Math.max(0, Math.min(SPREAD_MS, SPREAD_MS - ago_ms));
+  if (kind === "refused") {
+    return { kind: "refusal", key: null, listener, processor: happening.processor, delay };
+  }
+  if (kind !== (mode === "sharded" ? "accepted" : "handed")) return null;
+  const home = homes.get(`${number} ${client_address}`);
+  if (home) {
+    const { processor, key } = home;
+    // It may have been on its way when the broker was asked before.
+    const came = seatings.get(processor).arrivals.has(key);
+    return came ? { kind: "arrival", key, listener, processor, delay } : null;
+  }
+  return { kind: "visit", key: null, listener, processor: happening.processor, delay };
+}
+
+/** At most `most` of them, evenly chosen, so that a sample looks like the whole. */
+export function sample(items, most) {
+  if (items.length <= most) return items;
+  return Array.from({ length: most }, (_, index) => items[Math.floor((index * items.length) / most)]);
+}
+
+// Refusals ---------------------------------------------------------------------------------------
+
+/** Refusals of one address at one listener for one reason as one, newest first. */
+export function gather(refusals) {
+  const found = new Map();
+  for (const refusal of refusals) {
+    const ip = ipOf(refusal.client_address);
+    const key = `${refusal.reason} ${refusal.listener} ${ip}`;
+    const same = found.get(key);
+    if (same) same.times += 1;
+    else found.set(key, { key, ip, times: 1, ...refusal });
+  }
+  return [...found.values()];
+}
+
+/** The address without the port: `127.0.0.1` of `127.0.0.1:5`, `::1` of `[::1]:5`. */
+export function ipOf(address) {
+  const colon = address.lastIndexOf(":");
+  return (colon < 0 ? address : address.slice(0, colon)).replace(/^\[|\]$/g, "");
+}

@@ -1,0 +1,72 @@
+// Figures in words. Pure: the same figure always reads the same. It must never know where a text
+// is shown, and nothing in it is HTML: whatever a client chose stays text.
+
+const THOUSANDS = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const TENTHS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+/** `12,345` */
+export function count(number) {
+  return THOUSANDS.format(number);
+}
+
+/** `3 / 5`, or `3` where there is no limit. */
+export function against(number, limit) {
+  return limit === null ? count(number) : `${count(number)} / ${count(limit)}`;
+}
+
+/** `2.5/s`, or `2.5 / 10/s`, or a dash where nothing is measured. */
+export function rate(number, limit) {
+  const shown = number === null ? "–" : TENTHS.format(number);
+  return limit === null ? `${shown}/s` : `${shown} / ${TENTHS.format(limit)}/s`;
+}
+
+/** How full, from 0 to 1; 0 where there is no limit, 1 for any use of none at all. */
+export function fullness(number, limit) {
+  if (limit === null || !number) return 0;
+  return limit <= 0 ? 1 : Math.min(1, number / limit);
+}
+
+/** `12 %` */
+export function share(part) {
+  const percent = part * 100;
+  return percent > 0 && percent < 1 ? "< 1 %" : `${Math.round(percent)} %`;
+}
+
+/** `just now`, `1.2 s ago` */
+export function ago(ms) {
+  return ms < 500 ? "just now" : `${duration(ms)} ago`;
+}
+
+/** `40 ms`, `1.2 s`, `3 min 5 s`, `2 h 1 min`, `4 d 3 h` */
+export function duration(ms) {
+  if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  return coarse(Math.floor(seconds));
+}
+
+function coarse(seconds) {
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) return `${hours} h ${minutes % 60} min`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+/** A connection in a few words, for who points at it and for who hears it. */
+export function brief(connection) {
+  const who = connection.client_id ? `${connection.client_address} ${connection.client_id}` : connection.client_address;
+  return connection.in_flight === null ? who : `${who}, ${connection.in_flight} in flight`;
+}
+
+/** A mark in a few words. */
+export function markLabel({ count: many, members }) {
+  if (many === 1 && members.length === 1) return brief(members[0]);
+  return members.length ? `${count(many)} connections` : `${count(many)} younger connections, not listed`;
+}
+
+/** `confluent-kafka-python 2.6.0`, or that it didn't say. */
+export function software({ software_name: name, software_version: version }) {
+  return name ? `${name} ${version ?? ""}`.trim() : "didn't say";
+}

@@ -1,0 +1,167 @@
+"""The console in front of whole brokers: what somebody sees who looks at it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from system_tests.connections.dialling import Client
+from system_tests.console.conftest import Dial, Limited, Look
+from system_tests.console.page import Page
+from system_tests.harness.brokers import free_port, start_minibroker
+from system_tests.harness.browser import Browser
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+
+CROWD = 2000
+PHONE = (390, 844)
+
+
+def test_listeners_queues_and_processors_are_drawn(limited: Limited, look: Look) -> None:
+    broker = limited(
+        "max.connections=100",
+        "num.network.threads=3",
+        "listener.name.external.max.connections=40",
+        listener="PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
+    )
+    page = look(broker)
+    assert page.texts(".card h3") == ["PLAINTEXT", "EXTERNAL"]
+    assert (
+        page.text("[data-listener=PLAINTEXT] .endpoint") == broker.bootstrap_servers.split(",")[0]
+    )
+    assert "connections 0 / 40" in page.text("[data-listener=EXTERNAL]")
+    assert page.texts(".room h3") == ["processor-0", "processor-1", "processor-2"]
+    assert page.count(".slot") == 3 * 20
+    assert page.count(".slot.used") == 0
+    assert page.text("#acceptor") == "open not blocked"
+    assert "connections 0 / 100" in page.text("#totals")
+    assert page.text("#addresses") == "Nobody is connected."
+
+
+def test_a_connection_appears_tells_who_it_is_and_goes(
+    limited: Limited, dial: Dial, look: Look
+) -> None:
+    broker = limited()
+    page = look(broker)
+    (client,) = dial(broker, 1, "127.0.0.7")
+    assert client.answered()
+    address = "127.0.0.7:" + str(client.socket.getsockname()[1])
+    page.wait(lambda: page.marks() == [f"{address} dialling"], "the connection to be drawn")
+    assert page.texts("#addresses tbody th") == ["127.0.0.7"]
+    # As one does without a mouse: to the marks, to the first of them.
+    page.find(".marks:not(:empty)").send_keys(Keys.ARROW_RIGHT)
+    page.wait(lambda: "client id dialling" in page.text("#chosen"), "its details to be told")
+    assert f"address {address}" in page.text("#chosen")
+    assert page.count(".marks rect.chosen[aria-selected=true]") == 1
+    client.close()
+    page.wait(lambda: page.marks() == [], "the connection to be gone")
+    page.wait(lambda: "is closed" in page.text("#chosen"), "its end to be told")
+
+
+def test_who_is_pointed_at_is_named(limited: Limited, dial: Dial, look: Look) -> None:
+    broker = limited("num.network.threads=1")
+    for source in ("127.0.0.2", "127.0.0.3"):
+        assert dial(broker, 1, source)[0].answered()
+    page = look(broker)
+    page.wait(lambda: len(page.marks()) == 2, "both to be drawn")
+    ActionChains(page.browser.driver).move_to_element(page.find(".marks rect")).perform()
+    page.wait(lambda: "dialling" in page.text("#tip"), "a word about the mark")
+    page.find("#addresses tbody button").click()
+    assert page.count(".marks .dimmed") == 1
+    assert "1 connections of 127.0.0." in page.text("#chosen")
+
+
+def test_who_has_to_wait_waits_at_the_listener(limited: Limited, dial: Dial, look: Look) -> None:
+    broker = limited("max.connections=2")
+    assert all(client.answered() for client in dial(broker, 2))
+    page = look(broker)
+    dial(broker, 1, "127.0.0.3")
+    page.wait(lambda: "1 waiting" in page.text(".queueing"), "one to wait")
+    assert page.count(".queueing .key.waiting") == 1
+    page.wait(lambda: "blocked" in page.text("#acceptor.blocked"), "the acceptor to be blocked")
+    assert len(page.marks()) == 2
+
+
+def test_who_is_refused_is_listed_with_the_reason(limited: Limited, dial: Dial, look: Look) -> None:
+    broker = limited("max.connections.per.ip=1")
+    page = look(broker)
+    assert dial(broker, 1, "127.0.0.9")[0].answered()
+    assert all(client.hung_up() for client in dial(broker, 2, "127.0.0.9"))
+    page.wait(lambda: "\N{MULTIPLICATION SIGN} 2" in page.text(".refusals"), "both to be listed")
+    (refusal,) = page.texts(".refusals li")
+    assert refusal.startswith("127.0.0.9")
+    assert "max.connections.per.ip" in refusal
+    assert page.count(".refusals [data-reason=max_connections_per_ip]") == 1
+
+
+SCRIPT = "<img src=x onerror=\"document.title='taken'\"><script>alert(1)</script>\u202e'\"&lt;"
+
+
+def test_what_clients_call_themselves_is_text(
+    limited: Limited, look: Look, browser: Browser
+) -> None:
+    broker = limited()
+    page = look(broker)
+    with Client(broker.address, client_id=SCRIPT) as client:
+        assert client.answered()
+        page.wait(lambda: any(SCRIPT in mark for mark in page.marks()), "the name to be drawn")
+        page.find(".marks:not(:empty)").send_keys(Keys.HOME)
+        page.wait(lambda: SCRIPT in page.text("#chosen"), "the name to be told")
+        page.find("#addresses tbody button").click()
+        page.wait(lambda: SCRIPT in page.text("#chosen .listed"), "the name to be listed")
+        assert page.count("img") == 1  # the page's own
+        assert page.count("script") == 1
+        assert "taken" not in browser.driver.title
+
+
+def test_a_broker_that_is_gone_is_told_and_one_that_is_back_is_drawn(browser: Browser) -> None:
+    at = ["--control", f"127.0.0.1:{free_port()}"]
+    broker = start_minibroker(*at)
+    page = Page(browser, broker)
+    try:
+        broker.kill()
+        page.wait(lambda: page.state() == "silent", "the page to notice")
+        assert "The broker is not answering: nobody listens there. Last seen" in page.status()
+        assert page.texts(".room h3") == ["processor-0", "processor-1"]
+        broker.forget()
+        broker = start_minibroker(*at)
+        page.wait(lambda: page.state() == "live", "the page to recover")
+        assert page.status() == "live"
+        with Client(broker.address) as client:
+            assert client.answered()
+            page.wait(lambda: len(page.marks()) == 1, "the new broker to be drawn")
+    finally:
+        browser.driver.get("about:blank")
+        broker.stop()
+        broker.forget()
+
+
+def test_two_thousand_connections_stay_drawn(limited: Limited, look: Look) -> None:
+    broker = limited()
+    page = look(broker)
+    with ExitStack() as opened:
+        for number in range(CROWD):
+            opened.enter_context(Client(broker.address, f"127.0.3.{number % 200 + 1}"))
+        page.wait(lambda: page.shown_connections() == CROWD, "all to be drawn")
+        assert 100 <= len(page.marks()) <= CROWD
+        assert set(page.texts(".room-scale")) == {"each mark is 10"}
+        assert page.text("#totals").startswith("connections 2,000")
+    page.wait(lambda: page.marks() == [], "all to be gone")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_shows_it_all_without_scrolling_sideways(
+    dark: bool, limited: Limited, dial: Dial, look: Look
+) -> None:
+    broker = limited("max.connections.per.ip=3")
+    assert all(client.answered() for client in dial(broker, 3))
+    page = look(broker, PHONE, dark=dark)
+    page.wait(lambda: len(page.marks()) == 3, "the connections to be drawn")
+    script = "const { scrollWidth, clientWidth } = document.documentElement"
+    width, visible = page.browser.run(f"{script}; return [scrollWidth, clientWidth]")
+    assert width == visible <= PHONE[0]
+    ground = page.browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(14, 19, 20)" if dark else "rgb(244, 245, 242)")

@@ -1,0 +1,98 @@
+"""A browser without a window, steered through its driver.
+
+It owns finding Chromium and its driver on this machine, the start flags and what is asked of the
+browser beyond pages: its log, every request it made, the size and the colours of its window. It
+knows nothing of brokers. The invariant: nothing is downloaded to make it work, and it lives in a
+new folder, so that no run sees another's leftovers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from system_tests.harness.jars import ToolchainMissing
+
+FLAGS: Final = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+WIDE: Final = (1280, 800)
+
+
+class Browser:
+    """One browser with one page."""
+
+    def __init__(self, folder: Path) -> None:
+        program, driver = _found("chromium"), _found("chromedriver")
+        options = webdriver.ChromeOptions()
+        options.binary_location = program
+        for flag in (*FLAGS, f"--user-data-dir={folder}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver = webdriver.Chrome(options, Service(driver))
+        self.look_like()
+
+    def look_like(self, size: tuple[int, int] = WIDE, *, dark: bool = False) -> None:
+        """Give the window a size, and the system of who looks at it a colour scheme."""
+        width, height = size
+        self._command(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._command("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What the body of an async function returns in the page."""
+        # A function of its own for each, as what `import()` gives can only be waited for.
+        wrapped = (
+            "const [...given] = arguments; const done = given.pop();"
+            f"(async (...args) => {{ {script} }})(...given)"
+            ".then((value) => done({ value }), (error) => done({ error: String(error) }));"
+        )
+        outcome = self.driver.execute_async_script(wrapped, *arguments)
+        assert "error" not in outcome, outcome["error"]
+        return outcome.get("value")
+
+    def complaints(self) -> list[str]:
+        """What the page, or the browser about it, has logged since last asked."""
+        return [entry["message"] for entry in self._log("browser")]
+
+    def requested(self) -> set[str]:
+        """Every address that was asked for something since last asked."""
+        messages = (json.loads(entry["message"])["message"] for entry in self._log("performance"))
+        return {
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        }
+
+    def close(self) -> None:
+        self.driver.quit()
+
+    def _log(self, kind: str) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = self.driver.get_log(kind)  # type: ignore[no-untyped-call]
+        return entries
+
+    def _command(self, name: str, parameters: dict[str, Any]) -> None:
+        self.driver.execute_cdp_cmd(name, parameters)
+
+
+def _found(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise ToolchainMissing(f"needs {program}, which isn't on this machine's PATH")
+    return path
