@@ -27,7 +27,7 @@ from minibroker.cluster.quotas import (
     plan_change,
 )
 from minibroker.cluster.store.tree import NoNodeError, Store, StoreError
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import Refusal, topic_of
 from minibroker.config import NODE_ID, ConfigError, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.quotas.entity import DEFAULT, desanitize, parse_entity
@@ -134,10 +134,11 @@ async def _plan(
 async def _with_topic(store: Store, image: Image, name: str) -> Image:
     try:
         data = (await store.get(layout.topic_path(name))).data
-        topic = layout.decode_topic(name, data, internal=False)
+        node = layout.decode_topic(name, data)
     except (NoNodeError, layout.LayoutError):
         return image
-    return apply(image, TopicCreated(topic))
+    # Which brokers there are, and which id it has, makes no difference to its config.
+    return apply(image, TopicCreated(topic_of(name, node, b"", broker_id=-1)))
 
 
 async def describe(store: Store, entities: Entities) -> list[str]:

@@ -13,14 +13,15 @@ which a caller gets by not waiting for anything between the two.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import trio
 
-from minibroker.cluster import layout, stored_configs
+from minibroker.cluster import layout, opening, stored_configs, stored_topics
 from minibroker.cluster.configs import KINDS, Alteration, plan_alteration
+from minibroker.cluster.foreign_topics import take_over
 from minibroker.cluster.image import (
     EMPTY,
     TOPIC,
@@ -42,16 +43,18 @@ from minibroker.cluster.image import (
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.quotas import QuotaChange, plan_change
 from minibroker.cluster.store.tree import (
-    Create,
+    BadVersionError,
     Delete,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     Operation,
     Set,
     Store,
+    StoreError,
+    UnavailableError,
 )
 from minibroker.cluster.topics import (
-    INTERNAL_TOPICS,
     Growth,
     NewTopic,
     Refusal,
@@ -62,19 +65,19 @@ from minibroker.cluster.topics import (
 )
 from minibroker.config import (
     BROKER_RACK,
-    CLUSTER_ID,
+    DELETE_TOPIC_ENABLE,
     NODE_ID,
-    OFFSETS_TOPIC_NUM_PARTITIONS,
     Settings,
 )
 from protocol.errors import ErrorCode
-from protocol.types import uuid_text
 
 PRODUCER_IDS_PER_BLOCK = 1000
 
+ATTEMPTS_MAX = 5
+"""How often something is tried that others undo by what they write at the same time."""
 
-class ControllerStartError(Exception):
-    """The store and the settings do not belong together; the message says how to mend it."""
+CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
+"""How a store says that it is not as it was a moment ago."""
 
 
 class TopicOutcome(NamedTuple):
@@ -103,6 +106,16 @@ class ConfigOutcome(NamedTuple):
     updates: list[Update]
 
 
+class TopicsTaken(NamedTuple):
+    """The updates to publish, and by topic why it was not taken over, empty where it was."""
+
+    updates: list[Update]
+    problems: Mapping[str, str]
+
+
+Done = TypeVar("Done", Outcome, TopicsTaken)
+
+
 class ClusterController:
     """The cluster's facts with the store behind them; one at a time uses a store."""
 
@@ -113,6 +126,8 @@ class ClusterController:
         self._random = random
         self._image = image
         self._lock = trio.Lock()
+        self._unreturned: list[Update] = []
+        """Part of the image already, and next to be returned."""
 
     @classmethod
     async def start(
@@ -123,6 +138,7 @@ class ClusterController:
         endpoints: Mapping[str, tuple[str, int]],
         random: Random,
         wall_ms: int,
+        has_records: opening.HasRecords = lambda _: False,
     ) -> ClusterController:
         """Take over a store, new or used, with a higher controller epoch and an image numbered 0.
 
@@ -133,23 +149,23 @@ class ClusterController:
         for path in layout.PERSISTENT_PATHS:
             await store.ensure(path)
         image = Image(
-            controller_epoch=await _next_epoch(store),
-            cluster_id=await _cluster_id(store, settings, random),
+            controller_epoch=await opening.next_epoch(store),
+            cluster_id=await opening.cluster_id(store, settings, random),
             controller_id=broker.broker_id,
         )
         image = apply(image, BrokerChanged(broker))
-        found: list[Change] = [*await _load_topics(store), *await _load_configs(store)]
-        for change in found:
+        image = await opening.with_topics(image, store, random, has_records)
+        for change in await opening.load_configs(store):
             image = apply(image, change)
-        _check_fit(image, settings)
+        opening.check_fit(image, settings)
         protocols = {name: settings.security_protocol(name) for name in endpoints}
-        await _register(store, broker, protocols, wall_ms)
+        await opening.register(store, broker, protocols, wall_ms)
         controller = cls(store, settings, image, random)
         if OFFSETS_TOPIC not in image.topics:
             # It is part of the image from the start, so that a group's first step needs no change
             # of the image; its logs come to be when they are first written.
             made = offsets_topic(settings, broker.broker_id, controller._new_topic_id())
-            await store.multi(await controller._creation(made))
+            await store.multi(await stored_topics.creation(store, made))
             controller._image = apply(controller._image, made)
         return controller
 
@@ -162,7 +178,8 @@ class ClusterController:
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False
     ) -> Outcome:
         """Create topics, each for itself; with ``validate_only`` say what would become of them."""
-        async with self._lock:
+
+        async def attempt() -> Outcome:
             repeated = _repeated(new.name for new in wanted)
             image, changes, outcomes = self._image, list[TopicCreated](), []
             for new in wanted:
@@ -178,12 +195,17 @@ class ClusterController:
                 image = apply(image, plan)  # so that later topics see it
             if validate_only:
                 return Outcome(tuple(outcomes), [])
-            operations = [step for made in changes for step in await self._creation(made)]
+            operations = list[Operation]()
+            for made in changes:
+                operations += await stored_topics.creation(self._store, made)
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
+
+        return await self._against_others([new.name for new in wanted], attempt)
 
     async def delete_topics(self, names: Sequence[str]) -> Outcome:
         """Delete topics, each for itself; ids are the caller's to look up in the image."""
-        async with self._lock:
+
+        async def attempt() -> Outcome:
             repeated = _repeated(names)
             changes, outcomes = list[TopicDeleted](), []
             for name in names:
@@ -196,14 +218,19 @@ class ClusterController:
                     continue
                 outcomes.append(TopicOutcome(name, None, plan))
                 changes.append(TopicDeleted(plan.name, plan.topic_id))
-            operations = [step for gone in changes for step in await self._deletion(gone.name)]
+            operations = list[Operation]()
+            for gone in changes:
+                operations += await stored_topics.deletion(self._store, gone.name)
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
+
+        return await self._against_others(names, attempt)
 
     async def create_partitions(
         self, wanted: Sequence[Growth], *, validate_only: bool = False
     ) -> Outcome:
         """Add partitions to topics, each for itself."""
-        async with self._lock:
+
+        async def attempt() -> Outcome:
             repeated = _repeated(growth.name for growth in wanted)
             changes, outcomes, operations = list[PartitionsAdded](), [], list[Operation]()
             for growth in wanted:
@@ -218,10 +245,12 @@ class ClusterController:
                 grown = topic._replace(partitions=topic.partitions + plan)
                 outcomes.append(TopicOutcome(growth.name, None, grown))
                 changes.append(PartitionsAdded(growth.name, plan))
-                operations.append(Set(layout.topic_path(grown.name), layout.encode_topic(grown)))
+                operations.append(await stored_topics.growth(self._store, topic, grown))
             if validate_only:
                 return Outcome(tuple(outcomes), [])
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
+
+        return await self._against_others([growth.name for growth in wanted], attempt)
 
     async def alter_configs(
         self,
@@ -273,6 +302,37 @@ class ClusterController:
             ]
             return self._advance(await self._differences([*kept, *self._image.configs]))
 
+    async def take_over_topics(self, names: Collection[str] | None = None) -> TopicsTaken:
+        """Look again at topics that others may have made, changed or deleted; at all by default."""
+        async with self._lock:
+            if names is None:
+                kept = await self._store.children(layout.TOPICS)
+                names = dict.fromkeys([*kept, *self._image.topics])
+            problems = {name: await self._take_over_topic(name) for name in names}
+            return TopicsTaken(self._advance([]), problems)
+
+    async def carry_out_deletion(self, name: str) -> TopicsTaken:
+        """Delete a topic because a tool asked for it with a node, which goes too."""
+        request = Delete(layout.deletion_path(name))
+
+        async def attempt() -> TopicsTaken:
+            if not await self._store.exists(request.path):
+                return TopicsTaken(self._advance([]), {})
+            problem = await self._take_over_topic(name)
+            plan = plan_deletion(self._image, name)
+            steps, changes = list[Operation]([request]), list[Change]()
+            if isinstance(plan, Topic) and self._settings[DELETE_TOPIC_ENABLE]:
+                steps = [*await stored_topics.deletion(self._store, name), request]
+                changes = [TopicDeleted(name, plan.topic_id)]
+            elif isinstance(plan, Topic):
+                problem = f"{request.path}: is not done, as delete.topic.enable=false"
+            else:
+                problem = problem or f"{request.path}: {plan.text}"
+            await self._store.multi(steps)
+            return TopicsTaken(self._advance(changes), {name: problem})
+
+        return await self._against_others([name], attempt)
+
     async def allocate_producer_ids(self) -> layout.ProducerIdBlock:
         """A block of producer ids that nobody ever got and nobody else will get."""
         async with self._lock:
@@ -295,33 +355,69 @@ class ClusterController:
 
         Producer ids go on, so that a producer from before cannot be taken for a new one.
         """
-        async with self._lock:
+
+        async def attempt() -> TopicsTaken:
             internal, operations = list[Topic](), list[Operation]()
             for topic in self._image.topics.values():
                 if not topic.internal:
-                    operations += await self._deletion(topic.name)
+                    operations += await stored_topics.deletion(self._store, topic.name)
                     continue
                 fresh = topic._replace(topic_id=self._new_topic_id())
                 internal.append(fresh)
                 operations.append(Set(layout.topic_path(fresh.name), layout.encode_topic(fresh)))
-            return await self._commit(operations, [Reset(tuple(internal))])
+            return TopicsTaken(await self._commit(operations, [Reset(tuple(internal))]), {})
+
+        return (await self._against_others(list(self._image.topics), attempt)).updates
+
+    async def _against_others(
+        self, names: Collection[str], attempt: Callable[[], Awaitable[Done]]
+    ) -> Done:
+        """Do something about topics; where others were faster, see what they did and try again."""
+        async with self._lock:
+            for _ in range(ATTEMPTS_MAX - 1):
+                try:
+                    return await attempt()
+                except CONFLICTS:
+                    for name in names:
+                        await self._take_over_topic(name)
+            return await attempt()
+
+    async def _take_over_topic(self, name: str) -> str:
+        """Why a topic was not taken over, empty if it was; what changes waits to be returned."""
+        for _ in range(ATTEMPTS_MAX):
+            seen = await stored_topics.sight(self._store, name)
+            broker_id = self._settings[NODE_ID]
+            taken = take_over(self._image, broker_id, name, seen, self._new_topic_id)
+            try:
+                if taken.rewritten is not None:
+                    await self._store.multi([stored_topics.rewriting(taken.rewritten, seen)])
+            except CONFLICTS:
+                continue
+            except UnavailableError:
+                raise
+            except StoreError as error:
+                return f"{error}; what is there cannot be taken over"
+            self._unreturned = self._advance(taken.changes)
+            return taken.problem
+        return f"{layout.topic_path(name)}: is changed faster than it can be read"
 
     async def _commit(
         self, operations: Sequence[Operation], changes: Sequence[Change]
     ) -> list[Update]:
         """Keep changes in the store, then in the image; no change makes no update."""
-        if not changes:
-            return []
-        await self._store.multi(operations)
+        if changes:
+            await self._store.multi(operations)
         return self._advance(changes)
 
     def _advance(self, changes: Sequence[Change]) -> list[Update]:
+        """What is to be returned: an update with the changes, after those that wait for it."""
+        waiting, self._unreturned = self._unreturned, []
         if not changes:
-            return []
+            return waiting
         image = self._image
         update = Update(image.controller_epoch, image.number + 1, tuple(changes))
         self._image = apply_update(image, update)
-        return [update]
+        return [*waiting, update]
 
     async def _keep_configs(
         self, plans: Sequence[ConfigChanged | Refusal], validate_only: bool
@@ -343,32 +439,8 @@ class ClusterController:
                 found.append(ConfigChanged(kind, name, config))
         return found
 
-    async def _creation(self, made: TopicCreated) -> list[Operation]:
-        topic, config = made
-        create = Create(layout.topic_path(topic.name), layout.encode_topic(topic))
-        return [create, *await stored_configs.steps(self._store, TOPIC, topic.name, config)]
-
-    async def _deletion(self, name: str) -> list[Operation]:
-        return [
-            Delete(layout.topic_path(name)),
-            *await stored_configs.steps(self._store, TOPIC, name, EMPTY),
-        ]
-
     def _new_topic_id(self) -> Uuid:
-        return new_uuid(self._random)
-
-
-def new_uuid(random: Random) -> Uuid:
-    """A random UUID (version 4) that Kafka would give: none whose text begins with a hyphen,
-    which command lines take for an option.
-    """
-    while True:
-        raw = bytearray(random.randbytes(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        made = bytes(raw)
-        if not uuid_text(made).startswith("-"):
-            return made
+        return opening.new_uuid(self._random)
 
 
 def _repeated(names: Iterable[str]) -> set[str]:
@@ -377,93 +449,3 @@ def _repeated(names: Iterable[str]) -> set[str]:
 
 def _refused_repetition(name: str) -> TopicOutcome:
     return TopicOutcome(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
-
-
-async def _next_epoch(store: Store) -> int:
-    try:
-        found = await store.get(layout.CONTROLLER_EPOCH)
-    except NoNodeError:
-        await store.create(layout.CONTROLLER_EPOCH, b"1")
-        return 1
-    epoch = layout.decode_epoch(found.data) + 1
-    await store.set(layout.CONTROLLER_EPOCH, str(epoch).encode(), version=found.version)
-    return epoch
-
-
-async def _cluster_id(store: Store, settings: Settings, random: Random) -> str:
-    wanted = settings[CLUSTER_ID]
-    try:
-        found = await store.get(layout.CLUSTER_ID)
-    except NoNodeError:
-        made = wanted or uuid_text(new_uuid(random))
-        await store.create(layout.CLUSTER_ID, layout.encode_cluster_id(made))
-        return made
-    kept = layout.decode_cluster_id(found.data)
-    if wanted not in (None, kept):
-        raise ControllerStartError(
-            f"cluster.id={wanted} ({settings.where(CLUSTER_ID)}): the config store belongs to "
-            f"cluster {kept}; use that id or another data directory"
-        )
-    return kept
-
-
-async def _load_topics(store: Store) -> list[TopicCreated]:
-    found = []
-    for name in await store.children(layout.TOPICS):
-        data = (await store.get(layout.topic_path(name))).data
-        topic = layout.decode_topic(name, data, internal=name in INTERNAL_TOPICS)
-        found.append(TopicCreated(topic, await stored_configs.load(store, TOPIC, name)))
-    return found
-
-
-async def _load_configs(store: Store) -> list[ConfigChanged]:
-    """What is set for all that are not topics."""
-    return [
-        ConfigChanged(kind, name, await stored_configs.load(store, kind, name))
-        for kind in KINDS
-        if kind != TOPIC
-        for name in await stored_configs.names(store, kind)
-    ]
-
-
-def _check_fit(image: Image, settings: Settings) -> None:
-    """Refuse settings under which the topics in the store could not be found again."""
-    for topic in image.topics.values():
-        strangers = {p.leader for p in topic.partitions} - set(image.brokers)
-        if strangers:
-            raise ControllerStartError(
-                f"node.id={settings[NODE_ID]} ({settings.where(NODE_ID)}): the data directory "
-                f"belongs to node {min(strangers)}; set node.id={min(strangers)} or use another "
-                "data directory"
-            )
-    offsets, wanted = image.topics.get(OFFSETS_TOPIC), settings[OFFSETS_TOPIC_NUM_PARTITIONS]
-    if offsets is not None and len(offsets.partitions) != wanted:
-        raise ControllerStartError(
-            f"offsets.topic.num.partitions={wanted} "
-            f"({settings.where(OFFSETS_TOPIC_NUM_PARTITIONS)}): the data directory has "
-            f"{len(offsets.partitions)}, by which groups find their offsets; set that number or "
-            "use another data directory"
-        )
-
-
-async def _register(
-    store: Store, broker: Broker, protocols: Mapping[str, str], wall_ms: int
-) -> None:
-    try:
-        await store.multi([
-            Create(
-                layout.CONTROLLER,
-                layout.encode_controller(broker.broker_id, wall_ms),
-                ephemeral=True,
-            ),
-            Create(
-                layout.broker_path(broker.broker_id),
-                layout.encode_broker(broker, protocols, wall_ms),
-                ephemeral=True,
-            ),
-        ])  # fmt: skip
-    except NodeExistsError as error:
-        raise ControllerStartError(
-            f"{error.path} exists already: another broker uses this config store; stop it or "
-            "give this one another node.id and store"
-        ) from None

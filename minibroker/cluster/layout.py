@@ -12,7 +12,17 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from minibroker.cluster.image import BROKER, CLIENT, IP, TOPIC, USER, Broker, Partition, Topic
+from minibroker.cluster.image import (
+    BROKER,
+    CLIENT,
+    IP,
+    TOPIC,
+    USER,
+    Broker,
+    Partition,
+    Topic,
+    Uuid,
+)
 from protocol.types import uuid_from_text, uuid_text
 
 CLUSTER_ID = "/cluster/id"
@@ -22,12 +32,14 @@ PRODUCER_IDS = "/latest_producer_id_block"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONFIG_CHANGES = "/config/changes"
+DELETE_TOPICS = "/admin/delete_topics"
 
 PERSISTENT_PATHS = (
     "/cluster",
     BROKERS,
     TOPICS,
     CONFIG_CHANGES,
+    DELETE_TOPICS,
     *(f"/config/{kind}" for kind in (TOPIC, BROKER, IP, USER, CLIENT)),
 )
 """Nodes that exist from the first start on."""
@@ -49,6 +61,15 @@ class ProducerIdBlock(NamedTuple):
     size: int
 
 
+class TopicNode(NamedTuple):
+    """What a topic's node says: its id, which tools of Kafka's 2.x line leave out, and for each
+    partition the brokers that have a replica.
+    """
+
+    topic_id: Uuid | None
+    replicas: tuple[tuple[int, ...], ...]
+
+
 def broker_path(broker_id: int) -> str:
     """The ephemeral node of a broker that is there."""
     return f"{BROKERS}/{broker_id}"
@@ -57,6 +78,17 @@ def broker_path(broker_id: int) -> str:
 def topic_path(name: str) -> str:
     """The node that says that a topic exists, with its id and replicas."""
     return f"{TOPICS}/{name}"
+
+
+def topic_in(path: str) -> str | None:
+    """The name in the path of a topic's own node; None for any other path."""
+    above, _, name = path.rpartition("/")
+    return name if above == TOPICS else None
+
+
+def deletion_path(name: str) -> str:
+    """The node by which a tool asks for a topic to be deleted."""
+    return f"{DELETE_TOPICS}/{name}"
 
 
 def configs_path(kind: str) -> str:
@@ -76,7 +108,7 @@ def _dump(fields: Mapping[str, Any]) -> bytes:
 def _load(path: str, data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LayoutError(f"{path}: is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise LayoutError(f"{path}: is no JSON object")
@@ -130,20 +162,23 @@ def encode_topic(topic: Topic) -> bytes:
     })  # fmt: skip
 
 
-def decode_topic(name: str, data: bytes, *, internal: bool) -> Topic:
-    """The topic in the data of its node.
-
-    The first replica leads and all are in sync: with one broker there is no other state to keep.
-    """
+def decode_topic(name: str, data: bytes) -> TopicNode:
+    """What a topic's node says."""
     path = topic_path(name)
     fields = _load(path, data)
     try:
-        topic_id = uuid_from_text(fields["topic_id"])
-        replicas = {int(index): tuple(ids) for index, ids in fields["partitions"].items()}
-        partitions = tuple(make_partition(index, replicas[index]) for index in range(len(replicas)))
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        told = fields.get("topic_id")
+        topic_id = None if told is None else uuid_from_text(told)
+        found = {int(index): tuple(ids) for index, ids in fields["partitions"].items()}
+        replicas = tuple(found[index] for index in range(len(found)))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise LayoutError(f"{path}: cannot be read as a topic: {error!r}") from None
-    return Topic(name, topic_id, partitions, internal)
+    if not replicas:
+        raise LayoutError(f"{path}: has no partitions")
+    for index, ids in enumerate(replicas):
+        if not ids or not all(type(each) is int and each >= 0 for each in ids):
+            raise LayoutError(f"{path}: partition {index} has no replicas")
+    return TopicNode(topic_id, replicas)
 
 
 def make_partition(index: int, replicas: tuple[int, ...]) -> Partition:

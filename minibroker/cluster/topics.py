@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, Uuid
-from minibroker.cluster.layout import make_partition
+from minibroker.cluster.layout import FIRST_LEADER_EPOCH, TopicNode, make_partition
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config import (
     DEFAULT_REPLICATION_FACTOR,
@@ -152,6 +152,20 @@ def offsets_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCr
         "segment.bytes": str(settings[OFFSETS_TOPIC_SEGMENT_BYTES]),
     }
     return TopicCreated(Topic(OFFSETS_TOPIC, topic_id, partitions, internal=True), config)
+
+
+def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topic:
+    """The topic that a node of the store tells of; this broker leads where it has a replica.
+
+    Who is in sync is who is there: with one broker there is no other state to keep.
+    """
+    partitions = tuple(
+        Partition(index, broker_id, FIRST_LEADER_EPOCH, replicas, (broker_id,))
+        if broker_id in replicas
+        else make_partition(index, replicas)
+        for index, replicas in enumerate(node.replicas)
+    )
+    return Topic(name, topic_id, partitions, internal=name in INTERNAL_TOPICS)
 
 
 def _refuse_name(image: Image, name: str) -> Refusal | None:

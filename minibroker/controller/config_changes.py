@@ -8,7 +8,7 @@ over when the watch begins, so nothing depends on a notice having been seen.  Ec
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import trio
@@ -16,21 +16,12 @@ import trio
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Update
 from minibroker.cluster.layout import CONFIG_CHANGES, LayoutError, decode_config_change
-from minibroker.cluster.store.tree import (
-    Event,
-    EventKind,
-    EventsLostError,
-    NoNodeError,
-    Store,
-    StoreError,
-)
+from minibroker.cluster.store.tree import Event, EventKind, NoNodeError, Store
+from minibroker.controller.following import Pause, follow
 from minibroker.observability.log import Log
 
 KEPT_S: Final = 15 * 60
 """How long a notice stays, for brokers that were away for a moment."""
-
-PAUSE_S: Final = 1.0
-"""How long to wait before a store that could not be read is tried again."""
 
 Publish = Callable[[Sequence[Update]], Awaitable[None]]
 
@@ -39,29 +30,32 @@ class ConfigChanges:
     """One controller's eye on the notices; ``now`` gives seconds of the broker's clock."""
 
     def __init__(
-        self, store: Store, cluster: ClusterController, publish: Publish, now: Callable[[], float]
+        self,
+        store: Store,
+        cluster: ClusterController,
+        publish: Publish,
+        now: Callable[[], float],
+        pause: Pause = trio.sleep,
     ) -> None:
         self._store = store
         self._cluster = cluster
         self._publish = publish
         self._now = now
+        self._pause = pause
         self._seen: dict[str, float] = {}
         """When each notice that is there was first seen, oldest first."""
         self._log = Log("controller")
 
     async def run(self) -> None:
         """Follows until the store is closed or the task cancelled."""
-        while True:
-            try:
-                with self._store.watch(CONFIG_CHANGES) as events:
-                    await self._begin()
-                    await self._follow(events)
-                    return
-            except EventsLostError:
-                continue
-            except StoreError as error:
-                self._log.warning("the config store could not be followed", why=error)
-                await trio.sleep(PAUSE_S)
+        await follow(
+            self._store,
+            CONFIG_CHANGES,
+            self._begin,
+            self._heard,
+            pause=self._pause,
+            log=self._log,
+        )
 
     async def _begin(self) -> None:
         await self._publish(await self._cluster.take_over_all())
@@ -72,14 +66,13 @@ class ConfigChanges:
         self._seen = dict(sorted(known.items(), key=lambda entry: entry[1]))
         await self._purge()
 
-    async def _follow(self, events: AsyncIterator[Event]) -> None:
-        async for event in events:
-            if event.kind is EventKind.CREATED and event.path != CONFIG_CHANGES:
-                self._seen.setdefault(event.path, self._now())
-                await self._take_over(event.path)
-                await self._purge()
-            elif event.kind is EventKind.DELETED:
-                self._seen.pop(event.path, None)
+    async def _heard(self, event: Event) -> None:
+        if event.kind is EventKind.CREATED and event.path != CONFIG_CHANGES:
+            self._seen.setdefault(event.path, self._now())
+            await self._take_over(event.path)
+            await self._purge()
+        elif event.kind is EventKind.DELETED:
+            self._seen.pop(event.path, None)
 
     async def _take_over(self, path: str) -> None:
         try:

@@ -16,9 +16,10 @@ from typing import Any
 import trio
 
 from minibroker.apis.registry import APIS
-from minibroker.cluster.controller import ClusterController, ControllerStartError
+from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
+from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.store.tree import Store, StoreError
 from minibroker.config import NODE_ID, Settings
 from minibroker.control.serve import serve
@@ -27,6 +28,7 @@ from minibroker.controller.config_changes import ConfigChanges
 from minibroker.controller.office import hold_office
 from minibroker.controller.stores import open_store
 from minibroker.controller.subscribers import Subscribers
+from minibroker.controller.topic_changes import TopicChanges
 from minibroker.roles.environment import (
     ACCEPTOR,
     CONTROLLER,
@@ -38,6 +40,7 @@ from minibroker.roles.environment import (
 )
 from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
 from minibroker.runtime.worktime import Account
+from minibroker.storage.paths import has_directory
 
 
 async def controller(env: Environment) -> None:
@@ -52,6 +55,7 @@ async def controller(env: Environment) -> None:
                 endpoints=env.endpoints,
                 random=env.random,
                 wall_ms=env.clock.wall_ms(),
+                has_records=partial(has_directory, env.data_dir),
             )
         await _Controller(env, cluster, store).run()
     finally:
@@ -79,7 +83,9 @@ class _Controller:
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
         )
-        self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now)
+        sleep = env.clock.sleep_real
+        self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
+        self._topics = TopicChanges(store, cluster, self.publish, sleep)
         env.metrics.watch_busy(env.work_time.busy_ns)
 
     @property
@@ -102,6 +108,7 @@ class _Controller:
             nursery.start_soon(self._subscribers.run)
             nursery.start_soon(self._take_roles, nursery)
             nursery.start_soon(self._changes.run)
+            nursery.start_soon(self._topics.run)
             nursery.start_soon(self._serve_until_deposed, nursery.cancel_scope)
             env.ready()
             if env.control is not None:

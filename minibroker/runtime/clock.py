@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import math
 import mmap
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -78,6 +80,11 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Virtual milliseconds since 1970, as in record timestamps."""
+
+    async def sleep_real(self, seconds: float) -> None:
+        """Let real seconds pass, however the clock is turned: for what others outside do, and
+        for what must end. Where all is simulated, so are these.
+        """
 
 
 class ControlledClock(Clock, Protocol):
@@ -162,6 +169,22 @@ class SharedClock(trio.abc.Clock):
         """Virtual milliseconds since 1970."""
         return int((self._wall_base_s + self.current_time()) * 1000)
 
+    async def sleep_real(self, seconds: float) -> None:
+        """Let real seconds pass. Takes a thread meanwhile, so it is for what is rare."""
+        token, passed = trio.lowlevel.current_trio_token(), trio.Event()
+
+        def tell() -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(passed.set)
+
+        timer = threading.Timer(seconds, tell)
+        timer.daemon = True
+        timer.start()
+        try:
+            await passed.wait()
+        finally:
+            timer.cancel()
+
     def state(self) -> ClockState:
         """Rate, freeze, offset and both times, of one slot and one moment."""
         slot, real = self._read(), self._real()
@@ -241,6 +264,10 @@ class SimulatedClock:
         """Milliseconds since 1970: the fixed base plus `now()`."""
         # Rounded first: 0.001 * n seconds times 1000 may fall just short of n.
         return self._wall_base_ms + int(round(self.now() * 1000, 6))
+
+    async def sleep_real(self, seconds: float) -> None:
+        """The mock clock's seconds: there are no others."""
+        await trio.sleep(seconds)
 
     def state(self) -> ClockState:
         """As `SharedClock.state`; the offset is all the time that has passed."""

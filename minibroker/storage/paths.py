@@ -36,6 +36,12 @@ def parse_directory(name: str) -> tuple[str, int] | None:
     return topic, int(number)
 
 
+def has_directory(data_dir: str | os.PathLike[str], topic: str) -> bool:
+    """Whether any partition of a topic has files."""
+    found = map(parse_directory, os.listdir(data_dir))
+    return any(partition is not None and partition[0] == topic for partition in found)
+
+
 def offset_file(directory: str, offset: int, suffix: str) -> str:
     """The path of a file that is named by an offset: 20 digits, then the suffix."""
     return f"{directory}/{offset:0{_OFFSET_DIGITS}d}{suffix}"

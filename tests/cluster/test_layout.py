@@ -23,7 +23,8 @@ def test_a_topic_as_kafka_writes_it() -> None:
         "adding_replicas": {},
         "removing_replicas": {},
     }
-    assert layout.decode_topic("orders", layout.encode_topic(TOPIC), internal=False) == TOPIC
+    node = layout.decode_topic("orders", layout.encode_topic(TOPIC))
+    assert node == (TOPIC.topic_id, ((1, 2),) * 3)
 
 
 def test_a_broker_as_kafka_writes_it() -> None:
@@ -71,11 +72,16 @@ def test_what_was_written_is_read() -> None:
         b'{"topic_id":"AAECAwQFBgcICQoLDA0ODw","partitions":{"0":[]}}',
         b'{"topic_id":"AAECAwQFBgcICQoLDA0ODw","partitions":[]}',
         b'{"topic_id":5,"partitions":{"0":[1]}}',
+        b'{"partitions":{}}',
+        b'{"partitions":{"0":["1"]}}',
+        b'{"partitions":{"0":[true]}}',
+        b'{"partitions":{"0":[-1]}}',
+        b"[" * 100_000,
     ],
 )
 def test_what_is_no_topic_is_refused_with_its_path(data: bytes) -> None:
     with pytest.raises(LayoutError, match=r"^/brokers/topics/orders: "):
-        layout.decode_topic("orders", data, internal=False)
+        layout.decode_topic("orders", data)
 
 
 def test_other_damage_is_refused_with_its_path() -> None:

@@ -37,6 +37,7 @@ from minibroker.roles.questions import (
     Welcome,
 )
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
+from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.stream import MemoryStream, StreamClosed, memory_stream_pair
@@ -456,6 +457,33 @@ async def test_at_the_end_a_client_that_does_not_read_is_not_waited_for_long(
         await trio.sleep(DRAIN_S - 0.1)
         assert at.still_open() == 1
         await trio.sleep(0.2)
+        assert at.closed() == {CloseReason.STOPPING: 1}
+
+
+async def test_at_the_end_real_time_counts_though_the_clock_stands_still(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept, passed = list[float](), trio.Event()
+
+    async def sleep_real(_clock: Any, seconds: float) -> None:
+        slept.append(seconds)
+        await passed.wait()
+
+    monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
+    async with house(make_env) as at:
+        client = await at.connect()
+        assert isinstance(client.stream, MemoryStream)
+        client.stream._incoming.buffer += bytes(64 * 1024)
+        at.answering = trio.Event()
+        await client.tell(LOOK, 1)
+        await wait_all_tasks_blocked()
+        autojump_clock.autojump_threshold = float("inf")
+        at.env.stopping.set()
+        at.answering.set()
+        await wait_all_tasks_blocked()
+        assert (at.still_open(), slept) == (1, [DRAIN_S])
+        passed.set()
+        await wait_all_tasks_blocked()
         assert at.closed() == {CloseReason.STOPPING: 1}
 
 

@@ -329,3 +329,18 @@ def test_a_simulated_rate_waits_for_the_thaw() -> None:
     assert mock.rate == clock.state().rate == 5
     with pytest.raises(ClockError):
         clock.set_rate(0)
+
+
+async def test_real_time_passes_however_the_clock_is_turned() -> None:
+    clock = SharedClock()
+    clock.freeze(True)
+    await clock.sleep_real(0.001)
+    clock.advance(1000)
+    with trio.move_on_after(0) as scope:
+        await clock.sleep_real(3600)
+    assert scope.cancelled_caught
+
+
+async def test_in_a_simulation_real_time_is_simulated_too(autojump_clock: MockClock) -> None:
+    await SimulatedClock(autojump_clock).sleep_real(3600)
+    assert trio.current_time() == 3600

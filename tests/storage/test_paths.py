@@ -19,6 +19,14 @@ def test_other_directories_name_nothing(name: str) -> None:
     assert paths.parse_directory(name) is None
 
 
+def test_a_topic_has_files_if_any_partition_has(tmp_path: Path) -> None:
+    (tmp_path / "with-dash-3").mkdir()
+    (tmp_path / "gone-0.0123-delete").mkdir()
+    assert paths.has_directory(tmp_path, "with-dash")
+    assert not paths.has_directory(tmp_path, "with")
+    assert not paths.has_directory(tmp_path, "gone")
+
+
 def test_files_are_named_by_their_offset(tmp_path: Path) -> None:
     for offset in (70, 0, 2**40):
         for suffix in paths.SEGMENT_SUFFIXES:

@@ -1,0 +1,138 @@
+"""The rules for topics that other hands wrote into the store: what of them becomes ours.
+
+Owns the comparison of one topic's node with the image, what changes by it, and what the node has to
+say from then on; it must never read or write a node.  The invariant: whatever a node holds, the
+answer is changes that fit the image or a sentence that says why there are none, and what we wrote
+ourselves changes nothing.  Echoes the topic handlers of Kafka's ``KafkaController``.
+
+A node without an id is one that a tool of Kafka's 2.x line wrote.  If it was never changed since it
+was created, it is a new topic, whatever was known by its name; else the tool has rewritten a
+topic that we know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from minibroker.cluster import layout
+from minibroker.cluster.image import (
+    EMPTY,
+    Change,
+    Image,
+    PartitionsAdded,
+    Topic,
+    TopicCreated,
+    TopicDeleted,
+    Uuid,
+)
+from minibroker.cluster.topics import (
+    INTERNAL_TOPICS,
+    PARTITIONS_MAX,
+    RESERVED_TOPICS,
+    name_problem,
+    topic_of,
+)
+
+
+class Sight(NamedTuple):
+    """A topic's node as it is in the store, and what is set for the topic."""
+
+    data: bytes
+    version: int
+    config: Mapping[str, str] = EMPTY
+
+
+class Taken(NamedTuple):
+    """What follows from a sight: changes of the image, and the topic as its node has to tell it.
+
+    ``problem`` is a sentence about what was not taken over, empty if all was.
+    """
+
+    changes: tuple[Change, ...] = ()
+    rewritten: Topic | None = None
+    problem: str = ""
+
+
+def take_over(
+    image: Image, broker_id: int, name: str, sight: Sight | None, fresh_id: Callable[[], Uuid]
+) -> Taken:
+    """What becomes of a topic; without a sight there is no node of that name."""
+    known = image.topics.get(name)
+    if sight is None:
+        return _take_deletion(known)
+    problem = _name_problem(name)
+    if problem is not None:
+        return Taken(problem=f"{layout.topic_path(name)}: is no topic: {problem}")
+    try:
+        node = layout.decode_topic(name, sight.data)
+    except layout.LayoutError as error:
+        return Taken(rewritten=known, problem=f"{error}{_as_it_was(known)}")
+    if known is not None and known.internal:
+        return _restore(known, node)
+    problem = _node_problem(image, broker_id, name, node)
+    if problem:
+        text = f"{layout.topic_path(name)}: {problem}{_as_it_was(known)}"
+        return Taken(rewritten=known, problem=text)
+    if known is not None and not _is_replaced(known, node, sight):
+        return _take_growth(known, broker_id, node)
+    made = topic_of(name, node, node.topic_id or fresh_id(), broker_id)
+    gone = () if known is None else (TopicDeleted(name, known.topic_id),)
+    rewritten = made if node.topic_id is None else None
+    return Taken((*gone, TopicCreated(made, sight.config)), rewritten)
+
+
+def _take_deletion(known: Topic | None) -> Taken:
+    if known is None:
+        return Taken()
+    if known.internal:
+        path = layout.topic_path(known.name)
+        return Taken(rewritten=known, problem=f"{path}: was deleted, but is needed: made again")
+    return Taken((TopicDeleted(known.name, known.topic_id),))
+
+
+def _name_problem(name: str) -> str | None:
+    return "that name is Kafka's own" if name in RESERVED_TOPICS else name_problem(name)
+
+
+def _as_it_was(known: Topic | None) -> str:
+    return "; it is passed over" if known is None else "; the topic stays as it was"
+
+
+def _restore(known: Topic, node: layout.TopicNode) -> Taken:
+    replicas = tuple(partition.replicas for partition in known.partitions)
+    if node == (known.topic_id, replicas):
+        return Taken()
+    path = layout.topic_path(known.name)
+    return Taken(rewritten=known, problem=f"{path}: was changed, but is internal: restored")
+
+
+def _node_problem(image: Image, broker_id: int, name: str, node: layout.TopicNode) -> str:
+    if len(node.replicas) > PARTITIONS_MAX:
+        count = len(node.replicas)
+        return f"{count} partitions are more than the {PARTITIONS_MAX} that a topic may have"
+    away = [i for i, ids in enumerate(node.replicas) if broker_id not in ids]
+    if away and name not in INTERNAL_TOPICS:
+        return f"partition {away[0]} has no replica at broker {broker_id}, the only one there is"
+    other = image.topic_names.get(node.topic_id) if node.topic_id is not None else None
+    if other not in (None, name):
+        return f"its topic_id is that of topic '{other}'"
+    return ""
+
+
+def _is_replaced(known: Topic, node: layout.TopicNode, sight: Sight) -> bool:
+    if node.topic_id is None:
+        return sight.version == 0
+    return bool(node.topic_id != known.topic_id)
+
+
+def _take_growth(known: Topic, broker_id: int, node: layout.TopicNode) -> Taken:
+    told = topic_of(known.name, node, known.topic_id, broker_id)
+    before, after = known.partitions, told.partitions
+    if [each.replicas for each in before] != [each.replicas for each in after[: len(before)]]:
+        path = layout.topic_path(known.name)
+        text = "partitions can be added, but not taken away or moved; the topic stays as it was"
+        return Taken(rewritten=known, problem=f"{path}: {text}")
+    added = after[len(before) :]
+    changes = (PartitionsAdded(known.name, added),) if added else ()
+    return Taken(changes, told if node.topic_id is None else None)

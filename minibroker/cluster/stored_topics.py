@@ -1,0 +1,71 @@
+"""Topics in a store: how one is seen, and the steps that make, rewrite and remove its nodes.
+
+Owns which nodes a topic takes; what a node means is for ``cluster.foreign_topics``.  The
+invariant: steps that come from here remove a topic with all that Kafka may have written below it,
+and a config goes with its topic.  Echoes the topic methods of Kafka's ``KafkaZkClient``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from minibroker.cluster import layout, stored_configs
+from minibroker.cluster.foreign_topics import Sight
+from minibroker.cluster.image import EMPTY, TOPIC, Topic, TopicCreated
+from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
+
+STEPS_MAX: Final = 1000
+"""Of one transaction that removes what lies below a topic, so that no server finds it too large."""
+
+
+async def sight(store: Store, name: str) -> Sight | None:
+    """A topic's node and config as they are now, None without a node."""
+    try:
+        data, version = await store.get(layout.topic_path(name))
+    except NoNodeError:
+        return None
+    return Sight(data, version, await stored_configs.load(store, TOPIC, name))
+
+
+async def creation(store: Store, made: TopicCreated) -> list[Operation]:
+    """What makes the store hold a new topic and its config."""
+    topic, config = made
+    create = Create(layout.topic_path(topic.name), layout.encode_topic(topic))
+    return [create, *await stored_configs.steps(store, TOPIC, topic.name, config)]
+
+
+def rewriting(topic: Topic, seen: Sight | None) -> Operation:
+    """What makes a topic's node tell of this topic, if it still is as it was seen."""
+    path, data = layout.topic_path(topic.name), layout.encode_topic(topic)
+    return Create(path, data) if seen is None else Set(path, data, seen.version)
+
+
+async def growth(store: Store, topic: Topic, grown: Topic) -> Operation:
+    """What makes a topic's node tell of further partitions, if others did not change it."""
+    path = layout.topic_path(topic.name)
+    found = await store.get(path)
+    told = layout.decode_topic(topic.name, found.data)
+    is_ours = told == (topic.topic_id, tuple(each.replicas for each in topic.partitions))
+    # Else a version that it cannot have, so that whoever was faster is seen first.
+    return Set(path, layout.encode_topic(grown), found.version if is_ours else found.version + 1)
+
+
+async def deletion(store: Store, name: str) -> list[Operation]:
+    """What makes the store hold a topic no more; what lies below its node is removed at once."""
+    path = layout.topic_path(name)
+    below = await _below(store, path)
+    for first in range(0, len(below), STEPS_MAX):
+        await store.multi([Delete(each) for each in below[first : first + STEPS_MAX]])
+    return [Delete(path), *await stored_configs.steps(store, TOPIC, name, EMPTY)]
+
+
+async def _below(store: Store, path: str) -> list[str]:
+    """All nodes below one, children before their parents."""
+    try:
+        children = await store.children(path)
+    except NoNodeError:
+        return []
+    found: list[str] = []
+    for child in children:
+        found += [*await _below(store, f"{path}/{child}"), f"{path}/{child}"]
+    return found

@@ -1,0 +1,88 @@
+"""Follows the topics that others make, change and delete in the config store.
+
+Owns the watches of ``/brokers/topics`` and of the requests below ``/admin/delete_topics``, and what
+is said of nodes that cannot be taken over; what a node means is `ClusterController`'s to know.  The
+invariant: whatever was written while nobody looked is taken over when a watch begins, and the same
+complaint about a node is made once.  Echoes the handlers of Kafka's ``KafkaController`` for
+changes and deletions of topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import trio
+
+from minibroker.cluster.controller import ClusterController, TopicsTaken
+from minibroker.cluster.image import Update
+from minibroker.cluster.layout import DELETE_TOPICS, TOPICS, topic_in
+from minibroker.cluster.store.tree import Event, EventKind, Store
+from minibroker.controller.following import Pause, follow
+from minibroker.observability.log import Log
+
+Publish = Callable[[Sequence[Update]], Awaitable[None]]
+
+
+class TopicChanges:
+    """One controller's eye on the topics in the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        cluster: ClusterController,
+        publish: Publish,
+        pause: Pause = trio.sleep,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._publish = publish
+        self._pause = pause
+        self._log = Log("controller")
+        self._said: dict[str, str] = {}
+        """The last complaint about each topic's node, as long as it has not been mended."""
+
+    async def run(self) -> None:
+        """Follows until the store is closed or the task cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow, TOPICS, self._begin, self._heard)
+            nursery.start_soon(self._follow, DELETE_TOPICS, self._begin_deleting, self._asked)
+
+    async def _follow(
+        self,
+        path: str,
+        begin: Callable[[], Awaitable[None]],
+        heard: Callable[[Event], Awaitable[None]],
+    ) -> None:
+        await follow(self._store, path, begin, heard, pause=self._pause, log=self._log)
+
+    async def _begin(self) -> None:
+        await self._take_over(None)
+
+    async def _heard(self, event: Event) -> None:
+        name = topic_in(event.path)
+        if name is not None:  # Else it is of the nodes below, in which Kafka keeps leaders.
+            await self._take_over([name])
+
+    async def _take_over(self, names: Collection[str] | None) -> None:
+        await self._taken(await self._cluster.take_over_topics(names))
+
+    async def _begin_deleting(self) -> None:
+        for name in await self._store.children(DELETE_TOPICS):
+            await self._delete(name)
+
+    async def _asked(self, event: Event) -> None:
+        if event.kind is EventKind.CREATED and event.path != DELETE_TOPICS:
+            await self._delete(event.path.rpartition("/")[2])
+
+    async def _delete(self, name: str) -> None:
+        await self._taken(await self._cluster.carry_out_deletion(name))
+
+    async def _taken(self, taken: TopicsTaken) -> None:
+        for name, problem in taken.problems.items():
+            if problem and self._said.get(name) != problem:
+                self._log.warning("a topic in the config store is not followed", why=problem)
+            if problem:
+                self._said[name] = problem
+            else:
+                self._said.pop(name, None)
+        await self._publish(taken.updates)

@@ -1,0 +1,166 @@
+"""What becomes of topics that other hands wrote: each kind of node, known and unknown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.cluster import layout
+from minibroker.cluster.foreign_topics import Sight, Taken, take_over
+from minibroker.cluster.image import (
+    Image,
+    Partition,
+    PartitionsAdded,
+    Topic,
+    TopicCreated,
+    TopicDeleted,
+    apply,
+)
+from protocol.types import uuid_text
+
+US = 1
+FRESH, OLD, NEW = b"F" * 16, b"O" * 16, b"N" * 16
+LED = Partition(0, US, 0, (US,), (US,))
+KNOWN = Topic("t", OLD, (LED,))
+OFFSETS = Topic("__consumer_offsets", b"G" * 16, (LED,), internal=True)
+IMAGE = apply(apply(Image(), TopicCreated(KNOWN)), TopicCreated(OFFSETS))
+PATH = "/brokers/topics/"
+
+
+def node(partitions: Any, topic_id: bytes | None = None, version: int = 0) -> Sight:
+    fields = {"version": 2, "partitions": partitions}
+    if topic_id is not None:
+        fields |= {"version": 3, "topic_id": uuid_text(topic_id)}
+    return Sight(json.dumps(fields).encode(), version)
+
+
+def taken(name: str, sight: Sight | None, image: Image = IMAGE) -> Taken:
+    return take_over(image, US, name, sight, lambda: FRESH)
+
+
+def test_what_we_wrote_ourselves_changes_nothing() -> None:
+    for topic in IMAGE.topics.values():
+        assert taken(topic.name, Sight(layout.encode_topic(topic), 0)) == Taken()
+        assert taken(topic.name, Sight(layout.encode_topic(topic), 7)) == Taken()
+    assert taken("nobody-knows-it", None) == Taken()
+
+
+def test_a_new_topic_with_an_id_is_taken_as_it_is() -> None:
+    made = Topic("new", NEW, (LED, LED.__class__(1, US, 0, (2, US), (US,))))
+    seen = node({"1": [2, 1], "0": [1]}, NEW)._replace(config={"retention.ms": "5"})
+    found = taken("new", seen)
+    assert found == Taken((TopicCreated(made, {"retention.ms": "5"}),))
+
+
+def test_a_new_topic_without_an_id_gets_one() -> None:
+    made = Topic("new", FRESH, (LED,))
+    assert taken("new", node({"0": [1]})) == Taken((TopicCreated(made),), made)
+
+
+def test_a_topic_that_is_gone_is_deleted() -> None:
+    assert taken("t", None) == Taken((TopicDeleted("t", OLD),))
+
+
+def test_a_topic_that_was_made_again_is_another() -> None:
+    gone = TopicDeleted("t", OLD)
+    other = Topic("t", NEW, (LED,))
+    assert taken("t", node({"0": [1]}, NEW, 3)) == Taken((gone, TopicCreated(other)))
+    fresh = Topic("t", FRESH, (LED,))
+    assert taken("t", node({"0": [1]})) == Taken((gone, TopicCreated(fresh)), fresh)
+
+
+def test_partitions_are_added_and_an_id_that_a_tool_left_out_is_put_back() -> None:
+    second = Partition(1, US, 0, (US,), (US,))
+    grown = KNOWN._replace(partitions=(LED, second))
+    change = PartitionsAdded("t", (second,))
+    assert taken("t", node({"0": [1], "1": [1]}, OLD, 4)) == Taken((change,))
+    assert taken("t", node({"0": [1], "1": [1]}, None, 4)) == Taken((change,), grown)
+    assert taken("t", node({"0": [1]}, None, 4)) == Taken((), KNOWN)
+
+
+@pytest.mark.parametrize("partitions", [{"0": [1, 2]}, {"0": [2, 1], "1": [1]}])
+def test_partitions_are_not_moved(partitions: Any) -> None:
+    found = taken("t", node(partitions, OLD, 1))
+    assert (found.changes, found.rewritten) == ((), KNOWN)
+    assert found.problem.startswith(f"{PATH}t: partitions can be added, but not taken away")
+
+
+def test_partitions_are_not_taken_away() -> None:
+    grown = KNOWN._replace(partitions=(LED, Partition(1, US, 0, (US,), (US,))))
+    image = apply(Image(), TopicCreated(grown))
+    found = taken("t", node({"0": [1]}, OLD, 1), image)
+    assert (found.changes, found.rewritten) == ((), grown)
+
+
+@pytest.mark.parametrize(
+    ("name", "sight", "text"),
+    [
+        ("a b", node({"0": [1]}), "/a b: is no topic: it has characters other than"),
+        ("..", node({"0": [1]}), "/..: is no topic: '..' is not allowed"),
+        ("x" * 250, node({"0": [1]}), "its length of 250 exceeds"),
+        ("__cluster_metadata", node({"0": [1]}), "that name is Kafka's own"),
+        ("n", Sight(b"", 0), "/n: is not JSON: "),
+        ("n", Sight(b"\xff", 0), "/n: is not JSON: "),
+        ("n", Sight(b"[]", 0), "/n: is no JSON object; it is passed over"),
+        ("n", node([]), "/n: cannot be read as a topic"),
+        ("n", node({"1": [1]}), "/n: cannot be read as a topic"),
+        ("n", node({}), "/n: has no partitions"),
+        ("n", node({"0": []}), "/n: partition 0 has no replicas"),
+        ("n", node({"0": [1], "1": [5]}), "/n: partition 1 has no replica at broker 1"),
+        ("n", node({str(i): [1] for i in range(10_001)}), "10001 partitions are more than"),
+        ("n", node({"0": [1]}, OLD), "/n: its topic_id is that of topic 't'"),
+    ],
+)
+def test_what_can_be_no_topic_is_passed_over_in_words(name: str, sight: Sight, text: str) -> None:
+    found = taken(name, sight)
+    assert (found.changes, found.rewritten) == ((), None)
+    assert text in found.problem
+
+
+def test_a_known_topic_outlives_a_bad_node() -> None:
+    for sight in (Sight(b"{", 3), node({"0": [5]}, OLD, 3)):
+        found = taken("t", sight)
+        assert (found.changes, found.rewritten) == ((), KNOWN)
+        assert found.problem.endswith("; the topic stays as it was")
+
+
+@pytest.mark.parametrize("sight", [None, node({"0": [1], "1": [1]}), node({"0": [1]}, NEW, 2)])
+def test_internal_topics_stay_as_they_are(sight: Sight | None) -> None:
+    found = taken("__consumer_offsets", sight)
+    assert (found.changes, found.rewritten) == ((), OFFSETS)
+    assert "/__consumer_offsets: was " in found.problem
+
+
+@given(
+    st.sampled_from(["t", "new", "__consumer_offsets"]),
+    st.none()
+    | st.builds(
+        Sight,
+        st.binary(max_size=20)
+        | st.builds(
+            lambda replicas, topic_id: json.dumps(
+                {"partitions": dict(enumerate(replicas)), "topic_id": topic_id}
+            ).encode(),
+            st.lists(st.lists(st.integers(-1, 3), max_size=3), max_size=4),
+            st.none() | st.sampled_from([uuid_text(each) for each in (OLD, NEW, FRESH)] + ["?"]),
+        ),
+        st.integers(0, 3),
+    ),
+)
+def test_whatever_is_there_what_follows_can_be_applied_and_then_is_settled(
+    name: str, sight: Sight | None
+) -> None:
+    found = taken(name, sight)
+    image = IMAGE
+    for change in found.changes:
+        image = apply(image, change)
+    assert image.topics["__consumer_offsets"] == OFFSETS
+    if found.rewritten is not None:
+        assert image.topics[name] == found.rewritten
+        sight = Sight(layout.encode_topic(found.rewritten), 5)
+    again = taken(name, sight, image)
+    assert (again.changes, again.rewritten) == ((), None)

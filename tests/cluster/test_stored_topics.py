@@ -1,0 +1,63 @@
+"""The nodes that a topic takes in a store, and those that Kafka leaves below them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from minibroker.cluster import layout, stored_topics
+from minibroker.cluster.image import Partition, Topic, TopicCreated
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import BadVersionError, NodeExistsError, Store
+
+TOPIC = Topic("t", b"T" * 16, (Partition(0, 1, 0, (1,), (1,)),))
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    made = SqliteStore(MEMORY)
+    for path in layout.PERSISTENT_PATHS:
+        await made.ensure(path)
+    yield made
+    await made.close()
+
+
+async def test_a_topic_is_seen_with_its_config(store: Store) -> None:
+    assert await stored_topics.sight(store, "t") is None
+    steps = await stored_topics.creation(store, TopicCreated(TOPIC, {"retention.ms": "5"}))
+    await store.multi(steps)
+    seen = await stored_topics.sight(store, "t")
+    assert seen == (layout.encode_topic(TOPIC), 0, {"retention.ms": "5"})
+
+
+async def test_a_node_is_rewritten_only_as_it_was_seen(store: Store) -> None:
+    await store.multi([stored_topics.rewriting(TOPIC, None)])
+    seen = await stored_topics.sight(store, "t")
+    await store.set("/brokers/topics/t", b"somebody else")
+    with pytest.raises(BadVersionError):
+        await store.multi([stored_topics.rewriting(TOPIC, seen)])
+    with pytest.raises(NodeExistsError):
+        await store.multi([stored_topics.rewriting(TOPIC, None)])
+
+
+async def test_a_topic_grows_only_from_what_is_known_of_it(store: Store) -> None:
+    grown = TOPIC._replace(partitions=(*TOPIC.partitions, Partition(1, 1, 0, (1,), (1,))))
+    await store.multi([stored_topics.rewriting(TOPIC, None)])
+    await store.multi([await stored_topics.growth(store, TOPIC, grown)])
+    with pytest.raises(BadVersionError):
+        await store.multi([await stored_topics.growth(store, TOPIC, grown)])
+
+
+async def test_all_below_a_topic_goes_with_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_topics, "STEPS_MAX", 2)
+    await store.multi(
+        await stored_topics.creation(store, TopicCreated(TOPIC, {"retention.ms": "5"}))
+    )
+    for index in range(3):
+        await store.ensure(f"/brokers/topics/t/partitions/{index}/state")
+    await store.multi(await stored_topics.deletion(store, "t"))
+    assert await store.children("/brokers/topics") == []
+    assert await store.children("/config/topics") == []

@@ -1,0 +1,77 @@
+"""Following a part of a store through all that happens to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import Event, EventsLostError, UnavailableError
+from minibroker.controller.following import PAUSE_S, follow
+from minibroker.observability.log import Log
+
+
+class Follower:
+    """Notes what it is called for; pauses until it is let go on."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.go_on = trio.Event()
+
+    async def begin(self) -> None:
+        self.noted.append("begin")
+
+    async def heard(self, event: Event) -> None:
+        self.noted.append(f"{event.kind.value} {event.path}")
+
+    async def pause(self, seconds: float) -> None:
+        assert seconds == PAUSE_S
+        self.noted.append("pause")
+        await self.go_on.wait()
+
+    async def run(self, store: SqliteStore) -> None:
+        await follow(store, "/a", self.begin, self.heard, pause=self.pause, log=Log("test"))
+
+
+async def test_it_looks_first_hears_then_and_ends_with_the_store(nursery: trio.Nursery) -> None:
+    store, follower = SqliteStore(MEMORY), Follower()
+    async with trio.open_nursery() as lives:
+        lives.start_soon(follower.run, store)
+        await wait_all_tasks_blocked()
+        await store.create("/a")
+        await store.create("/b")
+        await wait_all_tasks_blocked()
+        await store.close()
+    assert follower.noted == ["begin", "created /a"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_it_begins_anew_at_once_or_after_a_pause(
+    is_lost: bool, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, follower = SqliteStore(MEMORY), Follower()
+    watch = store.watch
+
+    @contextmanager
+    def broken(path: str) -> Iterator[Any]:
+        monkeypatch.setattr(store, "watch", watch)
+        with watch(path) as events:
+            events.end(EventsLostError("away") if is_lost else UnavailableError(path, "away"))  # type: ignore[attr-defined]
+            yield events
+
+    monkeypatch.setattr(store, "watch", broken)
+    nursery.start_soon(follower.run, store)
+    await wait_all_tasks_blocked()
+    if not is_lost:
+        assert follower.noted == ["begin", "pause"]
+        follower.go_on.set()
+        await wait_all_tasks_blocked()
+    await store.create("/a")
+    await wait_all_tasks_blocked()
+    assert [note for note in follower.noted if note != "pause"] == ["begin", "begin", "created /a"]
+    await store.close()

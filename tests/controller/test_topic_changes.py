@@ -1,0 +1,271 @@
+"""Topics that others make, change and delete in the store while a controller looks on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.image import Image, Update, apply_update
+from minibroker.cluster.layout import decode_topic
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import (
+    Create,
+    Delete,
+    NotEmptyError,
+    Operation,
+    Result,
+    Set,
+)
+from minibroker.cluster.topics import Growth, NewTopic
+from minibroker.config import Settings
+from minibroker.controller.topic_changes import TopicChanges
+from protocol.errors import ErrorCode
+
+OFFSETS = "__consumer_offsets"
+
+
+class SharedStore(SqliteStore):
+    """A store in which others are sometimes faster."""
+
+    def __init__(self) -> None:
+        super().__init__(MEMORY)
+        self.before: list[Any] = []
+        """What others do before each of our next transactions."""
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        if self.before:
+            await self.before.pop(0)()
+        return await super().multi(operations)
+
+
+class Desk:
+    """A controller, somebody who follows it, and hands that write into its store."""
+
+    def __init__(self, store: SharedStore, cluster: ClusterController) -> None:
+        self.store = store
+        self.cluster = cluster
+        self.image: Image = cluster.image
+        self.changes = TopicChanges(store, cluster, self.publish)
+
+    async def publish(self, updates: Sequence[Update]) -> None:
+        for update in updates:
+            self.image = apply_update(self.image, update)
+
+    async def put(self, name: str, partitions: int, topic_id: str | None = None) -> None:
+        """As a tool would, without waiting for what follows."""
+        fields: dict[str, Any] = {"version": 2, "partitions": {n: [1] for n in range(partitions)}}
+        if topic_id is not None:
+            fields["topic_id"] = topic_id
+        path, data = f"/brokers/topics/{name}", json.dumps(fields).encode()
+        if await self.store.exists(path):
+            await SqliteStore.multi(self.store, [Set(path, data)])
+        else:
+            await SqliteStore.multi(self.store, [Create(path, data)])
+
+    def partitions(self, name: str) -> int | None:
+        topic = self.image.topics.get(name)
+        return None if topic is None else len(topic.partitions)
+
+
+async def made_desk(*pairs: str) -> Desk:
+    store = SharedStore()
+    cluster = await ClusterController.start(
+        store,
+        Settings.from_sources(pairs=pairs),
+        endpoints={"PLAINTEXT": ("h", 1)},
+        random=Random(1),
+        wall_ms=0,
+    )
+    return Desk(store, cluster)
+
+
+@pytest.fixture
+async def desk(nursery: trio.Nursery) -> AsyncIterator[Desk]:
+    made = await made_desk()
+    nursery.start_soon(made.changes.run)
+    await wait_all_tasks_blocked()
+    yield made
+    assert made.image == made.cluster.image
+    await made.store.close()
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.__dict__["fields"]["why"] for record in caplog.records]
+
+
+async def test_topics_come_grow_and_go(desk: Desk) -> None:
+    await desk.store.create("/config/topics/t", b'{"version":1,"config":{"retention.ms":"5"}}')
+    await desk.put("t", 1)
+    await wait_all_tasks_blocked()
+    assert desk.partitions("t") == 1
+    assert desk.image.topic_overrides("t") == {"retention.ms": "5"}
+    topic_id = desk.image.topics["t"].topic_id
+    node = await desk.store.get("/brokers/topics/t")
+    assert decode_topic("t", node.data).topic_id == topic_id
+    await desk.put("t", 3)
+    await wait_all_tasks_blocked()
+    assert desk.partitions("t") == 3
+    assert desk.image.topics["t"].topic_id == topic_id
+    await desk.store.delete("/brokers/topics/t")
+    await wait_all_tasks_blocked()
+    assert desk.partitions("t") is None
+    assert desk.image.topic_overrides("t") == {}
+
+
+async def test_what_was_done_before_it_looked_is_taken_over(nursery: trio.Nursery) -> None:
+    desk = await made_desk()
+    await desk.publish((await desk.cluster.create_topics([NewTopic("gone", 1)])).updates)
+    await desk.store.delete("/brokers/topics/gone")
+    await desk.put("made", 2)
+    nursery.start_soon(desk.changes.run)
+    await wait_all_tasks_blocked()
+    assert (desk.partitions("gone"), desk.partitions("made")) == (None, 2)
+    await desk.store.close()
+
+
+async def test_a_topic_deleted_and_made_again_is_another(desk: Desk) -> None:
+    await desk.put("t", 1)
+    await wait_all_tasks_blocked()
+    before = desk.image.topics["t"].topic_id
+    await desk.store.delete("/brokers/topics/t")
+    await desk.put("t", 2)
+    await wait_all_tasks_blocked()
+    assert desk.partitions("t") == 2
+    assert desk.image.topics["t"].topic_id != before
+
+
+async def test_a_request_to_delete_is_carried_out_and_removed(desk: Desk) -> None:
+    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 2)])).updates)
+    for path in ("partitions", "partitions/0", "partitions/0/state"):
+        await desk.store.create(f"/brokers/topics/t/{path}")  # as a Kafka broker leaves them
+    await desk.store.create("/admin/delete_topics/t")
+    await desk.store.create("/admin/delete_topics/nobody-knows-it")
+    await wait_all_tasks_blocked()
+    assert desk.partitions("t") is None
+    assert await desk.store.children("/brokers/topics") == [OFFSETS]
+    assert await desk.store.children("/admin/delete_topics") == []
+
+
+async def test_requests_from_before_it_looked_are_carried_out(nursery: trio.Nursery) -> None:
+    desk = await made_desk()
+    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 2)])).updates)
+    await desk.store.create("/admin/delete_topics/t")
+    nursery.start_soon(desk.changes.run)
+    await wait_all_tasks_blocked()
+    assert desk.partitions("t") is None
+    await desk.store.close()
+
+
+async def test_requests_are_refused_where_topics_may_not_be_deleted(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = await made_desk("delete.topic.enable=false")
+    nursery.start_soon(desk.changes.run)
+    await desk.put("t", 1)
+    await wait_all_tasks_blocked()
+    await desk.store.create("/admin/delete_topics/t")
+    await wait_all_tasks_blocked()
+    assert desk.partitions("t") == 1
+    assert await desk.store.children("/admin/delete_topics") == []
+    assert complaints(caplog) == [
+        "/admin/delete_topics/t: is not done, as delete.topic.enable=false"
+    ]
+    await desk.store.close()
+
+
+async def test_internal_topics_cannot_be_deleted_changed_or_spoilt(desk: Desk) -> None:
+    node = await desk.store.get(f"/brokers/topics/{OFFSETS}")
+    await desk.store.create(f"/admin/delete_topics/{OFFSETS}")
+    await wait_all_tasks_blocked()
+    assert await desk.store.children("/admin/delete_topics") == []
+    await desk.put(OFFSETS, 3)
+    await wait_all_tasks_blocked()
+    assert (await desk.store.get(f"/brokers/topics/{OFFSETS}")).data == node.data
+    await desk.store.delete(f"/brokers/topics/{OFFSETS}")
+    await wait_all_tasks_blocked()
+    assert (await desk.store.get(f"/brokers/topics/{OFFSETS}")).data == node.data
+    assert desk.image.number == 0
+
+
+async def test_a_node_that_is_no_topic_is_told_of_once_and_taken_when_it_is_mended(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in ("bad name", "bad"):
+        await desk.store.create(f"/brokers/topics/{path}", b"{")
+    await desk.put("good", 1)
+    await wait_all_tasks_blocked()
+    await desk.store.create("/brokers/topics/bad/partitions")
+    await desk.store.set("/brokers/topics/bad", b"{")
+    await wait_all_tasks_blocked()
+    first, second = complaints(caplog)
+    assert first.startswith("/brokers/topics/bad name: is no topic")
+    assert second.startswith("/brokers/topics/bad: is not JSON")
+    assert desk.partitions("good") == 1
+    await desk.put("bad", 2)
+    await wait_all_tasks_blocked()
+    assert desk.partitions("bad") == 2
+
+
+async def test_our_own_topics_are_not_taken_for_others(desk: Desk) -> None:
+    outcome = await desk.cluster.create_topics([NewTopic("a"), NewTopic("b")])
+    await desk.publish(outcome.updates)
+    await desk.publish((await desk.cluster.create_partitions([Growth("a", 4)])).updates)
+    await desk.publish((await desk.cluster.delete_topics(["b"])).updates)
+    await desk.publish((await desk.cluster.create_topics([NewTopic("b")])).updates)
+    made = desk.image.topics["b"].topic_id
+    await wait_all_tasks_blocked()
+    assert desk.image.number == 4
+    assert desk.image.topics["b"].topic_id == made
+    await desk.publish(await desk.cluster.reset())
+    await wait_all_tasks_blocked()
+    assert desk.image.number == 5
+    assert list(desk.image.topics) == [OFFSETS]
+
+
+async def test_who_creates_a_topic_after_another_is_told_that_it_exists(desk: Desk) -> None:
+    desk.store.before = [lambda: desk.put("t", 3)]
+    outcome = await desk.cluster.create_topics([NewTopic("t", 1)])
+    await desk.publish(outcome.updates)
+    assert outcome.topics[0].refusal is not None
+    assert outcome.topics[0].refusal.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert desk.partitions("t") == 3
+
+
+async def test_who_deletes_or_grows_a_topic_after_another_builds_on_that(desk: Desk) -> None:
+    for name in ("t", "u"):
+        await desk.publish((await desk.cluster.create_topics([NewTopic(name, 1)])).updates)
+    desk.store.before = [lambda: desk.put("t", 3)]
+    outcome = await desk.cluster.create_partitions([Growth("t", 2)])
+    await desk.publish(outcome.updates)
+    assert outcome.topics[0].refusal is not None
+    assert outcome.topics[0].refusal.code == ErrorCode.INVALID_PARTITIONS
+    assert desk.partitions("t") == 3
+    desk.store.before = [lambda: SqliteStore.multi(desk.store, [Delete("/brokers/topics/u")])]
+    outcome = await desk.cluster.delete_topics(["u", "t"])
+    await desk.publish(outcome.updates)
+    assert [one.refusal and one.refusal.code for one in outcome.topics] == [3, None]
+    assert list(desk.image.topics) == [OFFSETS]
+
+
+async def test_a_store_that_never_holds_still_is_an_error_and_loses_no_update(desk: Desk) -> None:
+    rounds = 0
+
+    async def meddle() -> None:
+        nonlocal rounds
+        rounds += 1
+        await SqliteStore.multi(desk.store, [Create(f"/brokers/topics/t/{rounds}")])
+
+    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 1)])).updates)
+    desk.store.before = [meddle] * 20
+    with pytest.raises(NotEmptyError):
+        await desk.cluster.delete_topics(["t"])
+    desk.store.before = []
+    await desk.publish((await desk.cluster.delete_topics(["t"])).updates)
+    assert desk.partitions("t") is None
