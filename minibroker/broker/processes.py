@@ -37,6 +37,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.listeners import advertised_endpoints
+from minibroker.config.types import HostPort
 from minibroker.control.serve import listener_url, open_listener
 from minibroker.observability import log
 from minibroker.observability.metrics import ProcessMetrics
@@ -107,8 +108,10 @@ def _share(settings: Settings, house: House) -> Shared:
     told = settings[ADVERTISED_LISTENERS]
     endpoints = advertised_endpoints(listeners, told or (), ports, socket.gethostname())
     house.lock.describe(f"minibroker on {_addresses(endpoints)}")
+    # So that who asks the broker for its configs learns where its control API is.
+    found = HostPort(host, control.getsockname()[1])
     return Shared(
-        settings=settings,
+        settings=settings.settled({CONTROL_LISTENER.name: found}),
         house=house,
         switchboard=UnixSwitchboard(
             house.home,

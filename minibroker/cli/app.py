@@ -42,6 +42,11 @@ LATE = {
         "configs",
         "Describe and alter configs and quotas as kafka-configs.sh does.",
     ),
+    "connections": Late(
+        "minibroker.cli.connections",
+        "connections",
+        "Show who is connected, live, and why somebody was turned away.",
+    ),
     "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
 }
 

@@ -206,6 +206,10 @@ class Settings:
             self.profile,
         )
 
+    def settled(self, values: Mapping[str, Any]) -> Settings:
+        """These settings with what came of them, by name: the port taken for 0, for example."""
+        return Settings({**self._values, **values}, self._where, self.ignored, self.profile)
+
     def problems(self) -> list[str]:
         """What is wrong between settings that are right each for itself."""
         return [self._blame(name, text) for name, text in _relations(self)]

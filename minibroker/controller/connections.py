@@ -152,7 +152,10 @@ def _addresses(doors: Iterable[DoorFigures]) -> list[shown.AddressView]:
         for figures in door.addresses:
             known = found.get(figures.ip)
             found[figures.ip] = figures if known is None else _together(known, figures)
-    most_first = sorted(found.values(), key=lambda each: (-each.connections, -(each.rate or 0)))
+    # By name where all else is equal, or they would change places whenever somebody looks.
+    most_first = sorted(
+        found.values(), key=lambda each: (-each.connections, -(each.rate or 0), each.ip)
+    )
     return [shown.AddressView(*figures) for figures in most_first]
 
 

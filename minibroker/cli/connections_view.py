@@ -1,0 +1,292 @@
+"""A broker's connections drawn for a terminal: the API's answer in, lines out.
+
+Owns what is shown, in which order, and what is left out where there is no room; it must never ask,
+print or know the time. Pure. Invariant: no line is wider and there are no more lines than there is
+room for, and what was left out is told. Kafka has no such view; ``ss`` and ``top`` together come
+nearest.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from minibroker.connections.address import client_ip
+
+Answer: TypeAlias = dict[str, Any]
+"""The JSON of ``GET /v1/connections``."""
+
+PROCESSORS: Final = "processors"
+"""The reason of those whom no limit keeps waiting."""
+USED, FREE = "▮", "▯"
+ELLIPSIS: Final = "…"
+WRAPPED_MIN: Final = 20
+STATES_SHOWN_MAX: Final = 4
+UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+DRAWN_SLOTS_FROM: Final = 70
+"""Columns from which on slots are drawn and not only counted."""
+
+
+class Paint(StrEnum):
+    """How a piece of text stands out, as the terminal is told it."""
+
+    PLAIN = ""
+    HEADING = "1"
+    FAINT = "2"
+    WARNING = "33"
+    ALARM = "31"
+
+
+class Piece(NamedTuple):
+    """Some text of a line."""
+
+    text: str
+    paint: Paint = Paint.PLAIN
+
+
+Line: TypeAlias = tuple[Piece, ...]
+
+
+class Room(NamedTuple):
+    """How large the picture may be; None for as large as it likes."""
+
+    columns: int | None = None
+    lines: int | None = None
+
+
+def picture(answer: Answer, room: Room) -> list[Line]:
+    """The whole picture."""
+    head = [
+        *_total(answer),
+        (),
+        *_listeners(answer["listeners"]),
+        *_waits(answer),
+        (),
+        *_processors(answer["processors"], drawn=_is_wide(room)),
+        (),
+    ]
+    refusals = _refusals(answer["refusals"], room.columns)
+    addresses = _addresses(answer)
+    if room.lines is not None:
+        left = room.lines - len(head) - 1
+        refusals = _cut(refusals, max(left // 2, left - len(addresses)))
+        addresses = _cut(addresses, left - len(refusals))
+    lines = [*head, *addresses, (), *refusals]
+    if room.lines is not None:
+        lines = _cut(lines, room.lines)
+    return lines if room.columns is None else [_narrowed(line, room.columns) for line in lines]
+
+
+def _is_wide(room: Room) -> bool:
+    return room.columns is None or room.columns >= DRAWN_SLOTS_FROM
+
+
+def _cut(lines: list[Line], room: int) -> list[Line]:
+    """As many lines as there is room for, one at least."""
+    if len(lines) <= room:
+        return lines
+    return [*lines[: max(0, room - 1)], (Piece(ELLIPSIS, Paint.FAINT),)]
+
+
+def _narrowed(line: Line, columns: int) -> Line:
+    if sum(len(piece.text) for piece in line) <= columns:
+        return line
+    kept: list[Piece] = []
+    left = max(0, columns - 1)
+    for piece in line:
+        kept.append(piece._replace(text=piece.text[:left]))
+        left -= len(kept[-1].text)
+    return (*kept, Piece(ELLIPSIS, Paint.FAINT))
+
+
+def _total(answer: Answer) -> Iterator[Line]:
+    sharded = answer["mode"] == "sharded"
+    yield (
+        _of(answer["total"], answer["limit"]),
+        Piece(" connections, "),
+        _rate(answer["rate"], answer["rate_limit"]),
+        Piece(" new ones a second, accepted by " + ("processors" if sharded else "one acceptor")),
+    )
+
+
+def _of(count: int, limit: int | None) -> Piece:
+    """How many there are, and how many there may be."""
+    if limit is None:
+        return Piece(str(count))
+    return Piece(f"{count}/{limit}", Paint.ALARM if count >= limit else Paint.PLAIN)
+
+
+def _rate(rate: float | None, limit: float | None) -> Piece:
+    if rate is None:
+        return Piece("-")
+    if limit is None:
+        return Piece(f"{rate:.1f}")
+    return Piece(f"{rate:.1f}/{limit:g}", Paint.ALARM if rate >= limit else Paint.PLAIN)
+
+
+def _waiting(count: int) -> Piece:
+    return Piece(str(count), Paint.WARNING if count else Paint.PLAIN)
+
+
+# Tables -------------------------------------------------------------------------------------
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[Piece]], right: str = "") -> list[Line]:
+    """Columns under ``headings``; those whose heading is in ``right`` are aligned to the right."""
+    widths = [
+        max([len(heading), *(len(row[column].text) for row in rows)])
+        for column, heading in enumerate(headings)
+    ]
+
+    def line(row: Sequence[Piece]) -> Line:
+        padded: list[Piece] = []
+        for heading, width, piece in zip(headings, widths, row, strict=True):
+            gap = " " * (width - len(piece.text))
+            before, after = (gap, "") if heading in right.split() else ("", gap)
+            padded += (Piece(before), piece, Piece(f"{after}  "))
+        return tuple(piece for piece in padded[:-1] if piece.text)
+
+    return [line([Piece(heading, Paint.HEADING) for heading in headings]), *map(line, rows)]
+
+
+def _listeners(listeners: Sequence[Answer]) -> list[Line]:
+    return _table(
+        ("LISTENER", "CONNECTIONS", "NEW/S", "BLOCKED", "WAITING", "HELD", "ADDRESS"),
+        [
+            (
+                Piece(each["listener"] + (" (protected)" if each["protected"] else "")),
+                _of(each["connections"], each["limit"]),
+                _rate(each["rate"], each["rate_limit"]),
+                Piece(
+                    f"{each['blocked_share']:.0%}",
+                    Paint.WARNING if each["blocked_share"] >= 0.005 else Paint.PLAIN,
+                ),
+                _waiting(each["waiting"]),
+                _waiting(each["held"]),
+                Piece(_host_port(each["host"], each["port"])),
+            )
+            for each in listeners
+        ],
+        right="CONNECTIONS NEW/S BLOCKED WAITING HELD",
+    )
+
+
+def _waits(answer: Answer) -> Iterator[Line]:
+    """What keeps listeners waiting, as far as it is known: it may have been forgotten by now."""
+    newest = {each["listener"]: each for each in answer["happenings"] if each["kind"] == "waiting"}
+    for listener in answer["listeners"]:
+        each = newest.get(listener["listener"])
+        if listener["waiting"] and each is not None:
+            reason = "a free slot" if each["reason"] == PROCESSORS else each["reason"]
+            text = f"{each['listener']} waits for {reason}, since {ago(each['ago_ms'])}"
+            yield (Piece(text, Paint.WARNING),)
+
+
+def _host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _processors(processors: Sequence[Answer], *, drawn: bool) -> list[Line]:
+    return _table(
+        ("PROCESSOR", "SLOTS", "CONNECTIONS", "WHAT THEY DO"),
+        [
+            (
+                Piece(each["processor"]),
+                _slots(each["slots_used"], each["slots_total"], drawn=drawn),
+                Piece(str(each["connections_total"])),
+                Piece(_states(each["connections"])),
+            )
+            for each in processors
+        ],
+        right="CONNECTIONS",
+    )
+
+
+def _slots(used: int, total: int, *, drawn: bool) -> Piece:
+    text = f"{used}/{total}"
+    if drawn:
+        text = f"{USED * used}{FREE * (total - used)} {text}"
+    return Piece(text, Paint.WARNING if used else Paint.PLAIN)
+
+
+def _states(connections: Iterable[Answer]) -> str:
+    """What connections are at, most of them first: the API that is answered, or the state."""
+    counted = Counter(each["in_flight"] or each["state"] for each in connections)
+    shown = [f"{count} {what}" for what, count in counted.most_common(STATES_SHOWN_MAX)]
+    return ", ".join([*shown, ELLIPSIS] if len(counted) > STATES_SHOWN_MAX else shown)
+
+
+def _addresses(answer: Answer) -> list[Line]:
+    by_ip: defaultdict[str, list[Answer]] = defaultdict(list)
+    for processor in answer["processors"]:
+        for connection in processor["connections"]:
+            by_ip[_ip(connection["client_address"])].append(connection)
+    rows = []
+    for each in answer["addresses"]:
+        its = by_ip[each["ip"]]
+        rows.append(
+            (
+                Piece(each["ip"]),
+                _of(each["connections"], each["limit"]),
+                _rate(each["rate"], each["rate_limit"]),
+                Piece(ago(max(one["age_ms"] for one in its)) if its else "-"),
+                Piece(_states(its) or "-"),
+            )
+        )
+    lines = _table(
+        ("CLIENT", "CONNECTIONS", "NEW/S", "OLDEST", "WHAT THEY DO"),
+        rows,
+        right="CONNECTIONS NEW/S OLDEST",
+    )
+    more = answer["addresses_total"] - sum(each["connections"] > 0 for each in answer["addresses"])
+    if more > 0:
+        lines.append((Piece(f"and {more} more addresses", Paint.FAINT),))
+    return lines if rows else [(Piece("nobody is connected", Paint.FAINT),)]
+
+
+def _ip(client_address: str) -> str:
+    return client_ip(client_address.rpartition(":")[0].strip("[]"))
+
+
+def ago(ms: int) -> str:
+    """A length of time in its largest unit."""
+    for seconds, unit in UNITS:
+        if ms >= seconds * 1000:
+            return f"{ms // (seconds * 1000)} {unit}"
+    return "0 s"
+
+
+# Refusals -----------------------------------------------------------------------------------
+
+
+def _refusals(refusals: Sequence[Answer], columns: int | None) -> list[Line]:
+    """The newest first, those with the same words together."""
+    if not refusals:
+        return [(Piece("nobody was turned away", Paint.FAINT),)]
+    times = Counter((each["listener"], each["text"]) for each in refusals)
+    newest: dict[tuple[str, str], Answer] = {}
+    for each in refusals:
+        newest.setdefault((each["listener"], each["text"]), each)
+    lines: list[Line] = [(Piece("TURNED AWAY", Paint.HEADING),)]
+    for (listener, text), each in newest.items():
+        when = f"{ago(each['ago_ms'])} ago"
+        count = times[listener, text]
+        often = "" if count == 1 else f", {count} times"
+        said = f"- {when}{often}, {listener}: {text}"
+        lines += [(Piece(part),) for part in _wrapped(said, columns)]
+    return lines
+
+
+def _wrapped(text: str, columns: int | None) -> list[str]:
+    if columns is None:
+        return [text]
+    # A setting is looked for and copied: it is not broken at its dashes.
+    return textwrap.wrap(
+        text,
+        max(columns, WRAPPED_MIN),
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,148 @@
+"""The way to a broker's control API: where it is, and one question after the other.
+
+Owns finding it, asking over one kept connection, and the words for a broker that is not there or no
+longer; it must never know what an answer means. Invariant: a broker that was asked once and is gone
+now is told from one that was never reached. Kafka's tools have JMX for this, and must be told
+where.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from minibroker.cli.client import Client, parse_bootstrap
+from minibroker.cli.errors import CliError, Unreachable, UsageMistake
+from minibroker.config.types import BadValueError, HostPort, parse_host_port
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+PATIENCE_S: Final = 10.0
+SETTING: Final = "control.listener"
+BROKER: Final = 4
+"""Kafka's number of the type of resource."""
+
+NAME_IT: Final = "name its control API with --control, as `minibroker start` printed it"
+
+control_option: Callable[[Any], Any] = click.option(
+    "--control",
+    metavar="URL",
+    envvar="MINIBROKER_CONTROL",
+    show_envvar=True,
+    help="Its HTTP control API, e.g. http://127.0.0.1:8080. [default: the broker is asked]",
+)
+
+
+class Control:
+    """One broker's control API."""
+
+    def __init__(self, address: HostPort) -> None:
+        self._address = address
+        self._connection: HTTPConnection | None = None
+        self._has_answered = False
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://{self._address}"
+
+    def get(self, path: str) -> bytes:
+        """The answer. A broker whose controller has just been reborn is asked again once."""
+        try:
+            return self._get(path)
+        except (HTTPException, OSError) as error:
+            self.close()
+            if not self._has_answered:
+                raise self._gone(error) from None
+        try:
+            return self._get(path)
+        except (HTTPException, OSError) as error:
+            self.close()
+            raise self._gone(error) from None
+
+    def _get(self, path: str) -> bytes:
+        if self._connection is None:
+            host, port = self._address
+            self._connection = HTTPConnection(host, port, timeout=PATIENCE_S)
+        self._connection.request("GET", path)
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise CliError(f"{self.url}{path}: {_refusal(response.status, body)}")
+        self._has_answered = True
+        return body
+
+    def _gone(self, error: Exception) -> CliError:
+        if self._has_answered:
+            return CliError(f"the broker at {self.url} is gone")
+        if isinstance(error, ConnectionRefusedError):
+            return Unreachable(
+                f"nothing listens on {self.url}; give --control what `minibroker start` printed"
+            )
+        if isinstance(error, HTTPException):
+            return Unreachable(f"{self.url} does not speak HTTP: is it the control API?")
+        return Unreachable(f"{self.url}: cannot be reached ({error})")
+
+    def close(self) -> None:
+        """The connection is made anew when it is needed."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _refusal(status: int, body: bytes) -> str:
+    try:
+        error = json.loads(body)["error"]
+        return f"{error['message']} {error['hint']}".rstrip()
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP status {status}: is it the control API?"
+
+
+def find_control(url: str | None, bootstrap: str) -> Control:
+    """The control API that was named, or that of a broker of ``bootstrap``."""
+    return Control(_from_url(url) if url else _from_broker(bootstrap))
+
+
+def _from_url(url: str) -> HostPort:
+    place = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+    try:
+        return parse_host_port(place.netloc)
+    except BadValueError as error:
+        raise UsageMistake(f"--control {url}: {error}; write e.g. http://127.0.0.1:8080") from None
+
+
+def _from_broker(bootstrap: str) -> HostPort:
+    try:
+        with Client(bootstrap) as client:
+            (broker, *_) = client.metadata([]).brokers
+            resource = DescribeConfigsResource(
+                resource_type=BROKER,
+                resource_name=str(broker.node_id),
+                configuration_keys=[SETTING],
+            )
+            request = DescribeConfigsRequest(resources=[resource])
+            (found,) = client.ask(request, DescribeConfigsResponse, broker.node_id).results
+    except Unreachable as error:
+        raise Unreachable(f"{error}; or {NAME_IT}") from None
+    value = next((each.value for each in found.configs if each.name == SETTING), None)
+    if not value:
+        raise CliError(f"the broker at {bootstrap} does not tell {SETTING}; {NAME_IT}")
+    return _as_seen_from_here(parse_host_port(value), parse_bootstrap(bootstrap)[0].host)
+
+
+def _as_seen_from_here(address: HostPort, broker: str) -> HostPort:
+    """A control API that listens everywhere is where the broker is."""
+    try:
+        everywhere = ipaddress.ip_address(address.host).is_unspecified
+    except ValueError:
+        everywhere = not address.host
+    return HostPort(broker, address.port) if everywhere else address

@@ -1,0 +1,129 @@
+"""The command in its turns: once, as JSON, over and over until it is stopped or the broker gone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minibroker.cli import connections as command_module
+from minibroker.cli.connections import CLEAR, HIDE_CURSOR, HOME, SHOW_CURSOR
+from minibroker.cli.control import Control
+from minibroker.cli.errors import CliError
+from minibroker.config.types import HostPort
+from tests.cli.test_connections_view import answer
+
+Command = Callable[..., Any]
+
+
+class Playing(Control):
+    """A control API that gives these answers, then is gone."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(HostPort("127.0.0.1", 1))
+        self.answers = list(answers)
+
+    def get(self, path: str) -> bytes:
+        assert path == "/v1/connections"
+        if not self.answers:
+            raise CliError("the broker is gone")
+        return json.dumps(self.answers.pop(0)).encode() + b"\n"
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playing]:
+    """Let a command find a control API of the test's."""
+
+    def begin(*answers: Any) -> Playing:
+        playing = Playing(*answers)
+        monkeypatch.setattr(command_module, "find_control", lambda *_: playing)
+        return playing
+
+    return begin
+
+
+def test_what_is_no_terminal_gets_it_once_and_whole(command: Command, play: Any) -> None:
+    play(answer())
+    result = command("connections", "-b", "unused:1")
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert result.stdout.startswith("4/40 connections, 12.3 new ones a second")
+    assert result.stdout.rstrip().endswith("raise or remove it.")
+
+
+def test_columns_may_be_asked_for(
+    command: Command, play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    play(answer())
+    result = command("connections", "--once", "-b", "unused:1")
+    assert max(map(len, result.stdout.splitlines())) == 30
+
+
+def test_json_is_the_apis_answer(command: Command, play: Any) -> None:
+    play(answer(total=7))
+    result = command("connections", "--json", "-b", "unused:1")
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["total"] == 7
+
+
+def test_a_running_broker_is_found_and_asked(command: Command) -> None:
+    result = command("connections")
+    assert result.exit_code == 0
+    assert "PLAINTEXT" in result.stdout
+    assert "processor-0" in result.stdout
+
+
+class Terminal:
+    """What is written to a terminal of a certain size, until it is interrupted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+        self.slept: list[float] = []
+        self.looks = looks
+        monkeypatch.setenv("COLUMNS", "60")
+        monkeypatch.setenv("LINES", "20")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setattr("minibroker.cli.connections.time.sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if len(self.slept) == self.looks:
+            raise KeyboardInterrupt
+
+
+def test_it_is_drawn_over_the_former_picture_until_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal(monkeypatch, looks=2)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    command_module._watch(Playing(answer(), answer(total=39)), 0.5)
+    assert terminal.slept == [0.5, 0.5]
+    drawn = capsys.readouterr().out
+    assert drawn.startswith(CLEAR + HIDE_CURSOR + HOME)
+    first, second = drawn.split(HOME)[1:]
+    assert first.startswith("4/40 connections")
+    assert second.startswith("39/40 connections")
+    assert first.count("\n") <= 19
+    assert "\x1b[31m4/4\x1b[0m" in first
+    assert drawn.endswith(SHOW_CURSOR)
+
+
+def test_colours_are_left_out_where_nobody_wants_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Terminal(monkeypatch, looks=1)
+    monkeypatch.setenv("NO_COLOR", "1")
+    command_module._watch(Playing(answer()), 0.5)
+    assert "\x1b[31m" not in capsys.readouterr().out
+
+
+def test_the_cursor_is_shown_again_when_the_broker_goes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Terminal(monkeypatch, looks=9)
+    with pytest.raises(CliError, match="gone"):
+        command_module._watch(Playing(answer()), 0.5)
+    assert capsys.readouterr().out.endswith(SHOW_CURSOR)

@@ -1,0 +1,226 @@
+"""What is drawn of a broker's connections: whole, narrow, short, and with nobody there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.cli.connections_view import Line, Paint, Room, ago, picture
+
+PER_IP = (
+    "10.0.0.7 was turned away: it had 3 connections, the most that max.connections.per.ip=3 "
+    "allows; close some, or raise the limit."
+)
+QUOTA = (
+    "10.0.0.9 was turned away: the quota connection_creation_rate=0 of the ip 10.0.0.9 lets "
+    "nobody in; raise or remove it."
+)
+
+
+def connection(host: str, age_ms: int, state: str = "reading", api: str | None = None) -> Any:
+    return {"client_address": f"{host}:5", "age_ms": age_ms, "state": state, "in_flight": api}
+
+
+def listener(name: str, port: int, **others: Any) -> dict[str, Any]:
+    silent = {"rate": 0.0, "rate_limit": None, "limit": None, "blocked_share": 0.0}
+    counts = {"connections": 0, "waiting": 0, "held": 0, "protected": False}
+    place = {"listener": name, "host": "127.0.0.1", "port": port}
+    return {**silent, **counts, **place, **others}
+
+
+def processor(index: int, used: int, *connections: Any) -> dict[str, Any]:
+    return {
+        "processor": f"processor-{index}",
+        "slots_total": 20,
+        "slots_used": used,
+        "connections_total": len(connections),
+        "connections": connections,
+    }
+
+
+def address(ip: str, connections: int, limit: int | None = None, **rate: Any) -> dict[str, Any]:
+    return {
+        "ip": ip,
+        "connections": connections,
+        "limit": limit,
+        "rate": None,
+        "rate_limit": None,
+        **rate,
+    }
+
+
+def refusal(text: str, ago_ms: int, listener: str = "OUTSIDE") -> dict[str, Any]:
+    return {"ago_ms": ago_ms, "listener": listener, "text": text}
+
+
+def waiting(listener: str, ago_ms: int, reason: str) -> dict[str, Any]:
+    return {"kind": "waiting", "listener": listener, "ago_ms": ago_ms, "reason": reason}
+
+
+def answer(**others: Any) -> dict[str, Any]:
+    busy = listener(
+        "OUTSIDE",
+        9093,
+        connections=4,
+        limit=4,
+        rate=12.34,
+        rate_limit=50,
+        blocked_share=0.125,
+        waiting=1,
+        held=3,
+    )
+    return {
+        "mode": "single",
+        "total": 4,
+        "limit": 40,
+        "rate": 12.34,
+        "rate_limit": None,
+        "listeners": [listener("INSIDE", 9092, protected=True), busy],
+        "processors": [
+            processor(
+                0,
+                3,
+                connection("10.0.0.7", 4000),
+                connection("10.0.0.7", 130_000, "muted", "Fetch"),
+                connection("10.0.0.7", 100, "muted", "Fetch"),
+            ),
+            processor(1, 0, connection("::ffff:10.0.0.8", 7_300_000)),
+        ],
+        "addresses": [
+            address("10.0.0.7", 3, 3, rate=0.5, rate_limit=2.5),
+            address("10.0.0.8", 1),
+            address("10.0.0.9", 0, rate=0.0, rate_limit=0),
+        ],
+        "addresses_total": 2,
+        "happenings": [waiting("OUTSIDE", 9000, "max.connections"), waiting("INSIDE", 1, "x")],
+        "refusals": [refusal(PER_IP, 900), refusal(QUOTA, 3000), refusal(PER_IP, 61_000)],
+        **others,
+    }
+
+
+def text(lines: list[Line]) -> list[str]:
+    return ["".join(piece.text for piece in line).rstrip() for line in lines]
+
+
+WHOLE = """\
+4/40 connections, 12.3 new ones a second, accepted by one acceptor
+
+LISTENER            CONNECTIONS    NEW/S  BLOCKED  WAITING  HELD  ADDRESS
+INSIDE (protected)            0      0.0       0%        0     0  127.0.0.1:9092
+OUTSIDE                     4/4  12.3/50      12%        1     3  127.0.0.1:9093
+OUTSIDE waits for max.connections, since 9 s
+
+PROCESSOR    SLOTS                      CONNECTIONS  WHAT THEY DO
+processor-0  ▮▮▮▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ 3/20            3  2 Fetch, 1 reading
+processor-1  ▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ 0/20            1  1 reading
+
+CLIENT    CONNECTIONS    NEW/S  OLDEST  WHAT THEY DO
+10.0.0.7          3/3  0.5/2.5   2 min  2 Fetch, 1 reading
+10.0.0.8            1        -     2 h  1 reading
+10.0.0.9            0    0.0/0       -  -
+
+TURNED AWAY
+- 0 s ago, 2 times, OUTSIDE: 10.0.0.7 was turned away: it had 3 connections, the
+  most that max.connections.per.ip=3 allows; close some, or raise the limit.
+- 3 s ago, OUTSIDE: 10.0.0.9 was turned away: the quota
+  connection_creation_rate=0 of the ip 10.0.0.9 lets nobody in; raise or remove
+  it."""
+
+
+def test_everything_is_drawn() -> None:
+    assert "\n".join(text(picture(answer(), Room(80)))) == WHOLE
+
+
+def test_where_there_is_room_nothing_is_broken() -> None:
+    lines = text(picture(answer(), Room()))
+    assert lines[-2:] == [
+        f"- 0 s ago, 2 times, OUTSIDE: {PER_IP}",
+        f"- 3 s ago, OUTSIDE: {QUOTA}",
+    ]
+
+
+@pytest.mark.parametrize("columns", [1, 10, 20, 41, 69, 70, 200])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    lines = text(picture(answer(), Room(columns)))
+    assert max(map(len, lines)) <= columns
+
+
+def test_a_narrow_terminal_counts_slots_without_drawing_them() -> None:
+    lines = text(picture(answer(), Room(50)))
+    assert "processor-0  3/20             3  2 Fetch, 1 readi…" in lines
+    assert "LISTENER            CONNECTIONS    NEW/S  BLOCKED…" in lines
+
+
+@pytest.mark.parametrize("height", range(1, 30))
+def test_there_are_no_more_lines_than_the_terminal_has(height: int) -> None:
+    lines = text(picture(answer(), Room(80, height)))
+    assert len(lines) <= height
+    assert lines == text(picture(answer(), Room(80)))[:height] or "…" in lines
+
+
+def test_addresses_and_refusals_share_what_room_there_is() -> None:
+    lines = text(picture(answer(), Room(80, 18)))
+    assert lines[11:] == [
+        "CLIENT    CONNECTIONS    NEW/S  OLDEST  WHAT THEY DO",
+        "10.0.0.7          3/3  0.5/2.5   2 min  2 Fetch, 1 reading",
+        "…",
+        "",
+        "TURNED AWAY",
+        "- 0 s ago, 2 times, OUTSIDE: 10.0.0.7 was turned away: it had 3 connections, the",
+        "…",
+    ]
+
+
+def test_what_meets_a_limit_or_waits_stands_out() -> None:
+    pieces = [piece for line in picture(answer(), Room(80)) for piece in line]
+    alarms = [piece.text for piece in pieces if piece.paint is Paint.ALARM]
+    assert alarms == ["4/4", "3/3", "0.0/0"]
+    warnings = [piece.text for piece in pieces if piece.paint is Paint.WARNING]
+    assert warnings == [
+        "12%",
+        "1",
+        "3",
+        "OUTSIDE waits for max.connections, since 9 s",
+        "▮▮▮▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ 3/20",
+    ]
+
+
+def test_full_processors_are_no_setting() -> None:
+    for reason, told in (("processors", "a free slot"), ("max.connections", "max.connections")):
+        shown = answer(happenings=[waiting("OUTSIDE", 50, reason)])
+        assert f"OUTSIDE waits for {told}, since 0 s" in text(picture(shown, Room(80)))
+    assert not [line for line in text(picture(answer(happenings=[]), Room())) if "waits" in line]
+
+
+def test_with_nobody_there_is_little_to_draw() -> None:
+    empty = answer(addresses=[], addresses_total=0, refusals=[], mode="sharded")
+    lines = text(picture(empty, Room(80)))
+    assert lines[0].endswith("accepted by processors")
+    assert lines[-3:] == ["nobody is connected", "", "nobody was turned away"]
+
+
+def test_addresses_that_are_not_shown_are_counted() -> None:
+    lines = text(picture(answer(addresses_total=7), Room(80)))
+    assert "and 5 more addresses" in lines
+
+
+def test_only_so_many_things_that_connections_do_are_named() -> None:
+    apis = ("Fetch", "Produce", "Metadata", "Heartbeat", "JoinGroup")
+    many = [connection("10.0.0.7", 1, "muted", api) for api in (*apis, "Fetch")]
+    lines = text(picture(answer(processors=[processor(0, 0, *many)]), Room(120)))
+    assert any(line.endswith("2 Fetch, 1 Produce, 1 Metadata, 1 Heartbeat, …") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("ms", "told"),
+    [
+        (0, "0 s"),
+        (59_999, "59 s"),
+        (60_000, "1 min"),
+        (7_300_000, "2 h"),
+        (200_000_000, "2 d"),
+    ],
+)
+def test_a_length_of_time_is_told_in_its_largest_unit(ms: int, told: str) -> None:
+    assert ago(ms) == told
