@@ -44,3 +44,32 @@ async def test_the_page_and_its_files_come_with_their_types_and_bounds(
         assert answer.headers["x-content-type-options"] == "nosniff"
     refused = await client.get("/console/%2e%2e/files.py")
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "NO_SUCH_FILE")
+
+
+def luminance(colour: str) -> float:
+    """How bright a colour is, as the accessibility guidelines (WCAG 2) reckon it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_texts_and_marks_stand_out_from_what_they_stand_on(scheme: int) -> None:
+    rules = re.findall(r":root \{(.*?)\}", read("style.css")[0].decode(), re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", rules[scheme]))
+    for text in ("ink", "muted", "accent", "waiting-ink", "refused-ink"):
+        assert contrast(colours[text], colours["panel"]) >= 4.5, text
+    for text in ("ink", "muted"):
+        assert contrast(colours[text], colours["ground"]) >= 4.5, text
+    assert contrast(colours["waiting-ink"], colours["waiting-wash"]) >= 4.5
+    for mark in ("busy", "refused"):
+        assert contrast(colours[mark], colours["panel"]) >= 3, mark
+    # Where a mark's fill is pale, its edge has to do; a waiting one has words beside it.
+    assert contrast(colours["quiet-edge"], colours["panel"]) >= 2

@@ -81,7 +81,7 @@ function redraw() {
 function showChosen() {
   if (chosen.ip) {
     const many = ofAddress(scene.connections, chosen.ip);
-    details.show({ heading: `${words.count(many.length)} connections of ${chosen.ip}`, many });
+    details.show({ heading: `${words.connections(many.length)} of ${chosen.ip}`, many });
   } else if (chosen.members) {
     const many = chosen.members.filter((each) => scene.connections.has(each.connection_id));
     details.show({ heading: chosen.heading, many });
@@ -111,14 +111,14 @@ function onAnswer(answer) {
   answeredAt = performance.now();
   document.body.dataset.state = "live";
   write(place("status"), "live");
-  document.title = `${words.count(scene.totals.connections)} connections · minibroker`;
+  document.title = `${words.connections(scene.totals.connections)} · minibroker`;
   draw();
 }
 
 function onSilence(why, pause) {
   document.body.dataset.state = "silent";
-  const last = answeredAt === null ? "" : ` Last seen ${words.ago(performance.now() - answeredAt)}.`;
-  const text = `The broker is not answering: ${why.message}.${last} Next try in ${words.duration(pause)}.`;
+  const last = answeredAt === null ? "" : `last seen ${words.ago(performance.now() - answeredAt)}, `;
+  const text = `Not answering: ${why.message}; ${last}next try in ${words.duration(pause)}`;
   write(place("status"), text);
   document.title = "not answering · minibroker";
 }

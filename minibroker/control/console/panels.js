@@ -11,6 +11,7 @@ const LISTED_MAX = 50;
 
 export class Addresses {
   constructor(root, { choose, point }) {
+    this.root = root;
     this.choose = choose;
     this.point = point;
     this.parts = new WeakMap();
@@ -48,14 +49,22 @@ export class Addresses {
   fill(row, { ip, connections, limit, rate, rate_limit: rateLimit }) {
     const { button, meters } = this.parts.get(row);
     meters[0].show(words.against(connections, limit), words.fullness(connections, limit), limit !== null);
-    const shown = rate === null && rateLimit === null ? "–" : words.rate(rate, rateLimit);
-    meters[1].show(shown, words.fullness(rate, rateLimit), rateLimit !== null);
+    meters[1].show(words.rate(rate, rateLimit), words.fullness(rate, rateLimit), rateLimit !== null);
     set(button, { "aria-pressed": ip === this.chosen });
+  }
+
+  /** As the broker has them, but while somebody is among the rows, those stay where they are. */
+  inOrder(addresses) {
+    if (!this.root.matches(":hover, :focus-within")) return addresses;
+    const found = new Map(addresses.map((address) => [address.ip, address]));
+    const stay = [...this.rows.children.keys()].filter((ip) => found.has(ip));
+    const rest = addresses.filter(({ ip }) => !this.rows.children.has(ip));
+    return [...stay.map((ip) => found.get(ip)), ...rest];
   }
 
   show({ addresses, addressesTotal }, chosen) {
     this.chosen = chosen;
-    this.rows.update(addresses, (address) => address.ip);
+    this.rows.update(this.inOrder(addresses), (address) => address.ip);
     this.empty.hidden = addresses.length > 0;
     this.table.hidden = addresses.length === 0;
     const left = addressesTotal - addresses.length;

@@ -6,6 +6,9 @@ import { element, Keyed, set, svg, write } from "./dom.js";
 import { pack, place, seatAt } from "./layout.js";
 import * as words from "./words.js";
 
+/** Of more marks than this none is animated, as each frame of one would draw them all anew. */
+const LIVELY_MAX = 200;
+
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
 
 let serial = 0;
@@ -59,8 +62,9 @@ export class Room {
     write(this.count, words.count(processor.count));
     write(this.scale, processor.factor > 1 ? `each mark is ${words.count(processor.factor)}` : "");
     this.factor = processor.factor;
+    this.drawing.classList.toggle("crowded", processor.marks.length > LIVELY_MAX);
     this.fit(processor.seats);
-    set(this.drawing, { "aria-label": `${this.name}: ${words.count(processor.count)} connections` });
+    set(this.drawing, { "aria-label": `${this.name}: ${words.connections(processor.count)}` });
     this.bySeat = new Map(processor.marks.map((mark) => [mark.seat, mark]));
     this.byKey = new Map(processor.marks.map((mark) => [mark.key, mark]));
     this.markList.update(processor.marks, (mark) => mark.key, false);

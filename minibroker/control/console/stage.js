@@ -10,7 +10,8 @@ import * as words from "./words.js";
 /** Waiting or held connections drawn at one listener; of more, the number is told. */
 const WAITING_MARKS_MAX = 18;
 
-const RING = 2 * Math.PI * 42;
+const RADIUS = 46;
+const RING = 2 * Math.PI * RADIUS;
 
 /** Points of a bent wire. */
 const BENDS = 18;
@@ -159,8 +160,8 @@ class Acceptor {
   constructor(root) {
     this.root = root;
     const ring = svg("svg", { viewBox: "0 0 100 100", "aria-hidden": "true" });
-    this.arc = svg("circle", { class: "blocked-arc", cx: 50, cy: 50, r: 42, "stroke-dasharray": RING });
-    ring.append(svg("circle", { class: "ring", cx: 50, cy: 50, r: 42 }), this.arc);
+    this.arc = svg("circle", { class: "blocked-arc", cx: 50, cy: 50, r: RADIUS, "stroke-dasharray": RING });
+    ring.append(svg("circle", { class: "ring", cx: 50, cy: 50, r: RADIUS }), this.arc);
     this.share = element("strong");
     this.word = element("span");
     root.append(ring, element("p", "", this.share, this.word));
@@ -179,7 +180,7 @@ class Card {
     this.endpoint = element("span", "endpoint");
     this.badge = element("span", "badge", "protected");
     this.badge.title = "The inter-broker listener: it gets in within its own limit.";
-    this.meters = ["connections", "rate", "blocked"].map((each) => new Meter(each));
+    this.meters = ["connections", "new per second", "blocked"].map((each) => new Meter(each));
     this.marks = element("span", "waiting-marks");
     this.markList = new Keyed(this.marks, {
       make: () => element("i"),

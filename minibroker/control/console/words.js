@@ -14,10 +14,10 @@ export function against(number, limit) {
   return limit === null ? count(number) : `${count(number)} / ${count(limit)}`;
 }
 
-/** `2.5/s`, or `2.5 / 10/s`, or a dash where nothing is measured. */
+/** `2.5`, or `2.5 / 10`, or a dash where nothing is measured; all of them per second. */
 export function rate(number, limit) {
   const shown = number === null ? "–" : TENTHS.format(number);
-  return limit === null ? `${shown}/s` : `${shown} / ${TENTHS.format(limit)}/s`;
+  return limit === null ? shown : `${shown} / ${TENTHS.format(limit)}`;
 }
 
 /** How full, from 0 to 1; 0 where there is no limit, 1 for any use of none at all. */
@@ -60,10 +60,15 @@ export function brief(connection) {
   return connection.in_flight === null ? who : `${who}, ${connection.in_flight} in flight`;
 }
 
+/** `1 connection`, `12 connections` */
+export function connections(number, which = "") {
+  return `${count(number)} ${which}connection${number === 1 ? "" : "s"}`;
+}
+
 /** A mark in a few words. */
 export function markLabel({ count: many, members }) {
-  if (many === 1 && members.length === 1) return brief(members[0]);
-  return members.length ? `${count(many)} connections` : `${count(many)} younger connections, not listed`;
+  if (members.length === 0) return `${connections(many, "younger ")}, not listed`;
+  return members.length === 1 ? brief(members[0]) : connections(many);
 }
 
 /** `confluent-kafka-python 2.6.0`, or that it didn't say. */
