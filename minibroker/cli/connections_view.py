@@ -106,7 +106,9 @@ def _total(answer: Answer) -> Iterator[Line]:
     sharded = answer["mode"] == "sharded"
     yield (
         _of(answer["total"], answer["limit"]),
-        Piece(" connections, "),
+        Piece(
+            " connection, " if (answer["total"], answer["limit"]) == (1, None) else " connections, "
+        ),
         _rate(answer["rate"], answer["rate_limit"]),
         Piece(" new ones a second, accepted by " + ("processors" if sharded else "one acceptor")),
     )

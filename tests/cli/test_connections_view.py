@@ -200,6 +200,15 @@ def test_with_nobody_there_is_little_to_draw() -> None:
     assert lines[-3:] == ["nobody is connected", "", "nobody was turned away"]
 
 
+@pytest.mark.parametrize(
+    ("total", "limit", "told"),
+    [(0, None, "0 connections, "), (1, None, "1 connection, "), (1, 2, "1/2 connections, ")],
+)
+def test_one_is_not_told_as_many(total: int, limit: int | None, told: str) -> None:
+    (first, *_) = text(picture(answer(total=total, limit=limit), Room(80)))
+    assert first.startswith(told)
+
+
 def test_addresses_that_are_not_shown_are_counted() -> None:
     lines = text(picture(answer(addresses_total=7), Room(80)))
     assert "and 5 more addresses" in lines

@@ -245,6 +245,9 @@ async def test_a_connection_that_dies_with_its_processor_is_counted(
         (client,) = await at.connect()
         assert await client.receive_into(memoryview(bytearray(1))) == 0
         assert at.counted(CLOSED.name, CloseReason.PROCESS_DIED.value) == 1
+        assert at.controller is not None
+        (refusal,) = (await at.controller.ask(DetailsWanted())).lately.refusals
+        assert (refusal.happening.reason, refusal.happening.processor) == ("process_died", 0)
 
 
 class Short(MemorySource):

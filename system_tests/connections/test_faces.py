@@ -1,0 +1,278 @@
+"""Why somebody was turned away or waits, as people read it: over HTTP and in the terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.dialling import listener_address, wait_counted
+from system_tests.connections.test_counts import TWO_LISTENERS, alter
+from system_tests.connections.test_rates import limit_ip
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import ask, processes, wait_ready
+from system_tests.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+
+WIDTH, HEIGHT = 100, 30
+PATIENCE_S = 20.0
+
+
+def connections(broker: RunningBroker) -> Any:
+    return ask(broker, "GET", "/v1/connections")
+
+
+def without_columns() -> dict[str, str]:
+    """The environment; nothing in it says how wide a terminal is."""
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+
+
+def printed(broker: RunningBroker) -> str:
+    """What the command prints once, asked through the control API."""
+    assert broker.control_url is not None
+    command = [sys.executable, "-m", "minibroker", "connections"]
+    ended = subprocess.run(
+        [*command, "--once", "--control", broker.control_url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=without_columns(),
+    )
+    assert not ended.stderr
+    return ended.stdout
+
+
+class Case(NamedTuple):
+    """How somebody from 127.0.0.2 comes to be turned away, and what is said of it."""
+
+    settings: tuple[str, ...]
+    allowed: int
+    text: str
+
+
+CASES = {
+    "max_connections_per_ip": Case(
+        ("max.connections.per.ip=2",),
+        2,
+        "it had 2 connections, the most that max.connections.per.ip=2 allows",
+    ),
+    "max_connections_per_ip override": Case(
+        ("max.connections.per.ip=9", "max.connections.per.ip.overrides=127.0.0.2:1"),
+        1,
+        "it had 1 connection, the most that max.connections.per.ip.overrides=127.0.0.2:1 allows",
+    ),
+    "kafka_connections_max": Case(
+        ("kafka_connections_max=3",),
+        3,
+        "the broker had 3 connections, the most that kafka_connections_max=3 allows",
+    ),
+    "kafka_connections_max_per_ip": Case(
+        ("kafka_connections_max_per_ip=1",),
+        1,
+        "it had 1 connection, the most that kafka_connections_max_per_ip=1 allows",
+    ),
+    "kafka_connections_max_per_ip override": Case(
+        ("kafka_connections_max_overrides=127.0.0.2:0",),
+        0,
+        "it had no connection, the most that kafka_connections_max_overrides=127.0.0.2:0 allows",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_limit_that_turned_somebody_away_is_named_with_its_value(
+    name: str, limited: Limited, dial: Dial
+) -> None:
+    case = CASES[name]
+    broker = limited(*case.settings)
+    assert all(client.answered() for client in dial(broker, case.allowed, "127.0.0.2"))
+    (refused,) = dial(broker, 1, "127.0.0.2")
+    assert refused.hung_up()
+    (refusal,) = connections(broker)["refusals"]
+    text = f"127.0.0.2 was turned away: {case.text}; close some, or raise the limit."
+    assert (refusal["reason"], refusal["text"]) == (name.split(maxsplit=1)[0], text)
+    assert refusal["listener"] == "PLAINTEXT"
+    host, port = refused.socket.getsockname()
+    assert refusal["client_address"] == f"{host}:{port}"
+    assert f"ago, PLAINTEXT: {text}\n" in printed(broker)
+
+
+@pytest.mark.parametrize(
+    ("ip", "rate", "why"),
+    [
+        ("127.0.0.2", 0.0, "=0 of the ip 127.0.0.2 lets nobody in; raise or remove it."),
+        (None, 0.0, "=0 of all addresses lets nobody in; raise or remove it."),
+        (
+            "127.0.0.2",
+            1.0,
+            "=1 of the ip 127.0.0.2 allows; keep connections open, or raise the quota.",
+        ),
+    ],
+)
+def test_a_quota_that_turned_somebody_away_is_named_with_whose_it_is(
+    ip: str | None, rate: float, why: str, limited: Limited, dial: Dial
+) -> None:
+    broker = limited("connection.ip.throttle.recheck=false", "quota.window.num=2")
+    (admin,) = dial(broker)
+    limit_ip(admin, ip, rate)
+    clients = dial(broker, 3, "127.0.0.2")
+    assert clients[-1].hung_up()
+    refusal = connections(broker)["refusals"][0]
+    assert refusal["reason"] == "ip_connection_creation_rate"
+    assert refusal["text"].startswith("127.0.0.2 was turned away: ")
+    assert refusal["text"].endswith(f"the quota connection_creation_rate{why}")
+    assert refusal["text"] in printed(broker)
+
+
+def test_who_is_sent_away_for_others_is_told_so(limited: Limited, dial: Dial) -> None:
+    broker = limited()
+    first, *rest = dial(broker, 4, "127.0.0.2")
+    for client in (first, *rest):
+        assert client.answered()
+    wait_counted(broker, 4)
+    (admin,) = dial(broker)
+    alter(admin, max__connections="4")
+    assert first.hung_up()
+    wait_counted(broker, 4)
+    (refusal,) = connections(broker)["refusals"]
+    assert refusal["reason"] == "max_connections"
+    assert refusal["text"] == (
+        "127.0.0.2 was sent away: the broker had more connections than max.connections=4 allows, "
+        "and this one was the least recently used; close some, or raise the limit."
+    )
+    assert refusal["text"] in printed(broker)
+
+
+def test_a_listener_that_waits_says_for_which_limit(limited: Limited, dial: Dial) -> None:
+    own = "listener.name.external.max.connections"
+    broker = limited(f"{own}=1", listener=TWO_LISTENERS)
+    external = listener_address(broker, "EXTERNAL")
+    first, second = dial(external, 2)
+    assert first.answered()
+
+    def waiting() -> Any:
+        (listener,) = [
+            each for each in connections(broker)["listeners"] if each["listener"] == "EXTERNAL"
+        ]
+        return listener if listener["waiting"] else None
+
+    listener = wait_until(waiting, "the second connection to wait")
+    assert (listener["connections"], listener["limit"], listener["held"]) == (1, 1, 0)
+    assert f"EXTERNAL waits for {own}, since " in printed(broker)
+    first.close()
+    assert second.answered()
+    wait_until(lambda: waiting() is None, "nobody to wait")
+    assert 0 < connections(broker)["listeners"][1]["blocked_share"] <= 1
+
+
+@pytest.mark.parametrize("victim", ["acceptor", "processor-0", "controller"])
+def test_a_killed_process_does_not_keep_anybody_from_looking(
+    victim: str, limited: Limited, dial: Dial
+) -> None:
+    broker = limited("max.connections.per.ip=2")
+    for client in dial(broker, 2, "127.0.0.2"):
+        assert client.answered()
+    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    before = connections(broker)
+    pid = processes(broker)[victim].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    during = printed(broker)
+    assert "PLAINTEXT" in during
+    assert "max.connections.per.ip=2" in during
+    wait_ready(broker)
+    after = connections(broker)
+    assert [each["text"] for each in after["refusals"]] == [
+        each["text"] for each in before["refusals"]
+    ]
+
+
+class Terminal:
+    """The command on a terminal of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
+        self.process = process
+        self.master = master
+        self.shown = ""
+
+    def wait_shown(self, text: str) -> None:
+        """Read until something was drawn."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.shown:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} was not drawn: {self.shown[-2000:]!r}"
+            if select.select([self.master], [], [], left)[0]:
+                self.shown += os.read(self.master, 65536).decode()
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def ended(self) -> int:
+        """The exit status; what is still drawn is read, as a full terminal would hold it up."""
+        self.wait_shown("\x1b[?25h")
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "minibroker", "connections", "--interval", "0.1", *arguments]
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *command],  # so that Ctrl-C is typed to it and nobody else
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "COLUMNS": str(WIDTH), "LINES": str(HEIGHT), "NO_COLOR": "1"},
+    )
+    os.close(slave)
+    try:
+        yield Terminal(process, master)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def test_it_is_drawn_as_it_changes_until_ctrl_c(limited: Limited, dial: Dial) -> None:
+    broker = limited("max.connections=7", "max.connections.per.ip=2")
+    with terminal("--bootstrap-server", broker.bootstrap_servers) as screen:
+        screen.wait_shown("nobody was turned away")
+        assert all(client.answered() for client in dial(broker, 2, "127.0.0.2"))
+        screen.wait_shown("2/7 connections")
+        screen.wait_shown("127.0.0.2          2/2")
+        assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+        screen.wait_shown("max.connections.per.ip=2 allows")
+        screen.type(b"\x03")
+        assert screen.ended() == 0
+        assert "Traceback" not in screen.shown
+
+
+def test_a_broker_that_goes_ends_it_with_a_word(limited: Limited) -> None:
+    broker = limited()
+    assert broker.control_url is not None
+    with terminal("--control", broker.control_url) as screen:
+        screen.wait_shown("nobody is connected")
+        assert broker.stop() == 0
+        assert screen.ended() == 1
+        screen.wait_shown(f"the broker at {broker.control_url.rstrip('/')} is gone")
+
+
+def test_a_broker_that_turns_the_command_away_is_told_of(limited: Limited) -> None:
+    broker = limited("kafka_connections_max=0")
+    command = [sys.executable, "-m", "minibroker", "connections", "-b", broker.bootstrap_servers]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 3
+    assert "name its control API with --control" in ended.stderr
+    assert "kafka_connections_max=0" in printed(broker)

@@ -1,0 +1,212 @@
+"""What people are shown of connections on a whole broker, at the very moment that it happens.
+
+The controller's backend is asked as its HTTP server would, on a clock that stands still between
+two steps: who waits, is held or is refused is seen then and there, and what was seen is not lost
+with the process that saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.broker.tasks import TaskBroker
+from minibroker.config import Settings
+from minibroker.control.backend import Connection, Connections
+from minibroker.controller import role
+from minibroker.controller.backend import ControllerBackend
+from minibroker.roles.environment import CONTROLLER, Environment
+from minibroker.runtime.clock import SimulatedClock
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
+from protocol.messages.api_versions import ApiVersionsRequest
+from tests.simulation.client import SimulatedClient
+from tests.simulation.world import LISTENER
+
+HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
+
+
+class Seen(TaskBroker):
+    """A broker whose control API is asked without HTTP."""
+
+    backend: ControllerBackend
+
+    def _environment(self, name: str, index: int, incarnation: int) -> Environment:
+        env = super()._environment(name, index, incarnation)
+        if name == CONTROLLER:
+            env.control = object()  # type: ignore[assignment]
+        return env
+
+    async def look(self) -> Connections:
+        """What there is to see when everybody has done what there was to do."""
+        await wait_all_tasks_blocked()
+        return await self.backend.connections()
+
+    async def dial(self, host: str) -> SimulatedClient:
+        """A connection that has not said anything."""
+        client = SimulatedClient(await self.sources[LISTENER].connect(host))
+        await wait_all_tasks_blocked()
+        return client
+
+
+@asynccontextmanager
+async def running(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, clock: MockClock, *pairs: str
+) -> AsyncIterator[Seen]:
+    settings = Settings.from_sources(pairs=pairs)
+    broker = Seen(settings, directory, clock=SimulatedClock(clock), seed=1)
+
+    async def serve(backend: ControllerBackend, *_: Any, **__: Any) -> None:
+        broker.backend = backend
+
+    monkeypatch.setattr(role, "serve", serve)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        clock.autojump_threshold = float("inf")
+        yield broker
+        clock.autojump_threshold = 0
+        await broker.stop()
+
+
+def told(seen: Connections) -> list[tuple[str, str | None, int]]:
+    """What happened, why, and how long ago."""
+    return [(each.kind, each.reason, each.ago_ms) for each in seen.happenings]
+
+
+def only(seen: Connections) -> Connection:
+    """The one connection there is."""
+    (connection,) = [each for processor in seen.processors for each in processor.connections]
+    return connection
+
+
+async def test_a_refusal_is_seen_with_its_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(monkeypatch, tmp_path, autojump_clock, "max.connections.per.ip=1") as broker:
+        first = await broker.dial("10.0.0.1")
+        autojump_clock.jump(2)
+        second = await broker.dial("10.0.0.1")
+        assert await second.wait_closed() == b""
+        autojump_clock.jump(0.25)
+        seen = await broker.look()
+        (refusal,) = seen.refusals
+        assert (refusal.ago_ms, refusal.listener) == (250, LISTENER)
+        assert refusal.client_address == f"10.0.0.1:{second.stream.local[1]}"
+        assert "max.connections.per.ip=1" in refusal.text
+        (address,) = seen.addresses
+        assert (address.ip, address.connections, address.limit) == ("10.0.0.1", 1, 1)
+        connection = only(seen)
+        assert (connection.age_ms, connection.idle_ms, connection.state) == (2250, 2250, "reading")
+        await first.ask(HELLO, 4)
+        (connection,) = [
+            each for one in (await broker.look()).processors for each in one.connections
+        ]
+        assert (connection.age_ms, connection.idle_ms) == (2250, 0)
+        assert told(seen) == [
+            ("accepted", None, 2250),
+            ("handed", None, 2250),
+            ("accepted", None, 250),
+            ("refused", "max_connections_per_ip", 250),
+        ]
+
+
+async def test_who_waits_for_a_slot_is_seen_until_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(monkeypatch, tmp_path, autojump_clock, "max.connections=1") as broker:
+        autojump_clock.jump(100.5 - trio.current_time())
+        first = await broker.dial("10.0.0.1")
+        await broker.dial("10.0.0.2")
+        autojump_clock.jump(4)
+        seen = await broker.look()
+        assert (seen.total, seen.limit) == (1, 1)
+        (listener,) = seen.listeners
+        assert (listener.connections, listener.waiting, listener.held) == (1, 1, 0)
+        assert listener.blocked_share == pytest.approx(4 / 9.5)
+        assert told(seen)[-1] == ("waiting", "max.connections", 4000)
+        first.close()
+        await wait_all_tasks_blocked()
+        autojump_clock.jump(1)
+        seen = await broker.look()
+        (listener,) = seen.listeners
+        assert (listener.connections, listener.waiting) == (1, 0)
+        assert listener.blocked_share == pytest.approx(4 / 9.5)
+        # Both at the same moment of a clock that stands, so in either order.
+        assert {(kind, ago_ms) for kind, _, ago_ms in told(seen)[-2:]} == {
+            ("closed", 1000),
+            ("handed", 1000),
+        }
+
+
+async def test_who_is_held_for_its_address_is_seen_until_that_is_decided(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(monkeypatch, tmp_path, autojump_clock) as broker:
+        await set_rate(broker, "10.0.0.7", 5.0)
+        for _ in range(52):
+            await broker.dial("10.0.0.7")
+        seen = await broker.look()
+        (listener,) = seen.listeners
+        assert (listener.connections, listener.held, listener.waiting) == (51, 2, 0)
+        address = next(each for each in seen.addresses if each.ip == "10.0.0.7")
+        assert (address.connections, address.rate, address.rate_limit) == (50, 5.0, 5.0)
+        autojump_clock.jump(0.199)
+        assert (await broker.look()).listeners[0].held == 2
+        autojump_clock.jump(0.001)
+        seen = await broker.look()
+        (listener,) = seen.listeners
+        assert (listener.connections, listener.held) == (52, 0)
+        (refusal,) = seen.refusals
+        assert refusal.ago_ms == 0
+        assert "the quota connection_creation_rate=5 of the ip 10.0.0.7" in refusal.text
+        autojump_clock.jump(1)
+        assert (await broker.look()).refusals[0].ago_ms == 1000
+
+
+async def set_rate(broker: Seen, ip: str, rate: float) -> None:
+    """Give an address a quota."""
+    entry = AlterClientQuotasRequestEntryData(
+        entity=[EntityData(entity_type="ip", entity_name=ip)],
+        ops=[OpData(key="connection_creation_rate", value=rate, remove=False)],
+    )
+    admin = await broker.dial("10.0.0.250")
+    reply = await admin.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
+    assert reply.entries[0].error_code == 0
+
+
+@pytest.mark.parametrize("victim", ["acceptor", "processor-0", "processor-1", "controller"])
+async def test_a_killed_process_takes_nothing_with_it_that_was_seen(
+    victim: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(monkeypatch, tmp_path, autojump_clock, "max.connections.per.ip=2") as broker:
+        for _ in range(3):
+            await broker.dial("10.0.0.1")
+        before = await broker.look()
+        broker.kill(victim)
+        if victim != "controller":
+            meanwhile = await broker.look()
+            assert meanwhile.happenings[: len(before.happenings)] == before.happenings
+            assert [each.limit for each in meanwhile.listeners] == [None]
+        autojump_clock.autojump_threshold = 0
+        await broker.wait_ready()
+        autojump_clock.autojump_threshold = float("inf")
+        after = await broker.look()
+        served = sum(each.connections_total for each in after.processors)
+        assert after.total == served == (1 if "processor" in victim else 2)
+        assert [each.text for each in after.refusals] == [each.text for each in before.refusals]
+        numbers = [each.seq for each in after.happenings]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        if victim == "controller":
+            assert numbers[0] > before.happenings[-1].seq
+        else:
+            assert numbers[0] == before.happenings[0].seq
