@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -310,6 +311,18 @@ class ClusterController:
                 names = dict.fromkeys([*kept, *self._image.topics])
             problems = {name: await self._take_over_topic(name) for name in names}
             return TopicsTaken(self._advance([]), problems)
+
+    async def tell_leaders(self, names: Collection[str]) -> None:
+        """Have the store tell who leads the partitions of topics, for tools that look there."""
+        for name in names:
+            async with self._lock:
+                topic, epoch = self._image.topics.get(name), self._image.controller_epoch
+                if topic is None:
+                    continue
+                with suppress(*CONFLICTS):  # Then others have changed it, and it is told again.
+                    steps = await stored_topics.states(self._store, topic, epoch)
+                    for first in range(0, len(steps), stored_topics.STEPS_MAX):
+                        await self._store.multi(steps[first : first + stored_topics.STEPS_MAX])
 
     async def carry_out_deletion(self, name: str) -> TopicsTaken:
         """Delete a topic because a tool asked for it with a node, which goes too."""

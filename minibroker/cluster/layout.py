@@ -181,6 +181,22 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
     return TopicNode(topic_id, replicas)
 
 
+def partitions_path(topic: str) -> str:
+    """The node above those of a topic's partitions."""
+    return f"{topic_path(topic)}/partitions"
+
+
+def encode_state(partition: Partition, controller_epoch: int) -> bytes:
+    """The data of the node ``state`` below a partition's: who leads it and who is in sync."""
+    return _dump({
+        "controller_epoch": controller_epoch,
+        "leader": partition.leader,
+        "version": 1,
+        "leader_epoch": partition.leader_epoch,
+        "isr": list(partition.isr),
+    })  # fmt: skip
+
+
 def make_partition(index: int, replicas: tuple[int, ...]) -> Partition:
     """A partition whose replicas are all there; the first one leads."""
     return Partition(index, replicas[0], FIRST_LEADER_EPOCH, replicas, replicas)

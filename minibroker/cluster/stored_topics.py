@@ -59,6 +59,21 @@ async def deletion(store: Store, name: str) -> list[Operation]:
     return [Delete(path), *await stored_configs.steps(store, TOPIC, name, EMPTY)]
 
 
+async def states(store: Store, topic: Topic, controller_epoch: int) -> list[Operation]:
+    """What makes the store tell who leads each partition, where it does not tell yet."""
+    above = layout.partitions_path(topic.name)
+    try:
+        there, operations = set(await store.children(above)), list[Operation]()
+    except NoNodeError:
+        there, operations = set(), [Create(above)]
+    for partition in topic.partitions:
+        if str(partition.index) not in there:
+            path = f"{above}/{partition.index}"
+            state = layout.encode_state(partition, controller_epoch)
+            operations += [Create(path), Create(f"{path}/state", state)]
+    return operations
+
+
 async def _below(store: Store, path: str) -> list[str]:
     """All nodes below one, children before their parents."""
     try:

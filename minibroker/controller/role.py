@@ -21,7 +21,7 @@ from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
 from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.store.tree import Store, StoreError
-from minibroker.config import NODE_ID, Settings
+from minibroker.config import NODE_ID, ZOOKEEPER_CONNECT, Settings
 from minibroker.control.serve import serve
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.config_changes import ConfigChanges
@@ -85,7 +85,8 @@ class _Controller:
         )
         sleep = env.clock.sleep_real
         self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
-        self._topics = TopicChanges(store, cluster, self.publish, sleep)
+        is_shared = env.settings[ZOOKEEPER_CONNECT] is not None
+        self._topics = TopicChanges(store, cluster, self.publish, sleep, tells_leaders=is_shared)
         env.metrics.watch_busy(env.work_time.busy_ns)
 
     @property

@@ -32,11 +32,17 @@ class TopicChanges:
         cluster: ClusterController,
         publish: Publish,
         pause: Pause = trio.sleep,
+        *,
+        tells_leaders: bool = False,
     ) -> None:
+        """With ``tells_leaders`` the store is told who leads each partition, as is of use where
+        others look.
+        """
         self._store = store
         self._cluster = cluster
         self._publish = publish
         self._pause = pause
+        self._tells_leaders = tells_leaders
         self._log = Log("controller")
         self._said: dict[str, str] = {}
         """The last complaint about each topic's node, as long as it has not been mended."""
@@ -64,7 +70,10 @@ class TopicChanges:
             await self._take_over([name])
 
     async def _take_over(self, names: Collection[str] | None) -> None:
-        await self._taken(await self._cluster.take_over_topics(names))
+        taken = await self._cluster.take_over_topics(names)
+        await self._taken(taken)
+        if self._tells_leaders:
+            await self._cluster.tell_leaders(taken.problems.keys())
 
     async def _begin_deleting(self) -> None:
         for name in await self._store.children(DELETE_TOPICS):

@@ -2,8 +2,8 @@
 
 It owns the cache and what counts as a complete toolchain; it never starts anything that stays. The
 invariant: its functions either return something that can be run or raise `ToolchainMissing` with
-a sentence that says what to install. The versions are those of `system_tests/java/pom.xml` and
-`system_tests/zookeeper/pom.xml`, which are the only places that name them.
+a sentence that says what to install. The versions are those of the POM files in `system_tests/java`
+and `system_tests/zookeeper`, which are the only places that name them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ def zookeeper_jars() -> Path:
     return _fetched(ZOOKEEPER / "pom.xml", "zookeeper")
 
 
+def kafka_tools(line: str) -> str:
+    """Return the class path of `Tools` and of Kafka's programs of a line, e.g. 2.8, that still
+    speak to ZooKeeper.
+    """
+    jars = _fetched(ZOOKEEPER / f"tools-{line}.xml", f"kafka-{line}")
+    return classpath(_compiled(ZOOKEEPER / "java", jars), jars)
+
+
 def _fetched(pom: Path, name: str) -> Path:
     _require("java", "a JDK of version 17 or later")
     folder = CACHE / f"{name}-jars-{_digest([pom])}"
@@ -66,8 +74,12 @@ def classpath(*folders: Path) -> str:
 def java_driver() -> str:
     """Return the class path of the Java test client, compiled if it is not up to date."""
     jars = kafka_jars()
+    return classpath(_compiled(JAVA / "src", jars), jars)
+
+
+def _compiled(folder: Path, jars: Path) -> Path:
     _require("javac", "a JDK of version 17 or later")
-    sources = sorted((JAVA / "src").glob("*.java"))
+    sources = sorted(folder.glob("*.java"))
     classes = CACHE / f"java-classes-{_digest(sources)}"
     with _one_at_a_time("classes"):
         if not classes.is_dir():
@@ -75,10 +87,10 @@ def java_driver() -> str:
             shutil.rmtree(fresh, ignore_errors=True)
             _run(
                 ["javac", "-nowarn", "-cp", classpath(jars), "-d", str(fresh), *map(str, sources)],
-                "javac could not compile the Java test client",
+                f"javac could not compile {sources[0].name}",
             )
             fresh.rename(classes)
-    return classpath(classes, jars)
+    return classes
 
 
 def _require(program: str, what: str) -> None:

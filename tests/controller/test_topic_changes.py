@@ -213,6 +213,32 @@ async def test_a_node_that_is_no_topic_is_told_of_once_and_taken_when_it_is_mend
     assert desk.partitions("bad") == 2
 
 
+async def test_the_store_tells_who_leads(nursery: trio.Nursery) -> None:
+    desk = await made_desk("offsets.topic.num.partitions=2")
+    desk.changes = TopicChanges(desk.store, desk.cluster, desk.publish, tells_leaders=True)
+    nursery.start_soon(desk.changes.run)
+    await wait_all_tasks_blocked()
+    assert await desk.store.children(f"/brokers/topics/{OFFSETS}/partitions") == ["0", "1"]
+    await desk.publish((await desk.cluster.create_topics([NewTopic("ours", 1)])).updates)
+    await desk.put("theirs", 1)
+    await wait_all_tasks_blocked()
+    await desk.put("theirs", 3)
+    await wait_all_tasks_blocked()
+    for path in ("ours/partitions/0", "theirs/partitions/2"):
+        node = await desk.store.get(f"/brokers/topics/{path}/state")
+        assert json.loads(node.data) == {
+            "controller_epoch": 1,
+            "leader": 1,
+            "leader_epoch": 0,
+            "isr": [1],
+            "version": 1,
+        }
+    await desk.publish((await desk.cluster.delete_topics(["ours", "theirs"])).updates)
+    await wait_all_tasks_blocked()
+    assert await desk.store.children("/brokers/topics") == [OFFSETS]
+    await desk.store.close()
+
+
 async def test_our_own_topics_are_not_taken_for_others(desk: Desk) -> None:
     outcome = await desk.cluster.create_topics([NewTopic("a"), NewTopic("b")])
     await desk.publish(outcome.updates)

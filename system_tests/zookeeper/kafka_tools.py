@@ -1,0 +1,71 @@
+"""Kafka's command-line programs of an older line, several commands in one JVM.
+
+It owns that process and the form of its lines; what the JVM does with them is in `java/Tools.java`.
+No expectations live here. The invariant: one command at a time, answered with its exit code and all
+that it printed, or reported if the JVM ends or stays silent.
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+from typing import NamedTuple
+
+from system_tests.harness.jars import kafka_tools
+
+JVM = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+PATIENCE_S = 60.0
+END = "\x04"
+
+
+class Done(NamedTuple):
+    """How a command ended; ``lines`` are those that are neither empty nor about deprecation."""
+
+    code: int
+    lines: list[str]
+
+
+class KafkaTools:
+    """One JVM."""
+
+    def __init__(self, line: str) -> None:
+        command = ["java", *JVM, QUIET, "-cp", kafka_tools(line), "Tools"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def topics(self, *words: str) -> Done:
+        """kafka-topics.sh"""
+        return self._run("kafka.admin.TopicCommand", *words)
+
+    def configs(self, *words: str) -> Done:
+        """kafka-configs.sh"""
+        return self._run("kafka.admin.ConfigCommand", *words)
+
+    def _run(self, *words: str) -> Done:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\t".join(words) + "\n")
+        lines: list[str] = []
+        # The first line is waited for; what follows it comes at once, or the JVM ends.
+        if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
+            raise RuntimeError(f"the JVM did not answer {words}")
+        for line in self._process.stdout:
+            if line.startswith(END):
+                return Done(int(line.strip(END)), lines)
+            text = line.rstrip()
+            if text and "deprecated" not in text and not text.startswith("Use --bootstrap-server"):
+                lines.append(text)
+        raise RuntimeError(f"the JVM ended over {words}: {lines}")
+
+    def close(self) -> None:
+        """End the JVM."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE_S)
+        finally:
+            self._process.kill()
+            self._process.stdout.close()
