@@ -11,7 +11,7 @@ from system_tests.conftest import without_toolchain
 from system_tests.connections.conftest import Dial, Limited, dial, limited
 from system_tests.console.page import Page
 from system_tests.harness.brokers import RunningBroker
-from system_tests.harness.browser import Browser
+from system_tests.harness.browser import WIDE, Browser
 from system_tests.harness.jars import ToolchainMissing
 
 __all__ = ["Dial", "Limited", "dial", "limited"]
@@ -19,7 +19,12 @@ __all__ = ["Dial", "Limited", "dial", "limited"]
 
 class Look(Protocol):
     def __call__(
-        self, broker: RunningBroker, size: tuple[int, int] = ..., *, dark: bool = ...
+        self,
+        broker: RunningBroker,
+        size: tuple[int, int] = ...,
+        *,
+        dark: bool = ...,
+        still: bool = ...,
     ) -> Page: ...
 
 
@@ -42,9 +47,13 @@ def look(browser: Browser, limited: Limited) -> Iterator[Look]:
     browser.requested()
 
     def open_page(
-        broker: RunningBroker, size: tuple[int, int] = (1280, 800), *, dark: bool = False
+        broker: RunningBroker,
+        size: tuple[int, int] = WIDE,
+        *,
+        dark: bool = False,
+        still: bool = False,
     ) -> Page:
-        browser.look_like(size, dark=dark)
+        browser.look_like(size, dark=dark, still=still)
         opened.append(Page(browser, broker))
         return opened[-1]
 

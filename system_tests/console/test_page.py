@@ -74,6 +74,59 @@ def test_who_is_pointed_at_is_named(limited: Limited, dial: Dial, look: Look) ->
     assert "1 connection of 127.0.0." in page.text("#chosen")
 
 
+def test_rows_stay_where_they_are_while_somebody_points_at_one(
+    limited: Limited, dial: Dial, look: Look
+) -> None:
+    broker = limited()
+    dial(broker, 1, "127.0.0.2")
+    dial(broker, 2, "127.0.0.3")
+    page = look(broker)
+    page.wait(
+        lambda: page.texts("tbody tr") == ["127.0.0.3 2 \N{EN DASH}", "127.0.0.2 1 \N{EN DASH}"],
+        "both",
+    )
+    ActionChains(page.browser.driver).move_to_element(page.find("tbody tr:last-child")).perform()
+    dial(broker, 3, "127.0.0.2")
+    page.wait(
+        lambda: page.texts("tbody tr") == ["127.0.0.3 2 \N{EN DASH}", "127.0.0.2 4 \N{EN DASH}"],
+        "no move",
+    )
+    ActionChains(page.browser.driver).move_to_element(page.find("h1")).perform()
+    page.wait(
+        lambda: page.texts("tbody tr") == ["127.0.0.2 4 \N{EN DASH}", "127.0.0.3 2 \N{EN DASH}"],
+        "the move",
+    )
+
+
+PAINTED = """
+    const canvas = document.getElementById("flights");
+    const copy = new OffscreenCanvas(canvas.width, canvas.height);
+    const ink = copy.getContext("2d", { willReadFrequently: true });
+    ink.drawImage(canvas, 0, 0);
+    return ink.getImageData(0, 0, copy.width, copy.height).data.some((value) => value > 0);
+"""
+
+
+@pytest.mark.parametrize("still", [False, True])
+def test_arrivals_fly_unless_somebody_wants_no_motion(
+    still: bool, limited: Limited, dial: Dial, look: Look
+) -> None:
+    broker = limited()
+    page = look(broker, still=still)
+
+    def painted() -> bool:
+        dial(broker)
+        return bool(page.browser.run(PAINTED))
+
+    if still:
+        page.wait(lambda: painted() or len(page.marks()) > 5, "some to be drawn")
+        assert not painted()
+        dial(broker)[0].close()
+        assert page.count(".closing") == 0
+    else:
+        page.wait(painted, "one in flight")
+
+
 def test_who_has_to_wait_waits_at_the_listener(limited: Limited, dial: Dial, look: Look) -> None:
     broker = limited("max.connections=2")
     assert all(client.answered() for client in dial(broker, 2))
@@ -149,6 +202,11 @@ def test_two_thousand_connections_stay_drawn(limited: Limited, look: Look) -> No
         assert 100 <= len(page.marks()) <= CROWD
         assert set(page.texts(".room-scale")) == {"each mark is 10"}
         assert page.text("#totals").startswith("connections 2,000")
+        page.find(".marks").send_keys(Keys.HOME)
+        page.wait(lambda: page.text("#chosen .note") == "10 connections", "a mark's ten")
+        assert page.count("#chosen .listed button") == 10
+        page.find("#chosen .listed button").click()
+        page.wait(lambda: "listener PLAINTEXT" in page.text("#chosen dl"), "one of them")
     page.wait(lambda: page.marks() == [], "all to be gone")
 
 

@@ -45,15 +45,18 @@ class Browser:
         self.driver = webdriver.Chrome(options, Service(driver))
         self.look_like()
 
-    def look_like(self, size: tuple[int, int] = WIDE, *, dark: bool = False) -> None:
-        """Give the window a size, and the system of who looks at it a colour scheme."""
+    def look_like(
+        self, size: tuple[int, int] = WIDE, *, dark: bool = False, still: bool = False
+    ) -> None:
+        """Give the window a size, and its system a colour scheme and whether things may move."""
         width, height = size
         self._command(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._command("Emulation.setEmulatedMedia", {"features": [scheme]})
+        motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else ""}
+        self._command("Emulation.setEmulatedMedia", {"features": [scheme, motion]})
 
     def run(self, script: str, *arguments: Any) -> Any:
         """What the body of an async function returns in the page."""

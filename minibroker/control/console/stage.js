@@ -167,11 +167,13 @@ class Acceptor {
     root.append(ring, element("p", "", this.share, this.word));
   }
 
-  show({ blocked }) {
+  show({ blocked, listeners }) {
     this.root.classList.toggle("blocked", blocked > 0);
     set(this.arc, { "stroke-dashoffset": RING * (1 - Math.min(1, blocked)) });
     write(this.share, blocked > 0 ? words.share(blocked) : "open");
     write(this.word, blocked > 0 ? "blocked" : "not blocked");
+    const who = listeners.filter((each) => each.blocked_share > 0).map((each) => each.listener);
+    this.root.title = who.length ? `Somebody had to wait lately at ${who.join(", ")}` : "";
   }
 }
 
