@@ -12,6 +12,7 @@ from typing import Final
 from minibroker.apis import (
     alter_client_quotas,
     alter_configs,
+    alter_user_scram_credentials,
     api_versions,
     create_partitions,
     create_topics,
@@ -22,6 +23,7 @@ from minibroker.apis import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_user_scram_credentials,
     fetch,
     find_coordinator,
     heartbeat,
@@ -36,6 +38,8 @@ from minibroker.apis import (
     offset_delete,
     offset_fetch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from minibroker.apis.api_versions import unsupported_version
@@ -65,6 +69,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
     [
         alter_client_quotas.API,
         alter_configs.API,
+        alter_user_scram_credentials.API,
         api_versions.API,
         create_partitions.API,
         create_topics.API,
@@ -75,6 +80,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         describe_cluster.API,
         describe_configs.API,
         describe_groups.API,
+        describe_user_scram_credentials.API,
         fetch.API,
         find_coordinator.API,
         heartbeat.API,
@@ -89,6 +95,8 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         offset_delete.API,
         offset_fetch.API,
         produce.API,
+        sasl_authenticate.API,
+        sasl_handshake.API,
         sync_group.API,
     ]
 )

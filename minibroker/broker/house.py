@@ -25,7 +25,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.listeners import Listener
-from minibroker.network.identity import Identities
+from minibroker.network.identity import try_identities
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 
 PREFIX: Final = "minibroker-"
@@ -152,7 +152,7 @@ def _bind(listener: Listener, settings: Settings) -> socket.socket:
 def check_identities(settings: Settings) -> None:
     """Tries what listeners need to know who connects, keys above all. Raises ``StartError``."""
     try:
-        Identities(settings)
+        try_identities(settings)
     except ConfigError as error:
         problems = "\n  ".join(error.problems)
         raise StartError(f"these settings cannot be used:\n  {problems}") from None

@@ -63,6 +63,9 @@ TOLD = frozenset({EventKind.DIED, EventKind.KILLED})
 """What happens to processes that goes to standard error; the rest is ordinary."""
 
 
+SECRET_BYTES = 32
+
+
 class Shared(NamedTuple):
     """What all processes share, made before the fork."""
 
@@ -74,6 +77,7 @@ class Shared(NamedTuple):
     sockets: dict[str, socket.socket]
     endpoints: dict[str, tuple[str, int]]
     control: socket.socket
+    secret: bytes
 
 
 def start(settings: Settings, *, json_ready: bool) -> int:
@@ -123,6 +127,7 @@ def _share(settings: Settings, house: House) -> Shared:
         sockets=sockets,
         endpoints=endpoints,
         control=control,
+        secret=os.urandom(SECRET_BYTES),
     )
 
 
@@ -197,6 +202,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         work_time=WorkTime(),
         random=Random(),
         data_dir=shared.house.data_dir,
+        secret=shared.secret,
         ready=life.ready,
         control=shared.control,
         statuses=life.roles.read,

@@ -60,6 +60,7 @@ class TaskBroker:
         self._switchboard = switchboard or MemorySwitchboard()
         self._lives: dict[str, _Life] = {}
         self._stopping = False
+        self._secret = Random(f"{seed} secret").randbytes(32)
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
         self.work_time = WorkTime()
         """To be given to ``trio.run`` as an instrument, if work is to be charged."""
@@ -120,6 +121,7 @@ class TaskBroker:
             work_time=self.work_time,
             random=Random(f"{self._seed} {role} {index} {incarnation}"),
             data_dir=self._data_dir,
+            secret=self._secret,
             ready=lambda: None,
             listeners=self.sources,
             endpoints={name: source.address for name, source in self.sources.items()},

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from minibroker.cli import credentials
 from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
 from minibroker.cli.commands import Command
 from minibroker.cli.entities import (
@@ -85,6 +86,7 @@ EXAMPLES = """Examples:
   minibroker configs --topic cats --alter --add-config cleanup.policy=[compact,delete]
   minibroker configs --broker-defaults --alter --add-config max.connections=100
   minibroker configs --ip 127.0.0.1 --alter --add-config connection_creation_rate=10
+  minibroker configs --user alice --alter --add-config 'SCRAM-SHA-512=[password=secret]'
   minibroker configs --ip 127.0.0.1 --alter --delete-config connection_creation_rate
 
 Exit codes: 0 done · 1 anything else, as kafka-configs.sh has it
@@ -240,6 +242,8 @@ def _alter(
     kind, name = entities.types[0], entities.names[0]
     if kind in RESOURCE_TYPES:
         _alter_resource(client, kind, name, additions, deletions)
+    elif credentials.mechanisms_in(entities, additions, deletions):
+        credentials.alter(client, name, additions, deletions)
     else:
         _alter_quotas(client, entities, additions, deletions)
     if name:
@@ -309,6 +313,7 @@ def _describe(client: Client, entities: Entities, *, everything: bool) -> None:
     kind = entities.types[0]
     if kind not in RESOURCE_TYPES:
         _describe_quotas(client, entities)
+        credentials.describe(client, entities)
         return
     for name in entities.names or _all_names(client, kind):
         if name:

@@ -22,6 +22,7 @@ import trio
 
 from minibroker.cluster import layout, opening, stored_configs, stored_topics
 from minibroker.cluster.configs import KINDS, Alteration, plan_alteration
+from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.foreign_topics import take_over
 from minibroker.cluster.image import (
     EMPTY,
@@ -285,6 +286,15 @@ class ClusterController:
                 else:
                     plans.append(plan_change(self._image, one, unresolvable))
             return await self._keep_configs(plans, validate_only)
+
+    async def alter_credentials(
+        self, wanted: Sequence[CredentialChange]
+    ) -> tuple[dict[str, Refusal | None], list[Update]]:
+        """Change the SCRAM credentials of users, each for itself: why not, and the updates."""
+        async with self._lock:
+            plans = plan_credentials(self._image, wanted)
+            outcome = await self._keep_configs(list(plans.values()), validate_only=False)
+            return dict(zip(plans, outcome.refusals, strict=True)), outcome.updates
 
     async def take_over(self, kind: str, name: str) -> list[Update]:
         """Look again at what the store holds for a resource, which others may have written."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from minibroker.config.listeners import (
     LISTENERS_TYPE,
     PROTOCOL_MAP_TYPE,
-    SERVED_PROTOCOLS,
+    SECURITY_PROTOCOLS,
     Listener,
 )
 from minibroker.config.setting import setting
@@ -91,7 +91,7 @@ LISTENER_SECURITY_PROTOCOL_MAP = setting(
     default=(),
     default_text="every name that is no protocol stands for PLAINTEXT",
     doc="The security protocol of each listener name, as NAME:PROTOCOL pairs with a protocol of "
-    + ", ".join(SERVED_PROTOCOLS)
+    + ", ".join(SECURITY_PROTOCOLS)
     + ".",
 )
 CONTROLLER_LISTENER_NAMES = setting(

@@ -25,7 +25,7 @@ KNOWN_UNSERVED = frozenset().union(
         broker.heartbeat.interval.ms broker.id.generation.enable broker.session.timeout.ms
         client.quota.callback.class compression.gzip.level compression.lz4.level
         compression.zstd.level config.providers
-        connections.max.reauth.ms control.plane.listener.name create.topic.policy.class.name
+        control.plane.listener.name create.topic.policy.class.name
         delete.records.purgatory.purge.interval.requests early.start.listeners
         eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
         follower.replication.throttled.rate host.name initial.broker.registration.timeout.ms
@@ -109,18 +109,16 @@ KNOWN_UNSERVED = frozenset().union(
     ),
     _names(
         "sasl.",
-        """client.callback.handler.class enabled.mechanisms jaas.config kerberos.kinit.cmd
+        """client.callback.handler.class kerberos.kinit.cmd
         kerberos.min.time.before.relogin kerberos.principal.to.local.rules kerberos.service.name
         kerberos.ticket.renew.jitter kerberos.ticket.renew.window.factor
         login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms
         login.refresh.buffer.seconds login.refresh.min.period.seconds login.refresh.window.factor
         login.refresh.window.jitter login.retry.backoff.max.ms login.retry.backoff.ms
         mechanism.controller.protocol mechanism.inter.broker.protocol
-        oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
         oauthbearer.jwks.endpoint.refresh.ms oauthbearer.jwks.endpoint.retry.backoff.max.ms
-        oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.jwks.endpoint.url
-        oauthbearer.scope.claim.name oauthbearer.sub.claim.name oauthbearer.token.endpoint.url
-        server.callback.handler.class server.max.receive.size""",
+        oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.scope.claim.name
+        oauthbearer.token.endpoint.url server.callback.handler.class""",
     ),
     _names(
         "share.coordinator.",

@@ -1,4 +1,4 @@
-"""What must hold between the settings of TLS, for every listener that speaks it.
+"""What must hold between the settings of TLS and SASL, for every listener that speaks them.
 
 Owns the sentences that say what is missing or too much; it must never read a file.  The invariant:
 a listener whose settings have no problem here has everything that it needs, though a file may
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from minibroker.config import sasl_definitions as a
 from minibroker.config import security_definitions as s
-from minibroker.config.listeners import has_tls
-from minibroker.config.setting import Setting, listener_name
+from minibroker.config.jaas import EXAMPLE as JAAS_EXAMPLE
+from minibroker.config.listeners import has_sasl, has_tls
+from minibroker.config.setting import MECHANISMS, Setting, listener_name
 
 if TYPE_CHECKING:
     from minibroker.config.settings import Settings
@@ -23,6 +25,8 @@ def problems(settings: Settings) -> Iterator[tuple[str, str]]:
     for listener in settings.client_listeners:
         if has_tls(settings.security_protocol(listener.name)):
             yield from _tls_problems(settings, listener.name)
+        if has_sasl(settings.security_protocol(listener.name)):
+            yield from _sasl_problems(settings, listener.name)
 
 
 def _tls_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]]:
@@ -48,6 +52,18 @@ def _tls_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]
         text = "needs to know who signs clients' certificates: set "
         text += f"{s.SSL_TRUSTSTORE_LOCATION.name} to a PEM file of theirs"
         yield _given_name(settings, listener, s.SSL_CLIENT_AUTH), text
+
+
+def _sasl_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]]:
+    mechanisms = settings.at_listener(listener, a.SASL_ENABLED_MECHANISMS)
+    name = _given_name(settings, listener, a.SASL_ENABLED_MECHANISMS)
+    if not mechanisms:
+        text = f"must name mechanisms for the listener {listener}: {', '.join(MECHANISMS)}"
+        yield name, text
+    entry = settings.at_listener(listener, a.SASL_JAAS_CONFIG, "PLAIN")
+    if "PLAIN" in mechanisms and (entry is None or not entry.users):
+        own = listener_name(listener, f"plain.{a.SASL_JAAS_CONFIG.name}")
+        yield name, f"has PLAIN, but {listener} knows no users; set {own} to {JAAS_EXAMPLE}"
 
 
 def _beside(other: Setting[Any]) -> str:

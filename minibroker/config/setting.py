@@ -30,7 +30,8 @@ class Setting(Generic[T]):
     ``kafka_default`` is the value under ``--profile kafka``.  ``no_effect`` says why a value is
     accepted and reported although nothing acts on it; empty for every setting that does something.
     ``dynamic`` settings may be changed while the broker runs, for one broker or for all; those
-    ``per_listener`` may also be given for one listener, as ``listener.name.<listener>.<name>``.
+    ``per_listener`` may also be given for one listener, as ``listener.name.<listener>.<name>``,
+    and those ``per_mechanism`` for one of its SASL mechanisms, whose name then precedes theirs.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Setting(Generic[T]):
     default_text: str | None
     dynamic: bool = False
     per_listener: bool = False
+    per_mechanism: bool = False
 
     @property
     def sensitive(self) -> bool:
@@ -65,6 +67,9 @@ class Setting(Generic[T]):
 
 
 LISTENER_PREFIX = "listener.name."
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+"""The mechanisms of SASL that are served."""
 
 _REGISTERS: dict[Scope, dict[str, Setting[Any]]] = {scope: {} for scope in Scope}
 
@@ -88,6 +93,7 @@ def setting(
     default_text: str | None = None,
     dynamic: bool = False,
     per_listener: bool = False,
+    per_mechanism: bool = False,
 ) -> Setting[T]:
     """Declare a setting and enter it into its register.
 
@@ -112,6 +118,7 @@ def setting(
         default_text=default_text,
         dynamic=dynamic,
         per_listener=per_listener,
+        per_mechanism=per_mechanism,
     )
     register[name] = declared
     return declared
@@ -130,4 +137,9 @@ def broker_setting(name: str) -> Setting[Any] | None:
         return None
     _, _, base = name.removeprefix(LISTENER_PREFIX).partition(".")
     declared = BROKER_SETTINGS.get(base)
-    return declared if declared is not None and declared.per_listener else None
+    if declared is not None:
+        return declared if declared.per_listener else None
+    mechanism, _, base = base.partition(".")
+    declared = BROKER_SETTINGS.get(base)
+    is_one = declared is not None and declared.per_mechanism and mechanism.upper() in MECHANISMS
+    return declared if is_one else None

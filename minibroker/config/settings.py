@@ -193,9 +193,13 @@ class Settings:
         value: T = self._values.get(name, otherwise)
         return value
 
-    def at_listener(self, listener: str, key: Setting[T]) -> T:
-        """The value for one listener, which is the broker's unless it was given for that one."""
-        return self.value_at(listener_name(listener, key.name), self[key])
+    def at_listener(self, listener: str, key: Setting[T], mechanism: str = "") -> T:
+        """The value for one listener, or one mechanism of it: the nearest that was given."""
+        value = self.value_at(listener_name(listener, key.name), self[key])
+        if mechanism:
+            own = listener_name(listener, f"{mechanism.lower()}.{key.name}")
+            value = self.value_at(own, value)
+        return value
 
     def replaced(self, values: Mapping[str, Any], where: str) -> Settings:
         """These settings with other values, by name and already parsed; ``where`` tells of them."""

@@ -6,7 +6,7 @@ its bytes. Invariant: everything in it that a client chose is bounded in length.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -17,6 +17,9 @@ from minibroker.network.frames import FrameReader
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import ByteStream
 from minibroker.runtime.worktime import Account
+
+if TYPE_CHECKING:
+    from minibroker.security.authentication import Authentication
 
 SHOWN_MAX: Final = 200
 """Characters of a client's own words that are kept for people to see."""
@@ -45,6 +48,7 @@ class Client:
     __slots__ = (
         "accepted",
         "account",
+        "authentication",
         "caller",
         "client_id",
         "close_reason",
@@ -52,6 +56,7 @@ class Client:
         "in_flight",
         "interruptible",
         "opened",
+        "proof_ends",
         "reader",
         "scope",
         "software",
@@ -69,6 +74,9 @@ class Client:
         self.account = Account()
         self.scope = trio.CancelScope()
         self.reader: FrameReader | None = None
+        self.authentication: Authentication | None = None
+        self.proof_ends: float | None = None
+        """When the client must have proven again who it is; None if it need not."""
         self.client_id: str | None = None
         self.software: tuple[str, str] | None = None
         self.in_flight: int | None = None

@@ -8,9 +8,11 @@ arena's size bounds what clients can make us hold; while it is full nothing more
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from minibroker.config import SOCKET_REQUEST_MAX_BYTES
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.arena import Block, Part
 from minibroker.runtime.stream import ByteStream
@@ -45,6 +47,7 @@ class FrameReader:
         "_part",
         "_request_bytes_max",
         "_scratch",
+        "_setting",
         "_stream",
         "receiving_since",
     )
@@ -60,11 +63,22 @@ class FrameReader:
         self._stream = stream
         self._part = part
         self._request_bytes_max = request_bytes_max
+        self._setting = SOCKET_REQUEST_MAX_BYTES.name
         self._scratch = scratch
         self._now = now
         self._left = b""
         self.receiving_since: float | None = None
         """Since when (seconds) memory is held for a body that has not come whole; or None."""
+
+    @contextmanager
+    def bounded(self, request_bytes_max: int, setting: str) -> Iterator[None]:
+        """Within this no request may be larger than what a setting says."""
+        before = self._request_bytes_max, self._setting
+        self._request_bytes_max, self._setting = min(before[0], request_bytes_max), setting
+        try:
+            yield
+        finally:
+            self._request_bytes_max, self._setting = before
 
     async def next(self) -> Block | None:
         """The next body in memory that the caller releases; None when the client has ended.
@@ -118,7 +132,7 @@ class FrameReader:
             raise BadFrame(CloseReason.BAD_FRAME, f"a request claims {size} bytes")
         raise BadFrame(
             CloseReason.FRAME_TOO_LARGE,
-            f"a request claims {size} bytes; socket.request.max.bytes is {self._request_bytes_max}",
+            f"a request claims {size} bytes; {self._setting} is {self._request_bytes_max}",
         )
 
 

@@ -1,25 +1,40 @@
 """How a connection begins: what must be agreed before its first request is looked at.
 
-Owns the order of the steps, their deadline, and how late a failure is told; what TLS is it leaves
-to ``tls``, which is loaded only where a listener needs it.  It must never know what a client asks
-for afterwards.  The invariant: a connection that failed here gave no request to any API.  Echoes
-Kafka's ``KafkaChannel.prepare`` and KIP-306.
+Owns the order of the steps, their deadline, and how late a failure is told; what TLS and SASL are
+it leaves to ``tls`` and ``sasl``, which are loaded only where a listener needs them.  It must never
+know what a client asks for afterwards.  The invariant: a connection that failed here gave no
+request to any API, and one whose proof is worth nothing any more gives no further one.  Echoes
+Kafka's ``KafkaChannel.prepare``, KIP-306 and KIP-368.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from minibroker.config import CONNECTION_FAILED_AUTHENTICATION_DELAY_MS, Settings
-from minibroker.config.listeners import has_tls
+from minibroker.config import (
+    CONNECTION_FAILED_AUTHENTICATION_DELAY_MS,
+    SASL_SERVER_MAX_RECEIVE_SIZE,
+    Settings,
+)
+from minibroker.config.listeners import has_sasl, has_tls
 from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.stream import StreamClosed
+from minibroker.security.principal import USER, Principal
+from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from ssl import SSLContext
 
+    from minibroker.cluster.image import Image
     from minibroker.network.client import Client
+    from minibroker.network.frames import FrameReader
+    from minibroker.network.sasl import MakeContext, Proofs
+    from minibroker.runtime.arena import Block
+    from minibroker.runtime.clock import ControlledClock
 
 HANDSHAKE_S: Final = 10.0
 """How long a client may take until TLS is agreed."""
@@ -33,23 +48,122 @@ class Unidentified(Exception):
         self.reason = reason
 
 
-class Identities:
-    """What one processor needs for the beginnings of its connections."""
+def try_identities(settings: Settings) -> None:
+    """Reads what listeners need, keys above all. Raises ``ConfigError``."""
+    protocols = _protocols(settings)
+    if any(map(has_tls, protocols.values())):
+        from minibroker.network.tls import server_contexts
 
-    def __init__(self, settings: Settings) -> None:
+        server_contexts(settings)
+    for name, protocol in protocols.items():
+        if has_sasl(protocol):
+            from minibroker.network.sasl import token_rules
+
+            token_rules(settings, name)
+
+
+def _protocols(settings: Settings) -> dict[str, str]:
+    return {one.name: settings.security_protocol(one.name) for one in settings.client_listeners}
+
+
+class Identities:
+    """What one processor needs for the beginnings of its connections.
+
+    ``secret`` is the same for all processors of a broker, and known to nobody else.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: ControlledClock,
+        image: Callable[[], Image],
+        make_context: MakeContext,
+        secret: bytes,
+    ) -> None:
+        """Raises ``ConfigError`` for keys that can't be used."""
         self._settings = settings
+        self._clock = clock
+        self._make_context = make_context
         self._contexts: dict[str, SSLContext] = {}
-        protocols = [settings.security_protocol(one.name) for one in settings.client_listeners]
-        if any(map(has_tls, protocols)):
+        self._proofs: dict[str, Proofs] = {}
+        protocols = _protocols(settings)
+        if any(map(has_tls, protocols.values())):
             from minibroker.network.tls import server_contexts
 
             self._contexts = server_contexts(settings)
+        if any(map(has_sasl, protocols.values())):
+            from minibroker.network.sasl import Proofs
+
+            self._proofs = {
+                name: Proofs(settings, name, clock=clock, image=image, secret=secret)
+                for name, protocol in protocols.items()
+                if has_sasl(protocol)
+            }
 
     async def begin(self, client: Client) -> None:
-        """Everything before the first request. Raises ``Unidentified``, or ``StreamClosed``."""
+        """Everything before the first frame. Raises ``Unidentified``, or ``StreamClosed``."""
         context = self._contexts.get(client.caller.listener)
         if context is not None:
             await self._agree_on_tls(client, context)
+
+    async def prove(self, client: Client, reader: FrameReader) -> bool:
+        """Everything between the first frame and the first request; False if the client ended."""
+        proofs = self._proofs.get(client.caller.listener)
+        if proofs is None:
+            return True
+        client.authentication = proofs.begin()
+        return await self._go_on(client, reader, proofs)
+
+    async def takes(self, client: Client, reader: FrameReader, block: Block) -> bool:
+        """Whether a request was a step of proving again, which is done then, and the block free.
+
+        Raises ``Unidentified`` where the proof is worth nothing any more.
+        """
+        if client.proof_ends is None:
+            return False
+        key = int.from_bytes(block.view[:2], "big")
+        if key != ApiKey.SASL_HANDSHAKE:
+            if self._clock.now() < client.proof_ends:
+                return False
+            block.release()
+            text = "the client did not prove again in time who it is"
+            raise Unidentified(CloseReason.SESSION_EXPIRED, text)
+        proofs = self._proofs[client.caller.listener]
+        await self._step(client, proofs, block)
+        await self._go_on(client, reader, proofs)
+        return True
+
+    async def _go_on(self, client: Client, reader: FrameReader, proofs: Proofs) -> bool:
+        from minibroker.security.authentication import State
+
+        authentication = client.authentication
+        assert authentication is not None
+        size = self._settings.at_listener(client.caller.listener, SASL_SERVER_MAX_RECEIVE_SIZE)
+        with reader.bounded(size, SASL_SERVER_MAX_RECEIVE_SIZE.name):
+            while authentication.state is not State.COMPLETE:
+                block = await reader.next()
+                if block is None:
+                    return False
+                await self._step(client, proofs, block)
+        assert authentication.user is not None
+        principal = Principal(USER, authentication.user)
+        client.caller = client.caller._replace(principal=principal)
+        return True
+
+    async def _step(self, client: Client, proofs: Proofs, block: Block) -> None:
+        from minibroker.network.sasl import NotProven
+
+        try:
+            await proofs.step(client, block, self._make_context)
+            return
+        except NotProven as why:
+            failure = why
+        finally:
+            block.release()
+        await self._delay_failure()
+        with suppress(StreamClosed):  # It may not have waited to be told.
+            await client.stream.send_all(failure.response)
+        raise Unidentified(CloseReason.AUTHENTICATION_FAILED, str(failure))
 
     async def _agree_on_tls(self, client: Client, context: SSLContext) -> None:
         from minibroker.network.tls import TlsFailed, TlsStream
@@ -60,12 +174,12 @@ class Identities:
             try:
                 await stream.handshake()
             except TlsFailed as failure:
-                await self.delay_failure()
+                await self._delay_failure()
                 raise Unidentified(CloseReason.TLS_FAILED, str(failure)) from None
             return
         text = f"TLS was not agreed within {HANDSHAKE_S:g} s"
         raise Unidentified(CloseReason.TLS_FAILED, text)
 
-    async def delay_failure(self) -> None:
+    async def _delay_failure(self) -> None:
         """Waits before a failure is told, so that trying many secrets takes long (KIP-306)."""
         await trio.sleep(self._settings[CONNECTION_FAILED_AUTHENTICATION_DELAY_MS] / 1000)

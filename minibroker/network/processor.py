@@ -94,8 +94,14 @@ class _Processor:
         self._follower = Follower(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
-        self._identities = Identities(env.settings)
         self._exchanges = Exchanges(env, self._follower, owners, self._files)
+        self._identities = Identities(
+            env.settings,
+            env.clock,
+            lambda: self._follower.image,
+            self._exchanges.context,
+            env.secret,
+        )
         env.metrics.watch_queue("request-memory", self._memory_fill)
         env.metrics.watch_busy(env.work_time.busy_ns)
 
@@ -305,11 +311,15 @@ class _Processor:
         now = self._env.clock.now
         reader = FrameReader(client.stream, self._part, request_bytes_max, self._scratch, now)
         client.reader = reader
+        if not await self._identities.prove(client, reader):
+            return
         while True:
             block = await reader.next()
             if block is None:
                 return
             self._idle.use(client.number, now())
+            if await self._identities.takes(client, reader, block):
+                continue
             await self._exchanges.serve(client, block)
             self._idle.use(client.number, now())  # An answer is a sign of life too.
             if self._env.stopping.is_set():

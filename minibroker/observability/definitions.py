@@ -66,6 +66,8 @@ class CloseReason(StrEnum):
     DROPPED = "kafka_connections_max"
     DROPPED_PER_IP = "kafka_connections_max_per_ip"
     TLS_FAILED = "tls_failed"
+    AUTHENTICATION_FAILED = "authentication_failed"
+    SESSION_EXPIRED = "session_expired"
     ACKS_ZERO_ERROR = "acks_zero_error"
     RECORDS_GONE = "records_gone"
     PEER_LOST = "peer_lost"

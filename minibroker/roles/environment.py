@@ -7,9 +7,11 @@ so it can't tell which of the two it is in.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -57,6 +59,7 @@ class Environment:
     and return. ``listeners`` are the sources of connections by listener name (the acceptor's);
     ``endpoints`` what clients of each are told to dial. ``control`` is the listening socket of
     the control API, ``statuses`` tells how all processes are (both the controller's).
+    ``secret`` is known to all roles of one run, and to nobody else.
     """
 
     role: str
@@ -77,6 +80,7 @@ class Environment:
     statuses: Callable[[], Sequence[RoleStatus]] = tuple
     listeners: Mapping[str, ConnectionSource] = field(default_factory=dict)
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)
     stopping: trio.Event = field(default_factory=trio.Event)
 
     @property

@@ -15,6 +15,7 @@ from minibroker.config import (
     connection_definitions,
     definitions,
     group_definitions,
+    sasl_definitions,
     security_definitions,
     topics,
     zookeeper_definitions,
@@ -26,6 +27,7 @@ DECLARATIONS = (
     "connection_definitions.py",
     "definitions.py",
     "group_definitions.py",
+    "sasl_definitions.py",
     "security_definitions.py",
     "topics.py",
     "zookeeper_definitions.py",
@@ -56,6 +58,7 @@ BROKER = constants(
     connection_definitions,
     definitions,
     group_definitions,
+    sasl_definitions,
     security_definitions,
     zookeeper_definitions,
 )

@@ -19,7 +19,7 @@ def test_no_served_setting_is_listed_as_unserved() -> None:
         "zookeeper.clientCnxnSocket",
         "remote.log.storage.system.enable",
         "listener.name.internal.ssl.keystore.password",
-        "listener.name.internal.plain.sasl.jaas.config",
+        "listener.name.internal.plain.sasl.login.class",
         "listener.name.internal.num.network.threads",
     ],
 )

@@ -147,10 +147,7 @@ def test_a_pair_without_equals_sign_is_refused() -> None:
     [
         (["broker.id=1", "node.id=2"], "broker.id=1 (--set): must agree with node.id=2"),
         (["log.dirs=/a,/b"], "log.dirs=/a,/b (--set): must be one directory"),
-        (
-            ["listeners=SASL_SSL://h:1"],
-            "listeners=SASL_SSL://h:1 (--set): has SASL_SSL://h:1 with security",
-        ),
+        (["listeners=SSL://h:1"], "has SSL, which speaks TLS but has no certificate"),
         (["advertised.listeners=X://h:1"], "advertised.listeners=X://h:1 (--set): names X"),
         (
             ["group.min.session.timeout.ms=9000000"],
@@ -188,7 +185,7 @@ def test_settings_of_one_listener_are_known_but_not_served() -> None:
     settings = Settings.from_sources(
         pairs=[
             "listener.name.internal.ssl.keystore.password=k",
-            "listener.name.internal.scram-sha-256.sasl.jaas.config=x",
+            "listener.name.internal.scram-sha-256.sasl.login.class=x",
             "listener.name.internal.message.max.bytes=5",
         ]
     )

@@ -7,15 +7,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import MockClock
 
+from minibroker.apis.base import Context
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
+from minibroker.network.client import Client
+from minibroker.network.exchange import Exchanges
 from minibroker.network.tls import TlsStream
 from minibroker.observability.definitions import CLOSED, CloseReason
+from minibroker.runtime.arena import Block
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import MemoryStream
+from minibroker.security.principal import Principal
+from protocol.headers import RequestHeader
 from protocol.messages.api_versions import ApiVersionsRequest
 from tests.network.certificates import keystore
 from tests.simulation.client import SimulatedClient
@@ -26,8 +33,12 @@ HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1
 class SecuredBroker:
     """The broker, and how to reach a listener of it."""
 
-    def __init__(self, broker: TaskBroker) -> None:
+    def __init__(self, broker: TaskBroker, clock: SimulatedClock) -> None:
         self.broker = broker
+        self.wall_ms = clock.wall_ms
+        self.known: dict[str, Principal] = {}
+        self.asked: set[int] = set()
+        """Keys of all requests that got beyond their headers."""
 
     async def dial(self, listener: str) -> MemoryStream:
         return await self.broker.sources[listener].connect()
@@ -42,6 +53,10 @@ class SecuredBroker:
         stream = TlsStream(inner, context, server_side=False)
         await stream.handshake()
         return SimulatedClient(stream)
+
+    def principal(self, listener: str) -> Principal:
+        """Who the last request of a listener came from, as APIs see it."""
+        return self.known[listener]
 
     async def closed(self, reason: CloseReason) -> list[str]:
         """The listeners of which connections were closed for a reason."""
@@ -61,10 +76,19 @@ class SecuredBroker:
 async def secured(directory: Path, mock: MockClock, *pairs: str) -> AsyncIterator[SecuredBroker]:
     """A running broker with the server's certificate in ``directory``."""
     given = [f"ssl.keystore.location={keystore(directory)}", *pairs]
-    broker = TaskBroker(
-        Settings.from_sources(pairs=given), directory, clock=SimulatedClock(mock), seed=1
-    )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(broker.run)
-        yield SecuredBroker(broker)
-        await broker.stop()
+    clock = SimulatedClock(mock)
+    broker = TaskBroker(Settings.from_sources(pairs=given), directory, clock=clock, seed=1)
+    at = SecuredBroker(broker, clock)
+    real = Exchanges.context
+
+    def noting(self: Exchanges, client: Client, header: RequestHeader, block: Block) -> Context:
+        at.asked.add(header.api_key)
+        at.known[client.caller.listener] = client.caller.principal
+        return real(self, client, header, block)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Exchanges, "context", noting)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.run)
+            yield at
+            await broker.stop()

@@ -1,0 +1,73 @@
+"""AlterUserScramCredentials (51): set and remove SCRAM credentials, each user for itself.
+
+Version 0.  Clients send salted passwords; what is kept is made of them here, so that nothing but
+that travels on.  The answer goes out when every process knows the credentials.  Echoes
+``ScramControlManager.alterCredentials``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.cluster.credentials import CredentialChange
+from minibroker.cluster.topics import Refusal
+from minibroker.security.scram import MECHANISM_NUMBERS, credential
+from protocol.errors import ErrorCode
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialUpsertion,
+)
+from protocol.registry import ApiKey
+
+Part = tuple[CredentialChange, ...]
+Reply = dict[str, Refusal | None]
+
+
+def split(_ctx: Context, request: AlterUserScramCredentialsRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    deletions = (CredentialChange(one.name, one.mechanism, None) for one in request.deletions)
+    return {CONTROLLER: (*deletions, *map(_upsertion, request.upsertions))}
+
+
+def _upsertion(wanted: ScramCredentialUpsertion) -> CredentialChange:
+    # One of an unknown mechanism is refused for that, whatever is made of it.
+    mechanism = MECHANISM_NUMBERS.get(wanted.mechanism, MECHANISM_NUMBERS[1])
+    made = credential(
+        mechanism, bytes(wanted.salted_password), bytes(wanted.salt), wanted.iterations
+    )
+    return CredentialChange(wanted.name, wanted.mechanism, made)
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Decide, keep, and wait until everybody knows."""
+    refusals, updates = await scope.cluster.alter_credentials(part)
+    await scope.publish(updates)
+    return refusals
+
+
+def merge(
+    _ctx: Context, _request: AlterUserScramCredentialsRequest, replies: Mapping[Owner, Reply]
+) -> AlterUserScramCredentialsResponse:
+    """One answer a user, in the order of the request."""
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(
+                user=user,
+                error_code=refusal.code if refusal else ErrorCode.NONE,
+                error_message=refusal.text if refusal else None,
+            )
+            for user, refusal in replies[CONTROLLER].items()
+        ]
+    )
+
+
+API: Api[AlterUserScramCredentialsRequest, Part, Reply, AlterUserScramCredentialsResponse] = Api(
+    key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+)

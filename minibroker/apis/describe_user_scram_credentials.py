@@ -1,0 +1,62 @@
+"""DescribeUserScramCredentials (50): which users have SCRAM credentials, and of which iterations.
+
+Version 0.  No users, or null, asks for all that have some.  Salts and keys are told to nobody.  A
+user without credentials, and one that is named twice, has an error of its own.  Echoes
+``ScramImage.describe``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from minibroker.apis.base import Api, Context, Owner
+from minibroker.cluster.credentials import iterations, users
+from protocol.errors import ErrorCode
+from protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from protocol.registry import ApiKey
+
+
+def split(_ctx: Context, _request: DescribeUserScramCredentialsRequest) -> Mapping[Owner, None]:
+    """Nobody needs to be asked."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: DescribeUserScramCredentialsRequest, _replies: Mapping[Owner, None]
+) -> DescribeUserScramCredentialsResponse:
+    """Each user for itself."""
+    asked = Counter(user.name for user in request.users or ())
+    if not asked:
+        asked = Counter(users(ctx.image))
+    return DescribeUserScramCredentialsResponse(
+        error_message=None, results=[_result(ctx, user, times) for user, times in asked.items()]
+    )
+
+
+def _result(ctx: Context, user: str, times: int) -> DescribeUserScramCredentialsResult:
+    result = DescribeUserScramCredentialsResult(user=user, error_message=None)
+    found = iterations(ctx.image, user)
+    if times > 1:
+        result.error_code = ErrorCode.DUPLICATE_RESOURCE
+        text = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+        result.error_message = text + user
+    elif not found:
+        result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+        text = "Attempt to describe a user credential that does not exist: "
+        result.error_message = text + user
+    else:
+        result.credential_infos = [
+            CredentialInfo(mechanism=number, iterations=count) for number, count in found.items()
+        ]
+    return result
+
+
+API: Api[DescribeUserScramCredentialsRequest, None, None, DescribeUserScramCredentialsResponse] = (
+    Api(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), split=split, merge=merge)
+)

@@ -1,0 +1,111 @@
+"""SCRAM credentials on the command line: the half of ``minibroker configs`` that is about users.
+
+Owns the syntax ``SCRAM-SHA-512=[iterations=8192,password=…]`` and the lines that describe
+credentials; it must never print a password, nor send one as it is.  The invariant: one command
+changes quotas or credentials, not both.  Echoes ``ConfigCommand.alterUserScramCredentialConfigs``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from minibroker.cli.client import Client
+from minibroker.cli.entities import USERS, Entities
+from minibroker.cli.errors import UsageMistake, check
+from minibroker.cli.output import emit
+from minibroker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
+from protocol.errors import ErrorCode
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
+
+NUMBERS: Final = {name: number for number, name in MECHANISM_NUMBERS.items()}
+DEFAULT_ITERATIONS: Final = "-1"
+
+_VALUE = re.compile(r"(?:iterations=(?P<count>-?[0-9]{1,9}),)?password=(?P<password>.*)", re.DOTALL)
+
+
+def mechanisms_in(
+    entities: Entities, additions: Mapping[str, str], deletions: Sequence[str]
+) -> bool:
+    """Whether a command is about credentials; `UsageMistake` if it is about something else, too."""
+    named = [*additions, *deletions]
+    if entities.types != (USERS,) or not any(name in NUMBERS for name in named):
+        return False
+    if not all(name in NUMBERS for name in named):
+        raise UsageMistake(
+            f"Cannot alter both quota and SCRAM credential configs simultaneously for '{USERS}' "
+            "using --bootstrap-server."
+        )
+    if not entities.names[0]:
+        raise UsageMistake(
+            "The use of --entity-default or --user-defaults is not allowed with User SCRAM "
+            "Credentials using --bootstrap-server."
+        )
+    return True
+
+
+def alter(
+    client: Client, user: str, additions: Mapping[str, str], deletions: Sequence[str]
+) -> None:
+    """Set and remove credentials of one user."""
+    request = AlterUserScramCredentialsRequest(
+        deletions=[
+            ScramCredentialDeletion(name=user, mechanism=NUMBERS[name]) for name in deletions
+        ],
+        upsertions=[_upsertion(user, name, value) for name, value in additions.items()],
+    )
+    for result in client.ask(request, AlterUserScramCredentialsResponse).results:
+        check(f"user {result.user}", result.error_code, result.error_message)
+
+
+def _upsertion(user: str, mechanism: str, value: str) -> ScramCredentialUpsertion:
+    found = _VALUE.fullmatch(value)
+    if found is None:
+        text = f"Invalid credential property for {mechanism}: it must be [password=…] or "
+        raise UsageMistake(f"{text}[iterations={ITERATIONS_MIN},password=…]")
+    given = found["count"] or DEFAULT_ITERATIONS
+    count = ITERATIONS_MIN if given == DEFAULT_ITERATIONS else int(given)
+    if count < ITERATIONS_MIN:
+        raise UsageMistake(
+            f"Iterations {count} is less than the minimum {ITERATIONS_MIN} required for {mechanism}"
+        )
+    salt = os.urandom(SALT_BYTES)
+    return ScramCredentialUpsertion(
+        name=user,
+        mechanism=NUMBERS[mechanism],
+        iterations=count,
+        salt=salt,
+        salted_password=salted(mechanism, found["password"], salt, count),
+    )
+
+
+def describe(client: Client, entities: Entities) -> None:
+    """Print who of the users has which credentials, where quotas of clients are not asked for."""
+    if entities.types != (USERS,) or "" in entities.names:
+        return
+    request = DescribeUserScramCredentialsRequest(
+        users=[UserName(name=name) for name in entities.names]
+    )
+    reply = client.ask(request, DescribeUserScramCredentialsResponse)
+    check("users", reply.error_code, reply.error_message)
+    for result in reply.results:
+        if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+            continue  # It may have quotas all the same.
+        check(f"user {result.user}", result.error_code, result.error_message)
+        infos = ", ".join(
+            f"{MECHANISM_NUMBERS.get(info.mechanism, 'UNKNOWN')}=iterations={info.iterations}"
+            for info in result.credential_infos
+        )
+        emit(f"SCRAM credential configs for user-principal '{result.user}' are {infos}")

@@ -1,0 +1,100 @@
+"""The rules for SCRAM credentials: which may be set and removed, and what a user then has.
+
+Owns the checks of a request and the words of each refusal; it must never see a password, only what
+was made of one.  The invariant: credentials lie beside a user's quotas under the same name, and
+changing the ones leaves the others.  Echoes Kafka's ``ScramControlManager``, but that one request
+may change both mechanisms of a user, as in its ZooKeeper age.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from minibroker.cluster.image import EMPTY, USER, ConfigChanged, Image
+from minibroker.cluster.topics import Refusal
+from minibroker.quotas.entity import desanitize, sanitize
+from minibroker.security.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    MECHANISM_NUMBERS,
+    Credential,
+    credential_text,
+    parse_credential,
+)
+from protocol.errors import ErrorCode
+
+
+class CredentialChange(NamedTuple):
+    """What somebody wants of one user and mechanism; with no credential it is to be removed.
+
+    ``mechanism`` is the number that somebody sent, which may be that of none.
+    """
+
+    user: str
+    mechanism: int
+    credential: Credential | None
+
+
+def plan_credentials(
+    image: Image, wanted: Sequence[CredentialChange]
+) -> dict[str, ConfigChanged | Refusal]:
+    """By user, what it has from now on, or why nothing changes."""
+    times = Counter((change.user, change.mechanism) for change in wanted)
+    plans: dict[str, ConfigChanged | Refusal] = {}
+    for change in wanted:
+        plan = plans.get(change.user)
+        if isinstance(plan, Refusal):
+            continue
+        key = sanitize(change.user)
+        config = image.configs.get((USER, key), EMPTY) if plan is None else plan.config
+        refusal = _refusal(change, config)
+        if times[change.user, change.mechanism] > 1:
+            text = "A user credential cannot be altered twice in the same request"
+            refusal = Refusal(ErrorCode.DUPLICATE_RESOURCE, text)
+        plans[change.user] = refusal or ConfigChanged(USER, key, _changed(change, config))
+    return plans
+
+
+def _refusal(change: CredentialChange, config: Mapping[str, str]) -> Refusal | None:
+    if not change.user:
+        return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    mechanism = MECHANISM_NUMBERS.get(change.mechanism)
+    if mechanism is None:
+        return Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    if change.credential is None:
+        if mechanism not in config:
+            text = "Attempt to delete a user credential that does not exist"
+            return Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
+    elif change.credential.iterations < ITERATIONS_MIN:
+        return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    elif change.credential.iterations > ITERATIONS_MAX:
+        return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    return None
+
+
+def _changed(change: CredentialChange, config: Mapping[str, str]) -> dict[str, str]:
+    mechanism = MECHANISM_NUMBERS[change.mechanism]
+    changed = {name: text for name, text in config.items() if name != mechanism}
+    if change.credential is not None:
+        changed[mechanism] = credential_text(change.credential)
+    return changed
+
+
+def iterations(image: Image, user: str) -> dict[int, int]:
+    """The iterations of a user's credentials, by the number of their mechanism."""
+    config = image.configs.get((USER, sanitize(user)), EMPTY)
+    found = {
+        number: parse_credential(config.get(name, "")) for number, name in MECHANISM_NUMBERS.items()
+    }
+    return {number: kept.iterations for number, kept in found.items() if kept is not None}
+
+
+def users(image: Image) -> Iterator[str]:
+    """Who has credentials."""
+    for kind, name in sorted(image.configs):
+        if kind == USER and "/" not in name:
+            user = desanitize(name)
+            if iterations(image, user):
+                yield user

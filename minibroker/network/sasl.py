@@ -1,0 +1,241 @@
+"""SASL on a client's connection: frames in, steps of the authentication, frames out.
+
+Owns the few requests that may come before a client has proven who it is, their answers, and the
+end of a proof's worth; what may come when is `Authentication`'s to know, what proves a name the
+mechanisms'.  The invariant: before the proof no other API's code sees a byte, and no line of the
+log has a secret in it.  Echoes the frames of ``SaslServerAuthenticator``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from minibroker.apis import api_versions, sasl_authenticate, sasl_handshake
+from minibroker.apis.base import Context, ServedVersions
+from minibroker.cluster.image import EMPTY, USER, Image
+from minibroker.config import (
+    CONNECTIONS_MAX_REAUTH_MS,
+    SASL_ENABLED_MECHANISMS,
+    SASL_JAAS_CONFIG,
+    SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS,
+    SASL_OAUTHBEARER_EXPECTED_AUDIENCE,
+    SASL_OAUTHBEARER_EXPECTED_ISSUER,
+    SASL_OAUTHBEARER_JWKS_ENDPOINT_URL,
+    SASL_OAUTHBEARER_SUB_CLAIM_NAME,
+    ConfigError,
+    Settings,
+)
+from minibroker.quotas.entity import sanitize
+from minibroker.security.authentication import Answer, Authentication, IllegalStep, State
+from minibroker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism
+from minibroker.security.oauth import OAuthBearer, Rules, Verifier, unsecured
+from minibroker.security.plain import Plain
+from minibroker.security.scram import ITERATIONS_MIN, Credential, Scram, parse_credential
+from protocol import registry
+from protocol.compiler import decode, encode
+from protocol.errors import ErrorCode, UnsupportedVersion
+from protocol.headers import RequestHeader, decode_request_header, encode_response_header
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.sasl_handshake import SaslHandshakeResponse
+from protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from minibroker.network.client import Client
+    from minibroker.runtime.arena import Block
+    from minibroker.runtime.clock import ControlledClock
+
+NONCE_BYTES: Final = 24
+
+SERVED: Final[ServedVersions] = {
+    api.key: api.versions for api in (api_versions.API, sasl_handshake.API, sasl_authenticate.API)
+}
+"""All that a client may ask for before it has proven who it is."""
+
+MakeContext = Callable[["Client", RequestHeader, "Block"], Context]
+
+
+class NotProven(Exception):
+    """The client failed, for good; ``response`` is what it is told late, if anything."""
+
+    def __init__(self, text: str, response: bytes = b"") -> None:
+        super().__init__(text)
+        self.response = response
+
+
+class Proofs:
+    """How one listener's clients prove who they are."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: str,
+        *,
+        clock: ControlledClock,
+        image: Callable[[], Image],
+        secret: bytes,
+    ) -> None:
+        """Raises ``ConfigError``; ``secret`` is the same wherever this listener is served."""
+        self._settings = settings
+        self._listener = listener
+        self._clock = clock
+        self._image = image
+        self._secret = secret
+        self._mechanisms = settings.at_listener(listener, SASL_ENABLED_MECHANISMS)
+        self._verify, self._rules = token_rules(settings, listener)
+        entry = settings.at_listener(listener, SASL_JAAS_CONFIG, PLAIN)
+        self._passwords = {} if entry is None else entry.users
+
+    def begin(self) -> Authentication:
+        """A new connection's."""
+        return Authentication(self._mechanisms, self._exchange, self._reauth_max_ms)
+
+    def _exchange(self, mechanism: str) -> Mechanism:
+        if mechanism == PLAIN:
+            return Plain(self._passwords)
+        if mechanism == OAUTHBEARER:
+            return OAuthBearer(self._verify, self._rules, self._clock.wall_ms)
+
+        def find(user: str) -> Credential | None:
+            config = self._image().configs.get((USER, sanitize(user)), EMPTY)
+            kept = parse_credential(config.get(mechanism, ""))
+            return kept if kept is not None and kept.iterations >= ITERATIONS_MIN else None
+
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        return Scram(mechanism, find, nonce=nonce, secret=self._secret)
+
+    def _reauth_max_ms(self, mechanism: str) -> int:
+        return self._settings.at_listener(self._listener, CONNECTIONS_MAX_REAUTH_MS, mechanism)
+
+    async def step(self, client: Client, block: Block, make_context: MakeContext) -> None:
+        """One frame of a client that has not proven, or proves again, who it is.
+
+        Raises ``NotProven``, or whatever bytes that are no request raise.
+        """
+        authentication = client.authentication
+        assert authentication is not None
+        if authentication.state is State.RAW:
+            answer = authentication.on_token(bytes(block.view), self._clock.wall_ms())
+            if answer.failure is not None:
+                raise NotProven(answer.failure)
+            await client.stream.send_all(_framed(answer.data))
+            self._note_worth(client, answer.lifetime_ms)
+            return
+        header, at = decode_request_header(block.view)
+        if header.api_key not in SERVED:
+            name = ApiKey(header.api_key).name
+            raise NotProven(f"{name} was asked for before the client had proven who it is")
+        client.client_id = header.client_id
+        context = make_context(client, header, block)
+        response, version, failure = self._answer(authentication, context, block.view, at)
+        frame = _response(header, response, version)
+        if failure is not None:
+            raise NotProven(failure, frame)
+        await client.stream.send_all(frame)
+        if header.api_key == ApiKey.SASL_AUTHENTICATE:
+            self._note_worth(client, response.session_lifetime_ms)
+
+    def _answer(
+        self, authentication: Authentication, context: Context, body: memoryview, at: int
+    ) -> tuple[Any, int, str | None]:
+        """The response, the version to send it in, and why it is the last one, if it is."""
+        header = context.header
+        key, version = ApiKey(header.api_key), header.api_version
+        low, high = SERVED[key]
+        if key != ApiKey.API_VERSIONS:
+            if not low <= version <= high:
+                raise UnsupportedVersion(f"version {version} of a request of SASL is not served")
+            request: Any = decode(registry.schema(key).request, version, body, at)
+            answer = self._take(authentication, header, request)
+            return _as_response(header, answer, authentication), version, answer.failure
+        response: Any = api_versions.unsupported_version(SERVED)
+        if low <= version <= high:
+            request = decode(registry.schema(key).request, version, body, at)
+            response = api_versions.merge(context, request, {})
+        try:
+            authentication.on_versions(served=response.error_code == ErrorCode.NONE)
+        except IllegalStep as illegal:
+            return ApiVersionsResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE), 0, str(illegal)
+        return response, version if low <= version <= high else 0, None
+
+    def _take(self, authentication: Authentication, header: RequestHeader, request: Any) -> Answer:
+        try:
+            if header.api_key == ApiKey.SASL_HANDSHAKE:
+                return authentication.on_handshake(request.mechanism, header.api_version)
+            return authentication.on_token(bytes(request.auth_bytes), self._clock.wall_ms())
+        except IllegalStep as illegal:
+            return Answer(ErrorCode.ILLEGAL_SASL_STATE, str(illegal), failure=str(illegal))
+
+    def _note_worth(self, client: Client, lifetime_ms: int) -> None:
+        authentication = client.authentication
+        assert authentication is not None
+        if authentication.state is State.COMPLETE:
+            ends = self._clock.now() + lifetime_ms / 1000
+            client.proof_ends = ends if authentication.expires else None
+
+
+def token_rules(settings: Settings, listener: str) -> tuple[Verifier, Rules]:
+    """Whom a listener believes tokens of, and what it asks of them. Raises ``ConfigError``."""
+
+    def at(key: Any) -> Any:
+        return settings.at_listener(listener, key, OAUTHBEARER)
+
+    path = at(SASL_OAUTHBEARER_JWKS_ENDPOINT_URL)
+    issuer, audience = (
+        at(SASL_OAUTHBEARER_EXPECTED_ISSUER),
+        frozenset(at(SASL_OAUTHBEARER_EXPECTED_AUDIENCE)),
+    )
+    if path is None or OAUTHBEARER not in settings.at_listener(listener, SASL_ENABLED_MECHANISMS):
+        entry = at(SASL_JAAS_CONFIG)
+        is_ours = entry is not None and entry.module_name == "OAuthBearerLoginModule"
+        options = dict(entry.options) if is_ours else {}
+        prefix = "unsecuredValidator"
+        try:
+            skew_ms = int(options.get(f"{prefix}AllowableClockSkewMs", "0"))
+        except ValueError:
+            text = f"{SASL_JAAS_CONFIG.name}: {prefix}AllowableClockSkewMs must be a whole number"
+            raise ConfigError([text]) from None
+        return unsecured, Rules(
+            options.get(f"{prefix}PrincipalClaimName", "sub"),
+            options.get(f"{prefix}ScopeClaimName", "scope"),
+            frozenset(options.get(f"{prefix}RequiredScope", "").split()),
+            skew_ms,
+            issuer,
+            audience,
+        )
+    from pathlib import Path
+
+    from minibroker.security.jwks import UnusableKeys, verifier
+
+    try:
+        verify = verifier(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, UnusableKeys) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        text = f"{SASL_OAUTHBEARER_JWKS_ENDPOINT_URL.name}=file://{path}: {why}"
+        raise ConfigError([text]) from None
+    skew_ms = at(SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS) * 1000
+    name_claim = at(SASL_OAUTHBEARER_SUB_CLAIM_NAME)
+    return verify, Rules(name_claim, skew_ms=skew_ms, issuer=issuer, audience=audience)
+
+
+def _as_response(header: RequestHeader, answer: Answer, authentication: Authentication) -> Any:
+    if header.api_key == ApiKey.SASL_HANDSHAKE:
+        mechanisms = list(authentication.mechanisms)
+        return SaslHandshakeResponse(error_code=answer.error, mechanisms=mechanisms)
+    return SaslAuthenticateResponse(
+        error_code=answer.error,
+        error_message=answer.text,
+        auth_bytes=answer.data,
+        session_lifetime_ms=answer.lifetime_ms,
+    )
+
+
+def _response(header: RequestHeader, response: Any, version: int) -> bytes:
+    start = encode_response_header(header.api_key, version, header.correlation_id)
+    return _framed(start + encode(response, version))
+
+
+def _framed(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data

@@ -1,0 +1,133 @@
+"""Authentication of one connection as a state machine: what a client may send, and what it gets.
+
+Owns the order of the steps, the first time and each time again (KIP-368); what proves a name is for
+the mechanisms.  It must never know a frame or a clock.  The table below is the whole truth.
+
+    START --versions--> NAMED --handshake--> TOKENS (v1) or RAW (v0) --last token--> COMPLETE
+      +--------------------handshake--------------^                                     |
+                                                  ^-----------------handshake-----------+
+
+Invariant: in any other order, and after any failure, the connection is FAILED and stays so; who
+has proven one name never becomes another.  Echoes ``SaslServerAuthenticator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven
+from protocol.errors import ErrorCode
+
+
+class State(StrEnum):
+    """Where an authentication stands."""
+
+    START = "start"
+    NAMED = "named"
+    """It has said which software it is."""
+    TOKENS = "tokens"
+    RAW = "raw"
+    """As TOKENS, but in frames without headers."""
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+class IllegalStep(Exception):
+    """A request that may not come now; the text is for the log."""
+
+
+class Answer(NamedTuple):
+    """What the client is told; with ``failure``, which is for the log, late and for the last time.
+
+    ``lifetime_ms`` is how long it may go on without proving itself again; 0 is for ever.
+    """
+
+    error: ErrorCode
+    text: str | None = None
+    data: bytes = b""
+    lifetime_ms: int = 0
+    failure: str | None = None
+
+
+class Authentication:
+    """One connection's; ``make`` begins an exchange, ``reauth_max_ms`` bounds what it is worth."""
+
+    def __init__(
+        self,
+        mechanisms: Sequence[str],
+        make: Callable[[str], Mechanism],
+        reauth_max_ms: Callable[[str], int],
+    ) -> None:
+        self.mechanisms = tuple(mechanisms)
+        self._make = make
+        self._reauth_max_ms = reauth_max_ms
+        self.state = State.START
+        self._mechanism: str | None = None
+        self._exchange: Mechanism | None = None
+        self.user: str | None = None
+        """Who the client has proven to be."""
+        self.expires = False
+        """Whether what it has proven is worth something for a time only."""
+
+    def on_versions(self, *, served: bool) -> None:
+        """It asked for versions of the APIs, itself in one that is ``served`` or not."""
+        if self.state is not State.START:
+            raise self._illegal("ApiVersions")
+        if served:
+            self.state = State.NAMED
+
+    def on_handshake(self, mechanism: str, version: int) -> Answer:
+        """It wants to use a mechanism."""
+        if self.state not in (State.START, State.NAMED, State.COMPLETE):
+            raise self._illegal("SaslHandshake")
+        again = self.state is State.COMPLETE
+        if mechanism not in self.mechanisms:
+            self.state = State.FAILED
+            text = "the client wants another mechanism than those of sasl.enabled.mechanisms"
+            return Answer(ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure=text)
+        if again and mechanism != self._mechanism:
+            self.state = State.FAILED
+            text = "the client wants another mechanism than that of its first authentication"
+            return Answer(ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure=text)
+        self._mechanism = mechanism
+        self._exchange = self._make(mechanism)
+        self.state = State.TOKENS if version >= 1 else State.RAW
+        return Answer(ErrorCode.NONE)
+
+    def on_token(self, token: bytes, wall_ms: int) -> Answer:
+        """It sent bytes of the mechanism's; ``wall_ms`` is the time since the epoch."""
+        if self.state not in (State.TOKENS, State.RAW) or self._exchange is None:
+            raise self._illegal("SaslAuthenticate")
+        try:
+            response, proven = self._exchange.respond(token)
+            if proven is None:
+                return Answer(ErrorCode.NONE, data=response)
+            lifetime_ms = self._take(proven, wall_ms)
+        except AuthenticationFailed as failure:
+            self.state, self._exchange = State.FAILED, None
+            told = failure.told or (
+                "Authentication failed during authentication due to invalid credentials with SASL "
+                f"mechanism {self._mechanism}"
+            )
+            code = ErrorCode.SASL_AUTHENTICATION_FAILED
+            return Answer(code, told, failure=f"{self._mechanism}: {failure}")
+        return Answer(ErrorCode.NONE, data=response, lifetime_ms=lifetime_ms)
+
+    def _take(self, proven: Proven, wall_ms: int) -> int:
+        """Believes it; for how many milliseconds, 0 for ever."""
+        if self.user not in (None, proven.user):
+            text = "Cannot change principals during re-authentication"
+            raise AuthenticationFailed(text, text)
+        assert self._mechanism is not None
+        self.user, self.state, self._exchange = proven.user, State.COMPLETE, None
+        bounds = [bound for bound in (self._reauth_max_ms(self._mechanism),) if bound > 0]
+        if proven.expires_ms is not None:
+            bounds.append(proven.expires_ms - wall_ms)
+        self.expires = bool(bounds)
+        return max(0, min(bounds, default=0))
+
+    def _illegal(self, what: str) -> IllegalStep:
+        state, self.state = self.state, State.FAILED
+        return IllegalStep(f"{what} may not come when authentication is at: {state}")

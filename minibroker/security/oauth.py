@@ -1,0 +1,146 @@
+"""SASL OAUTHBEARER (RFC 7628): a token that says who its bearer is.
+
+Owns the messages, and what a token's claims must say; whether they may be believed is a verifier's
+to know, unsigned ones being believed as Kafka does unless told otherwise.  It must never keep a
+token.  The invariant: a token is taken only within its own times, to the millisecond of the given
+clock and the allowed skew.  Echoes ``OAuthBearerSaslServer`` and ``OAuthBearerUnsecuredJws``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from minibroker.security.mechanism import AuthenticationFailed, Proven, Step, text_of
+
+Claims = Mapping[str, Any]
+
+Verifier = Callable[[str], Claims]
+"""From a token to its claims. Raises ``BadToken``."""
+
+_KVSEP: Final = "\x01"
+_SASLNAME: Final = r"(?:[^=,\x00]|=2C|=3D)+"
+_FIRST = re.compile(
+    rf"n,(?:a=(?P<acting_as>{_SASLNAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[!-~ \t\r\n]+\x01)*)\x01"
+)
+_BEARER = re.compile(r"bearer +(?P<token>[-_~+/.a-zA-Z0-9]+=*)", re.IGNORECASE)
+
+
+class BadToken(Exception):
+    """A token is not to be believed; the text says why, for the log."""
+
+
+class Rules(NamedTuple):
+    """What is asked of a token's claims."""
+
+    name_claim: str = "sub"
+    scope_claim: str = "scope"
+    scope: frozenset[str] = frozenset()
+    skew_ms: int = 0
+    issuer: str | None = None
+    audience: frozenset[str] = frozenset()
+
+
+class OAuthBearer:
+    """One exchange; ``now_ms`` tells the time in epoch milliseconds."""
+
+    def __init__(self, verify: Verifier, rules: Rules, now_ms: Callable[[], int]) -> None:
+        self._verify = verify
+        self._rules = rules
+        self._now_ms = now_ms
+        self._refused: str | None = None
+
+    def respond(self, token: bytes) -> Step:
+        """One token; a refused one gets an answer in JSON, then the client gives up."""
+        if self._refused is not None:
+            raise AuthenticationFailed(f"the token was refused: {self._refused}", _INVALID)
+        found = _FIRST.fullmatch(text_of(token))
+        if found is None:
+            raise AuthenticationFailed("the client's first message is none of OAUTHBEARER")
+        pairs = dict(pair.partition("=")[::2] for pair in found["pairs"].split(_KVSEP)[:-1])
+        bearer = _BEARER.fullmatch(pairs.get("auth", ""))
+        if bearer is None:
+            raise AuthenticationFailed("the client's first message has no bearer's token")
+        try:
+            proven = judge(self._verify(bearer["token"]), self._rules, self._now_ms())
+        except BadToken as bad:
+            self._refused = str(bad)
+            return Step(_INVALID.encode())
+        acting_as = (found["acting_as"] or "").replace("=2C", ",").replace("=3D", "=")
+        if acting_as not in ("", proven.user):
+            text = "Authentication failed: Client requested an authorization id that is different "
+            text += "from the token's principal name"
+            raise AuthenticationFailed(text, text)
+        return Step(b"", proven)
+
+
+_INVALID: Final = '{"status":"invalid_token"}'
+
+
+def judge(claims: Claims, rules: Rules, now_ms: int) -> Proven:
+    """Whom claims stand for, and until when. Raises ``BadToken``."""
+    name = claims.get(rules.name_claim)
+    if not isinstance(name, str) or not name:
+        raise BadToken(f"its claim {rules.name_claim} names nobody")
+    issued, expires = _time_ms(claims, "iat"), _time_ms(claims, "exp")
+    if expires is None:
+        raise BadToken("it has no exp")
+    if expires + rules.skew_ms <= now_ms:
+        raise BadToken("it has expired")
+    if issued is not None and issued - rules.skew_ms > now_ms:
+        raise BadToken("it was issued in the future")
+    if issued is not None and expires <= issued:
+        raise BadToken("it expires before it was issued")
+    _judge_scope(claims, rules)
+    if rules.issuer is not None and claims.get("iss") != rules.issuer:
+        raise BadToken("it has another issuer")
+    audience = claims.get("aud")
+    heard = {audience} if isinstance(audience, str) else set(_strings(audience))
+    if rules.audience and not rules.audience & heard:
+        raise BadToken("it is for another audience")
+    return Proven(name, expires)
+
+
+def _judge_scope(claims: Claims, rules: Rules) -> None:
+    scope = claims.get(rules.scope_claim)
+    has = set(scope.split()) if isinstance(scope, str) else set(_strings(scope))
+    if not rules.scope <= has:
+        raise BadToken("it lacks the scope that is wanted")
+
+
+def _strings(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _time_ms(claims: Claims, name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        raise BadToken(f"its {name} is no time")
+    return round(value * 1000)
+
+
+def unsecured(token: str) -> Claims:
+    """The claims of a token that nobody has signed (``alg`` is none). Raises ``BadToken``."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise BadToken("it is no JWS in compact form")
+    header, claims = map(_object, parts[:2])
+    if header.get("alg") != "none" or parts[2]:
+        raise BadToken("it is signed, and no keys are known to check that with")
+    return claims
+
+
+def _object(part: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(base64.b64decode(part + "=" * (-len(part) % 4), "-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        raise BadToken("it is no JWS") from None
+    if not isinstance(found, dict):
+        raise BadToken("it is no JWS")
+    return found

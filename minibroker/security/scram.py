@@ -1,0 +1,187 @@
+"""SCRAM (RFC 5802, RFC 7677): proof of a password that neither side ever sends.
+
+Owns the arithmetic of credentials, their text in the config store, and the two steps of the
+exchange; nonces and the decoy's secret are given.  It must never know a password after a
+credential is made.  The invariant: a user that does not exist is answered like one that does, with
+a salt that stays the same, and fails at the proof.  Echoes ``ScramSaslServer``, ``ScramFormatter``
+and ``ScramCredentialUtils``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from minibroker.security.mechanism import (
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    AuthenticationFailed,
+    Proven,
+    Step,
+    text_of,
+)
+
+HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+MECHANISM_NUMBERS: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
+"""As requests number them."""
+
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16384
+SALT_BYTES: Final = 18
+
+_KEYS: Final = ("salt", "stored_key", "server_key")
+_GS2: Final = r"(?P<gs2>(?P<binding>n|y|p=[A-Za-z0-9.-]+),(?:a=(?P<acting_as>[^,]*))?,)"
+_FIRST = re.compile(
+    _GS2 + r"(?P<bare>(?:m=[^,]*,)?n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<more>(?:,[^,]*)*))"
+)
+_FINAL = re.compile(
+    r"(?P<bare>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)(?:,[^,]*)*?)"
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+
+
+class Credential(NamedTuple):
+    """What is kept of a password."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """The password as clients and tools send it when it is set."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+def credential(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> Credential:
+    """What to keep of a salted password."""
+    name = HASHES[mechanism]
+    client_key = hmac.digest(salted_password, b"Client Key", name)
+    return Credential(
+        salt,
+        hashlib.new(name, client_key).digest(),
+        hmac.digest(salted_password, b"Server Key", name),
+        iterations,
+    )
+
+
+def credential_text(kept: Credential) -> str:
+    """The form in which Kafka keeps it."""
+    salt, stored, server = map(_base64, kept[:3])
+    return f"salt={salt},stored_key={stored},server_key={server},iterations={kept.iterations}"
+
+
+def parse_credential(text: str) -> Credential | None:
+    """The same backwards; None for what is none."""
+    fields = dict(part.partition("=")[::2] for part in text.split(","))
+    try:
+        salt, stored, server = (base64.b64decode(fields[key], validate=True) for key in _KEYS)
+        return Credential(salt, stored, server, int(fields["iterations"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def decoy(mechanism: str, user: str, secret: bytes) -> Credential:
+    """What is shown of a user that does not exist: always the same, and nobody's."""
+    name = HASHES[mechanism]
+    salt, stored, server = (
+        hmac.digest(secret, f"{use} {mechanism} {user}".encode(), name)
+        for use in ("salt", "stored", "server")
+    )
+    return Credential(salt[:SALT_BYTES], stored, server, ITERATIONS_MIN)
+
+
+class Scram:
+    """One exchange; ``find`` knows the credentials of users, ``nonce`` is used once."""
+
+    def __init__(
+        self,
+        mechanism: str,
+        find: Callable[[str], Credential | None],
+        *,
+        nonce: str,
+        secret: bytes,
+    ) -> None:
+        self._mechanism = mechanism
+        self._hash = HASHES[mechanism]
+        self._find = find
+        self._nonce = nonce
+        self._secret = secret
+        self._user = ""
+        self._kept: Credential | None = None
+        self._gs2 = self._client_first = self._server_first = ""
+
+    def respond(self, token: bytes) -> Step:
+        """First the salt for a name, then the end for a proof."""
+        if self._kept is None:
+            return Step(self._first(text_of(token)))
+        kept, self._kept = self._kept, None
+        return self._final(text_of(token), kept)
+
+    def _first(self, text: str) -> bytes:
+        found = _FIRST.fullmatch(text)
+        if found is None:
+            raise AuthenticationFailed("the client's first message is no message of SCRAM")
+        if found["binding"].startswith("p") or found["bare"].startswith("m="):
+            raise AuthenticationFailed("the client wants channel binding or an extension")
+        if "tokenauth=true" in found["more"].split(","):
+            raise AuthenticationFailed("the client has a delegation token, which are not served")
+        user = _user_name(found["name"])
+        acting_as = _user_name(found["acting_as"] or "")
+        known = self._find(user)
+        if acting_as not in ("", user):
+            text = "Authentication failed: Client requested an authorization id that is different "
+            raise AuthenticationFailed(text + "from username", text + "from username")
+        self._kept = kept = known or decoy(self._mechanism, user, self._secret)
+        self._user = user if known else ""
+        self._gs2, self._client_first = found["gs2"], found["bare"]
+        self._nonce = found["nonce"] + self._nonce
+        salt = _base64(kept.salt)
+        self._server_first = f"r={self._nonce},s={salt},i={kept.iterations}"
+        return self._server_first.encode()
+
+    def _final(self, text: str, kept: Credential) -> Step:
+        found = _FINAL.fullmatch(text)
+        if found is None:
+            raise AuthenticationFailed("the client's final message is no message of SCRAM")
+        if found["nonce"] != self._nonce:
+            raise AuthenticationFailed("Invalid client nonce in the final client message.")
+        if found["binding"] != _base64(self._gs2.encode()):
+            raise AuthenticationFailed("the client's two messages differ in channel binding")
+        signed = f"{self._client_first},{self._server_first},{found['bare']}".encode()
+        signature = hmac.digest(kept.stored_key, signed, self._hash)
+        client_key = _xor(_from_base64(found["proof"]), signature)
+        is_right = hmac.compare_digest(
+            hashlib.new(self._hash, client_key).digest(), kept.stored_key
+        )
+        if not (is_right and self._user):
+            raise AuthenticationFailed("Invalid client credentials")
+        verifier = _base64(hmac.digest(kept.server_key, signed, self._hash))
+        return Step(f"v={verifier}".encode(), Proven(self._user))
+
+
+def _user_name(text: str) -> str:
+    if re.search("=(?!2C|3D)", text):
+        raise AuthenticationFailed("the user name has an = that stands for nothing")
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise AuthenticationFailed("the client's proof is no base64") from None
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=False))

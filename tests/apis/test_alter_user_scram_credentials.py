@@ -1,0 +1,39 @@
+"""AlterUserScramCredentials: what is kept is no password, and each user is answered."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from minibroker.apis.alter_user_scram_credentials import API
+from minibroker.cluster.image import USER
+from protocol.errors import ErrorCode
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+
+SALTED = b"salted-password-of-alice........"
+
+
+def upsertion(name: str, mechanism: int = 2) -> ScramCredentialUpsertion:
+    return ScramCredentialUpsertion(
+        name=name, mechanism=mechanism, iterations=4096, salt=b"salt", salted_password=SALTED
+    )
+
+
+async def test_each_user_for_itself_and_no_password_travels(desk: Any) -> None:
+    request = AlterUserScramCredentialsRequest(
+        deletions=[ScramCredentialDeletion(name="bob", mechanism=1)],
+        upsertions=[upsertion("alice"), upsertion("carol", 9)],
+    )
+    response = await desk.ask(API, request, 0)
+    assert {result.user: result.error_code for result in response.results} == {
+        "bob": ErrorCode.RESOURCE_NOT_FOUND,
+        "alice": ErrorCode.NONE,
+        "carol": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+    }
+    assert SALTED not in pickle.dumps(desk.asked)
+    kept = desk.controller.at_processor.configs[USER, "alice"]["SCRAM-SHA-512"]
+    assert kept.startswith("salt=c2FsdA==,stored_key=")

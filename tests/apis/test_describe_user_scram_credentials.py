@@ -1,0 +1,48 @@
+"""DescribeUserScramCredentials: all or some, and only what may be known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.alter_user_scram_credentials import API as ALTER
+from minibroker.apis.describe_user_scram_credentials import API
+from protocol.errors import ErrorCode
+from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from tests.apis.test_alter_user_scram_credentials import upsertion
+
+
+async def describe(desk: Any, *names: str, everybody: bool = False) -> dict[str, Any]:
+    users = None if everybody else [UserName(name=name) for name in names]
+    response = await desk.ask(API, DescribeUserScramCredentialsRequest(users=users), 0)
+    assert response.error_code == 0
+    return {
+        result.user: result.error_code
+        or [(info.mechanism, info.iterations) for info in result.credential_infos]
+        for result in response.results
+    }
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+async def test_without_names_all_are_told(desk: Any, everybody: bool) -> None:
+    assert await describe(desk, everybody=everybody) == {}
+    wanted = [upsertion("alice", 1), upsertion("alice"), upsertion("a/b")]
+    await desk.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=wanted), 0)
+    assert await describe(desk, everybody=everybody) == {
+        "alice": [(1, 4096), (2, 4096)],
+        "a/b": [(2, 4096)],
+    }
+
+
+async def test_who_is_unknown_or_named_twice_is_told_so(desk: Any) -> None:
+    await desk.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=[upsertion("alice")]), 0)
+    assert await describe(desk, "alice", "bob", "carol", "carol") == {
+        "alice": [(2, 4096)],
+        "bob": ErrorCode.RESOURCE_NOT_FOUND,
+        "carol": ErrorCode.DUPLICATE_RESOURCE,
+    }

@@ -1,0 +1,17 @@
+"""SaslAuthenticate: refused where nobody has anything to prove."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.sasl_authenticate import API
+from protocol.errors import ErrorCode
+from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_it_is_refused(desk: Any, version: int) -> None:
+    response = await desk.ask(API, SaslAuthenticateRequest(auth_bytes=b"x"), version)
+    assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE

@@ -1,0 +1,17 @@
+"""SaslHandshake: refused where nobody has anything to prove."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.sasl_handshake import API
+from protocol.errors import ErrorCode
+from protocol.messages.sasl_handshake import SaslHandshakeRequest
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_it_is_refused(desk: Any, version: int) -> None:
+    response = await desk.ask(API, SaslHandshakeRequest(mechanism="PLAIN"), version)
+    assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE

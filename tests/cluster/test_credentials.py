@@ -1,0 +1,72 @@
+"""SCRAM credentials in the image: what may be changed, and that a user's quotas stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.cluster.credentials import (
+    CredentialChange,
+    iterations,
+    plan_credentials,
+    users,
+)
+from minibroker.cluster.image import USER, ConfigChanged, Image, apply
+from minibroker.cluster.topics import Refusal
+from minibroker.security.scram import Credential
+from protocol.errors import ErrorCode
+
+CREDENTIAL = Credential(b"salt", b"stored", b"server", 4096)
+QUOTA = {"producer_byte_rate": "1000"}
+
+
+def set_to(user: str = "a b", mechanism: int = 1, count: int = 4096) -> CredentialChange:
+    return CredentialChange(user, mechanism, CREDENTIAL._replace(iterations=count))
+
+
+def gone(user: str = "a b", mechanism: int = 1) -> CredentialChange:
+    return CredentialChange(user, mechanism, None)
+
+
+def after(image: Image, *wanted: CredentialChange) -> Image:
+    for plan in plan_credentials(image, wanted).values():
+        assert isinstance(plan, ConfigChanged)
+        image = apply(image, plan)
+    return image
+
+
+def test_credentials_come_and_go_beside_quotas() -> None:
+    image = apply(Image(), ConfigChanged(USER, "a%20b", QUOTA))
+    image = after(image, set_to(), set_to(mechanism=2, count=8192))
+    config = image.configs[USER, "a%20b"]
+    assert config.items() >= QUOTA.items()
+    assert config["SCRAM-SHA-512"].endswith("iterations=8192")
+    assert list(users(image)) == ["a b"]
+    assert iterations(image, "a b") == {1: 4096, 2: 8192}
+    image = after(image, gone(), set_to(mechanism=2, count=5000))
+    assert iterations(image, "a b") == {2: 5000}
+    image = after(image, gone(mechanism=2))
+    assert image.configs[USER, "a%20b"] == QUOTA
+    assert list(users(image)) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ([set_to("")], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([set_to(mechanism=3)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ([gone(mechanism=0)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ([set_to(count=4095)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([set_to(count=16385)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([gone()], ErrorCode.RESOURCE_NOT_FOUND),
+        ([set_to(), set_to()], ErrorCode.DUPLICATE_RESOURCE),
+        ([set_to(mechanism=2), set_to(count=1)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+    ],
+)
+def test_a_refusal_leaves_the_user_as_it_was_and_others_alone(
+    wanted: list[CredentialChange], code: ErrorCode
+) -> None:
+    plans = plan_credentials(Image(), [*wanted, set_to("other")])
+    refusal = plans[wanted[0].user]
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+    assert isinstance(plans["other"], ConfigChanged)

@@ -1,0 +1,84 @@
+"""Signed tokens: which keys prove something, and that a token never chooses the algorithm."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from minibroker.security.jwks import UnusableKeys, verifier
+from minibroker.security.oauth import BadToken
+from tests.security.tokens import unsigned
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+CLAIMS = {"sub": "carol", "exp": 1}
+
+
+def jwk(key: Any, key_id: str | None = "k1") -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
+    return made | ({"kid": key_id} if key_id else {})
+
+
+def jwks(*keys: dict[str, Any]) -> str:
+    return json.dumps({"keys": list(keys)})
+
+
+def signed(key: Any = KEY, key_id: str | None = "k1") -> str:
+    return jwt.encode(CLAIMS, key, "ES256", headers={"kid": key_id} if key_id else None)
+
+
+def test_a_known_key_proves_the_claims_whatever_they_say() -> None:
+    assert verifier(jwks(jwk(OTHER, "k0"), jwk(KEY)))(signed()) == CLAIMS
+    assert verifier(jwks(jwk(KEY)))(signed(key_id=None)) == CLAIMS
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        signed(OTHER),
+        signed(key_id="k2"),
+        unsigned(CLAIMS),
+        jwt.encode(CLAIMS, "a shared secret of thirty-two byt", "HS256", headers={"kid": "k1"}),
+        "",
+        "a.b.c",
+        signed()[:-4] + "AAAA",
+    ],
+)
+def test_anything_else_proves_nothing(token: str) -> None:
+    with pytest.raises(BadToken):
+        verifier(jwks(jwk(KEY)))(token)
+
+
+def test_two_keys_need_the_token_to_say_which() -> None:
+    with pytest.raises(BadToken):
+        verifier(jwks(jwk(KEY, "a"), jwk(OTHER, "b")))(signed(key_id=None))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"keys": []}', '{"keys": [{"kty": "x"}]}'])
+def test_what_has_no_keys_is_refused(text: str) -> None:
+    with pytest.raises(UnusableKeys):
+        verifier(text)
+
+
+def test_a_shared_secret_is_no_key() -> None:
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "k1", "alg": "HS256"}
+    with pytest.raises(UnusableKeys, match="shared secret"):
+        verifier(jwks(secret))
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "jwt":
+            raise ImportError("No module named 'jwt'")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UnusableKeys, match=r"pip install minibroker\[oauth\]"):
+        verifier(jwks(jwk(KEY)))

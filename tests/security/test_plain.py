@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from minibroker.security.mechanism import AuthenticationFailed, Proven, Step
+from minibroker.security.plain import Plain
+from tests.security.tokens import plain
+
+PASSWORDS = {"alice": "secret", "bob": "päss"}
+
+
+def respond(token: bytes) -> Step:
+    return Plain(PASSWORDS).respond(token)
+
+
+@pytest.mark.parametrize("user", PASSWORDS)
+@pytest.mark.parametrize("acting", [False, True])
+def test_the_right_password_proves_the_name(user: str, acting: bool) -> None:
+    token = plain(user, PASSWORDS[user], user if acting else "")
+    assert respond(token) == Step(b"", Proven(user))
+
+
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (plain("alice", "wrong"), "Invalid username or password"),
+        (plain("nobody", "secret"), "Invalid username or password"),
+        (plain("nobody", "\0"), "expected 3 tokens, got 4"),
+        (plain("alice", ""), "password not specified"),
+        (plain("", "secret"), "username not specified"),
+        (plain("alice", "secret", "bob"), "authorization id that is different"),
+        (b"alice", "expected 3 tokens, got 1"),
+        (b"", "expected 3 tokens, got 1"),
+    ],
+)
+def test_anything_else_fails_and_says_no_more_than_kafka(token: bytes, told: str) -> None:
+    with pytest.raises(AuthenticationFailed) as caught:
+        respond(token)
+    assert caught.value.told is not None
+    assert told in caught.value.told
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,119 @@
+"""SCRAM: the example of RFC 7677, Kafka's text form, and what unknown users get to see."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from minibroker.security.mechanism import AuthenticationFailed, Proven
+from minibroker.security.scram import (
+    HASHES,
+    ITERATIONS_MIN,
+    Credential,
+    Scram,
+    credential,
+    credential_text,
+    decoy,
+    parse_credential,
+    salted,
+)
+from tests.security.tokens import ScramClient
+
+SECRET = b"s" * 32
+
+
+def kept(mechanism: str, password: str = "pencil", iterations: int = 4096) -> Credential:
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    return credential(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
+
+
+def exchange(mechanism: str, **users: Credential) -> Scram:
+    return Scram(mechanism, users.get, nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", secret=SECRET)
+
+
+def test_the_example_of_the_rfc() -> None:
+    server = exchange("SCRAM-SHA-256", user=kept("SCRAM-SHA-256"))
+    client = ScramClient("SCRAM-SHA-256", "user", "pencil")
+    first, _ = server.respond(client.first())
+    nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    assert first == f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    proof = f"c=biws,r={nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
+    assert client.final(first) == proof
+    final, proven = server.respond(proof)
+    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert proven == Proven("user")
+
+
+@pytest.mark.parametrize("mechanism", HASHES)
+@pytest.mark.parametrize("user", ["alice", "a=b,c"])
+def test_both_mechanisms_and_odd_names(mechanism: str, user: str) -> None:
+    server = Scram(mechanism, {user: kept(mechanism)}.get, nonce="n", secret=SECRET)
+    client = ScramClient(mechanism, user, "pencil", gs2="y,,", more=",x=1")
+    final, proven = server.respond(client.final(server.respond(client.first()).response))
+    assert final.decode() == client.verifier
+    assert proven == Proven(user)
+
+
+def failure(server: Scram, client: ScramClient) -> AuthenticationFailed:
+    challenge = server.respond(client.first()).response
+    with pytest.raises(AuthenticationFailed) as caught:
+        server.respond(client.final(challenge))
+    return caught.value
+
+
+def test_unknown_users_fail_as_late_as_wrong_passwords_and_in_the_same_words() -> None:
+    mechanism = "SCRAM-SHA-512"
+    wrong = failure(
+        exchange(mechanism, alice=kept(mechanism)), ScramClient(mechanism, "alice", "w")
+    )
+    unknown = failure(exchange(mechanism), ScramClient(mechanism, "alice", "w"))
+    assert (str(unknown), unknown.told) == (str(wrong), wrong.told)
+    # Not even the decoy's own keys, whoever might know them, let anybody in.
+    ask = ScramClient(mechanism, "nobody", "w").first()
+    challenges = {exchange(mechanism).respond(ask).response for _ in range(3)}
+    assert len(challenges) == 1
+    assert f"i={ITERATIONS_MIN}".encode() in challenges.pop()
+    assert decoy(mechanism, "a", SECRET) != decoy(mechanism, "b", SECRET)
+    assert decoy(mechanism, "a", SECRET) != decoy(mechanism, "a", b"other")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"n,,",
+        b"n,,n=,r=x",
+        b"n,,n=alice",
+        b"n,,n=a=41,r=x",
+        b"p=tls-unique,,n=alice,r=x",
+        b"n,,m=ext,n=alice,r=x",
+        b"n,,n=alice,r=x,tokenauth=true",
+        b"n,a=bob,n=alice,r=x",
+        b"\xff",
+    ],
+)
+def test_a_first_message_that_is_none_is_a_failure(first: bytes) -> None:
+    with pytest.raises(AuthenticationFailed):
+        exchange("SCRAM-SHA-256", alice=kept("SCRAM-SHA-256")).respond(first)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("c=biws", "c=eSws"), ("r=rOpr", "r=rOpx"), (",p=", ",q="), ("p=", "p=A")]
+)
+def test_a_final_message_must_fit_the_first(before: str, after: str) -> None:
+    server = exchange("SCRAM-SHA-256", user=kept("SCRAM-SHA-256"))
+    client = ScramClient("SCRAM-SHA-256", "user", "pencil")
+    final = client.final(server.respond(client.first()).response).decode()
+    with pytest.raises(AuthenticationFailed):
+        server.respond(final.replace(before, after, 1).encode())
+
+
+def test_a_credential_survives_its_text_and_nonsense_is_none() -> None:
+    made = kept("SCRAM-SHA-512", iterations=8192)
+    text = credential_text(made)
+    assert text.startswith("salt=W22ZaJ0SNY7soEsUEjb6gQ==,stored_key=")
+    assert text.endswith(",iterations=8192")
+    assert parse_credential(text) == made
+    for nonsense in ("", "salt=!,stored_key=,server_key=,iterations=1", text + "x", "iterations=4"):
+        assert parse_credential(nonsense) is None
