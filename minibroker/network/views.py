@@ -7,7 +7,9 @@ there are beside those that it shows. What Kafka spreads over its MBeans of ``So
 
 from __future__ import annotations
 
-from heapq import nlargest
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from minibroker.connections.counts import UNLIMITED, CountLimits, Counts
@@ -77,7 +79,7 @@ def door_figures(
     """What the books say now; ``now`` in seconds, as waits are timed, and in ms, as rates are."""
     figures = rates.figures(now_ms, ADDRESSES_SHOWN_MAX)
     counted, by_ip = counts.by_listener(), counts.by_ip()
-    most = nlargest(ADDRESSES_SHOWN_MAX, by_ip, key=by_ip.__getitem__)
+    most = largest(by_ip, ADDRESSES_SHOWN_MAX)
     shown = list(dict.fromkeys((*most, *figures.ips)))[:ADDRESSES_SHOWN_MAX]
     return DoorFigures(
         total=counts.total,
@@ -105,6 +107,27 @@ def door_figures(
         ),
         addresses_total=len(by_ip),
     )
+
+
+def largest(counts: Mapping[str, int], most: int) -> list[str]:
+    """The names with the largest counts, largest first, as many as ``most``.
+
+    By a histogram, since few are wanted of perhaps a hundred thousand that are nearly all equal:
+    nobody may connect while this goes on.
+    """
+    least, missing = 0, most
+    for count, names in sorted(Counter(counts.values()).items(), reverse=True):
+        least = count
+        if names >= missing:
+            break
+        missing -= names
+    above = sorted(
+        (name for name, count in counts.items() if count > least),
+        key=counts.__getitem__,
+        reverse=True,
+    )
+    equal = (name for name, count in counts.items() if count == least)
+    return [*above, *islice(equal, most - len(above))]
 
 
 def _limit_of_ip(limits: CountLimits, ip: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import select
@@ -19,14 +20,23 @@ from system_tests.connections.conftest import Dial, Limited
 from system_tests.connections.dialling import listener_address, wait_counted
 from system_tests.connections.test_counts import TWO_LISTENERS, alter
 from system_tests.connections.test_rates import limit_ip
+from system_tests.connections.test_storm import storm
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
+from system_tests.harness.processes import open_files, pss_bytes, tree
 from system_tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
 
+HOME = "\x1b[H"
 WIDTH, HEIGHT = 100, 30
 PATIENCE_S = 20.0
+
+LOOKS, CLIENTS, ROUNDS = 40, 150, 3
+GROWTH_BYTES = 3 * 1024 * 1024
+"""By which a process may be larger than after its first looks; a picture takes 100 kB."""
+FILES_OF_STORM = 20
+"""Connections that happen to be open at one moment and not at another."""
 
 
 def connections(broker: RunningBroker) -> Any:
@@ -206,6 +216,7 @@ class Terminal:
         self.process = process
         self.master = master
         self.shown = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
 
     def wait_shown(self, text: str) -> None:
         """Read until something was drawn."""
@@ -214,7 +225,13 @@ class Terminal:
             left = deadline - time.monotonic()
             assert left > 0, f"{text!r} was not drawn: {self.shown[-2000:]!r}"
             if select.select([self.master], [], [], left)[0]:
-                self.shown += os.read(self.master, 65536).decode()
+                self.shown += self._decode(os.read(self.master, 65536))
+
+    def wait_drawn(self, times: int) -> None:
+        """Read until so many more pictures were drawn."""
+        for _ in range(times):
+            self.shown = ""
+            self.wait_shown(HOME)
 
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
@@ -276,3 +293,24 @@ def test_a_broker_that_turns_the_command_away_is_told_of(limited: Limited) -> No
     assert ended.returncode == 3
     assert "name its control API with --control" in ended.stderr
     assert "kafka_connections_max=0" in printed(broker)
+
+
+@pytest.mark.slow
+def test_to_look_on_at_a_storm_makes_nobody_grow(limited: Limited) -> None:
+    broker = limited("max.connections=12", "max.connections.per.ip=2", "kafka_connections_max=13")
+    assert broker.control_url is not None
+    looking = ("--interval", "0.05", "--control", broker.control_url)
+    with storm(broker) as blowing, terminal(*looking) as screen:
+        screen.wait_drawn(LOOKS)
+        blowing.wait_served(CLIENTS)
+        pids = [*tree(broker.pid), screen.process.pid]
+        before = [(pss_bytes(pid), open_files(pid)) for pid in pids]
+        for _ in range(ROUNDS):
+            screen.wait_drawn(LOOKS)
+            blowing.wait_served(CLIENTS)
+        for pid, (memory, files) in zip(pids, before, strict=True):
+            assert pss_bytes(pid) - memory < GROWTH_BYTES, pid
+            assert open_files(pid) - files <= FILES_OF_STORM, pid
+        screen.wait_shown("TURNED AWAY")
+        screen.type(b"\x03")
+        assert screen.ended() == 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minibroker.connections.counts import CountLimits, Counts
 from minibroker.connections.rates import RateLimits, Rates
 from minibroker.network import views
-from minibroker.network.views import AddressFigures, DoorFigures, door_figures
+from minibroker.network.views import AddressFigures, DoorFigures, door_figures, largest
 from minibroker.network.waits import Waits
 
 LISTENERS = ["A", "B"]
@@ -56,6 +58,13 @@ def test_everything_is_counted_with_its_limit_and_its_rate() -> None:
         AddressFigures("10.0.0.3", 1, 2, None, None),
     )
     assert figures.addresses_total == 3
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 4)), st.integers(1, 9))
+def test_the_largest_are_as_sorting_all_would_tell(counts: dict[str, int], most: int) -> None:
+    found = largest(counts, most)
+    assert len(set(found)) == len(found)
+    assert [counts[name] for name in found] == sorted(counts.values(), reverse=True)[:most]
 
 
 def test_without_limits_there_are_none_to_show() -> None:
