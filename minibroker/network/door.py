@@ -32,7 +32,14 @@ from minibroker.network.accepted import Accepted, Open
 from minibroker.network.happenings import Happenings, Limit, Who
 from minibroker.network.hosts import Hosts
 from minibroker.network.limits import count_limits, hosts_of, rate_limits
-from minibroker.network.met import count_limit, rate_limit, rate_setting, slot_setting
+from minibroker.network.met import (
+    count_limit,
+    override_hosts,
+    quota_hosts,
+    rate_limit,
+    rate_setting,
+    slot_setting,
+)
 from minibroker.network.views import DoorFigures, door_figures
 from minibroker.network.waits import Waits
 from minibroker.observability.definitions import (
@@ -113,6 +120,8 @@ class Door:
         settings, find = self._settings, self.hosts.addresses
         self.counts.limits = count_limits(settings, self._listeners, find)
         self._rates.limits = rate_limits(settings, self._configs, self._listeners, find)
+        self._override_hosts = override_hosts(settings, find)
+        self._quota_hosts = quota_hosts(self._configs, find)
         self.notify()
 
     async def unknown_host(self) -> str:
@@ -161,7 +170,7 @@ class Door:
         """
         refusal = self.counts.arrive(who.number, who.listener, who.ip)
         if refusal is not None:
-            met = count_limit(self.counts.limits, refusal, who.ip)
+            met = self._count_limit(refusal, who)
             raise Refused(CloseReason(refusal.value), met)
         await self._wait_turn(who, self._rates.accepted(who.listener, self._now_ms()))
         delay_ms = self._rates.from_ip(who.listener, who.ip, self._now_ms())
@@ -227,13 +236,17 @@ class Door:
     def _admit(self, who: Newcomer) -> None:
         refusal: Refusal | None = self.counts.admit(who.number)
         if refusal is not None:
-            met = count_limit(self.counts.limits, refusal, who.ip)
+            met = self._count_limit(refusal, who)
             self._refuse(who, CloseReason(refusal.value), met)
         if self.counts.excess():
             self.notify()
 
     def _refuse_rate(self, who: Newcomer) -> None:
-        self._refuse(who, CloseReason.IP_RATE, rate_limit(self._rates.limits, who.ip))
+        met = rate_limit(self._rates.limits, who.ip, self._quota_hosts)
+        self._refuse(who, CloseReason.IP_RATE, met)
+
+    def _count_limit(self, refusal: Refusal, who: Newcomer) -> Limit:
+        return count_limit(self.counts.limits, refusal, who.ip, self._override_hosts)
 
     def _refuse(self, who: Newcomer, reason: CloseReason, met: Limit) -> None:
         self.left((who.number,))

@@ -8,8 +8,11 @@ Kafka's, whose log lines name the number but not the setting.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
+from minibroker.cluster.image import IP
 from minibroker.config import (
     KAFKA_CONNECTIONS_MAX,
     KAFKA_CONNECTIONS_MAX_OVERRIDES,
@@ -20,18 +23,41 @@ from minibroker.config import (
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     Settings,
 )
-from minibroker.config.dynamic import DEFAULT_NAME
+from minibroker.config.dynamic import DEFAULT_NAME, Configs
 from minibroker.config.setting import listener_name
+from minibroker.connections.address import client_ip
 from minibroker.connections.counts import CountLimits, Refusal
 from minibroker.connections.rates import RateLimits
 from minibroker.network.happenings import Limit
-from minibroker.network.limits import IP_RATE_KEY
+from minibroker.network.limits import IP_RATE_KEY, Find
+from minibroker.runtime.hosts import is_address
 
 PROCESSORS: Final = "processors"
 """What a connection waits for that meets no limit: all of them have full queues."""
 
 
-def count_limit(limits: CountLimits, refusal: Refusal, ip: str) -> Limit:
+Hosts = Mapping[str, str]
+"""What addresses are called in a setting or in quotas that name their hosts."""
+
+NO_HOSTS: Final[Hosts] = MappingProxyType({})
+
+
+def override_hosts(settings: Settings, find: Find) -> Hosts:
+    """Those of ``max.connections.per.ip.overrides``."""
+    return _hosts((limit.host for limit in settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]), find)
+
+
+def quota_hosts(configs: Configs, find: Find) -> Hosts:
+    """Those of the quotas of addresses."""
+    return _hosts((name for kind, name in configs if kind == IP), find)
+
+
+def _hosts(names: Iterable[str], find: Find) -> Hosts:
+    named = (name for name in names if not is_address(name))
+    return {client_ip(address): name for name in named for address in find(name)}
+
+
+def count_limit(limits: CountLimits, refusal: Refusal, ip: str, hosts: Hosts = NO_HOSTS) -> Limit:
     """The limit that a connection of this address was refused by."""
     if refusal is Refusal.DROPPED:
         return Limit(KAFKA_CONNECTIONS_MAX.name, limits.drop_total or 0)
@@ -41,14 +67,15 @@ def count_limit(limits: CountLimits, refusal: Refusal, ip: str) -> Limit:
             return Limit(KAFKA_CONNECTIONS_MAX_OVERRIDES.name, own, ip)
         return Limit(KAFKA_CONNECTIONS_MAX_PER_IP.name, limits.drop_per_ip or 0)
     if ip in limits.per_ip_overrides:
-        return Limit(MAX_CONNECTIONS_PER_IP_OVERRIDES.name, limits.per_ip_overrides[ip], ip)
+        own = limits.per_ip_overrides[ip]
+        return Limit(MAX_CONNECTIONS_PER_IP_OVERRIDES.name, own, hosts.get(ip, ip))
     return Limit(MAX_CONNECTIONS_PER_IP.name, limits.per_ip)
 
 
-def rate_limit(limits: RateLimits, ip: str) -> Limit:
+def rate_limit(limits: RateLimits, ip: str, hosts: Hosts = NO_HOSTS) -> Limit:
     """The quota of an address that has one, its own or the one of all."""
     if ip in limits.ips:
-        return Limit(IP_RATE_KEY, limits.ips[ip], ip)
+        return Limit(IP_RATE_KEY, limits.ips[ip], hosts.get(ip, ip))
     return Limit(IP_RATE_KEY, limits.ip_default or 0, DEFAULT_NAME)
 
 

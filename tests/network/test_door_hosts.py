@@ -12,6 +12,7 @@ from minibroker.cluster.image import Image
 from minibroker.config import Settings
 from minibroker.network import door, hosts
 from minibroker.network.acceptor import acceptor
+from minibroker.network.happenings import Limit
 from minibroker.observability.definitions import COUNTED
 from minibroker.observability.log import Log
 from minibroker.roles.environment import ACCEPTOR, CONTROLLER, RoleRefusedError
@@ -64,6 +65,11 @@ async def test_the_limit_of_a_host_holds_once_it_is_known_and_all_others_meanwhi
         await wait_all_tasks_blocked()
         (late,) = await at.connect(1, "10.0.0.1")
         assert await hung_up(late)
+        setting = "max.connections.per.ip.overrides"
+        assert [limit for _, limit in await at.refusals()] == [
+            Limit(setting, 1, "10.0.0.2"),
+            Limit(setting, 1, "slow.test"),
+        ]
         assert resolver.asked == ["slow.test"]
 
 

@@ -8,7 +8,14 @@ from minibroker.config import Settings
 from minibroker.connections.counts import CountLimits, Refusal
 from minibroker.connections.rates import RateLimits
 from minibroker.network.happenings import Limit
-from minibroker.network.met import count_limit, rate_limit, rate_setting, slot_setting
+from minibroker.network.met import (
+    count_limit,
+    override_hosts,
+    quota_hosts,
+    rate_limit,
+    rate_setting,
+    slot_setting,
+)
 
 OWN = Settings.from_sources(
     pairs=[
@@ -49,6 +56,23 @@ def test_an_addresss_own_quota_is_told_from_the_one_of_all() -> None:
     own = Limit("connection_creation_rate", 2.5, "10.0.0.1")
     assert rate_limit(limits, "10.0.0.1") == own
     assert rate_limit(limits, "10.0.0.2") == Limit("connection_creation_rate", 4, "<default>")
+
+
+def test_a_host_is_called_what_the_limit_calls_it() -> None:
+    known = {"here.test": ["10.0.0.1", "::ffff:10.0.0.2"], "::1": ["::1"]}
+    pair = "max.connections.per.ip.overrides=here.test:1,[::1]:2"
+    assert override_hosts(Settings.from_sources(pairs=[pair]), known.__getitem__) == {
+        "10.0.0.1": "here.test",
+        "10.0.0.2": "here.test",
+    }
+    configs: dict[tuple[str, str], dict[str, str]]
+    configs = {("ips", "here.test"): {}, ("ips", "::1"): {}, ("brokers", "1"): {}}
+    hosts = quota_hosts(configs, known.__getitem__)
+    limits = RateLimits(ips={"10.0.0.2": 2})
+    assert rate_limit(limits, "10.0.0.2", hosts).whose == "here.test"
+    assert count_limit(COUNTS, Refusal.PER_IP, "10.0.0.1", hosts).whose == "here.test"
+    dropped = count_limit(COUNTS, Refusal.DROPPED_PER_IP, "10.0.0.1", hosts)
+    assert dropped.whose == "10.0.0.1"  # those can't be given by name
 
 
 def test_a_listeners_own_limit_is_named_if_it_has_one_and_that_was_met() -> None:
