@@ -39,7 +39,7 @@ KNOWN_UNSERVED = frozenset().union(
         offsets.commit.timeout.ms offsets.load.buffer.size offsets.topic.compression.codec
         password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
         password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
-        port principal.builder.class process.roles producer.id.expiration.check.interval.ms
+        port process.roles producer.id.expiration.check.interval.ms
         producer.purgatory.purge.interval.requests quota.consumer.default quota.producer.default
         replica.alter.log.dirs.io.max.bytes.per.second replication.quota.window.num
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
@@ -131,9 +131,8 @@ KNOWN_UNSERVED = frozenset().union(
     _names(
         "ssl.",
         """allow.dn.changes allow.san.changes cipher.suites endpoint.identification.algorithm
-        engine.factory.class keymanager.algorithm keystore.password principal.mapping.rules
-        protocol provider secure.random.implementation trustmanager.algorithm
-        truststore.password""",
+        engine.factory.class keymanager.algorithm keystore.password protocol provider
+        secure.random.implementation trustmanager.algorithm truststore.password""",
     ),
     _names(
         "transaction.state.log.",

@@ -123,6 +123,24 @@ SSL_ENABLED_PROTOCOLS = setting(
     per_listener=True,
     doc="The versions of TLS that clients may speak.",
 )
+SSL_PRINCIPAL_MAPPING_RULES = setting(
+    "ssl.principal.mapping.rules",
+    STRING,
+    default="DEFAULT",
+    per_listener=True,
+    doc="How the subject of a client's certificate becomes a user's name: a list of "
+    "RULE:pattern/replacement/, of which the first that fits decides, an L or U at its end making "
+    "small or capital letters; DEFAULT takes the subject as it is.",
+)
+PRINCIPAL_BUILDER_CLASS = setting(
+    "principal.builder.class",
+    _OPTIONAL_STRING,
+    default=None,
+    default_text="SASL user, else certificate, else ANONYMOUS",
+    doc="Code of yours that names clients, as package.module:callable. It is given a "
+    "`minibroker.security.principal.Introduction`, has the client's address among it, and gives a "
+    "`Principal` or a text such as User:alice. An error in it is logged and closes the connection.",
+)
 CONNECTION_FAILED_AUTHENTICATION_DELAY_MS = setting(
     "connection.failed.authentication.delay.ms",
     INT,

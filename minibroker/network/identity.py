@@ -16,13 +16,13 @@ import trio
 
 from minibroker.config import (
     CONNECTION_FAILED_AUTHENTICATION_DELAY_MS,
+    PRINCIPAL_BUILDER_CLASS,
     SASL_SERVER_MAX_RECEIVE_SIZE,
     Settings,
 )
 from minibroker.config.listeners import has_sasl, has_tls
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed
-from minibroker.security.principal import USER, Principal
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.image import Image
     from minibroker.network.client import Client
     from minibroker.network.frames import FrameReader
+    from minibroker.network.naming import Naming
     from minibroker.network.sasl import MakeContext, Proofs
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
@@ -55,6 +56,7 @@ def try_identities(settings: Settings) -> None:
         from minibroker.network.tls import server_contexts
 
         server_contexts(settings)
+    _naming(settings)
     for name, protocol in protocols.items():
         if has_sasl(protocol):
             from minibroker.network.sasl import token_rules
@@ -64,6 +66,16 @@ def try_identities(settings: Settings) -> None:
 
 def _protocols(settings: Settings) -> dict[str, str]:
     return {one.name: settings.security_protocol(one.name) for one in settings.client_listeners}
+
+
+def _naming(settings: Settings) -> Naming | None:
+    """None where every client is ANONYMOUS."""
+    asks = any(protocol != "PLAINTEXT" for protocol in _protocols(settings).values())
+    if not asks and settings[PRINCIPAL_BUILDER_CLASS] is None:
+        return None
+    from minibroker.network.naming import Naming
+
+    return Naming(settings)
 
 
 class Identities:
@@ -86,6 +98,7 @@ class Identities:
         self._make_context = make_context
         self._contexts: dict[str, SSLContext] = {}
         self._proofs: dict[str, Proofs] = {}
+        self._names = _naming(settings)
         protocols = _protocols(settings)
         if any(map(has_tls, protocols.values())):
             from minibroker.network.tls import server_contexts
@@ -107,12 +120,15 @@ class Identities:
             await self._agree_on_tls(client, context)
 
     async def prove(self, client: Client, reader: FrameReader) -> bool:
-        """Everything between the first frame and the first request; False if the client ended."""
+        """Who it is, from whatever it must show for that; False if the client ended."""
         proofs = self._proofs.get(client.caller.listener)
-        if proofs is None:
-            return True
-        client.authentication = proofs.begin()
-        return await self._go_on(client, reader, proofs)
+        if proofs is not None:
+            client.authentication = proofs.begin()
+            if not await self._go_on(client, reader, proofs):
+                return False
+        if self._names is not None:
+            await self._name(client, self._names)
+        return True
 
     async def takes(self, client: Client, reader: FrameReader, block: Block) -> bool:
         """Whether a request was a step of proving again, which is done then, and the block free.
@@ -145,10 +161,25 @@ class Identities:
                 if block is None:
                     return False
                 await self._step(client, proofs, block)
-        assert authentication.user is not None
-        principal = Principal(USER, authentication.user)
-        client.caller = client.caller._replace(principal=principal)
         return True
+
+    async def _name(self, client: Client, names: Naming) -> None:
+        from minibroker.network.naming import Unnamed
+
+        listener, host = client.caller.listener, client.caller.client_host
+        user = None if client.authentication is None else client.authentication.user
+        subject = None
+        if listener in self._contexts:
+            from minibroker.network.tls import TlsStream
+
+            assert isinstance(client.stream, TlsStream)
+            subject = client.stream.subject()
+        try:
+            principal = names.principal(listener, host, user, subject)
+        except Unnamed as unnamed:
+            await self._delay_failure()
+            raise Unidentified(CloseReason.AUTHENTICATION_FAILED, str(unnamed)) from None
+        client.caller = client.caller._replace(principal=principal)
 
     async def _step(self, client: Client, proofs: Proofs, block: Block) -> None:
         from minibroker.network.sasl import NotProven

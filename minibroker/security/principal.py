@@ -25,6 +25,19 @@ class Principal(NamedTuple):
         return f"{self.kind}:{self.name}"
 
 
+class Introduction(NamedTuple):
+    """What a connection has shown: what ``principal.builder.class`` is given to make a name of.
+
+    ``sasl_user`` is proven; ``subject`` is that of a certificate that was checked, as text.
+    """
+
+    listener: str
+    security_protocol: str
+    client_host: str
+    sasl_user: str | None
+    subject: str | None
+
+
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 """Who comes in where nobody is asked for a proof."""
 

@@ -1,0 +1,116 @@
+"""Names in certificates: a subject as one text, and the rules that make a user's name of it.
+
+Owns RFC 2253's form of a subject and the syntax ``RULE:pattern/replacement/[LU]``; it must never
+see a certificate's key or judge who signed it.  The invariant: the first rule whose pattern fits
+the whole subject decides, and a subject that no rule fits has no name.  Echoes Kafka's
+``SslPrincipalMapper`` and Java's ``X500Principal``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+Subject = Sequence[Sequence[tuple[str, str]]]
+"""Parts in the certificate's order, each of one or more (kind, value) pairs."""
+
+DEFAULT: Final = "DEFAULT"
+EXAMPLE: Final = "RULE:^CN=([^,]*),.*$/$1/L,DEFAULT"
+
+_KEYWORDS: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
+_EMAIL: Final = "emailAddress"
+_IA5_STRING: Final = 0x16
+
+_TEMPLATE = re.compile(r"\$(?P<group>\d+)|\\?(?P<plain>.)", re.DOTALL)
+_RULE = re.compile(
+    r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/"
+    r"(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
+)
+
+
+class BadRules(ValueError):
+    """A text that is no list of rules, or a pattern that is none; the message says which."""
+
+
+class NoName(Exception):
+    """No rule fits a subject."""
+
+
+class Rule(NamedTuple):
+    """One rule; without a pattern it takes the subject as it is."""
+
+    pattern: re.Pattern[str] | None
+    template: str = ""
+    case: str = ""
+
+
+def distinguished_name(subject: Subject) -> str:
+    """The subject as Java writes it: the last part first, no blanks, known kinds by keyword."""
+    return ",".join("+".join(_pair(*pair) for pair in part) for part in reversed(subject))
+
+
+def _pair(kind: str, value: str) -> str:
+    if kind == _EMAIL and value.isascii() and len(value) < 128:
+        # RFC 2253 has no keyword for it, so its number and its bytes stand there.
+        data = bytes([_IA5_STRING, len(value)]) + value.encode()
+        return f"1.2.840.113549.1.9.1=#{data.hex()}"
+    text = re.sub(r'([,+"\\<>;])', r"\\\1", value)
+    if text.startswith((" ", "#")):
+        text = f"\\{text}"
+    if len(text) > 1 and text.endswith(" "):
+        text = f"{text[:-1]}\\ "
+    return f"{_KEYWORDS.get(kind, kind)}={text}"
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """The rules of ``ssl.principal.mapping.rules``. Raises `BadRules`."""
+    rules, at = [], 0
+    text = text.strip() or DEFAULT
+    while at < len(text):
+        found = _RULE.match(text, at)
+        if found is None:
+            raise BadRules(f"has '{text[at:]}', which is no rule; a list of rules is {EXAMPLE}")
+        rules.append(_rule(found))
+        at = found.end()
+    return tuple(rules)
+
+
+def _as_python(found: re.Match[str]) -> str:
+    """Java's $1 is \\g<1> here; what it escapes stands for itself."""
+    if found["group"]:
+        return f"\\g<{found['group']}>"
+    return found["plain"].replace("\\", "\\\\")
+
+
+def _rule(found: re.Match[str]) -> Rule:
+    if found["default"]:
+        return Rule(None)
+    try:
+        pattern = re.compile(found["pattern"])
+        template = _TEMPLATE.sub(_as_python, found["replacement"])
+        re.compile(f"(?:{found['pattern']})|").sub(template, "")  # it may name groups it has not
+    except (re.error, IndexError) as error:
+        raise BadRules(f"has the rule '{found.group().strip(' ,')}': {error}") from None
+    return Rule(pattern, template, found["case"])
+
+
+def user_name(name: str, rules: Sequence[Rule]) -> str:
+    """What the first rule that fits makes of a distinguished name. Raises `NoName`."""
+    for pattern, template, case in rules:
+        if pattern is None:
+            return name
+        if found := pattern.fullmatch(name):
+            made = found.expand(template)
+            return made.lower() if case == "L" else made.upper() if case == "U" else made
+    raise NoName(f"no rule of ssl.principal.mapping.rules fits the certificate of {name}")
