@@ -47,6 +47,9 @@ ONLY_FOR_TESTS = {"minibroker/broker/tasks.py"}
 SIMULATION = Path("tests/simulation")
 """Everything in here runs on a mock clock."""
 
+PAGE = Path("minibroker/control/console")
+"""A page for browsers: files of other languages, held to the same limits."""
+
 CLOCKS_OF_TESTS = ("MockClock", "autojump_clock", "mock_clock", "SharedClock")
 
 
@@ -86,10 +89,15 @@ def test_functions_fit_on_a_screen() -> None:
     assert not too_long, "\n".join([f"split these (limit {FUNCTION_LINES_MAX}):", *too_long])
 
 
+def page_files() -> list[Path]:
+    """The files of the page, relative to the root."""
+    return sorted(path.relative_to(ROOT) for path in (ROOT / PAGE).iterdir())
+
+
 def test_files_are_short() -> None:
     too_long = [
         f"{path} has {lines} lines"
-        for path in sources(*PACKAGES, *TESTS)
+        for path in [*sources(*PACKAGES, *TESTS), *page_files()]
         if (lines := text(path).count("\n")) > FILE_LINES_MAX
     ]
     assert not too_long, "\n".join([f"split these (limit {FILE_LINES_MAX}):", *too_long])
@@ -200,7 +208,13 @@ def test_nothing_is_left_lying_about(pattern: re.Pattern[str]) -> None:
     pages = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
     found = [
         f"{path}:{number} {line.strip()}"
-        for path in [*sources(*PACKAGES, *TESTS), *pages, Path("README.md"), Path("Makefile")]
+        for path in [
+            *sources(*PACKAGES, *TESTS),
+            *page_files(),
+            *pages,
+            Path("README.md"),
+            Path("Makefile"),
+        ]
         for number, line in enumerate(text(path).splitlines(), start=1)
         if pattern.search(line)
     ]

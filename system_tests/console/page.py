@@ -56,6 +56,9 @@ class Page:
             .map((mark) => mark.getAttribute("aria-label"))"""
         return list(self.browser.run(script))
 
+    def wait_for_marks(self, wanted: int) -> None:
+        self.wait(lambda: len(self.marks()) == wanted, f"{wanted} connections to be drawn")
+
     def shown_connections(self) -> int:
         """The processors' own figures, added up."""
         return sum(int(text.replace(",", "")) for text in self.texts(".room-count"))

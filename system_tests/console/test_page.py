@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import ExitStack
 
 import pytest
@@ -13,6 +15,7 @@ from system_tests.console.conftest import Dial, Limited, Look
 from system_tests.console.page import Page
 from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.harness.browser import Browser
+from system_tests.harness.control import processes, wait_ready
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
 
@@ -57,7 +60,7 @@ def test_a_connection_appears_tells_who_it_is_and_goes(
     assert f"address {address}" in page.text("#chosen")
     assert page.count(".marks rect.chosen[aria-selected=true]") == 1
     client.close()
-    page.wait(lambda: page.marks() == [], "the connection to be gone")
+    page.wait_for_marks(0)
     page.wait(lambda: "is closed" in page.text("#chosen"), "its end to be told")
 
 
@@ -66,7 +69,7 @@ def test_who_is_pointed_at_is_named(limited: Limited, dial: Dial, look: Look) ->
     for source in ("127.0.0.2", "127.0.0.3"):
         assert dial(broker, 1, source)[0].answered()
     page = look(broker)
-    page.wait(lambda: len(page.marks()) == 2, "both to be drawn")
+    page.wait_for_marks(2)
     ActionChains(page.browser.driver).move_to_element(page.find(".marks rect")).perform()
     page.wait(lambda: "dialling" in page.text("#tip"), "a word about the mark")
     page.find("#addresses tbody button").click()
@@ -121,8 +124,6 @@ def test_arrivals_fly_unless_somebody_wants_no_motion(
     if still:
         page.wait(lambda: painted() or len(page.marks()) > 5, "some to be drawn")
         assert not painted()
-        dial(broker)[0].close()
-        assert page.count(".closing") == 0
     else:
         page.wait(painted, "one in flight")
 
@@ -180,16 +181,35 @@ def test_a_broker_that_is_gone_is_told_and_one_that_is_back_is_drawn(browser: Br
         assert "Not answering: nobody listens there; last seen" in page.status()
         assert page.texts(".room h3") == ["processor-0", "processor-1"]
         broker.forget()
-        broker = start_minibroker(*at)
+        broker = start_minibroker(*at, settings={"num.network.threads": "1"})
         page.wait(lambda: page.state() == "live", "the page to recover")
+        page.wait(lambda: page.texts(".room h3") == ["processor-0"], "the parts of the new one")
+        assert page.count(".wires polyline") == 3  # to the acceptor, to the queue, to the processor
         assert page.status() == "live"
         with Client(broker.address) as client:
             assert client.answered()
-            page.wait(lambda: len(page.marks()) == 1, "the new broker to be drawn")
+            page.wait_for_marks(1)
     finally:
         browser.driver.get("about:blank")
         broker.stop()
         broker.forget()
+
+
+def test_whichever_process_is_killed_the_page_goes_on(
+    limited: Limited, dial: Dial, look: Look
+) -> None:
+    broker = limited()
+    page = look(broker)
+    clients = dial(broker, 4)
+    assert all(client.answered() for client in clients)
+    page.wait_for_marks(4)
+    for name, left in (("acceptor", 4), ("processor-1", 2)):
+        pid = processes(broker)[name].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_ready(broker)
+        page.wait_for_marks(left)
+        assert page.texts(".room h3") == ["processor-0", "processor-1"]
 
 
 def test_two_thousand_connections_stay_drawn(limited: Limited, look: Look) -> None:
@@ -207,7 +227,7 @@ def test_two_thousand_connections_stay_drawn(limited: Limited, look: Look) -> No
         assert page.count("#chosen .listed button") == 10
         page.find("#chosen .listed button").click()
         page.wait(lambda: "listener PLAINTEXT" in page.text("#chosen dl"), "one of them")
-    page.wait(lambda: page.marks() == [], "all to be gone")
+    page.wait_for_marks(0)
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -217,7 +237,7 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(
     broker = limited("max.connections=1000000", "max.connection.creation.rate=1000000")
     assert all(client.answered() for client in dial(broker, 3))
     page = look(broker, PHONE, dark=dark)
-    page.wait(lambda: len(page.marks()) == 3, "the connections to be drawn")
+    page.wait_for_marks(3)
     script = "const { scrollWidth, clientWidth } = document.documentElement"
     width, visible = page.browser.run(f"{script}; return [scrollWidth, clientWidth]")
     assert width == visible <= PHONE[0]

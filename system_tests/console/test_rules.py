@@ -23,6 +23,7 @@ def connection(number: int, address: str = "127.0.0.2:5", **others: Any) -> dict
         "listener": "PLAINTEXT",
         "client_address": address,
         "client_id": None,
+        "age_ms": 100,
         "idle_ms": 60_000,
         "in_flight": None,
         **others,
@@ -145,6 +146,20 @@ def test_who_came_and_went_between_two_answers_passes_through(rules: Browser) ->
     events = [happening(1, "handed", 2), happening(2, "closed", 2)]
     _, scene = scenes(rules, answer(), answer([], events))
     assert flights(scene) == [("visit", None)]
+
+
+def test_who_is_told_of_after_it_was_seen_does_not_fly_again(rules: Browser) -> None:
+    late = [happening(1, "handed", 2), happening(2, "closed", 2)]
+    _, seen, told = scenes(rules, answer(), answer([connection(2)]), answer([], late))
+    assert flights(seen) == [("arrival", "id-2")]
+    assert flights(told) == []
+
+
+def test_what_is_long_ago_is_not_drawn_as_if_it_happened_now(rules: Browser) -> None:
+    old = [happening(1, "refused", 3, ago_ms=9000), happening(2, "handed", 4, ago_ms=9000)]
+    _, scene = scenes(rules, answer(), answer([connection(2, age_ms=9000)], old))
+    assert list(marks(scene)) == ["id-2"]
+    assert flights(scene) == []
 
 
 def test_refusals_fly_and_fall(rules: Browser) -> None:

@@ -14,8 +14,11 @@ export const SPREAD_MS = 250;
 /** Used within this time: drawn as used just now. */
 export const FRESH_MS = 1500;
 
+/** What is longer ago is not drawn as if it happened now, as when the page comes back to sight. */
+export const RECENT_MS = 1500;
+
 /** The scene before the first answer. */
-export const NOTHING = Object.freeze({ seq: null, seatings: new Map() });
+export const NOTHING = Object.freeze({ seq: null, seatings: new Map(), homes: new Map() });
 
 /** The scene after `answer`, given the scene before it. */
 export function advance(before, answer) {
@@ -30,7 +33,7 @@ export function advance(before, answer) {
     }
     return room(each, seating, answer.processors.length);
   });
-  const seq = answer.happenings.at(-1)?.seq ?? -1;
+  const homes = homesOf(answer);
   return {
     mode: answer.mode,
     totals: totals(answer),
@@ -41,9 +44,10 @@ export function advance(before, answer) {
     addressesTotal: answer.addresses_total,
     refusals: gather(answer.refusals),
     connections: known,
-    flights: flights(before, answer, seatings),
+    flights: flights(before, answer, homes),
+    homes,
     seatings,
-    seq,
+    seq: newestOf(answer),
   };
 }
 
@@ -118,57 +122,56 @@ function commonest(looks) {
 
 // Flights ----------------------------------------------------------------------------------------
 
-function flights(before, answer, seatings) {
+function flights(before, answer, homes) {
   if (before.seq === null) return [];
-  const newest = answer.happenings.at(-1)?.seq ?? -1;
   // A broker that was started again counts from the beginning.
-  const since = newest < before.seq ? -1 : before.seq;
-  const told = answer.happenings.filter((happening) => happening.seq > since);
-  const homes = homesOf(answer);
-  const found = [];
-  for (const happening of told) {
-    const flight = flightOf(happening, answer.mode, homes, seatings);
-    if (flight) found.push(flight);
-  }
+  const since = newestOf(answer) < before.seq ? -1 : before.seq;
+  const told = answer.happenings.filter(({ seq, ago_ms: ago }) => seq > since && ago <= RECENT_MS);
+  const found = told.map((each) => flightOf(each, answer.mode, before.homes, homes)).filter(Boolean);
   const seen = new Set(found.map((flight) => flight.key));
   for (const { processor, connections, connections_total: total } of answer.processors) {
     // Where not all are listed, one that is new in the list need not be new.
     if (total > connections.length) continue;
-    const { arrivals } = seatings.get(processor);
-    for (const { connection_id: key, listener } of connections) {
-      if (!arrivals.has(key) || seen.has(key)) continue;
+    for (const connection of connections) {
+      const { connection_id: key, listener, age_ms: age } = connection;
+      if (seen.has(key) || age > RECENT_MS || before.homes.has(nameOf(connection))) continue;
       found.push({ kind: "arrival", key, listener, processor, delay: 0 });
     }
   }
   return sample(found, FLIGHTS_MAX);
 }
 
-/** Who sits at which processor, by what happenings call it. */
-function homesOf(answer) {
+function newestOf({ happenings }) {
+  return happenings.at(-1)?.seq ?? -1;
+}
+
+/** What happenings and connections both tell, and no two of them share. */
+function nameOf({ number, client_address: address }) {
+  return `${number} ${address}`;
+}
+
+/** Who sits where, by name. */
+function homesOf({ processors }) {
   const homes = new Map();
-  for (const { processor, connections } of answer.processors) {
-    for (const { number, client_address, connection_id: key } of connections) {
-      homes.set(`${number} ${client_address}`, { processor, key });
+  for (const { processor, connections } of processors) {
+    for (const connection of connections) {
+      homes.set(nameOf(connection), { processor, key: connection.connection_id });
     }
   }
   return homes;
 }
 
-function flightOf(happening, mode, homes, seatings) {
-  const { kind, number, client_address, listener, ago_ms } = happening;
-  const delay = Math.max(0, Math.min(SPREAD_MS, SPREAD_MS - ago_ms));
-  if (kind === "refused") {
-    return { kind: "refusal", key: null, listener, processor: happening.processor, delay };
-  }
-  if (kind !== (mode === "sharded" ? "accepted" : "handed")) return null;
-  const home = homes.get(`${number} ${client_address}`);
-  if (home) {
-    const { processor, key } = home;
-    // It may have been on its way when the broker was asked before.
-    const came = seatings.get(processor).arrivals.has(key);
-    return came ? { kind: "arrival", key, listener, processor, delay } : null;
-  }
-  return { kind: "visit", key: null, listener, processor: happening.processor, delay };
+function flightOf(happening, mode, homesBefore, homes) {
+  const { kind, listener, processor, ago_ms: ago } = happening;
+  const delay = Math.max(0, SPREAD_MS - ago);
+  if (kind === "refused") return { kind: "refusal", key: null, listener, processor, delay };
+  const name = nameOf(happening);
+  // It may be told of later than it was seen.
+  if (kind !== (mode === "sharded" ? "accepted" : "handed") || homesBefore.has(name)) return null;
+  const home = homes.get(name);
+  return home
+    ? { kind: "arrival", listener, delay, ...home }
+    : { kind: "visit", key: null, listener, processor, delay };
 }
 
 /** At most `most` of them, evenly chosen, so that a sample looks like the whole. */

@@ -7,7 +7,10 @@ import { pack, place, seatAt } from "./layout.js";
 import * as words from "./words.js";
 
 /** Of more marks than this none is animated, as each frame of one would draw them all anew. */
-const LIVELY_MAX = 200;
+const LIVELY_MAX = 100;
+
+/** How long a mark takes to go out, as in stage.css. */
+const FADE_MS = 420;
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
 
@@ -33,7 +36,7 @@ export class Room {
     this.markList = new Keyed(this.drawing, {
       make: (mark) => this.makeMark(mark),
       show: (shape, mark) => this.showMark(shape, mark),
-      drop: (shape) => fade(shape),
+      drop: (shape) => (this.crowded ? shape.remove() : fade(shape)),
     });
     this.count = element("span", "room-count");
     this.scale = element("span", "room-scale");
@@ -62,7 +65,9 @@ export class Room {
     write(this.count, words.count(processor.count));
     write(this.scale, processor.factor > 1 ? `each mark is ${words.count(processor.factor)}` : "");
     this.factor = processor.factor;
-    this.drawing.classList.toggle("crowded", processor.marks.length > LIVELY_MAX);
+    const before = this.markList.children.size;
+    this.crowded = Math.max(before, processor.marks.length) > LIVELY_MAX;
+    this.drawing.classList.toggle("crowded", this.crowded);
     this.fit(processor.seats);
     set(this.drawing, { "aria-label": `${this.name}: ${words.connections(processor.count)}` });
     this.bySeat = new Map(processor.marks.map((mark) => [mark.seat, mark]));
@@ -176,5 +181,5 @@ function fade(shape) {
   set(shape, { role: "presentation", id: null });
   shape.classList.remove("arriving", "chosen");
   shape.classList.add("closing");
-  Promise.allSettled(shape.getAnimations().map((each) => each.finished)).then(() => shape.remove());
+  setTimeout(() => shape.remove(), FADE_MS);
 }

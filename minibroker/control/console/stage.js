@@ -28,10 +28,12 @@ export class Stage {
     this.listeners = new Keyed(document.getElementById("listeners"), {
       make: (listener) => this.makeCard(listener),
       show: (_, listener) => this.cards.get(listener.listener).show(listener),
+      drop: (card) => this.forget(card),
     });
     this.processors = new Keyed(document.getElementById("processors"), {
       make: (processor) => this.makeRoom(processor),
       show: (_, processor) => this.rooms.get(processor.name).show(processor, this.context),
+      drop: (lane) => this.forget(lane),
     });
     this.shape = "";
     new ResizeObserver(() => {
@@ -50,6 +52,13 @@ export class Stage {
     const room = new Room(name, this.handlers);
     this.rooms.set(name, room);
     return room.root;
+  }
+
+  /** A broker that was started again may have other parts. */
+  forget(part) {
+    this.cards.delete(part.dataset.listener);
+    this.rooms.delete(part.dataset.processor);
+    part.remove();
   }
 
   draw(scene, isShown) {
