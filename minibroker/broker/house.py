@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from minibroker.config import (
+    ACCEPTOR_MODE,
+    NUM_NETWORK_THREADS,
+    SHARDED,
     SOCKET_LISTEN_BACKLOG_SIZE,
     SOCKET_RECEIVE_BUFFER_BYTES,
     SOCKET_SEND_BUFFER_BYTES,
@@ -116,15 +119,30 @@ def sweep(base: Path | None) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def bind(listeners: Sequence[Listener], settings: Settings) -> dict[str, socket.socket]:
-    """A listening socket for each listener; its connections inherit the sizes of its buffers.
+def bind(listeners: Sequence[Listener], settings: Settings) -> dict[str, list[socket.socket]]:
+    """The listening sockets of each listener: one, or one for each processor that accepts for
+    itself. Connections inherit the sizes of their buffers.
 
     Raises ``StartError``.
     """
-    return {listener.name: _bind(listener, settings) for listener in listeners}
+    sharded = settings[ACCEPTOR_MODE] == SHARDED
+    count = settings[NUM_NETWORK_THREADS] if sharded else 1
+    return {listener.name: _bind_all(listener, settings, count) for listener in listeners}
 
 
-def _bind(listener: Listener, settings: Settings) -> socket.socket:
+def _bind_all(listener: Listener, settings: Settings, count: int) -> list[socket.socket]:
+    first = _bind(listener, settings)
+    bound = [first]
+    if count > 1:
+        # Whoever may share a port shares it with everybody else of this user who may. So nobody
+        # may until the first one listens: else a second broker would get half of our clients.
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared = listener._replace(port=first.getsockname()[1])
+        bound += [_bind(shared, settings, share=True) for _ in range(count - 1)]
+    return bound
+
+
+def _bind(listener: Listener, settings: Settings, *, share: bool = False) -> socket.socket:
     host = listener.host or None
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -135,6 +153,8 @@ def _bind(listener: Listener, settings: Settings) -> socket.socket:
         raise StartError(f"{listener} can't be used: {error.strerror}") from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         for option, setting in _BUFFERS.items():
             if settings[setting] > 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, settings[setting])

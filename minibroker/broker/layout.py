@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
-from minibroker.config import NUM_IO_THREADS, NUM_NETWORK_THREADS, Settings
+from minibroker.config import (
+    ACCEPTOR_MODE,
+    NUM_IO_THREADS,
+    NUM_NETWORK_THREADS,
+    SINGLE,
+    Settings,
+)
 from minibroker.controller import controller
 from minibroker.io_worker import io_worker
 from minibroker.network.acceptor import acceptor
@@ -49,7 +55,8 @@ def seats(settings: Settings) -> list[Seat]:
     """All roles, in the order in which they are started."""
     workers = [Seat(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
     processors = [Seat(PROCESSOR, number) for number in range(settings[NUM_NETWORK_THREADS])]
-    return [Seat(CONTROLLER, 0), *workers, *processors, Seat(ACCEPTOR, 0)]
+    acceptors = [Seat(ACCEPTOR, 0)] if settings[ACCEPTOR_MODE] == SINGLE else []
+    return [Seat(CONTROLLER, 0), *workers, *processors, *acceptors]
 
 
 def stop_groups(settings: Settings) -> list[list[str]]:

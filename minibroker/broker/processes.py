@@ -49,6 +49,7 @@ from minibroker.roles.environment import (
     RoleRefusedError,
     handoff_name,
     role_name,
+    tokens_name,
 )
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.child import ChildLife, ChildSpec
@@ -74,7 +75,8 @@ class Shared(NamedTuple):
     switchboard: UnixSwitchboard
     clock: SharedClock
     arena: Arena
-    sockets: dict[str, socket.socket]
+    sockets: dict[str, list[socket.socket]]
+    """By listener: one, or one for each processor that accepts for itself."""
     endpoints: dict[str, tuple[str, int]]
     control: socket.socket
     secret: bytes
@@ -108,7 +110,7 @@ def _share(settings: Settings, house: House) -> Shared:
         control = open_listener(host, port)
     except OSError as error:
         raise StartError(f"{error}; choose another port with control.listener") from None
-    ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+    ports = {name: socks[0].getsockname()[1] for name, socks in sockets.items()}
     told = settings[ADVERTISED_LISTENERS]
     endpoints = advertised_endpoints(listeners, told or (), ports, socket.gethostname())
     house.lock.describe(f"minibroker on {_addresses(endpoints)}")
@@ -119,7 +121,11 @@ def _share(settings: Settings, house: House) -> Shared:
         house=house,
         switchboard=UnixSwitchboard(
             house.home,
-            [CONTROLLER, *(role_name(WORKER, index) for index in range(workers))],
+            [
+                CONTROLLER,
+                *(role_name(WORKER, index) for index in range(workers)),
+                *(tokens_name(index) for index in range(processors)),
+            ],
             [handoff_name(index) for index in range(processors)],
         ),
         clock=SharedClock(),
@@ -206,7 +212,11 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         ready=life.ready,
         control=shared.control,
         statuses=life.roles.read,
-        listeners={name: TcpSource(sock) for name, sock in shared.sockets.items()},
+        listeners={
+            name: TcpSource(socks[seat.number])
+            for name, socks in shared.sockets.items()
+            if seat.number < len(socks)
+        },
         endpoints=shared.endpoints,
         stopping=trio.Event(),
     )

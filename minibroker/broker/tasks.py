@@ -15,12 +15,18 @@ from typing import Final
 import trio
 
 from minibroker.broker.layout import ROLES, seats, stop_groups
-from minibroker.config import NUM_IO_THREADS, NUM_NETWORK_THREADS, Settings
+from minibroker.config import (
+    ACCEPTOR_MODE,
+    NUM_IO_THREADS,
+    NUM_NETWORK_THREADS,
+    SHARDED,
+    Settings,
+)
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.roles.environment import Environment, role_name
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
-from minibroker.runtime.listening import MemorySource
+from minibroker.runtime.listening import MemorySources
 from minibroker.runtime.restarts import BACKOFF_S
 from minibroker.runtime.switchboard import MemorySwitchboard, Switchboard
 from minibroker.runtime.worktime import WorkTime
@@ -65,8 +71,12 @@ class TaskBroker:
         self.work_time = WorkTime()
         """To be given to ``trio.run`` as an instrument, if work is to be charged."""
         names = [listener.name for listener in settings.client_listeners]
+        sharded = settings[ACCEPTOR_MODE] == SHARDED
+        sources = self._processors if sharded else 1
         self.sources = {
-            name: MemorySource(("127.0.0.1", SIMULATED_PORT + number))
+            name: MemorySources(
+                ("127.0.0.1", SIMULATED_PORT + number), sources, Random(f"{seed} {name}")
+            )
             for number, name in enumerate(names)
         }
         """Where clients connect, by listener name."""
@@ -123,7 +133,10 @@ class TaskBroker:
             data_dir=self._data_dir,
             secret=self._secret,
             ready=lambda: None,
-            listeners=self.sources,
+            listeners={
+                name: sources.parts[index if len(sources.parts) > 1 else 0]
+                for name, sources in self.sources.items()
+            },
             endpoints={name: source.address for name, source in self.sources.items()},
         )
 

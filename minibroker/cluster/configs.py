@@ -26,8 +26,12 @@ from minibroker.cluster.image import (
 )
 from minibroker.cluster.topics import Refusal, name_problem
 from minibroker.config import (
+    ACCEPTOR_MODE,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     NODE_ID,
+    ONE_ACCEPTOR_ONLY,
+    SHARDED,
+    SHARDED_ADVICE,
     TOPIC_SETTINGS,
     Setting,
     Settings,
@@ -202,6 +206,9 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
     refusal = _refuse_broker(settings, wanted.name)
     if refusal is not None:
         return refusal
+    refusal = _refuse_sharded(settings, wanted.operations)
+    if refusal is not None:
+        return refusal
     key = (BROKER, wanted.name or DEFAULT_NAME)
     declared = {given.name: broker_setting(given.name) for given in wanted.operations}
     found = {name: setting for name, setting in declared.items() if setting is not None}
@@ -214,6 +221,17 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
     for problem in (*bad_values(config), *problems(settings, whole)):
         return Refusal(ErrorCode.INVALID_REQUEST, problem)
     return ConfigChanged(*key, config)
+
+
+def _refuse_sharded(settings: Settings, operations: Sequence[Operation]) -> Refusal | None:
+    """Limits that nobody would hold; what others have set may be unset."""
+    if settings[ACCEPTOR_MODE] != SHARDED:
+        return None
+    for name, op, _ in operations:
+        if op != Op.DELETE and broker_setting(name) in ONE_ACCEPTOR_ONLY:
+            text = f"{name}: not with {ACCEPTOR_MODE.name}={SHARDED}: {SHARDED_ADVICE}"
+            return Refusal(ErrorCode.INVALID_CONFIG, text)
+    return None
 
 
 def _refuse_broker(settings: Settings, name: str) -> Refusal | None:

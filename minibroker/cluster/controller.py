@@ -43,7 +43,7 @@ from minibroker.cluster.image import (
     apply_update,
 )
 from minibroker.cluster.placement import OFFSETS_TOPIC
-from minibroker.cluster.quotas import QuotaChange, plan_change
+from minibroker.cluster.quotas import QuotaChange, plan_change, sharded_problem
 from minibroker.cluster.store.tree import (
     BadVersionError,
     Delete,
@@ -281,8 +281,11 @@ class ClusterController:
             }
             plans: list[ConfigChanged | Refusal] = []
             for one in wanted:
+                problem = sharded_problem(self._settings, one)
                 if one.entity in repeated:
-                    plans.append(Refusal(ErrorCode.INVALID_REQUEST, "Ignoring duplicate entity"))
+                    problem = "Ignoring duplicate entity"
+                if problem is not None:
+                    plans.append(Refusal(ErrorCode.INVALID_REQUEST, problem))
                 else:
                     plans.append(plan_change(self._image, one, unresolvable))
             return await self._keep_configs(plans, validate_only)

@@ -59,6 +59,7 @@ class Broker(NamedTuple):
 class Image:
     """Everything known of the cluster after change number ``number`` of a controller epoch.
 
+    ``broker_configs_number`` is that of the last change of what is set for brokers.
     ``topic_names`` finds the name by topic id; ``configs`` holds what was set for one resource,
     by (kind, name), without defaults.
     """
@@ -68,6 +69,7 @@ class Image:
     cluster_id: str = ""
     controller_id: int = -1
     brokers: Mapping[int, Broker] = field(default_factory=dict)
+    broker_configs_number: int = 0
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
@@ -184,6 +186,8 @@ def apply_update(image: Image, update: Update) -> Image:
         )
     for change in update.changes:
         image = apply(image, change)
+        if isinstance(change, ConfigChanged) and change.kind == BROKER:
+            image = replace(image, broker_configs_number=update.number)
     return replace(image, number=update.number)
 
 

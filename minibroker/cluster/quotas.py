@@ -16,6 +16,7 @@ from typing import NamedTuple
 from minibroker.cluster.configs import CONNECTION_CREATION_RATE
 from minibroker.cluster.image import CLIENT, EMPTY, IP, USER, ConfigChanged, Image
 from minibroker.cluster.topics import Refusal
+from minibroker.config import ACCEPTOR_MODE, SHARDED, SHARDED_ADVICE, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.config.types import INT_MAX, LONG_MAX
 from minibroker.quotas.entity import (
@@ -99,6 +100,15 @@ def plan_change(
         elif quota in KEYS or quota == CONNECTION_CREATION_RATE:
             config.pop(quota, None)
     return ConfigChanged(*key, config)
+
+
+def sharded_problem(settings: Settings, wanted: QuotaChange) -> str | None:
+    """Why nobody would hold a rate of connections, or None if it would be held."""
+    for quota, value in wanted.operations:
+        rate = quota == CONNECTION_CREATION_RATE and value is not None
+        if rate and settings[ACCEPTOR_MODE] == SHARDED:
+            return f"{quota}: not with {ACCEPTOR_MODE.name}={SHARDED}: {SHARDED_ADVICE}"
+    return None
 
 
 def _text(quota: str, value: float) -> str:

@@ -78,6 +78,20 @@ IP_LIMITS = SettingType(Kind.STRING, "list of ip:number", _parse_ip_limits, _ren
 
 _OPTIONAL_INT = optional(INT)
 
+SINGLE = "single"
+SHARDED = "sharded"
+
+ACCEPTOR_MODE = setting(
+    "acceptor.mode",
+    STRING,
+    default=SINGLE,
+    valid=one_of(SINGLE, SHARDED),
+    doc="Who accepts connections. `single`: one process does and deals them out in turn, as in "
+    "Kafka. `sharded`: each network processor does for itself, and the kernel deals them out; then "
+    "only `kafka_connections_max`, `kafka_connections_max_per_ip` and "
+    "`kafka_connections_max_overrides` limit connections. Not a Kafka setting.",
+)
+
 MAX_CONNECTIONS = setting(
     "max.connections",
     INT,
@@ -182,3 +196,17 @@ KAFKA_CONNECTIONS_MAX_OVERRIDES = setting(
     doc="The same for single addresses, as a comma-separated list of ip:number; they hold also "
     "without `kafka_connections_max_per_ip`. Redpanda's setting.",
 )
+
+ONE_ACCEPTOR_ONLY = (
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    MAX_CONNECTION_CREATION_RATE,
+)
+"""Limits that only one acceptor can hold, who knows all connections and the time of each."""
+
+SHARDED_ADVICE = (
+    "one acceptor is needed for it: set acceptor.mode=single, or use kafka_connections_max, "
+    "kafka_connections_max_per_ip or kafka_connections_max_overrides"
+)
+"""What to do about such a limit in the other mode."""

@@ -157,7 +157,7 @@ class Settings:
             raise ConfigError(problems)
         settings = cls(values, where, tuple(ignored.values()), profile)
         settings._settle_synonyms()
-        problems = settings.problems()
+        problems = [*settings.problems(), *settings._start_problems()]
         if problems:
             raise ConfigError(problems)
         return settings
@@ -217,6 +217,10 @@ class Settings:
     def problems(self) -> list[str]:
         """What is wrong between settings that are right each for itself."""
         return [self._blame(name, text) for name, text in _relations(self)]
+
+    def _start_problems(self) -> list[str]:
+        """The same that stands only against a start: such values may be in a store from before."""
+        return [self._blame(name, text) for name, text in _sharded_relations(self)]
 
     def default(self, key: Setting[T]) -> T:
         """The value that a setting has in this profile when nobody gives one."""
@@ -330,6 +334,15 @@ def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     names = [listener.name for listener in settings.client_listeners]
     if name is not None and name.upper() not in names:
         yield c.INTER_BROKER_LISTENER_NAME.name, f"must be one of listeners: {', '.join(names)}"
+
+
+def _sharded_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    if settings[c.ACCEPTOR_MODE] != c.SHARDED:
+        return
+    for name in settings.given:
+        declared = broker_setting(name)
+        if declared in c.ONE_ACCEPTOR_ONLY and settings.value_at(name, None) != declared.default:
+            yield name, f"not with acceptor.mode={c.SHARDED}: {c.SHARDED_ADVICE}"
 
 
 def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:

@@ -11,7 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from minibroker.config import MAX_CONNECTION_CREATION_RATE, MAX_CONNECTIONS, Settings
+from minibroker.config import (
+    ACCEPTOR_MODE,
+    KAFKA_CONNECTIONS_MAX,
+    MAX_CONNECTION_CREATION_RATE,
+    MAX_CONNECTIONS,
+    SHARDED,
+    Settings,
+)
 from minibroker.config.setting import Setting, listener_name
 from minibroker.connections.counts import UNLIMITED
 from minibroker.control import backend as shown
@@ -60,13 +67,15 @@ def connections(
     """All there is to show of connections."""
     doors = reports.doors()
     addresses = _addresses(doors)
+    settings = place.settings
+    sharded = settings[ACCEPTOR_MODE] == SHARDED
     counted = sum(door.total for door in doors)
     served = sum(report.connections_total for report in reports.processors.values())
     return shown.Connections(
-        mode="single",
+        mode="sharded" if sharded else "single",
         now=now,
         total=counted if doors else served,
-        limit=_limit(place.settings[MAX_CONNECTIONS]),
+        limit=settings[KAFKA_CONNECTIONS_MAX] if sharded else _limit(settings[MAX_CONNECTIONS]),
         rate=sum(door.rate for door in doors),
         rate_limit=_limit(place.settings[MAX_CONNECTION_CREATION_RATE]),
         listeners=tuple(_listeners(place, reports, doors)),

@@ -21,7 +21,7 @@ from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
 from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.store.tree import Store, StoreError
-from minibroker.config import NODE_ID, ZOOKEEPER_CONNECT, Settings
+from minibroker.config import ACCEPTOR_MODE, NODE_ID, SINGLE, ZOOKEEPER_CONNECT, Settings
 from minibroker.control.serve import serve
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.config_changes import ConfigChanges
@@ -151,6 +151,7 @@ class _Controller:
 
 
 def _followers(env: Environment) -> Iterator[str]:
-    yield role_name(ACCEPTOR, 0)
+    if env.settings[ACCEPTOR_MODE] == SINGLE:
+        yield role_name(ACCEPTOR, 0)
     yield from (role_name(PROCESSOR, index) for index in range(env.processors))
     yield from (role_name(WORKER, index) for index in range(env.workers))

@@ -65,6 +65,17 @@ def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> Co
     )
 
 
+def drop_limits(settings: Settings) -> CountLimits:
+    """Redpanda's of them alone, whose overrides name addresses and no hosts."""
+    return CountLimits(
+        drop_total=settings[KAFKA_CONNECTIONS_MAX],
+        drop_per_ip=settings[KAFKA_CONNECTIONS_MAX_PER_IP],
+        drop_overrides={
+            client_ip(ip): limit for ip, limit in settings[KAFKA_CONNECTIONS_MAX_OVERRIDES]
+        },
+    )
+
+
 def _by_address(limits: Iterable[tuple[str, N]], find: Find) -> dict[str, N]:
     return {client_ip(address): limit for host, limit in limits for address in find(host)}
 

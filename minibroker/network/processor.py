@@ -18,9 +18,11 @@ from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.apis.base import CloseConnection, Owner
 from minibroker.cluster.image import Image
 from minibroker.config import (
+    ACCEPTOR_MODE,
     CONNECTIONS_MAX_IDLE_MS,
     MAX_CONNECTIONS,
     QUEUED_MAX_REQUESTS,
+    SHARDED,
     SOCKET_REQUEST_MAX_BYTES,
 )
 from minibroker.config.dynamic import effective
@@ -39,6 +41,7 @@ from minibroker.network.client import Client
 from minibroker.network.connection import Event
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
+from minibroker.network.gate import Gate
 from minibroker.network.happenings import Happenings, Limit
 from minibroker.network.identity import Identities, Unidentified
 from minibroker.network.idle import IdleOrder
@@ -89,8 +92,10 @@ class _Processor:
         self._files = OpenFiles()
         self._clients: dict[int, Client] = {}
         self._all_closed = trio.Event()
+        self._serving: trio.Nursery | None = None
         self._idle: IdleOrder[int] = IdleOrder()
         self._notices = Notices(())
+        self._gate = self._own_gate() if env.settings[ACCEPTOR_MODE] == SHARDED else None
         self._follower = Follower(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
@@ -126,7 +131,12 @@ class _Processor:
             on_looked=env.work_time.idled,
         )
 
+    def _own_gate(self) -> Gate:
+        return Gate(self._env, self._happenings, self._closes, self._log, self._begin)
+
     def _on_image(self, before: Image, after: Image) -> None:
+        if self._gate is not None:
+            self._gate.on_image(after)
         # A topic that is gone may come again under the same path, with other bytes.
         if any(topic not in after.topic_names for topic in before.topic_names):
             self._files.forget()
@@ -136,9 +146,11 @@ class _Processor:
             client.view(self._idle.last_use(number) or client.opened)
             for number, client in islice(self._clients.items(), CONNECTIONS_SHOWN_MAX)
         )
-        return ProcessorReport(tuple(views), len(self._clients), self._happenings.lately())
+        door = None if self._gate is None else self._gate.figures()
+        return ProcessorReport(tuple(views), len(self._clients), self._happenings.lately(), door)
 
     async def run(self) -> None:
+        gate = self._gate
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follower.run)
             for link in self._workers.values():
@@ -152,7 +164,8 @@ class _Processor:
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._close_slow)
             async with trio.open_nursery() as serving:
-                serving.start_soon(self._take_connections, serving)
+                self._serving = serving
+                serving.start_soon(self._take_connections if gate is None else gate.run)
                 self._env.ready()
                 await self._env.stopping.wait()
                 await self._drain()
@@ -184,7 +197,7 @@ class _Processor:
             self._all_closed = trio.Event()
             await self._all_closed.wait()
 
-    async def _take_connections(self, nursery: trio.Nursery) -> None:
+    async def _take_connections(self) -> None:
         listener = self._env.switchboard.listen_handoff(handoff_name(self._env.index))
         while True:
             handoff = await listener.accept()
@@ -192,7 +205,7 @@ class _Processor:
             try:
                 async with trio.open_nursery() as attending:
                     attending.start_soon(self._notices.deliver, handoff)
-                    await self._take_from(handoff, nursery)
+                    await self._take_from(handoff)
                     attending.cancel_scope.cancel()
             finally:
                 handoff.close()
@@ -206,7 +219,7 @@ class _Processor:
             end = start + PRESENT_MAX
             yield Present(tuple(found[start:end]), end < len(found))
 
-    async def _take_from(self, handoff: Handoff, nursery: trio.Nursery) -> None:
+    async def _take_from(self, handoff: Handoff) -> None:
         """Returns when the acceptor died; its next life dials again."""
         in_a_row = 0
         while True:
@@ -219,15 +232,13 @@ class _Processor:
             elif isinstance(message, Leave):
                 self._send_away(message)
             else:
-                self._take(message, connection, nursery)
+                self._take(message, connection)
             in_a_row += 1
             if in_a_row == TAKEN_BEFORE_YIELD:
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
 
-    def _take(
-        self, accepted: Accepted, connection: Connection | None, nursery: trio.Nursery
-    ) -> None:
+    def _take(self, accepted: Accepted, connection: Connection | None) -> None:
         self._notices.taken()
         if connection is None:
             self._closes.refused(
@@ -239,13 +250,17 @@ class _Processor:
             self._happenings.refuse(accepted, CloseReason.LIMIT.value, processor=self._env.index)
             self._notices.closed(accepted.number)
             return
+        self._begin(accepted, connection)
+
+    def _begin(self, accepted: Accepted, connection: Connection) -> None:
         now = self._env.clock.now()
         client = Client(accepted, as_stream(connection, accepted.local, accepted.peer), now)
         # Entered here and not by its task: an acceptor that is reborn before the task has begun
         # must be told of it.
         self._clients[client.number] = client
         self._idle.use(client.number, now)
-        nursery.start_soon(self._serve, client)
+        assert self._serving is not None
+        self._serving.start_soon(self._serve, client)
 
     def _least_used(self, wanted: OffersWanted) -> Iterator[Use]:
         found = (
@@ -284,7 +299,10 @@ class _Processor:
             client.state.on(Event.CLOSE)
             del self._clients[number]
             self._idle.forget(number)
-            self._notices.closed(number)
+            if self._gate is None:
+                self._notices.closed(number)
+            else:
+                self._gate.closed(number)
             self._note_end(client)
             self._closes.closed(
                 listener,

@@ -51,12 +51,17 @@ def handoff_name(processor: int) -> str:
     return f"{PROCESSOR}-{processor}.connections"
 
 
+def tokens_name(processor: int) -> str:
+    """The name under which a processor takes the calls of others that accept for themselves."""
+    return f"{PROCESSOR}-{processor}.tokens"
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything one life of a role is given.
 
     ``ready`` tells that the role serves; ``stopping`` is set when it shall finish what it does
-    and return. ``listeners`` are the sources of connections by listener name (the acceptor's);
+    and return. ``listeners`` are the sources of connections by listener name, of whoever accepts;
     ``endpoints`` what clients of each are told to dial. ``control`` is the listening socket of
     the control API, ``statuses`` tells how all processes are (both the controller's).
     ``secret`` is known to all roles of one run, and to nobody else.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 from abc import ABC, abstractmethod
+from random import Random
 from typing import Final
 
 import trio
@@ -75,3 +76,17 @@ class MemorySource(ConnectionSource):
 
     async def accept(self) -> Connection:
         return await self._receive.receive()
+
+
+class MemorySources:
+    """A place in memory that several accept from, each from its own part; chance deals out."""
+
+    def __init__(self, address: Address, parts: int, random: Random) -> None:
+        self.address = address
+        self.parts = [MemorySource(address) for _ in range(parts)]
+        self._random = random
+
+    async def connect(self, host: str = "127.0.0.1", part: int | None = None) -> MemoryStream:
+        """As ``MemorySource.connect``, to one part or to any."""
+        source = self._random.choice(self.parts) if part is None else self.parts[part]
+        return await source.connect(host)

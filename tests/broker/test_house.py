@@ -140,23 +140,28 @@ def bound() -> Iterator[list[socket.socket]]:
         each.close()
 
 
-def bind_all(text: str, *pairs: str) -> dict[str, socket.socket]:
+def bind_all(text: str, *pairs: str) -> dict[str, list[socket.socket]]:
     settings = Settings.from_sources(pairs=[f"listeners={text}", *pairs])
     return bind(settings.client_listeners, settings)
 
 
+def bind_one(text: str, *pairs: str) -> socket.socket:
+    ((made,),) = bind_all(text, *pairs).values()
+    return made
+
+
 def test_each_listener_gets_a_socket(bound: list[socket.socket]) -> None:
     made = bind_all("PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0")
-    bound.extend(made.values())
+    bound.extend(sock for (sock,) in made.values())
     assert list(made) == ["PLAINTEXT", "OTHER"]
-    for sock in made.values():
+    for (sock,) in made.values():
         socket.create_connection(sock.getsockname()).close()
 
 
 def test_a_burst_of_connections_waits_without_being_turned_away(
     bound: list[socket.socket],
 ) -> None:
-    (listener,) = bind_all("PLAINTEXT://127.0.0.1:0").values()
+    listener = bind_one("PLAINTEXT://127.0.0.1:0")
     bound.append(listener)
     address = listener.getsockname()
     # Nobody accepts; past Kafka's 50 the system would answer a second later.
@@ -173,6 +178,45 @@ def test_a_port_in_use_is_told_with_a_way_out(bound: list[socket.socket]) -> Non
         bind_all(f"PLAINTEXT://127.0.0.1:{port}")
 
 
+SHARED = ("acceptor.mode=sharded", "num.network.threads=3")
+
+
+def test_each_processor_that_accepts_has_a_socket_of_its_own_at_one_port(
+    bound: list[socket.socket],
+) -> None:
+    (made,) = bind_all("PLAINTEXT://127.0.0.1:0", *SHARED).values()
+    bound.extend(made)
+    (address,) = {sock.getsockname() for sock in made}
+    bound.extend(socket.create_connection(address) for _ in range(60))
+    for sock in made:
+        sock.settimeout(5)
+        bound.append(sock.accept()[0])  # The kernel deals them out to all.
+
+
+def test_a_shared_port_is_not_shared_with_another_broker(bound: list[socket.socket]) -> None:
+    (made,) = bind_all("PLAINTEXT://127.0.0.1:0", *SHARED).values()
+    bound.extend(made)
+    port = made[0].getsockname()[1]
+    for pairs in (SHARED, ()):
+        with pytest.raises(StartError, match=rf"127\.0\.0\.1:{port} can't be listened on: "):
+            bind_all(f"PLAINTEXT://127.0.0.1:{port}", *pairs)
+    assert {sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) for sock in made} == {1}
+
+
+def test_a_port_whose_connections_are_closing_can_be_shared_at_once(
+    bound: list[socket.socket],
+) -> None:
+    first = bind_one("PLAINTEXT://127.0.0.1:0")
+    address = first.getsockname()
+    client = socket.create_connection(address)
+    served, _ = first.accept()
+    for each in (served, client, first):  # The side that closes first keeps the port for a while.
+        each.close()
+    (made,) = bind_all(f"PLAINTEXT://127.0.0.1:{address[1]}", *SHARED).values()
+    bound.extend(made)
+    assert len(made) == 3
+
+
 def test_a_host_that_is_not_ours_is_told(
     bound: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,15 +229,14 @@ def test_a_host_that_is_not_ours_is_told(
 
 
 def test_connections_get_the_buffers_that_were_asked_for(bound: list[socket.socket]) -> None:
-    made = bind_all(
+    made = bind_one(
         "PLAINTEXT://127.0.0.1:0",
         "socket.send.buffer.bytes=50000",
         "socket.receive.buffer.bytes=60000",
     )
-    bound.extend(made.values())
-    client = socket.create_connection(made["PLAINTEXT"].getsockname())
-    accepted, _ = made["PLAINTEXT"].accept()
-    bound += [client, accepted]
+    client = socket.create_connection(made.getsockname())
+    accepted, _ = made.accept()
+    bound += [made, client, accepted]
     # Linux keeps twice what it is asked for, the other half being for its own books.
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000

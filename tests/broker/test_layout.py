@@ -32,3 +32,11 @@ def test_all_roles_end_and_who_serves_others_ends_after_them() -> None:
     together = [name for group in groups for name in group]
     assert sorted(together) == sorted(seat.name for seat in seats(SETTINGS))
     assert {seat.role for seat in seats(SETTINGS)} == set(ROLES)
+
+
+def test_who_accepts_for_itself_needs_no_acceptor() -> None:
+    pairs = ["acceptor.mode=sharded", "num.network.threads=2", "num.io.threads=1"]
+    sharded = Settings.from_sources(pairs=pairs)
+    names = ["controller", "worker-0", "processor-0", "processor-1"]
+    assert [seat.name for seat in seats(sharded)] == names
+    assert [name for group in stop_groups(sharded) for name in group] == names[2:] + names[1::-1]

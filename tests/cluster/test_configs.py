@@ -139,6 +139,25 @@ def test_what_is_set_for_one_and_for_all_must_fit_each_other() -> None:
         assert isinstance(hidden, Refusal)
 
 
+def test_limits_that_need_one_acceptor_are_refused_without_one_but_may_be_unset() -> None:
+    sharded = Settings.from_sources(pairs=["acceptor.mode=sharded"])
+    image = apply(IMAGE, ConfigChanged("brokers", "1", {"max.connections": "5"}))
+
+    def plan_sharded(name: str, op: Op, value: str | None) -> ConfigChanged | Refusal:
+        wanted = Alteration("brokers", "1", (Operation(name, op, value),))
+        return plan_alteration(image, sharded, wanted)
+
+    for name in ("max.connections", "listener.name.plaintext.max.connection.creation.rate"):
+        refusal = plan_sharded(name, Op.SET, "7")
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == ErrorCode.INVALID_CONFIG
+        assert refusal.text.startswith(f"{name}: not with acceptor.mode=sharded: ")
+    assert plan_sharded("max.connections", Op.DELETE, None) == ConfigChanged("brokers", "1", {})
+    both = {"max.connections": "5", "kafka_connections_max": "3"}
+    changed = plan_sharded("kafka_connections_max", Op.SET, "3")
+    assert changed == ConfigChanged("brokers", "1", both)
+
+
 def test_what_others_wrote_wrongly_goes_with_the_next_change() -> None:
     assert plan("brokers", "1", ("max.connections", Op.SET, "5"), image=OWN) == (
         "brokers",

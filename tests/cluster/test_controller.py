@@ -359,6 +359,21 @@ async def test_what_is_only_validated_is_not_done(
     assert await store.children("/config/changes") == []
 
 
+async def test_a_rate_of_addresses_is_refused_where_nobody_would_hold_it(store: Store) -> None:
+    sharded = await started(store, "acceptor.mode=sharded")
+    address, user = (("ip", "::1"),), (("user", "u"),)
+    wanted = [
+        QuotaChange(address, ((RATE, 8.0),)),
+        QuotaChange((("ip", "::2"),), ((RATE, None),)),
+        QuotaChange(user, (("request_percentage", 8.0),)),
+    ]
+    refusal, removed, other = (await sharded.alter_quotas(wanted)).refusals
+    assert refusal is not None
+    assert refusal.code == ErrorCode.INVALID_REQUEST
+    assert "set acceptor.mode=single" in refusal.text
+    assert removed is other is None
+
+
 async def test_an_entity_named_twice_gets_nothing(controller: ClusterController) -> None:
     quota = QuotaChange((("ip", "::1"),), ((RATE, 8.0),))
     outcome = await controller.alter_quotas([quota, quota])

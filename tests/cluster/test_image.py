@@ -152,3 +152,15 @@ def test_names_ids_and_configs_always_fit_together(changes: list[Change]) -> Non
     }
     assert {name for kind, name in image.configs if kind == TOPIC} <= set(image.topics)
     assert pickle.loads(pickle.dumps(image)) == image
+
+
+def test_it_is_known_when_something_was_last_set_for_brokers() -> None:
+    def after(number: int, image: Image, *changes: Change) -> Image:
+        return apply_update(image, Update(1, number, changes))
+
+    made = TopicCreated(topic("a"), {"retention.ms": "5"})
+    image = after(1, Image(controller_epoch=1), made)
+    assert image.broker_configs_number == 0
+    image = after(2, image, made, ConfigChanged(BROKER, "1", {"x": "1"}))
+    image = after(3, image, ConfigChanged(TOPIC, "a", {"retention.ms": "6"}))
+    assert (image.number, image.broker_configs_number) == (3, 2)

@@ -16,6 +16,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.connection_definitions import HostLimit
+from minibroker.config.dynamic import problems
 from minibroker.config.types import INT_MAX, BadValueError
 
 
@@ -82,3 +83,30 @@ def test_what_would_shut_everybody_out_is_refused(pairs: list[str], problem: str
 def test_no_connections_per_address_are_fine_with_exceptions() -> None:
     pairs = ["max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:5"]
     assert Settings.from_sources(pairs=pairs)[MAX_CONNECTIONS_PER_IP] == 0
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "max.connections=5",
+        "listener.name.plaintext.max.connections=5",
+        "max.connections.per.ip=5",
+        "max.connections.per.ip.overrides=127.0.0.1:5",
+        "max.connection.creation.rate=5",
+    ],
+)
+def test_what_needs_one_acceptor_is_refused_without_one(limit: str) -> None:
+    name = limit.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{name}=.* \(--set\): not with .*acceptor.mode=single"):
+        Settings.from_sources(pairs=["acceptor.mode=sharded", limit])
+    Settings.from_sources(pairs=["acceptor.mode=single", limit])
+
+
+def test_limits_that_limit_nothing_and_redpandas_are_fine_without_one_acceptor() -> None:
+    pairs = ["acceptor.mode=sharded", "max.connections=2147483647", "kafka_connections_max=3"]
+    assert Settings.from_sources(pairs=pairs)[KAFKA_CONNECTIONS_MAX] == 3
+
+
+def test_what_a_store_holds_from_before_stands_in_no_other_change_s_way() -> None:
+    started = Settings.from_sources(pairs=["acceptor.mode=sharded"])
+    assert list(problems(started, {"max.connections": "5", "kafka_connections_max": "3"})) == []

@@ -1,0 +1,251 @@
+"""The gate: how a processor accepts connections by itself (``acceptor.mode=sharded``).
+
+Owns this processor's listening sockets, the connections that are not let in yet, and its part of
+the limits; the rules of these are ``connections.tokens``. Invariant: a connection is let in,
+closed unheard or waits, and at most ``WAITING_MAX`` wait; whoever was let in counts until
+``closed``. It stands where a thread of Redpanda's accepts, with its ``conn_quota`` beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from minibroker.cluster.image import IP, Image
+from minibroker.config import (
+    ONE_ACCEPTOR_ONLY,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+    SHARDED_ADVICE,
+)
+from minibroker.config.dynamic import effective, layers
+from minibroker.config.setting import broker_setting
+from minibroker.connections.address import client_ip
+from minibroker.connections.counts import Counts, Refusal
+from minibroker.connections.rates import Rates
+from minibroker.connections.token_messages import Action, Admit, DropLimits, Message, Send
+from minibroker.connections.tokens import Tokens
+from minibroker.network.accepted import Accepted
+from minibroker.network.happenings import Happenings
+from minibroker.network.limits import drop_limits
+from minibroker.network.met import count_limit
+from minibroker.network.peers import Peers
+from minibroker.network.views import DoorFigures, door_figures
+from minibroker.network.waits import Waits
+from minibroker.observability.definitions import (
+    ACCEPT_RATE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    CloseReason,
+)
+from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.metrics import Fill, Series
+from minibroker.roles.environment import Environment
+from minibroker.runtime.handoff import Connection, addresses
+from minibroker.runtime.listening import ConnectionSource
+
+WAITING_MAX: Final = 1000
+"""Connections of one processor that wait for a token; with more, accepting waits."""
+
+ACCEPTED_BEFORE_YIELD: Final = 8
+"""Connections accepted in a row before those that are served get their turn."""
+
+OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
+"""How long to wait when the system has no descriptor or memory left for a connection."""
+
+Take = Callable[[Accepted, Connection], None]
+
+
+class Gate:
+    """One processor's; ``run`` it when there is an image."""
+
+    def __init__(
+        self,
+        env: Environment,
+        happenings: Happenings,
+        closes: ConnectionCloses,
+        log: Log,
+        take: Take,
+    ) -> None:
+        """``take`` is given whoever was let in."""
+        self._env = env
+        self._happenings = happenings
+        self._closes = closes
+        self._log = log
+        self._take = take
+        self._listeners = list(env.listeners)
+        settings = env.settings
+        self._counts = Counts(drop_limits(settings))
+        self._rates = Rates(
+            self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
+        )
+        self._waits = Waits(self._listeners)
+        self._tokens = Tokens(env.index, env.processors)
+        self._peers = Peers(env, self._up, self._down, self._received)
+        self._accepted = 0
+        self._waiting: dict[int, tuple[Accepted, Connection]] = {}
+        self._delayed: set[int] = set()
+        """Those of them that were not answered at once."""
+        self._most_waited = 0
+        self._room = trio.Event()
+        self._told = False
+        env.metrics.watch_queue("connections", self._fill)
+        env.metrics.watch_gauges(self._gauges)
+
+    def on_image(self, image: Image) -> None:
+        """Takes over what was changed while the broker runs."""
+        settings = effective(self._env.settings, image.configs)
+        limits = drop_limits(settings)
+        self._counts.limits = limits
+        # All processes have the same image at the same number, and so the same limits in a term.
+        term = (image.controller_epoch, image.broker_configs_number)
+        if term != self._tokens.term:
+            shared = DropLimits(limits.drop_total, limits.drop_per_ip, limits.drop_overrides)
+            self._do(self._tokens.enter(term, shared))
+        if not self._told and self._env.index == 0:
+            self._tell_of_limits_without_effect(image)
+
+    def _tell_of_limits_without_effect(self, image: Image) -> None:
+        own, default = layers(self._env.settings, image.configs)
+        names = {name for name in {**default, **own} if broker_setting(name) in ONE_ACCEPTOR_ONLY}
+        quotas = {f"the quota of {name}" for kind, name in image.configs if kind == IP}
+        if names or quotas:
+            self._told = True
+            without = ", ".join(sorted(names | quotas))
+            self._log.warning("limits have no effect here", limits=without, why=SHARDED_ADVICE)
+
+    async def run(self) -> None:
+        """Accepts until ``env.stopping``, and stays in touch with others until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._peers.run)
+                async with trio.open_nursery() as accepting:
+                    for listener, source in self._env.listeners.items():
+                        accepting.start_soon(self._accept, listener, source)
+                    await self._env.stopping.wait()
+                    accepting.cancel_scope.cancel()
+                for number in list(self._waiting):
+                    accepted, connection = self._leave_queue(number)
+                    connection.close()
+                    self._closes.refused(
+                        accepted.listener, CloseReason.STOPPING, client=accepted.peer
+                    )
+                    self._do(self._tokens.release(number))
+        finally:
+            for _, connection in self._waiting.values():
+                connection.close()
+
+    async def _accept(self, listener: str, source: ConnectionSource) -> None:
+        in_a_row = 0
+        while True:
+            if len(self._waiting) >= WAITING_MAX:
+                await self._wait_for_room(listener)
+            try:
+                connection = await source.accept()
+            except OSError as error:
+                self._log.warning("connections wait", listener=listener, error=error)
+                await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
+                continue
+            self._begin(listener, connection)
+            in_a_row += 1
+            if in_a_row == ACCEPTED_BEFORE_YIELD:
+                in_a_row = 0
+                await trio.lowlevel.checkpoint()
+
+    async def _wait_for_room(self, listener: str) -> None:
+        began, now = time.perf_counter_ns(), self._env.clock.now
+        self._waits.begin(listener, now(), blocks=True)
+        try:
+            while len(self._waiting) >= WAITING_MAX:
+                self._room = trio.Event()
+                await self._room.wait()
+        finally:
+            self._waits.end(listener, now(), blocks=True)
+            self._env.metrics.acceptor_blocked(listener, time.perf_counter_ns() - began)
+
+    def _begin(self, listener: str, connection: Connection) -> None:
+        env = self._env
+        local, peer = addresses(connection)
+        self._accepted += 1
+        # Told apart from those of all processors, and from those of former lives.
+        number = env.incarnation << 32 | (self._accepted * env.processors + env.index)
+        accepted = Accepted(listener, local, peer, number)
+        env.metrics.connection_accepted(listener)
+        self._happenings.note("accepted", accepted)
+        self._rates.accepted(listener, self._now_ms())
+        self._waiting[number] = accepted, connection
+        self._do(self._tokens.admit(number, client_ip(peer[0])))
+        if number in self._waiting:
+            self._most_waited = max(self._most_waited, len(self._waiting))
+            self._delayed.add(number)
+            self._waits.begin(listener, env.clock.now(), blocks=False)
+
+    def _leave_queue(self, number: int) -> tuple[Accepted, Connection]:
+        """Whoever waits no more."""
+        accepted, connection = self._waiting.pop(number)
+        if number in self._delayed:
+            self._delayed.remove(number)
+            self._waits.end(accepted.listener, self._env.clock.now(), blocks=False)
+        self._room.set()
+        return accepted, connection
+
+    def closed(self, number: int) -> None:
+        """A connection that was let in is closed."""
+        self._counts.left(number)
+        self._do(self._tokens.release(number))
+
+    def _up(self, peer: int) -> None:
+        self._do(self._tokens.peer_up(peer))
+
+    def _down(self, peer: int) -> None:
+        self._do(self._tokens.peer_down(peer))
+
+    def _received(self, peer: int, message: Message) -> None:
+        self._do(self._tokens.receive(peer, message))
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._peers.tell(action.peer, action.message)
+            elif isinstance(action, Admit):
+                self._let_in(*self._leave_queue(action.number))
+            else:
+                self._turn_away(action.refusal, *self._leave_queue(action.number))
+
+    def _let_in(self, accepted: Accepted, connection: Connection) -> None:
+        me = self._env.index
+        ip = client_ip(accepted.peer[0])
+        self._counts.found(accepted.number, accepted.listener, ip, me)
+        self._happenings.note("handed", accepted, me)
+        self._take(accepted, connection)
+
+    def _turn_away(self, refusal: Refusal, accepted: Accepted, connection: Connection) -> None:
+        connection.close()
+        reason = CloseReason(refusal.value)
+        met = count_limit(self._counts.limits, refusal, client_ip(accepted.peer[0]))
+        self._happenings.refuse(accepted, reason.value, met, self._env.index)
+        self._closes.refused(accepted.listener, reason, client=accepted.peer)
+
+    def _now_ms(self) -> int:
+        # Rounded first, or a millisecond that has just passed may seem not to have.
+        return int(round(self._env.clock.now() * 1000, 6))
+
+    def figures(self) -> DoorFigures:
+        """What there is to show of this processor's own."""
+        now = self._env.clock.now()
+        return door_figures(self._counts, self._rates, self._waits, now, self._now_ms())
+
+    def _fill(self) -> Fill:
+        return Fill(len(self._waiting), WAITING_MAX, self._most_waited)
+
+    def _gauges(self) -> dict[Series, float]:
+        figures = self._rates.figures(self._now_ms(), 0)
+        counted = self._counts.by_listener()
+        gauges: dict[Series, float] = {(BROKER_ACCEPT_RATE.name, ()): figures.broker}
+        for listener in self._listeners:
+            gauges[COUNTED.name, (listener,)] = counted.get(listener, 0)
+            gauges[ACCEPT_RATE.name, (listener, "")] = figures.listeners[listener]
+        return gauges

@@ -1,0 +1,139 @@
+"""The home of a key: to whom it gives what, whom it asks for what is not in use."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from minibroker.connections.token_home import Home
+from minibroker.connections.token_messages import (
+    TOTAL,
+    Action,
+    Ask,
+    Collect,
+    Collected,
+    Denied,
+    DropLimits,
+    Give,
+    Grant,
+    Holdings,
+    Relax,
+    Send,
+)
+
+TERM = (1, 0)
+
+
+class Books:
+    """A home, and what it sent since one looked last."""
+
+    def __init__(self, processors: int, limit: int, *, told: bool = True) -> None:
+        self.actions: deque[Action] = deque()
+        self.home = Home(processors, self.actions)
+        self.home.enter(TERM, DropLimits(total=limit))
+        for peer in range(processors) if told else ():
+            self.home.receive(peer, Holdings(TERM, (), more=False))
+
+    def sent(self) -> list[Action]:
+        found = list(self.actions)
+        self.actions.clear()
+        return found
+
+    def ask(self, peer: int, number: int = 1) -> list[Action]:
+        self.home.receive(peer, Ask(TERM, TOTAL, number))
+        return self.sent()
+
+
+def granted(peer: int, tokens: int = 1, *, reclaim: bool = False) -> Action:
+    return Send(peer, Grant(TERM, TOTAL, tokens, reclaim))
+
+
+def denied(peer: int, number: int = 1) -> Action:
+    return Send(peer, Denied(TERM, TOTAL, number))
+
+
+def test_nothing_is_given_before_all_have_told() -> None:
+    books = Books(2, 1, told=False)
+    assert books.ask(1) == []
+    books.home.receive(1, Holdings(TERM, (), more=False))
+    assert books.sent() == []
+    books.home.receive(0, Holdings(TERM, (), more=True))
+    assert books.sent() == []
+    books.home.receive(0, Holdings(TERM, (), more=False))
+    assert books.sent() == [granted(1)]
+
+
+def test_what_is_in_use_already_is_not_given_again() -> None:
+    books = Books(2, 2, told=False)
+    books.home.receive(0, Holdings(TERM, ((TOTAL, 1),), more=True))
+    books.home.receive(0, Holdings(TERM, (), more=False))
+    books.home.receive(1, Holdings(TERM, ((TOTAL, 2),), more=False))
+    assert books.ask(1) == [denied(1)]
+    books.home.receive(1, Give(TERM, TOTAL, 1))
+    assert books.ask(0) == [denied(0)]
+    books.home.receive(0, Give(TERM, TOTAL, 1))
+    assert books.ask(0, 7) == [granted(0, reclaim=True)]
+
+
+def test_the_first_of_its_key_brings_a_share_to_everybody() -> None:
+    books = Books(3, 60)
+    assert books.ask(2) == [granted(2, 10), granted(0, 10), granted(1, 10)]
+    assert books.ask(2) == [granted(2)]
+
+
+def test_the_dead_get_no_share() -> None:
+    books = Books(3, 60)
+    books.home.peer_down(1)
+    assert books.ask(2) == [granted(2, 10), granted(0, 10)]
+
+
+def test_few_tokens_are_not_shared_out() -> None:
+    assert Books(3, 3).ask(1) == [granted(1)]
+    assert Books(3, 4).ask(1) == [granted(1), granted(0), granted(2)]
+
+
+def test_one_round_collects_what_is_not_in_use_before_anybody_is_refused() -> None:
+    books = Books(2, 3)
+    assert books.ask(0) == [granted(0), granted(1)]
+    assert books.ask(0) == [granted(0)]
+    assert books.ask(0, 3) == [Send(0, Collect(TERM, TOTAL)), Send(1, Collect(TERM, TOTAL))]
+    assert books.ask(0, 4) == []
+    books.home.receive(0, Collected(TERM, TOTAL, 0))
+    assert books.sent() == []
+    books.home.receive(1, Collected(TERM, TOTAL, 1))
+    assert books.sent() == [granted(0, reclaim=True), denied(0, 4)]
+    assert books.ask(1, 5) == [denied(1, 5)]  # Without another round.
+
+
+def test_who_dies_in_a_round_holds_nobody_up() -> None:
+    books = Books(2, 3)
+    for _ in range(2):
+        books.ask(0)
+    books.ask(0, 3)
+    books.home.receive(0, Collected(TERM, TOTAL, 0))
+    books.home.peer_down(1)
+    assert books.sent() == [granted(0, reclaim=True)]
+
+
+def test_tokens_may_be_kept_again_when_half_of_them_are_free() -> None:
+    books = Books(2, 4)
+    for _ in range(3):
+        books.ask(0)
+    books.ask(0, 4)
+    books.home.receive(0, Collected(TERM, TOTAL, 0))
+    books.home.receive(1, Collected(TERM, TOTAL, 1))
+    assert books.sent() == [granted(0, reclaim=True)]
+    books.home.receive(0, Give(TERM, TOTAL, 2))
+    assert books.sent() == []
+    books.home.receive(0, Give(TERM, TOTAL, 1))
+    assert books.sent() == [Send(0, Relax(TERM, TOTAL))]
+
+
+def test_a_key_that_nobody_holds_is_forgotten() -> None:
+    books = Books(2, 2)
+    books.ask(1)
+    assert books.home.keys == 1
+    books.home.receive(1, Give(TERM, TOTAL, 1))
+    assert books.home.keys == 0
+    books.ask(1)
+    books.home.peer_down(1)
+    assert books.home.keys == 0

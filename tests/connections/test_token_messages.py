@@ -1,0 +1,23 @@
+"""Where a key's tokens are kept, and which limit a key has."""
+
+from __future__ import annotations
+
+from minibroker.connections.token_messages import TOTAL, DropLimits, home_of
+
+
+def test_the_home_of_a_key_is_the_same_wherever_and_whenever_it_is_asked_for() -> None:
+    assert home_of(TOTAL, 4) == 0
+    found = [home_of(f"10.0.0.{number}", 4) for number in range(1, 9)]
+    assert found == [3, 1, 3, 0, 2, 0, 2, 3]
+
+
+def test_homes_are_spread() -> None:
+    found = [home_of(f"10.1.{a}.{b}", 5) for a in range(10) for b in range(100)]
+    assert all(150 < found.count(home) < 250 for home in range(5))
+
+
+def test_an_override_comes_before_what_all_addresses_have() -> None:
+    limits = DropLimits(9, 3, {"10.0.0.1": 5})
+    assert [limits.of(key) for key in (TOTAL, "10.0.0.1", "10.0.0.2")] == [9, 5, 3]
+    alone = DropLimits(overrides={"10.0.0.1": 5})
+    assert [alone.of(key) for key in (TOTAL, "10.0.0.1", "10.0.0.2")] == [None, 5, None]

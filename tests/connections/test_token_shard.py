@@ -1,0 +1,175 @@
+"""A processor's own connections: what it keeps, gives back, tells and forgets."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from minibroker.connections import token_shard
+from minibroker.connections.counts import Refusal
+from minibroker.connections.token_messages import (
+    TOTAL,
+    Action,
+    Admit,
+    Ask,
+    Collect,
+    Collected,
+    Denied,
+    DropLimits,
+    Give,
+    Grant,
+    Holdings,
+    Relax,
+    Send,
+    TurnAway,
+)
+from minibroker.connections.token_shard import Shard
+
+TERM, LATER = (1, 0), (1, 1)
+IP = "10.0.0.1"
+
+
+class Books:
+    """One of two shards, and what it wants done since one looked last. ``IP`` lives at 1."""
+
+    def __init__(self, limits: DropLimits) -> None:
+        self.actions: deque[Action] = deque()
+        self.shard = Shard(2, self.actions)
+        self.shard.enter(TERM, limits, [])
+        self.shard.open_doors()
+
+    def done(self) -> list[Action]:
+        found = list(self.actions)
+        self.actions.clear()
+        return found
+
+    def grant(self, key: str, tokens: int = 1, *, reclaim: bool = False) -> list[Action]:
+        self.shard.receive(Grant(TERM, key, tokens, reclaim))
+        return self.done()
+
+
+def test_the_total_comes_first_then_the_address() -> None:
+    books = Books(DropLimits(5, 5))
+    books.shard.admit(1, IP)
+    assert books.done() == [Send(0, Ask(TERM, TOTAL, 1))]
+    assert books.grant(TOTAL) == [Send(1, Ask(TERM, IP, 1))]
+    assert books.grant(IP) == [Admit(1)]
+    assert (books.shard.open, books.shard.waiting) == (1, 0)
+
+
+def test_a_token_that_was_released_is_used_again_without_asking() -> None:
+    books = Books(DropLimits(5))
+    books.shard.admit(1, IP)
+    books.grant(TOTAL)
+    books.shard.release(1)
+    books.shard.admit(2, IP)
+    assert books.done() == [Admit(2)]
+
+
+def test_in_reclaim_it_goes_home_instead() -> None:
+    books = Books(DropLimits(5))
+    for number in (1, 2):
+        books.shard.admit(number, IP)
+    books.grant(TOTAL, 4)
+    books.shard.receive(Collect(TERM, TOTAL))
+    assert books.done() == [Send(0, Collected(TERM, TOTAL, 2))]
+    books.shard.release(1)
+    assert books.done() == [Send(0, Give(TERM, TOTAL, 1))]
+    books.shard.receive(Relax(TERM, TOTAL))
+    books.shard.release(2)
+    assert books.done() == []
+
+
+def test_a_refused_address_gives_the_total_to_who_waits_for_it() -> None:
+    books = Books(DropLimits(5, 1))
+    for number in (1, 2):
+        books.shard.admit(number, IP)
+    books.grant(TOTAL)
+    books.shard.receive(Denied(TERM, IP, 1))
+    refused = TurnAway(1, Refusal.DROPPED_PER_IP)
+    assert books.done() == [refused, Send(1, Ask(TERM, IP, 2))]
+
+
+def test_an_answer_to_who_is_gone_serves_the_next() -> None:
+    books = Books(DropLimits(5))
+    for number in (1, 2):
+        books.shard.admit(number, IP)
+    books.shard.release(1)
+    books.done()
+    assert books.grant(TOTAL) == [Admit(2)]
+    books.shard.receive(Denied(TERM, TOTAL, 1))
+    assert books.done() == []
+    assert books.grant(TOTAL, reclaim=True) == [Send(0, Give(TERM, TOTAL, 1))]
+
+
+def test_a_thousand_who_waited_for_one_token_are_refused_one_after_the_other() -> None:
+    books = Books(DropLimits(5, 0))
+    for number in range(2000):
+        books.shard.admit(number, IP)
+    books.done()
+    found = books.grant(TOTAL)
+    assert found == [TurnAway(number, Refusal.DROPPED_PER_IP) for number in range(2000)]
+
+
+def test_nobody_comes_in_while_the_doors_are_shut() -> None:
+    actions: deque[Action] = deque()
+    shard = Shard(2, actions)
+    shard.enter(TERM, DropLimits(), [])
+    shard.admit(1, IP)
+    assert not actions
+    shard.open_doors()
+    assert list(actions) == [Admit(1)]
+
+
+def test_a_new_term_begins_with_what_is_in_use_and_asks_anew() -> None:
+    books = Books(DropLimits(per_ip=3))
+    books.shard.admit(1, IP)
+    books.grant(IP, 2)
+    for number in (2, 3):
+        books.shard.admit(number, IP)
+    books.done()
+    books.shard.enter(LATER, DropLimits(per_ip=2), [0, 1])
+    assert books.done() == [
+        Send(0, Holdings(LATER, (), more=False)),
+        Send(1, Holdings(LATER, ((IP, 2),), more=False)),
+        Send(1, Ask(LATER, IP, 3)),
+    ]
+
+
+def test_much_is_told_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_shard, "HOLDINGS_MAX", 2)
+    books = Books(DropLimits())
+    ips = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.8", "10.0.0.4"]
+    for number, ip in enumerate(ips):
+        books.shard.admit(number, ip)
+    books.shard.enter(LATER, DropLimits(per_ip=9), [1])
+    told = [action.message for action in books.done() if isinstance(action, Send)]
+    found = [entry for each in told if isinstance(each, Holdings) for entry in each.used]
+    assert found == [(ip, 1) for ip in ips if ip != "10.0.0.4"]
+    assert [each.more for each in told if isinstance(each, Holdings)] == [True, False]
+
+
+def test_tokens_of_the_address_that_was_silent_for_longest_go_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_shard, "CACHED_KEYS_MAX", 2)
+    books = Books(DropLimits(per_ip=100))
+    first, second, third = "10.0.0.1", "10.0.0.2", "10.0.0.3"
+    assert books.grant(first, 7) == books.grant(second, 8) == []
+    books.shard.admit(1, first)  # Used by now, and later than the second when it is closed.
+    books.shard.release(1)
+    books.done()
+    assert books.grant(third, 9) == [Send(1, Give(TERM, second, 8))]
+    assert books.shard.idle_keys == 2
+
+
+def test_an_address_with_a_connection_is_not_among_those_that_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_shard, "CACHED_KEYS_MAX", 1)
+    books = Books(DropLimits(per_ip=100))
+    books.grant("10.0.0.1", 7)
+    books.shard.admit(1, "10.0.0.1")
+    assert books.done() == [Admit(1)]
+    assert books.grant("10.0.0.2", 8) == []
