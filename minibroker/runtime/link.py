@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import trio
 
+from minibroker.runtime.arena import StaleReferenceError
 from minibroker.runtime.channel import Channel, ChannelClosed, ChannelStatistics
 
 LOOK_NS: Final = 150_000
@@ -250,9 +251,15 @@ class Conversation:
                 del self._answering[number]
 
     async def _send_failure(self, number: int, error: Exception) -> None:
-        _log.exception("a handler broke", exc_info=error)
+        # What an asker sent with its question is gone with it, which is no fault of the handler's;
+        # but an asker that lives should still have it.
+        is_expected = isinstance(error, StaleReferenceError)
+        if not is_expected:
+            _log.exception("a handler broke", exc_info=error)
         with suppress(ChannelClosed):  # ``run`` notices by itself.
             await self._channel.send((_FAILED, number, f"{type(error).__name__}: {error}"))
+            if is_expected:
+                _log.exception("a handler broke", exc_info=error)
 
     def close(self) -> None:
         self._channel.close()

@@ -14,6 +14,7 @@ from system_tests.faults.history import judge
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.processes import open_files
 from system_tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
@@ -110,3 +111,28 @@ def test_killed_processes_leave_the_broker_answering(start: Starter, begin_run: 
     run = begin_run(broker)
     run.wait_progress()
     assert not judge(run.finish())
+
+
+def test_a_life_holds_no_more_descriptors_than_the_one_before(start: Starter) -> None:
+    broker = start()
+    wait_ready(broker)
+    names = [name for name in processes(broker) if name.split("-")[0] in ROLES]
+    before = at_rest(broker, names)
+    for _ in range(2):
+        for name in names:
+            kill(broker, name)
+            wait_ready(broker)
+    assert at_rest(broker, names) == before
+
+
+def at_rest(broker: RunningBroker, names: list[str]) -> dict[str, int]:
+    """How many descriptors processes have once nobody asks them anything."""
+    pids = {name: processes(broker)[name].pid or 0 for name in names}
+    seen: list[dict[str, int]] = []
+
+    def unchanged_for_a_while() -> bool:
+        seen.append({name: open_files(pid) for name, pid in pids.items()})
+        return seen[-20:] == [seen[-1]] * 20
+
+    wait_until(unchanged_for_a_while, "the processes to be at rest")
+    return seen[-1]

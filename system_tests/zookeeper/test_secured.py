@@ -136,11 +136,16 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
     # By this name the server is none of those that its certificate is for.
     port = tls_server.settings["secureClientPort"]
     impatient = {**ours, "connection_timeout_ms": 1000}
-    with pytest.raises(StoreError, match="no ZooKeeper answered"):
+    with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.1'\. Name it in "):
         await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **impatient))
     anyhow = {**impatient, "ssl_endpoint_identification_algorithm": ""}
     store = await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **anyhow))
     await store.close()
+    stranger = {**impatient, "ssl_truststore_location": certificates / "client.crt"}
+    with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.truststore\.location right"):
+        await ZooKeeperStore.open(access(connect, **stranger))
+    with pytest.raises(StoreError, match=r"is its port in zookeeper\.connect one for TLS"):
+        await ZooKeeperStore.open(access(tls_server.address, **impatient))
     with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.keystore\.password right"):
         await ZooKeeperStore.open(access(connect, **{**ours, "ssl_keystore_password": "wrong"}))
     gc.collect()  # while the warning is not taken for another test's

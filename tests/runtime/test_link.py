@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from minibroker.runtime.arena import StaleReferenceError
 from minibroker.runtime.channel import Channel, SocketChannel, memory_channel_pair
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost, ask_together
 
@@ -77,6 +78,24 @@ async def test_a_broken_handler_is_told_and_the_conversation_goes_on(
         await asker.ask("bad")
     assert await asker.ask("good") == "good"
     assert "a handler broke" in caplog.text
+
+
+@pytest.mark.parametrize("lives", [True, False], ids=["asker-lives", "asker-is-gone"])
+@pytest.mark.parametrize("error", [StaleReferenceError("other life"), ValueError("a mistake")])
+async def test_only_what_went_with_its_asker_is_nothing_to_talk_about(
+    lives: bool, error: Exception, peers: Peers, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(_payload: Any) -> Any:
+        if not lives:
+            asker.close()
+        raise error
+
+    asker, _ = peers.join(handler)
+    with pytest.raises(PeerFailed if lives else PeerLost):
+        await asker.ask("where are the bytes?")
+    await wait_all_tasks_blocked()
+    expected = isinstance(error, StaleReferenceError) and not lives
+    assert ("a handler broke" in caplog.text) == (not expected)
 
 
 async def test_open_questions_learn_that_the_peer_is_gone(peers: Peers) -> None:

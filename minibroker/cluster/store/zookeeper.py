@@ -49,8 +49,10 @@ from minibroker.cluster.store.tree import (
 from minibroker.cluster.store.watches import Watches
 from minibroker.cluster.store.zookeeper_client import (
     Access,
+    Connecting,
     acl_of,
     add_watch,
+    away_text,
     hear_watches,
     make_client,
 )
@@ -73,6 +75,7 @@ class ZooKeeperStore(Store):
         self._session_file = session_file
         self._token = trio.lowlevel.current_trio_token()
         self._client = make_client(access)
+        self._connecting = Connecting(self._client.handler)
         self._watches = Watches()
         self._waiting: set[trio.Event] = set()
         self._own: dict[str, _Ephemeral] = {}
@@ -240,16 +243,12 @@ class ZooKeeperStore(Store):
             self._watches.end(_lost())
 
     def _lose_patience_later(self) -> None:
-        patience = self._access.patience_s
-        servers = ",".join(map(str, self._access.connect.servers))
-        text = f"no ZooKeeper answered at {servers} for {patience * 1000:g} ms"
-        error = StoreError("/", f"{text}; is it running, and zookeeper.connect right?")
-
         def lose() -> None:
             if not self._up:
-                self._fail(error, final=False)
+                text = away_text(self._access, self._connecting)
+                self._fail(StoreError("/", text), final=False)
 
-        self._patience = threading.Timer(patience, self._soon, [lose])
+        self._patience = threading.Timer(self._access.patience_s, self._soon, [lose])
         self._patience.daemon = True
         self._patience.start()
 

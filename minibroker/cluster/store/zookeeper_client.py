@@ -31,6 +31,9 @@ PRIVATE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token/t
 
 _LOG: Final = logging.getLogger("minibroker.zookeeper")  # below the root of our log lines
 
+_OTHER_NAME: Final = (62, 64)
+"""OpenSSL's numbers for a certificate that is for another host, or another address."""
+
 _KINDS: Final = {1: EventKind.CREATED, 2: EventKind.DELETED, 3: EventKind.CHANGED}
 
 
@@ -52,6 +55,52 @@ class Access(NamedTuple):
     digest: tuple[str, str] | None = None
     protect: bool = False
     tls: Tls | None = None
+
+
+class Connecting:
+    """How the last try to connect a client went: ``tls`` is why TLS did not come about, empty if
+    it did or was not come to.
+    """
+
+    def __init__(self, handler: Any) -> None:
+        """Listen to what kazoo's handler, which makes its connections, does from now on."""
+        self.tls = ""
+        self._connect = handler.create_connection
+        handler.create_connection = self._try
+
+    def _try(self, *args: Any, **kwargs: Any) -> Any:
+        # Kept until the next try has ended, as somebody may ask meanwhile.
+        problem = ""
+        try:
+            return self._connect(*args, **kwargs)
+        except ssl.SSLError as error:
+            problem = _tls_text(error)  # not the error, which would keep the socket open
+            raise
+        finally:
+            self.tls = problem
+
+
+def away_text(access: Access, connecting: Connecting) -> str:
+    """Why no server can be spoken to, and what to do about it."""
+    servers = ",".join(map(str, access.connect.servers))
+    if connecting.tls:
+        return f"no secure connection to ZooKeeper at {servers}: {connecting.tls}"
+    text = f"no ZooKeeper answered at {servers} for {access.patience_s * 1000:g} ms"
+    return f"{text}; is it running, and zookeeper.connect right?"
+
+
+def _tls_text(failure: ssl.SSLError) -> str:
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        if failure.verify_code in _OTHER_NAME:
+            return (
+                f"{failure.verify_message} Name it in zookeeper.connect as its certificate does, "
+                "or leave zookeeper.ssl.endpoint.identification.algorithm empty"
+            )
+        return (
+            f"its certificate is not trusted ({failure.verify_message}); "
+            "is zookeeper.ssl.truststore.location right?"
+        )
+    return f"{failure}; is its port in zookeeper.connect one for TLS?"
 
 
 def access_from(settings: Settings) -> Access | None:

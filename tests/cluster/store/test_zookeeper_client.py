@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ from minibroker.cluster.store.tree import Event, EventKind, StoreError
 from minibroker.cluster.store.zookeeper_client import (
     Access,
     AddWatch,
+    Connecting,
     Tls,
     access_from,
     acl_of,
+    away_text,
     hear_watches,
     make_client,
 )
@@ -78,6 +82,39 @@ def test_certificates_that_cannot_be_read_are_named(tls: Tls, named: str, tmp_pa
     files = [str(wrong) if path else None for path in tls[:2]]
     with pytest.raises(StoreError, match=named):
         make_client(Access(CONNECT, 5.0, 1.0, tls=Tls(files[0], files[1], None, True)))
+
+
+def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
+    errors: list[Exception | None] = [
+        _certificate_error(62, "Hostname mismatch."),
+        _certificate_error(20, "unable to get local issuer certificate"),
+        ssl.SSLError(1, "wrong version number"),
+        ConnectionRefusedError(),
+        None,
+    ]
+
+    class Handler:
+        def create_connection(self) -> None:
+            if (error := errors.pop(0)) is not None:
+                raise error
+
+    handler, told = Handler(), []
+    connecting = Connecting(handler)
+    while errors:
+        with suppress(OSError):
+            handler.create_connection()
+        told.append(away_text(Access(CONNECT, 5.0, 1.0), connecting))
+    named, trusted, spoken, *others = told
+    assert "Hostname mismatch. Name it in zookeeper.connect as its certificate does" in named
+    assert "is not trusted (unable to get local issuer certificate)" in trusted
+    assert "is its port in zookeeper.connect one for TLS?" in spoken
+    assert all("no ZooKeeper answered at " in text for text in others)
+
+
+def _certificate_error(code: int, text: str) -> Exception:
+    error = ssl.SSLCertVerificationError(1, text)
+    error.verify_code, error.verify_message = code, text
+    return error
 
 
 def rights(protect: bool, path: str) -> list[tuple[str, int]]:
