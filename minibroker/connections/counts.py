@@ -80,7 +80,7 @@ class Counts:
         self._connections: dict[int, _Connection] = {}
         self._held_by_ip: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
-        self._by_ip: Counter[str] = Counter()
+        self._waiting_by_ip: Counter[str] = Counter()
         self._total = 0
         self._leaving = 0
 
@@ -94,6 +94,7 @@ class Counts:
             return Refusal.DROPPED_PER_IP
         self._connections[number] = _Connection(listener, ip)
         self._held_by_ip[ip] += 1
+        self._waiting_by_ip[ip] += 1
         return None
 
     def has_slot(self, listener: str) -> bool:
@@ -110,9 +111,11 @@ class Counts:
     def admit(self, number: int) -> Refusal | None:
         """Counts a connection that arrived and found a slot; if it is refused, it is gone."""
         connection = self._connections[number]
-        if self._by_ip[connection.ip] >= self.limits.of_ip(connection.ip):
+        ip = connection.ip
+        if self._held_by_ip[ip] - self._waiting_by_ip[ip] >= self.limits.of_ip(ip):
             self.left(number)
             return Refusal.PER_IP
+        _lower(self._waiting_by_ip, ip)
         self._count(connection)
         return None
 
@@ -120,7 +123,6 @@ class Counts:
         connection.counted = True
         self._total += 1
         self._by_listener[connection.listener] += 1
-        self._by_ip[connection.ip] += 1
 
     def handed(self, number: int, processor: int) -> None:
         """A processor owns the connection from now on."""
@@ -135,7 +137,8 @@ class Counts:
         if connection.counted:
             self._total -= 1
             _lower(self._by_listener, connection.listener)
-            _lower(self._by_ip, connection.ip)
+        else:
+            _lower(self._waiting_by_ip, connection.ip)
         self._leaving -= connection.leaving
         return True
 
@@ -196,7 +199,10 @@ class Counts:
 
     def by_ip(self) -> dict[str, int]:
         """Connections counted by address; those without any are left out."""
-        return dict(self._by_ip)
+        waiting = self._waiting_by_ip
+        return {
+            ip: counted for ip, held in self._held_by_ip.items() if (counted := held - waiting[ip])
+        }
 
 
 def _lower(counter: Counter[str], key: str) -> None:

@@ -20,7 +20,7 @@ from minibroker.quotas.rate import Average, Rate
 
 UNLIMITED: Final = 2**31 - 1
 IPS_MAX: Final = 100_000
-"""Addresses whose rates are kept, which takes 90 MB if all come in every second; past that the one
+"""Addresses whose rates are kept, which takes 65 MB if all come in every second; past that the one
 that was silent for longest is forgotten."""
 
 IP_EXPIRES_MS: Final = 3_600_000

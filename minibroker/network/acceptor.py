@@ -46,6 +46,11 @@ from minibroker.runtime.listening import ConnectionSource
 OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
 """How long to wait when the system has no descriptor or memory left for a connection."""
 
+ACCEPTED_BEFORE_YIELD: Final = 16
+"""Connections taken in a row before others get their turn: while some come and are turned away
+without end, nothing else in the loop need ever wait.
+"""
+
 
 async def acceptor(env: Environment) -> None:
     """Runs until ``env.stopping``."""
@@ -158,7 +163,12 @@ class _Acceptor:
     async def accept(self, listener: str, source: ConnectionSource) -> None:
         """Takes one listener's connections, one after the other."""
         await self._all_heard.wait()
+        in_a_row = 0
         while True:
+            in_a_row += 1
+            if in_a_row == ACCEPTED_BEFORE_YIELD:
+                in_a_row = 0
+                await trio.lowlevel.checkpoint()
             try:
                 connection = await source.accept()
             except OSError as error:

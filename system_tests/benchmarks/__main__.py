@@ -14,20 +14,21 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ParamSpec
 
-from system_tests.benchmarks import measures, report
+from system_tests.benchmarks import accepting, measures, report
 from system_tests.benchmarks.client import compiled
 from system_tests.benchmarks.measures import Figures
 from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK, Peer, start_peer
-from system_tests.harness.brokers import StartFailed
+from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.jars import CACHE, ToolchainMissing
 
 P = ParamSpec("P")
 
-TIME_MAX_S = 8 * 60
+TIME_MAX_S = 12 * 60
+STORMS_MAX = 5
 WARM_UPS = 2
 BUSY_SHARE_MAX = 0.05
 PEERS = (MINIBROKER, KAFKA, MOCK, KFAKE)
@@ -86,14 +87,68 @@ def measure_running(peers: list[Peer], session: Session, options: argparse.Names
             session.measure(peer.name, "throughput", measures.throughput, peer, options.records)
         for peer in peers:
             session.measure(peer.name, "latency", measures.one_at_a_time, peer, 3000)
-        for peer in peers:
-            session.measure(peer.name, "connections", measures.connections, peer, 4000)
         for peer in lasting:
             session.measure(peer.name, "metadata", measures.metadata, peer, 2000)
     for peer in peers:
         if peer.control_url is not None:
             for _ in range(options.runs):
                 session.measure(peer.name, "reset", measures.reset, peer, 5)
+
+
+def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: int) -> None:
+    """Accept rates of brokers with and without limits in turn; then what a storm does to each."""
+    kinds = [kind for kind in accepting.KINDS if kind.peer in names]
+    pairs = start_kinds(kinds, folder / "limits", session, [accepting.NONE, accepting.ALL_GENEROUS])
+    nobody = Session(60)
+    for run in range(-WARM_UPS, runs):
+        for kind, (plain, limited) in pairs.items():
+            (nobody if run < 0 else session).measure(
+                kind.peer,
+                f"connections{', sharded' * kind.sharded}",
+                accepting.cost_of_limits,
+                kind,
+                plain,
+                limited,
+                limited_first=bool(run % 2),
+            )
+    end_kinds(pairs)
+    tight = start_kinds(kinds, folder / "storm", session, [accepting.ALL_TIGHT])
+    for _ in range(min(runs, STORMS_MAX)):
+        for kind, (broker,) in tight.items():
+            session.measure(kind.peer, "storm", accepting.storm_beside, kind, broker)
+    end_kinds(tight)
+    if MINIBROKER in names:
+        session.measure(MINIBROKER, "addresses", accepting.addresses_memory)
+
+
+def start_kinds(
+    kinds: Sequence[accepting.Kind],
+    folder: Path,
+    session: Session,
+    limits: Sequence[accepting.Limits],
+) -> dict[accepting.Kind, list[RunningBroker]]:
+    """Start each kind once for each of the limits; those that can't be had are noted."""
+    started: dict[accepting.Kind, list[RunningBroker]] = {}
+    for kind in kinds:
+        brokers: list[RunningBroker] = []
+        try:
+            for number, chosen in enumerate(limits):
+                name = f"{kind.peer}-{kind.sharded}-{number}"
+                brokers.append(kind.start(folder / name, chosen))
+        except (ToolchainMissing, StartFailed) as missing:
+            first_lines = "; ".join(str(missing).splitlines()[:3])
+            session.note(f"{kind.row(kind.peer)} is left out: {first_lines}")
+            end_kinds({kind: brokers})
+        else:
+            started[kind] = brokers
+    return started
+
+
+def end_kinds(started: Mapping[accepting.Kind, list[RunningBroker]]) -> None:
+    for brokers in started.values():
+        for broker in brokers:
+            broker.stop()
+            broker.forget()
 
 
 def measure_starts(names: Sequence[str], folder: Path, session: Session, runs: int) -> None:
@@ -138,10 +193,13 @@ def main() -> int:
     try:
         measure_starts(options.peers, folder, session, options.runs)
         peers = start_all(options.peers, folder, session)
-        measure_running(peers, session, options)
+        try:
+            measure_running(peers, session, options)
+        finally:
+            for peer in peers:
+                peer.end()
+        measure_limits(options.peers, folder, session, options.runs)
     finally:
-        for peer in peers:
-            peer.end()
         shutil.rmtree(folder, ignore_errors=True)
     show(session, peers, options, time.monotonic() - began)
     return 0

@@ -1,4 +1,4 @@
-/* The measuring client: librdkafka with nothing on top, and bare sockets.
+/* The measuring client: librdkafka with nothing on top, and a bare socket.
  *
  * It owns the stopwatch and prints one line of JSON a run; which broker it speaks to and what the
  * figures mean is known to the Python side only. It is in C so that the broker is measured and not
@@ -8,15 +8,15 @@
  * client produce   HOST:PORT TOPIC COUNT SIZE PARTITIONS   librdkafka's default batching
  * client consume   HOST:PORT TOPIC COUNT SIZE   from the beginning of every partition
  * client one       HOST:PORT TOPIC COUNT SIZE   one acknowledged record at a time
+ * client paced     HOST:PORT TOPIC COUNT SIZE PAUSE_US   one record each so many microseconds, as
+ *                  often as it reads a line; it is connected when it has printed one
  * client first     -         TOPIC               HOST:PORT on standard input; one record, then exit
  * client metadata  HOST:PORT -     COUNT         all topics, one request at a time, bare socket
- * client connect   HOST:PORT -     COUNT         connect, ask ApiVersions, close; four threads
  */
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -280,6 +280,36 @@ static void one_at_a_time(const char *servers, const char *topic, long count, si
     print_quantiles(times, count);
 }
 
+/* Each record has its time to leave, and its latency counts from then on: what waits because the
+ * broker was slow with the one before has waited, too. */
+static void paced(const char *servers, const char *topic, long count, size_t size, long pause_us) {
+    rd_kafka_t *client = open_client(PRODUCER, servers, "0");
+    rd_kafka_topic_t *to = rd_kafka_topic_new(client, topic, NULL);
+    char *payload = filler(size);
+    double *times = calloc((size_t)count, sizeof *times);
+    char line[8];
+    for (long sent = 0; sent < 500;) { /* the first are slow by themselves */
+        rd_kafka_produce(to, 0, FLAG_COPY, payload, size, NULL, 0, NULL);
+        wait_acknowledged(client, ++sent);
+    }
+    printf("{\"ready\": 1}\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        long before = acknowledged;
+        double start = now();
+        for (long i = 0; i < count; i++) {
+            double due = start + (double)i * (double)pause_us / 1e6, left = due - now();
+            if (left > 0)
+                usleep((useconds_t)(left * 1e6));
+            rd_kafka_produce(to, 0, FLAG_COPY, payload, size, NULL, 0, NULL);
+            wait_acknowledged(client, before + i + 1);
+            times[i] = now() - due;
+        }
+        print_quantiles(times, count);
+        fflush(stdout);
+    }
+}
+
 static void first(const char *topic) {
     char servers[256];
     char payload[] = "first";
@@ -326,7 +356,7 @@ static void receive(int stream, char *into, size_t size) {
 
 /* Sends one request and reads its answer away. */
 static void exchange(int stream, const void *request, size_t size) {
-    static __thread char answer[1 << 20];
+    static char answer[1 << 20];
     uint32_t length;
     if (send(stream, request, size, 0) != (ssize_t)size)
         die("could not send");
@@ -352,34 +382,6 @@ static void metadata(const char *server, long count) {
     print_quantiles(times, count);
 }
 
-struct share {
-    struct sockaddr_in address;
-    long count;
-};
-
-static void *connect_often(void *argument) {
-    static const unsigned char request[] = {0, 0, 0, 11, 0, 18, 0, 0, 0, 0, 0, 1, 0, 1, 'b'};
-    struct share *share = argument;
-    for (long i = 0; i < share->count; i++) {
-        int stream = connect_to(&share->address);
-        exchange(stream, request, sizeof request);
-        close(stream);
-    }
-    return NULL;
-}
-
-static void connections(const char *server, long count) {
-    enum { THREADS = 4 };
-    pthread_t threads[THREADS];
-    struct share share = {address_of(server), count / THREADS};
-    double began = now();
-    for (int i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, connect_often, &share);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-    printf("{\"seconds\": %.6f, \"connections\": %ld}\n", now() - began, share.count * THREADS);
-}
-
 int main(int argc, char **argv) {
     if (argc < 4)
         die("see the head of client.c");
@@ -392,12 +394,12 @@ int main(int argc, char **argv) {
         consume(servers, topic, count, size);
     else if (strcmp(mode, "one") == 0)
         one_at_a_time(servers, topic, count, size);
+    else if (strcmp(mode, "paced") == 0)
+        paced(servers, topic, count, size, argc > 6 ? atol(argv[6]) : 1000);
     else if (strcmp(mode, "first") == 0)
         first(topic);
     else if (strcmp(mode, "metadata") == 0)
         metadata(servers, count);
-    else if (strcmp(mode, "connect") == 0)
-        connections(servers, count);
     else
         die("see the head of client.c");
     fflush(stdout);

@@ -1,21 +1,23 @@
-"""The C client, compiled once, and its runs.
+"""The C client and its runs.
 
-It owns finding a compiler and the librdkafka that the confluent-kafka package brings; what a run
+It owns finding the librdkafka that the confluent-kafka package brings; what a run
 means is its callers' affair. The invariant: a run that fails raises with what the client printed,
 and never counts as a figure.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
+import select
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
 
-from system_tests.harness.jars import CACHE, PROJECT, ToolchainMissing
+from system_tests.harness import compiling
+from system_tests.harness.jars import PROJECT, ToolchainMissing
 
 SOURCE = PROJECT / "system_tests" / "benchmarks" / "client.c"
 PATIENCE_S = 90
@@ -27,31 +29,13 @@ class RunFailed(Exception):
 
 def compiled() -> Path:
     """Return the client's program, compiled if it is not up to date."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise ToolchainMissing("no C compiler (cc, gcc or clang) is on the path: install one")
     package = Path(confluent_kafka.__file__).parent
     libraries = [*package.parent.glob("confluent_kafka.libs/librdkafka*.so*")]
     libraries += [*package.glob(".dylibs/librdkafka*")]
     if not libraries:
         raise ToolchainMissing("the confluent-kafka package does not bring its librdkafka along")
     library = libraries[0]
-    digest = hashlib.sha256(SOURCE.read_bytes() + str(library).encode()).hexdigest()[:12]
-    program = CACHE / f"benchmark-client-{digest}"
-    if not program.exists():
-        CACHE.mkdir(exist_ok=True)
-        done = subprocess.run(
-            [
-                *[compiler, "-O2", "-Wall", "-o", str(program), str(SOURCE), str(library)],
-                *[f"-Wl,-rpath,{library.parent}", "-lpthread"],
-            ],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise ToolchainMissing(f"the C client was not compiled:\n{done.stderr}")
-    return program
+    return compiling.compiled(SOURCE, str(library), f"-Wl,-rpath,{library.parent}")
 
 
 def run(mode: str, servers: str, topic: str = "-", *numbers: int) -> dict[str, float]:
@@ -67,6 +51,45 @@ def run(mode: str, servers: str, topic: str = "-", *numbers: int) -> dict[str, f
         raise RunFailed(f"{mode}: {done.stderr.strip()[-500:] or f'status {done.returncode}'}")
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
+
+
+class Paced:
+    """A client that is connected and produces at an even pace when it is asked to."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._read()
+
+    def produce(self) -> dict[str, float]:
+        """The quantiles of one round."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        line = self._process.stdout.readline() if readable else b""
+        if not line:
+            raise RunFailed("the paced client ended, or took too long")
+        figures: dict[str, float] = json.loads(line)
+        return figures
+
+
+@contextmanager
+def paced(servers: str, topic: str, count: int, size: int, pause_us: int) -> Iterator[Paced]:
+    """Connect a client whose every round is ``count`` records, one each ``pause_us``."""
+    command = [str(compiled()), "paced", servers, topic, str(count), str(size), str(pause_us)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        yield Paced(process)
+    finally:
+        process.kill()
+        process.wait(10)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 def waiting_for_servers(topic: str) -> subprocess.Popen[bytes]:

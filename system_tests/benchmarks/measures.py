@@ -147,11 +147,6 @@ def metadata(peer: Peer, count: int) -> Figures:
     }
 
 
-def connections(peer: Peer, count: int) -> Figures:
-    seen = run("connect", peer.servers, "-", count)
-    return {"connections, with one request each": seen["connections"] / seen["seconds"]}
-
-
 def idle_memory(peer: Peer) -> Figures:
     """Return the memory of all its processes, shared pages counted once."""
     return {"memory at rest": sum(pss_bytes(pid) for pid in tree(peer.pid)) / 1e6}

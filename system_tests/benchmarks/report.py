@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from system_tests.benchmarks import accepting
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER
 
 
@@ -42,7 +43,20 @@ ROWS = (
     Row("MiniBroker() in a running pytest", "ms", target_most=150),
     Row("reset of 5 topics", "ms", target_most=10),
     Row("memory at rest", "MB", target_most=80),
-    Row("connections, with one request each", "/s"),
+    *(
+        row
+        for acceptors in (str, accepting.sharded)
+        for row in (
+            Row(acceptors(accepting.PLAIN), "/s"),
+            Row(acceptors(accepting.LIMITED), "/s"),
+            Row(acceptors(accepting.COST), "%", target_most=10),
+            Row(acceptors(accepting.ALONE), "us"),
+            Row(acceptors(accepting.BESIDE), "us"),
+            Row(acceptors(accepting.RATIO), "x", target_most=2),
+        )
+    ),
+    Row(accepting.ADDRESSES_KEPT, "MB", target_most=100),
+    Row(accepting.ADDRESSES_GONE, "MB"),
     Row("Metadata of 50 topics, median", "us"),
     Row("Metadata of 50 topics, p99", "us"),
     Row("produce: broker's CPU per GB", "s"),

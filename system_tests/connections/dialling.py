@@ -17,6 +17,12 @@ from typing import Any, Self
 from protocol import registry
 from protocol.compiler import decode, encode
 from protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.schema import Message
 from system_tests.harness.brokers import RunningBroker
@@ -108,6 +114,16 @@ def listener_address(broker: RunningBroker, listener: str) -> tuple[str, int]:
         if each["listener"] == listener
     ]
     return found["host"], found["port"]
+
+
+def limit_ip(client: Client, ip: str | None, rate: float) -> None:
+    """Give an address, or with None all that have no limit of their own, a connection rate."""
+    entry = AlterClientQuotasRequestEntryData(
+        entity=[EntityData(entity_type="ip", entity_name=ip)],
+        ops=[OpData(key="connection_creation_rate", value=rate)],
+    )
+    response = client.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
+    assert [each.error_code for each in response.entries] == [0], response
 
 
 def turn_clock(broker: RunningBroker, **change: object) -> None:

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import listener_address, wait_counted
+from system_tests.connections.dialling import limit_ip, listener_address, wait_counted
 from system_tests.connections.test_counts import TWO_LISTENERS, alter
-from system_tests.connections.test_rates import limit_ip
 from system_tests.connections.test_storm import storm
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready

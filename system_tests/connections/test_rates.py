@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasRequestEntryData,
-    EntityData,
-    OpData,
-)
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import Client, counted, gauge, turn_clock, wait_counted
+from system_tests.connections.dialling import counted, gauge, limit_ip, turn_clock, wait_counted
 from system_tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
 
 THROTTLE = "minibroker_connection_accept_throttle_time_seconds"
 IP_THROTTLE = "minibroker_ip_connection_accept_throttle_time_seconds"
-
-
-def limit_ip(client: Client, ip: str | None, rate: float) -> None:
-    """Give an address, or with None all that have no limit of their own, a connection rate."""
-    entry = AlterClientQuotasRequestEntryData(
-        entity=[EntityData(entity_type="ip", entity_name=ip)],
-        ops=[OpData(key="connection_creation_rate", value=rate)],
-    )
-    response = client.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
-    assert [each.error_code for each in response.entries] == [0], response
 
 
 @pytest.mark.parametrize(

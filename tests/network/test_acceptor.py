@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.cluster.image import Image
+from minibroker.config import Settings
 from minibroker.network.accepted import Accepted, Done, Open, Present
 from minibroker.network.acceptor import acceptor
 from minibroker.network.slots import SLOTS
@@ -30,7 +31,7 @@ from minibroker.roles.questions import DetailsWanted, Greeting, ImageTaken, Welc
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
-from minibroker.runtime.stream import MemoryStream
+from minibroker.runtime.stream import MemoryStream, memory_stream_pair
 from tests.roles.conftest import MakeEnvironment
 
 LISTENER = "PLAINTEXT"
@@ -66,12 +67,16 @@ class House:
 
 @asynccontextmanager
 async def house(
-    make_env: MakeEnvironment, processors: int = 2, source: MemorySource | None = None
+    make_env: MakeEnvironment,
+    processors: int = 2,
+    source: MemorySource | None = None,
+    *pairs: str,
 ) -> AsyncIterator[House]:
     source = source or MemorySource()
     ready = trio.Event()
     env = make_env(
         ACCEPTOR,
+        settings=Settings.from_sources(pairs=pairs),
         processors=processors,
         listeners={LISTENER: source},
         ready=ready.set,
@@ -274,6 +279,30 @@ async def test_a_shortage_of_descriptors_is_waited_out(
         accepted, _ = await processor.receive()
         assert isinstance(accepted, Accepted)
         assert trio.current_time() == pytest.approx(0.2)
+
+
+class Endless(MemorySource):
+    """Connections that come faster than they are turned away, so that nobody ever waits."""
+
+    given = 0
+
+    async def accept(self) -> Connection:
+        self.given += 1
+        assert self.given < 1000, "nobody else has ever had a turn"
+        return memory_stream_pair()[1]
+
+
+async def test_a_storm_that_is_turned_away_leaves_others_their_turns(
+    make_env: MakeEnvironment,
+) -> None:
+    source = Endless()
+    async with house(make_env, 1, source, "kafka_connections_max=0") as at:
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        await handoff.send(Present((), more=False))
+        while not source.given:
+            await trio.lowlevel.checkpoint()
+        at.env.stopping.set()
+        handoff.close()
 
 
 async def test_nothing_is_accepted_before_every_processor_told_what_it_has(

@@ -1,0 +1,44 @@
+"""What the limits remember: bounded however many addresses come, and given back in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from system_tests.benchmarks import accepting
+from system_tests.connections.conftest import Limited
+from system_tests.connections.dialling import Client, gauge, limit_ip, turn_clock, wait_counted
+from system_tests.harness.control import processes
+from system_tests.harness.dialler import count
+from system_tests.harness.processes import pss_bytes
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(240), pytest.mark.slow]
+
+ADDRESSES = 100_000
+MOST_BYTES = 100_000_000
+HOUR_MS = 3_600_000
+RATE = "minibroker_connection_accept_rate"
+
+
+def test_the_books_of_a_hundred_thousand_addresses() -> None:
+    figures = accepting.addresses_memory()
+    assert figures[accepting.ADDRESSES_KEPT] * 1e6 <= MOST_BYTES
+    # Python keeps memory of which it still uses a little; that it keeps a third is much.
+    assert figures[accepting.ADDRESSES_GONE] < figures[accepting.ADDRESSES_KEPT] / 3
+
+
+def test_a_hundred_thousand_addresses_come_and_are_forgotten_after_an_hour(
+    limited: Limited,
+) -> None:
+    broker = limited()
+    with Client(broker.address) as client:
+        limit_ip(client, None, 50)
+    acceptor = processes(broker)["acceptor"].pid
+    assert acceptor is not None
+    before = pss_bytes(acceptor)
+    seen = count(broker.bootstrap_servers, ADDRESSES, at_once=64, addresses=ADDRESSES)
+    assert (seen.hung_up, seen.lost) == (0, 0)
+    wait_counted(broker, 0)
+    assert pss_bytes(acceptor) - before <= MOST_BYTES
+    assert gauge(broker, RATE, ip="127.0.1.200") == 0 < gauge(broker, RATE, ip="127.1.135.160")
+    turn_clock(broker, freeze=True, advance_ms=HOUR_MS + 1)
+    assert gauge(broker, RATE, ip="127.1.135.160") == 0

@@ -1,0 +1,36 @@
+"""C programs of the tests: compiled once, kept in the cache by what they were made from.
+
+It owns finding a compiler and naming the results; what they do is known to who runs them. The
+invariant: a program that is returned was compiled from the source as it is now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from system_tests.harness.jars import CACHE, ToolchainMissing
+
+
+def compiled(source: Path, *options: str) -> Path:
+    """Return the program of a C file, compiled with these options if it is not up to date."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise ToolchainMissing("no C compiler (cc, gcc or clang) is on the path: install one")
+    digest = hashlib.sha256(source.read_bytes() + repr(options).encode()).hexdigest()[:12]
+    program = CACHE / f"{source.parent.name}-{source.stem}-{digest}"
+    if not program.exists():
+        CACHE.mkdir(exist_ok=True)
+        fresh = program.with_suffix(".part")
+        done = subprocess.run(
+            [compiler, "-O2", "-Wall", "-o", str(fresh), str(source), *options],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise ToolchainMissing(f"{source.name} was not compiled:\n{done.stderr}")
+        fresh.rename(program)
+    return program

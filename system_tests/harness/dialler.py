@@ -1,0 +1,113 @@
+"""One process that connects as fast as it can, from many addresses: ``dialler.c``.
+
+It owns the program's arguments and what it printed as plain data; what a broker may do with so
+many connections is known to the tests and measures. The invariant: a run that fails raises with
+what the program printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from system_tests.harness.compiling import compiled
+
+SOURCE = Path(__file__).with_name("dialler.c")
+PATIENCE_S = 90
+
+
+class DiallerFailed(Exception):
+    """The program, or the broker under it, did not do what was asked."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the dialler saw. Of connections it counts as open from their answer until it closes
+    them; ``hung_up`` ended without a byte, ``given_up`` had no answer when patience ran out,
+    ``lost`` were ended by the broker after an answer, ``refused`` met nobody who listened.
+    """
+
+    seconds: float
+    dialled: int
+    served: int
+    hung_up: int
+    given_up: int
+    lost: int
+    refused: int
+    open_most: int
+    open_most_of_address: int
+    span_ms: int
+    spans: list[int]
+    """Answered in each span of the run."""
+
+
+def count(servers: str, wanted: int, *, at_once: int, addresses: int) -> Seen:
+    """Connect, ask, be answered and close, ``wanted`` times."""
+    command = _command(servers, at_once, addresses, "count", wanted)
+    return _seen(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+
+
+class Storm:
+    """A dialler that storms; ``wait`` or ``end`` gives what it saw."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def wait(self) -> Seen:
+        """Until its time is up."""
+        return _seen(self._process)
+
+    def end(self) -> Seen:
+        """Now, with all of its connections closed."""
+        self._process.terminate()
+        return _seen(self._process)
+
+
+@contextmanager
+def storm(
+    servers: str,
+    for_ms: int,
+    *,
+    at_once: int,
+    addresses: int,
+    hold_ms: int,
+    patience_ms: int,
+    nice: bool = False,
+) -> Iterator[Storm]:
+    """Storm for so long, answered connections staying ``hold_ms``; it is over when this ends.
+
+    With ``nice`` it takes only the processor time that nobody else wants.
+    """
+    command = _command(servers, at_once, addresses, "storm", for_ms, hold_ms, patience_ms)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if nice:
+        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        yield Storm(process)
+    finally:
+        process.kill()
+        process.wait(10)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def _command(servers: str, at_once: int, addresses: int, mode: str, *numbers: int) -> list[str]:
+    return [str(compiled(SOURCE)), servers, str(at_once), str(addresses), mode, *map(str, numbers)]
+
+
+def _seen(process: subprocess.Popen[bytes]) -> Seen:
+    try:
+        printed, complaint = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise DiallerFailed(f"it took more than {PATIENCE_S} s") from None
+    if process.returncode != 0:
+        raise DiallerFailed(complaint.decode().strip() or f"status {process.returncode}")
+    return Seen(**json.loads(printed))
