@@ -8,6 +8,8 @@ leaves its clients without a word.
 
 from __future__ import annotations
 
+from typing import Final
+
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.network.happenings import Happening, Limit, Refusal
 from minibroker.observability.definitions import CloseReason
@@ -16,10 +18,10 @@ from minibroker.roles.environment import PROCESSOR, role_name
 
 def sentence(refusal: Refusal) -> str:
     """Why a connection was turned away or sent away."""
-    happening, limit = refusal
+    happening, limit, why = refusal
     host = happening.host
     if limit is None:
-        return _without_limit(happening)
+        return _distrusted(happening, why) or _without_limit(happening)
     match happening.reason:
         case CloseReason.DROPPED:
             return (
@@ -60,6 +62,31 @@ def _given(limit: Limit) -> str:
 def _quota(limit: Limit) -> str:
     whose = "of all addresses" if limit.whose == DEFAULT_NAME else f"of the ip {limit.whose}"
     return f"the quota {limit.setting}={limit.value:g} {whose}"
+
+
+_DISTRUSTED: Final = {
+    CloseReason.TLS_FAILED: (
+        "TLS was not agreed on",
+        "check that the client speaks TLS, trusts the broker's certificate and has one if it must.",
+    ),
+    CloseReason.AUTHENTICATION_FAILED: (
+        "it did not prove who it is",
+        "check the client's mechanism, user name and secret.",
+    ),
+    CloseReason.SESSION_EXPIRED: (
+        "its proof of who it is had expired",
+        "check that the client can authenticate again (connections.max.reauth.ms).",
+    ),
+}
+
+
+def _distrusted(happening: Happening, why: str) -> str:
+    for reason, (what, advice) in _DISTRUSTED.items():
+        if reason == happening.reason:
+            # What a client chose may hold anything, such as escapes of a terminal.
+            plain = "".join(character if character.isprintable() else "?" for character in why)
+            return f"{happening.host} was turned away: {what} ({plain}); {advice}"
+    return ""
 
 
 def _without_limit(happening: Happening) -> str:

@@ -20,6 +20,9 @@ HAPPENINGS_MAX: Final = 500
 REFUSALS_MAX: Final = 100
 """Refusals that one process keeps."""
 
+WHY_MAX: Final = 200
+"""Characters that are kept of what there is to say beside a reason."""
+
 Kind: TypeAlias = Literal["accepted", "waiting", "held", "handed", "refused", "closed"]
 """What may happen to a connection, in the order in which it may.
 
@@ -72,11 +75,12 @@ class Limit(NamedTuple):
 
 class Refusal(NamedTuple):
     """A connection that was turned away, or sent away; ``limit`` as it was then, None if it was
-    not for one.
+    not for one. ``why`` is what there is to say beside the reason; a client may have chosen it.
     """
 
     happening: Happening
     limit: Limit | None
+    why: str = ""
 
 
 class Lately(NamedTuple):
@@ -104,7 +108,7 @@ class Happenings:
         self._happened = 0
         self._happenings: deque[_Noted] = deque(maxlen=HAPPENINGS_MAX)
         self._refused = 0
-        self._refusals: deque[tuple[_Noted, Limit | None]] = deque(maxlen=REFUSALS_MAX)
+        self._refusals: deque[tuple[_Noted, Limit | None, str]] = deque(maxlen=REFUSALS_MAX)
 
     def note(
         self, kind: Kind, who: Who, processor: int | None = None, reason: str | None = None
@@ -119,16 +123,21 @@ class Happenings:
     ) -> None:
         """A connection is turned away just now."""
         self.note("refused", who, processor, reason)
-        self._keep(limit)
+        self._keep(limit, "")
 
     def send_away(self, who: Who, reason: str, limit: Limit, processor: int) -> None:
         """A connection that a processor had is closed just now, for a limit's sake."""
         self.note("closed", who, processor, reason)
-        self._keep(limit)
+        self._keep(limit, "")
 
-    def _keep(self, limit: Limit | None) -> None:
+    def distrust(self, who: Who, reason: str, why: str, processor: int) -> None:
+        """A connection that a processor had is closed just now, for not saying who it is."""
+        self.note("closed", who, processor, reason)
+        self._keep(None, why[:WHY_MAX])
+
+    def _keep(self, limit: Limit | None, why: str) -> None:
         self._refused += 1
-        self._refusals.append((self._happenings[-1], limit))
+        self._refusals.append((self._happenings[-1], limit, why))
 
     def lately(self) -> Lately:
         """All that is kept."""
@@ -137,7 +146,7 @@ class Happenings:
             self._happened,
             tuple(map(_happening, self._happenings)),
             self._refused,
-            tuple(Refusal(_happening(noted), limit) for noted, limit in self._refusals),
+            tuple(Refusal(_happening(noted), limit, why) for noted, limit, why in self._refusals),
         )
 
 

@@ -63,6 +63,11 @@ from protocol.errors import ProtocolError, UnsupportedVersion
 TAKEN_BEFORE_YIELD: Final = 8
 """New connections taken in a row before those that are served already get their turn."""
 
+DISTRUSTED: Final = frozenset(
+    {CloseReason.TLS_FAILED, CloseReason.AUTHENTICATION_FAILED, CloseReason.SESSION_EXPIRED}
+)
+"""Ends of those who did not prove who they are."""
+
 TRIM_INTERVAL_S: Final = 30.0
 """How often memory of past bursts is given back."""
 
@@ -320,6 +325,8 @@ class _Processor:
             settings = effective(self._env.settings, self._follower.image.configs)
             limit = Limit(MAX_CONNECTIONS.name, settings[MAX_CONNECTIONS])
             self._happenings.send_away(client.accepted, reason.value, limit, processor)
+        elif reason in DISTRUSTED:
+            self._happenings.distrust(client.accepted, reason.value, client.close_text, processor)
         else:
             self._happenings.note("closed", client.accepted, processor, reason.value)
 

@@ -8,6 +8,10 @@ from minibroker.controller.refusals import sentence
 from minibroker.network.happenings import Happening, Limit, Refusal
 
 
+def distrusted(reason: str, why: str) -> Refusal:
+    return Refusal(refusal(reason, kind="closed").happening, None, why)
+
+
 def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
     happening = Happening(1, 1.0, kind, "A", "10.0.0.7", 5, 1, reason)  # type: ignore[arg-type]
     return Refusal(happening, Limit(*limit) if limit else None)  # type: ignore[arg-type]
@@ -66,6 +70,27 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
             (
                 "10.0.0.7 was sent away: the broker had more connections than max.connections=4 "
                 "allows, and this one was the least recently used; close some, or raise the limit."
+            ),
+        ),
+        (
+            distrusted("tls_failed", "HTTP_REQUEST"),
+            (
+                "10.0.0.7 was turned away: TLS was not agreed on (HTTP_REQUEST); check that the "
+                "client speaks TLS, trusts the broker's certificate and has one if it must."
+            ),
+        ),
+        (
+            distrusted("authentication_failed", "no user \x1b[2J\n"),
+            (
+                "10.0.0.7 was turned away: it did not prove who it is (no user ?[2J?); check the "
+                "client's mechanism, user name and secret."
+            ),
+        ),
+        (
+            distrusted("session_expired", "too late"),
+            (
+                "10.0.0.7 was turned away: its proof of who it is had expired (too late); check "
+                "that the client can authenticate again (connections.max.reauth.ms)."
             ),
         ),
         (

@@ -44,6 +44,13 @@ def test_a_storm_of_others_does_not_push_refusals_out(kept: Happenings) -> None:
     assert (refusal.happening.reason, refusal.limit) == ("max_connections_per_ip", limit)
 
 
+def test_who_does_not_say_who_it_is_is_kept_with_the_words(kept: Happenings) -> None:
+    kept.distrust(who(1), "tls_failed", "w" * 1000, 0)
+    (refusal,) = kept.lately().refusals
+    assert (refusal.happening.kind, refusal.limit) == ("closed", None)
+    assert refusal.why == "w" * happenings.WHY_MAX
+
+
 def test_what_is_kept_is_bounded(kept: Happenings) -> None:
     for number in range(happenings.HAPPENINGS_MAX + 5):
         kept.refuse(who(number), "limit")

@@ -30,6 +30,7 @@ from protocol.messages.alter_client_quotas import (
     OpData,
 )
 from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.metadata import MetadataRequest
 from tests.simulation.client import SimulatedClient
 from tests.simulation.world import LISTENER
 
@@ -171,6 +172,24 @@ async def test_who_is_held_for_its_address_is_seen_until_that_is_decided(
         assert "the quota connection_creation_rate=5 of the ip 10.0.0.7" in refusal.text
         autojump_clock.jump(1)
         assert (await broker.look()).refusals[0].ago_ms == 1000
+
+
+async def test_who_does_not_say_who_it_is_is_told_from_who_meets_a_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    pairs = (
+        "listeners=PLAINTEXT://:9092,SASL_PLAINTEXT://:9093",
+        "sasl.enabled.mechanisms=SCRAM-SHA-256",
+        "connection.failed.authentication.delay.ms=700",
+    )
+    async with running(monkeypatch, tmp_path, autojump_clock, *pairs) as broker:
+        stream = await broker.sources["SASL_PLAINTEXT"].connect("10.0.0.1")
+        await SimulatedClient(stream).tell(MetadataRequest(topics=[]), 9)
+        assert (await broker.look()).refusals == ()
+        autojump_clock.jump(0.7)
+        (refusal,) = (await broker.look()).refusals
+        assert (refusal.ago_ms, refusal.reason) == (0, "authentication_failed")
+        assert refusal.text.startswith("10.0.0.1 was turned away: it did not prove who it is (")
 
 
 async def set_rate(broker: Seen, ip: str, rate: float) -> None:
