@@ -151,6 +151,20 @@ def test_who_is_refused_is_listed_with_the_reason(limited: Limited, dial: Dial, 
     assert page.count(".refusals [data-reason=max_connections_per_ip]") == 1
 
 
+def test_where_processors_accept_no_acceptor_is_drawn(
+    limited: Limited, dial: Dial, look: Look
+) -> None:
+    broker = limited("acceptor.mode=sharded", "kafka_connections_max_per_ip=1")
+    page = look(broker)
+    assert not page.find("#acceptor").is_displayed()
+    assert page.texts(".queue") == ["accepts", "accepts"]
+    assert page.count(".slot") == 0
+    assert dial(broker, 1, "127.0.0.2")[0].answered()
+    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    page.wait_for_marks(1)
+    page.wait(lambda: "kafka_connections_max_per_ip" in page.text(".refusals"), "the refusal")
+
+
 SCRIPT = "<img src=x onerror=\"document.title='taken'\"><script>alert(1)</script>\u202e'\"&lt;"
 
 

@@ -168,14 +168,6 @@ def test_refusals_fly_and_fall(rules: Browser) -> None:
     assert flights(scene) == [("refusal", None)]
 
 
-def test_where_processors_accept_acceptance_is_arrival(rules: Browser) -> None:
-    events = [happening(1, "accepted", 2), happening(2, "handed", 2)]
-    _, scene = scenes(
-        rules, answer(mode="sharded"), answer([connection(2)], events, mode="sharded")
-    )
-    assert flights(scene) == [("arrival", "id-2")]
-
-
 def test_a_broker_that_was_started_again_counts_from_the_beginning(rules: Browser) -> None:
     before = answer([connection(1)], [happening(900, "handed", 1)])
     _, scene = scenes(rules, before, answer([connection(2)], [happening(1, "handed", 2)]))

@@ -127,7 +127,7 @@ function flights(before, answer, homes) {
   // A broker that was started again counts from the beginning.
   const since = newestOf(answer) < before.seq ? -1 : before.seq;
   const told = answer.happenings.filter(({ seq, ago_ms: ago }) => seq > since && ago <= RECENT_MS);
-  const found = told.map((each) => flightOf(each, answer.mode, before.homes, homes)).filter(Boolean);
+  const found = told.map((each) => flightOf(each, before.homes, homes)).filter(Boolean);
   const seen = new Set(found.map((flight) => flight.key));
   for (const { processor, connections, connections_total: total } of answer.processors) {
     // Where not all are listed, one that is new in the list need not be new.
@@ -161,13 +161,13 @@ function homesOf({ processors }) {
   return homes;
 }
 
-function flightOf(happening, mode, homesBefore, homes) {
+function flightOf(happening, homesBefore, homes) {
   const { kind, listener, processor, ago_ms: ago } = happening;
   const delay = Math.max(0, SPREAD_MS - ago);
   if (kind === "refused") return { kind: "refusal", key: null, listener, processor, delay };
   const name = nameOf(happening);
   // It may be told of later than it was seen.
-  if (kind !== (mode === "sharded" ? "accepted" : "handed") || homesBefore.has(name)) return null;
+  if (kind !== "handed" || homesBefore.has(name)) return null;
   const home = homes.get(name);
   return home
     ? { kind: "arrival", listener, delay, ...home }
