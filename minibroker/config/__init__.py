@@ -13,6 +13,7 @@ from minibroker.config.definitions import *  # noqa: F403 - likewise
 from minibroker.config.group_definitions import *  # noqa: F403 - likewise
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints
+from minibroker.config.quota_definitions import *  # noqa: F403 - likewise
 from minibroker.config.sasl_definitions import *  # noqa: F403 - likewise
 from minibroker.config.security_definitions import *  # noqa: F403 - likewise
 from minibroker.config.setting import BROKER_SETTINGS as BROKER_SETTINGS

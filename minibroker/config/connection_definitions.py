@@ -3,7 +3,7 @@
 Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
 hold a value in force.  The invariant: names and units are Kafka's or, with underscores, Redpanda's,
 and a host in an override is written as it was given, not yet resolved.  Echoes
-``SocketServerConfigs`` and ``QuotaConfig``.
+``SocketServerConfigs``.
 """
 
 from __future__ import annotations
@@ -136,20 +136,6 @@ CONNECTION_IP_THROTTLE_RECHECK = setting(
     "`connection_creation_rate`, once it has been held for as long as it takes to meet the rate: "
     "`true` looks again and lets it in or closes it, as KIP-612 has it; `false` closes it, as "
     "Kafka does. Not a Kafka setting.",
-)
-QUOTA_WINDOW_NUM = setting(
-    "quota.window.num",
-    INT,
-    default=11,
-    valid=at_least(1),
-    doc="How many samples a rate is measured over.",
-)
-QUOTA_WINDOW_SIZE_SECONDS = setting(
-    "quota.window.size.seconds",
-    INT,
-    default=1,
-    valid=at_least(1),
-    doc="How long each sample is; also the longest delay of a connection.",
 )
 INTER_BROKER_LISTENER_NAME = setting(
     "inter.broker.listener.name",

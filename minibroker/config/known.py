@@ -40,7 +40,7 @@ KNOWN_UNSERVED = frozenset().union(
         password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
         password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
         port process.roles producer.id.expiration.check.interval.ms
-        producer.purgatory.purge.interval.requests quota.consumer.default quota.producer.default
+        producer.purgatory.purge.interval.requests
         replica.alter.log.dirs.io.max.bytes.per.second replication.quota.window.num
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
         security.providers server.max.startup.time.ms
@@ -58,8 +58,8 @@ KNOWN_UNSERVED = frozenset().union(
         """performance.always.log.threshold.ms performance.sample.period.ms
         quorum.append.linger.ms quorum.auto.join.enable quorum.bootstrap.servers
         quorum.election.backoff.max.ms quorum.election.timeout.ms quorum.fetch.timeout.ms
-        quorum.request.timeout.ms quorum.retry.backoff.ms quorum.voters quota.window.num
-        quota.window.size.seconds socket.timeout.ms""",
+        quorum.request.timeout.ms quorum.retry.backoff.ms quorum.voters
+        socket.timeout.ms""",
     ),
     _names(
         "delegation.token.",

@@ -1,0 +1,53 @@
+"""A ledger that is nothing but the arithmetic of ``quotas.rate``, to hold the shared one against.
+
+Owns rates by quota type and tags in a plain dictionary; knows no memory and no locks.  Invariant:
+every figure is computed by `Rate` and `Average` themselves.
+"""
+
+from __future__ import annotations
+
+from minibroker.quotas.entity import Tags
+from minibroker.quotas.rate import Average, Rate
+
+
+class OracleCounter:
+    """One counter."""
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self.rate = Rate(samples, window_ms)
+        self.average = Average()
+        self._bucket: tuple[float, int] | None = None
+
+    def add(self, value: float, now_ms: int) -> None:
+        self.rate.record(value, now_ms)
+
+    def record(self, value: float, now_ms: int) -> tuple[float, int]:
+        self.rate.record(value, now_ms)
+        return self.rate.measure(now_ms), self.rate.span_ms(now_ms)
+
+    def throttled(self, throttle_ms: int, now_ms: int) -> None:
+        self.average.record(throttle_ms, now_ms)
+
+    def tokens(self, quota: float, burst: float, now_ms: int, permits: float) -> float:
+        before, since_ms = self._bucket or (burst, now_ms)
+        left = min(burst, before + quota * (now_ms - since_ms) / 1000) - permits
+        self._bucket = (left, now_ms)
+        return left
+
+
+class OracleLedger:
+    """All counters, for ever."""
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self.samples = samples
+        self.window_ms = window_ms
+        self.counters: dict[tuple[str, Tags], OracleCounter] = {}
+        self._bits: dict[int, int] = {}
+
+    def note_set(self, number: int, bits: int) -> int:
+        self._bits[number] = self._bits.get(number, 0) | bits
+        return self._bits[number]
+
+    def counter(self, kind: str, tags: Tags, now_ms: int) -> OracleCounter:
+        del now_ms
+        return self.counters.setdefault((kind, tags), OracleCounter(self.samples, self.window_ms))

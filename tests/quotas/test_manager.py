@@ -1,0 +1,271 @@
+"""What is recorded, and who is held for how long: Kafka's cases, on oracle and ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType, Tags
+from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.manager import (
+    EXEMPT,
+    INT_MAX,
+    AnyLedger,
+    MutationQuota,
+    Quotas,
+    Throttle,
+    larger,
+)
+from tests.quotas.oracle import OracleLedger
+
+P, F, R, M = QuotaType
+WHO = ("ANONYMOUS", "client1")
+CLIENT = Entity(client="client1")
+MS = 1_000_000
+
+MakeLedger = Callable[[int, int], AnyLedger]
+
+
+def make_shared(samples: int, window_ms: int) -> AnyLedger:
+    return Ledger(samples, window_ms, shared=True)
+
+
+def make_own(samples: int, window_ms: int) -> AnyLedger:
+    return Ledger(samples, window_ms, shared=False)
+
+
+@pytest.fixture(params=[OracleLedger, make_own, make_shared], ids=["oracle", "own", "shared"])
+def make(request: pytest.FixtureRequest) -> MakeLedger:
+    made: MakeLedger = request.param
+    return made
+
+
+@pytest.fixture
+def quotas(make: MakeLedger) -> Quotas:
+    return Quotas(make(11, 1000))
+
+
+def table(
+    kind: QuotaType, *bounds: tuple[Entity, float], defaults: float | None = None
+) -> QuotaTable:
+    static = {} if defaults is None else {kind: defaults}
+    return QuotaTable({kind: dict(bounds)}, frozenset(entity for entity, _ in bounds), static)
+
+
+def test_without_a_quota_nothing_is_recorded() -> None:
+    ledger = OracleLedger(11, 1000)
+    quotas = Quotas(ledger)
+    assert not quotas.enabled
+    assert quotas.produced(WHO, 10**9, 0) == Throttle(P, 0)
+    assert quotas.worked(WHO, 10**12, 0) == Throttle(R, 0)
+    quotas.worked_on(WHO, 10**12, 0)
+    quotas.exempt(10**12, 0)
+    quotas.not_fetched(WHO, 5, 0)
+    assert quotas.fetch_bytes_max(WHO, 0) == INT_MAX
+    assert ledger.counters == {}
+
+
+def test_a_byte_rate_of_kafkas_own_case(quotas: Quotas) -> None:
+    quotas.set_table(table(P, (CLIENT, 500)))
+    now_ms = 0
+    for _ in range(10):
+        assert quotas.produced(WHO, 400, now_ms).ms == 0
+        now_ms += 1000
+    now_ms += 500
+    assert quotas.produced(WHO, 2300, now_ms) == Throttle(P, 2100)
+    now_ms += 2100
+    for _ in range(10):
+        quotas.produced(WHO, 400, now_ms)
+        now_ms += 1000
+    assert quotas.produced(WHO, 0, now_ms).ms == 0
+
+
+def test_request_time_of_kafkas_own_case(quotas: Quotas) -> None:
+    quotas.set_table(table(R, (CLIENT, 1)))
+    now_ms = 0
+    for _ in range(10):
+        assert quotas.worked(WHO, 4 * MS, now_ms).ms == 0
+        now_ms += 1000
+    now_ms += 500
+    assert quotas.worked(WHO, 67_100_000, now_ms) == Throttle(R, 210)
+    now_ms += 210
+    for _ in range(11):
+        quotas.worked(WHO, 4 * MS, now_ms)
+        now_ms += 1000
+    assert quotas.worked(WHO, 0, now_ms).ms == 0
+    assert quotas.worked(WHO, 500 * MS, now_ms).ms == 1000
+    for _ in range(10):
+        now_ms += 1000
+        assert quotas.worked(WHO, 0, now_ms).ms == 1000
+    now_ms += 1000
+    assert quotas.worked(WHO, 0, now_ms).ms == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "ms"), [(20480, 10_000), (11264, 1000), (10241, 1), (10240, 0), (2**62, INT_MAX)]
+)
+def test_byte_rates_hold_as_long_as_it_takes(quotas: Quotas, size: int, ms: int) -> None:
+    quotas.set_table(table(F, (CLIENT, 1024)))
+    assert quotas.fetched(WHO, size, 5000) == Throttle(F, ms)
+
+
+def test_network_time_counts_for_the_next_request(quotas: Quotas) -> None:
+    quotas.set_table(table(R, (CLIENT, 1)))
+    quotas.worked_on(WHO, 500 * MS, 0)
+    assert quotas.worked(WHO, 0, 0).ms == 1000
+
+
+def test_what_was_not_fetched_is_taken_back(quotas: Quotas) -> None:
+    quotas.set_table(table(F, (CLIENT, 1024)))
+    assert quotas.fetched(WHO, 20480, 0).ms > 0
+    quotas.not_fetched(WHO, 20480, 0)
+    assert quotas.fetched(WHO, 10240, 0).ms == 0
+
+
+def test_a_fetch_is_bounded_by_what_the_window_allows(make: MakeLedger) -> None:
+    quotas = Quotas(make(4, 1000))
+    assert quotas.fetch_bytes_max(WHO, 0) == INT_MAX
+    quotas.set_table(table(F, (CLIENT, 10)))
+    assert quotas.fetch_bytes_max(WHO, 0) == 30
+    assert quotas.fetch_bytes_max(("ANONYMOUS", "other"), 0) == INT_MAX
+
+
+def test_exempt_time_is_everybodys_together() -> None:
+    ledger = OracleLedger(11, 1000)
+    quotas = Quotas(ledger)
+    quotas.set_table(table(P, (CLIENT, 1)))
+    quotas.exempt(20 * MS, 0)
+    quotas.exempt(10 * MS, 0)
+    assert ledger.counters[EXEMPT, Tags("", "")].rate.total() == 3.0
+
+
+def test_the_larger_throttle_holds_and_request_time_wins_a_tie() -> None:
+    assert larger(Throttle(P, 0), Throttle(R, 0)) is None
+    assert larger(Throttle(P, 5), Throttle(R, 4)) == Throttle(P, 5)
+    assert larger(Throttle(P, 5), Throttle(R, 5)) == Throttle(R, 5)
+    assert larger(Throttle(P, 0), Throttle(R, 5)) == Throttle(R, 5)
+
+
+@pytest.mark.parametrize(
+    "entity", [Entity(DEFAULT), Entity("ANONYMOUS"), Entity("ANONYMOUS", "client1")]
+)
+def test_a_quota_is_set_and_removed(quotas: Quotas, entity: Entity) -> None:
+    quotas.set_table(table(P, (entity, 10)))
+    assert max(quotas.produced(WHO, 1000, now).ms for now in range(11)) > 0
+    quotas.set_table(table(P))
+    assert quotas.share(P, WHO, 20).bound is None
+    assert quotas.produced(WHO, 1000, 20).ms == 0
+
+
+@pytest.mark.parametrize("entity", [CLIENT, Entity("ANONYMOUS"), Entity("ANONYMOUS", "client1")])
+def test_a_change_acts_on_the_live_counter(quotas: Quotas, entity: Entity) -> None:
+    quotas.set_table(table(P, (entity, 2000)))
+    assert max(quotas.produced(WHO, 2500, 0).ms for _ in range(11)) > 0
+    quotas.set_table(table(P, (entity, 3000)))
+    assert quotas.produced(WHO, 0, 0).ms == 0
+    quotas.set_table(table(P, (entity, 500)))
+    assert quotas.produced(WHO, 0, 0).ms > 0
+    default = entity._replace(**dict.fromkeys(_names(entity), DEFAULT))
+    quotas.set_table(table(P, (default, 4000)))
+    assert max(quotas.produced(WHO, 1000, 0).ms for _ in range(11)) == 0
+
+
+def _names(entity: Entity) -> list[str]:
+    return [field for field, name in entity._asdict().items() if name]
+
+
+def test_another_level_begins_another_counter(quotas: Quotas) -> None:
+    quotas.set_table(table(P, (Entity("ANONYMOUS"), 100)))
+    assert quotas.produced(WHO, 5000, 0).ms > 0
+    both = Entity("ANONYMOUS", "client1")
+    quotas.set_table(table(P, (Entity("ANONYMOUS"), 100), (both, 100)))
+    assert quotas.share(P, WHO, 0).tags == Tags("ANONYMOUS", "client1")
+    assert quotas.produced(WHO, 500, 0).ms == 0
+
+
+def test_who_shares_a_counter(quotas: Quotas) -> None:
+    quotas.set_table(table(P, (Entity(DEFAULT), 100)))
+    assert quotas.produced(("u v", "a"), 900, 0).ms == 0
+    assert quotas.produced(("u v", "b"), 900, 0).ms > 0
+    assert quotas.produced(("other", "b"), 900, 0).ms == 0
+    assert quotas.share(P, ("u v", "b"), 0).tags == Tags("u%20v", "")
+
+
+def test_the_kinds_that_were_ever_set_are_every_process_s(make: MakeLedger) -> None:
+    ledger = make(11, 1000)
+    Quotas(ledger).set_table(table(P, (Entity("u", "c"), 100)))
+    later = Quotas(ledger)
+    assert later.enabled
+    assert later.share(P, WHO, 0).tags == Tags("ANONYMOUS", "client1")
+
+
+def test_the_deprecated_default_switches_on_its_own_type(quotas: Quotas) -> None:
+    quotas.set_table(table(P, defaults=10))
+    assert quotas.produced(WHO, 200, 0).ms > 0
+    assert quotas.produced(("u", ""), 10**9, 0).ms == 0
+    assert quotas.bits[F] == quotas.bits[R] == 0
+
+
+def test_whom_a_process_remembers_is_bounded(
+    quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibroker.quotas.manager.SHARES_MAX", 5)
+    quotas.set_table(table(P, (Entity(client=DEFAULT), 100)))
+    for n in range(50):
+        quotas.produced(("u", f"c{n}"), 1, 0)
+        assert len(quotas._shares[P]) <= 5
+    assert quotas.produced(("u", "c0"), 5000, 0).ms > 0
+
+
+def bucket(make: MakeLedger, *, strict: bool, windows: int = 10) -> Callable[[int, int], int]:
+    """Takes permits at a time; the throttle, or -1 for a refusal without looking at it."""
+    quotas = Quotas(make(10, 1000))
+    quotas.set_table(table(M, (Entity(DEFAULT), 10)))
+
+    def take(permits: int, now_ms: int) -> int:
+        quota = MutationQuota(quotas, WHO, windows=windows, window_ms=1000, strict=strict)
+        allowed = quota.take(permits, now_ms)
+        assert quota.throttle_ms(now_ms + 60_000) == 0
+        throttle_ms = quota.throttle_ms(now_ms)
+        assert allowed == (throttle_ms == 0 or not strict)
+        return throttle_ms
+
+    return take
+
+
+def test_a_strict_bucket_refuses_once_it_is_overdrawn(make: MakeLedger) -> None:
+    take = bucket(make, strict=True)
+    assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 0, 8000]
+    assert take(90, 6000) == 3000
+    assert take(90, 9000) == 0
+
+
+def test_a_permissive_bucket_never_refuses(make: MakeLedger) -> None:
+    take = bucket(make, strict=False)
+    assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 8000, 17000]
+    assert take(0, 6000) == 12000
+
+
+def test_a_throttle_is_less_by_the_time_that_has_passed(make: MakeLedger) -> None:
+    quotas = Quotas(make(10, 1000))
+    quotas.set_table(table(M, (CLIENT, 10)))
+    quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=False)
+    for _ in range(2):
+        quota.take(90, 0)
+    assert [quota.throttle_ms(now_ms) for now_ms in (0, 3000, 9000)] == [8000, 5000, 0]
+
+
+def test_changes_without_a_bound_are_counted_alone(make: MakeLedger) -> None:
+    quotas = Quotas(make(10, 1000))
+    quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=True)
+    assert all(quota.take(10**6, now) for now in range(10))
+    quotas.set_table(table(M, (Entity(client="other"), 10)))
+    assert all(quota.take(10**6, now) for now in range(10))
+    assert quota.throttle_ms(0) == 0
+
+
+def test_numbers_of_types_stay() -> None:
+    # They say where in shared memory the kinds that were ever set are kept.
+    assert list(zip(count(), QuotaType, strict=False)) == [(0, P), (1, F), (2, R), (3, M)]

@@ -1,0 +1,42 @@
+"""Who is let go, and when; the first case is Kafka's own (``ThrottledChannelExpirationTest``)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.quotas.throttle import Throttled
+
+
+def test_ends_come_in_their_order_whatever_the_order_of_the_beginnings() -> None:
+    throttled: Throttled[str] = Throttled()
+    for name, delay_ms in (("a", 10), ("b", 30), ("c", 30), ("d", 20)):
+        throttled.hold(name, "Produce", delay_ms)
+    assert throttled.size("Produce") == 4
+    assert throttled.due(9) == []
+    assert throttled.due(10) == ["a"]
+    assert throttled.next_ms() == 20
+    assert throttled.due(20) == ["d"]
+    assert throttled.due(30) == ["b", "c"]
+    assert (throttled.size("Produce"), throttled.next_ms()) == (0, None)
+
+
+def test_sizes_are_told_apart_by_the_quota() -> None:
+    throttled: Throttled[int] = Throttled()
+    assert throttled.hold(1, "Produce", 50)
+    assert not throttled.hold(2, "Request", 60)
+    assert throttled.hold(3, "Request", 40)
+    assert [throttled.size(kind) for kind in ("Produce", "Request", "Fetch")] == [1, 2, 0]
+    assert throttled.due(100) == [3, 1, 2]
+
+
+@given(st.lists(st.integers(0, 100)), st.lists(st.integers(0, 30)))
+def test_everybody_is_let_go_once_and_in_time(ends: list[int], waits: list[int]) -> None:
+    throttled: Throttled[int] = Throttled()
+    for end_ms in ends:
+        throttled.hold(end_ms, "Fetch", end_ms)
+    now_ms, gone = 0, list[int]()
+    for wait_ms in [*waits, 100]:
+        now_ms += wait_ms
+        gone += throttled.due(now_ms)
+        assert sorted(gone) == gone == sorted(end for end in ends if end <= now_ms)
