@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from minibroker.cluster.placement import group_owner, partition_owner
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.config.types import INT_MAX
 from minibroker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
@@ -78,10 +79,17 @@ class Context:
 
     The request's memory then stays as it is until all owners have answered.
     """
+    fetch_bytes_max: int = INT_MAX
+    """The most that a quota lets the caller fetch at once."""
 
     @property
     def version(self) -> int:
         return self.header.api_version
+
+    def mutator(self, *, strict_from: int) -> Mutator:
+        """The caller; from that version on a client knows what to do when it is refused."""
+        strict = self.version >= strict_from
+        return Mutator(self.caller.principal.name, self.header.client_id or "", strict)
 
     def partition_owner(self, topic: str, partition: int) -> Owner:
         return partition_owner(topic, partition, self.workers)
@@ -130,6 +138,26 @@ class WorkerScope(Protocol):
         ...
 
 
+class Mutator(NamedTuple):
+    """Who changes the cluster, by user and client-id, and whether too much of it is refused."""
+
+    user: str
+    client_id: str
+    strict: bool
+
+
+class Mutations(Protocol):
+    """How much one request may still change."""
+
+    def take(self, permits: int) -> bool:
+        """Counts the partitions of a topic; whether it may be made or dropped."""
+        ...
+
+    def throttle_ms(self) -> int:
+        """How long the one who asked is to be held."""
+        ...
+
+
 class ControllerScope(Protocol):
     """What ``execute_at_controller`` may use.
 
@@ -145,6 +173,8 @@ class ControllerScope(Protocol):
 
     @property
     def image(self) -> Image: ...
+
+    def mutations(self, mutator: Mutator) -> Mutations: ...
 
     async def publish(self, updates: Sequence[Update]) -> None: ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.cluster.topics import Growth, Refusal
 from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import (
@@ -21,20 +21,30 @@ from protocol.messages.create_partitions import (
 )
 from protocol.registry import ApiKey
 
+STRICT_FROM = 3
+"""Clients that ask in this version know what a refusal by quota is (KIP-599)."""
+
 
 class Part(NamedTuple):
     """The wishes of a request."""
 
     topics: tuple[Growth, ...]
     validate_only: bool
+    mutator: Mutator
 
 
-Reply = dict[str, Refusal | None]
+class Reply(NamedTuple):
+    """Why a topic did not grow, None if it did, and how long the one who asked is to be held."""
+
+    topics: dict[str, Refusal | None]
+    throttle_ms: int
 
 
-def split(_ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, Part]:
     """All to the controller."""
-    return {CONTROLLER: Part(tuple(map(_wish, request.topics)), request.validate_only)}
+    wishes = tuple(map(_wish, request.topics))
+    mutator = ctx.mutator(strict_from=STRICT_FROM)
+    return {CONTROLLER: Part(wishes, request.validate_only, mutator)}
 
 
 def _wish(topic: CreatePartitionsTopic) -> Growth:
@@ -46,24 +56,30 @@ def _wish(topic: CreatePartitionsTopic) -> Growth:
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     """Decide, keep, and wait until everybody knows."""
-    outcome = await scope.cluster.create_partitions(part.topics, validate_only=part.validate_only)
+    mutations = scope.mutations(part.mutator)
+    outcome = await scope.cluster.create_partitions(
+        part.topics, validate_only=part.validate_only, take=mutations.take
+    )
     await scope.publish(outcome.updates)
-    return {grown.name: grown.refusal for grown in outcome.topics}
+    refusals = {grown.name: grown.refusal for grown in outcome.topics}
+    return Reply(refusals, mutations.throttle_ms())
 
 
 def merge(
     _ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, Reply]
 ) -> CreatePartitionsResponse:
     """One result a name, in the order of the request."""
+    topics, throttle_ms = replies[CONTROLLER]
     return CreatePartitionsResponse(
+        throttle_time_ms=throttle_ms,
         results=[
             CreatePartitionsTopicResult(
                 name=name,
                 error_code=refusal.code if refusal else ErrorCode.NONE,
                 error_message=refusal.text if refusal else None,
             )
-            for name, refusal in replies[CONTROLLER].items()
-        ]
+            for name, refusal in topics.items()
+        ],
     )
 
 
@@ -73,5 +89,4 @@ API: Api[CreatePartitionsRequest, Part, Reply, CreatePartitionsResponse] = Api(
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=("controller mutation quotas: no quota is served yet",),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.apis.config_entries import topic_entries
 from minibroker.cluster.controller import TopicOutcome
 from minibroker.cluster.topics import NewTopic
@@ -25,20 +25,30 @@ from protocol.messages.create_topics import (
 )
 from protocol.registry import ApiKey
 
+STRICT_FROM = 6
+"""Clients that ask in this version know what a refusal by quota is (KIP-599)."""
+
 
 class Part(NamedTuple):
     """The wishes of a request."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool
+    mutator: Mutator
 
 
-Reply = tuple[TopicOutcome, ...]
+class Reply(NamedTuple):
+    """What became of them, and how long the one who asked is to be held."""
+
+    topics: tuple[TopicOutcome, ...]
+    throttle_ms: int
 
 
-def split(_ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, Part]:
     """All to the controller."""
-    return {CONTROLLER: Part(tuple(map(_wish, request.topics)), request.validate_only)}
+    wishes = tuple(map(_wish, request.topics))
+    mutator = ctx.mutator(strict_from=STRICT_FROM)
+    return {CONTROLLER: Part(wishes, request.validate_only, mutator)}
 
 
 def _wish(topic: CreatableTopic) -> NewTopic:
@@ -53,17 +63,21 @@ def _wish(topic: CreatableTopic) -> NewTopic:
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     """Decide, keep, and wait until everybody knows."""
-    outcome = await scope.cluster.create_topics(part.topics, validate_only=part.validate_only)
+    mutations = scope.mutations(part.mutator)
+    outcome = await scope.cluster.create_topics(
+        part.topics, validate_only=part.validate_only, take=mutations.take
+    )
     await scope.publish(outcome.updates)
-    return outcome.topics
+    return Reply(outcome.topics, mutations.throttle_ms())
 
 
 def merge(
     ctx: Context, _request: CreateTopicsRequest, replies: Mapping[Owner, Reply]
 ) -> CreateTopicsResponse:
     """One result a name, in the order of the request."""
-    results = {made.name: _result(ctx, made) for made in replies[CONTROLLER]}
-    return CreateTopicsResponse(topics=list(results.values()))
+    topics, throttle_ms = replies[CONTROLLER]
+    results = {made.name: _result(ctx, made) for made in topics}
+    return CreateTopicsResponse(throttle_time_ms=throttle_ms, topics=list(results.values()))
 
 
 def _result(ctx: Context, made: TopicOutcome) -> CreatableTopicResult:
@@ -90,8 +104,5 @@ API: Api[CreateTopicsRequest, Part, Reply, CreateTopicsResponse] = Api(
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=(
-        "create.topic.policy.class.name: a policy is a Java class",
-        "controller mutation quotas: no quota is served yet",
-    ),
+    left_out=("create.topic.policy.class.name: a policy is a Java class",),
 )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.cluster.image import Image
 from minibroker.cluster.topics import Refusal
 from minibroker.config import DELETE_TOPIC_ENABLE
@@ -23,6 +23,9 @@ from protocol.messages.delete_topics import (
 )
 from protocol.registry import ApiKey
 from protocol.types import ZERO_UUID
+
+STRICT_FROM = 5
+"""Clients that ask in this version know what a refusal by quota is (KIP-599)."""
 
 
 class Target(NamedTuple):
@@ -39,31 +42,43 @@ class Result(NamedTuple):
     refusal: Refusal | None = None
 
 
-Part = tuple[Target, ...]
-Reply = tuple[Result, ...]
+class Part(NamedTuple):
+    """The topics of a request."""
+
+    targets: tuple[Target, ...]
+    mutator: Mutator
+
+
+class Reply(NamedTuple):
+    """What became of them, and how long the one who asked is to be held."""
+
+    results: tuple[Result, ...]
+    throttle_ms: int = 0
 
 
 def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, Part]:
     """All to the controller, unless topics are not to be deleted at all."""
     targets = tuple(Target(topic.name, topic.topic_id) for topic in request.topics)
     targets += tuple(Target(name) for name in request.topic_names)
-    return {CONTROLLER: targets} if ctx.settings[DELETE_TOPIC_ENABLE] else {}
+    part = Part(targets, ctx.mutator(strict_from=STRICT_FROM))
+    return {CONTROLLER: part} if ctx.settings[DELETE_TOPIC_ENABLE] else {}
 
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     """Find the topics, drop them, and wait until everybody knows."""
-    results, found = _resolve(scope.image, part)
-    outcome = await scope.cluster.delete_topics(list(found))
+    results, found = _resolve(scope.image, part.targets)
+    mutations = scope.mutations(part.mutator)
+    outcome = await scope.cluster.delete_topics(list(found), take=mutations.take)
     await scope.publish(outcome.updates)
     for gone in outcome.topics:
         target = found[gone.name]
         if gone.topic is not None:
             target = Target(gone.name, gone.topic.topic_id)
         results.append(Result(target, gone.refusal))
-    return tuple(results)
+    return Reply(tuple(results), mutations.throttle_ms())
 
 
-def _resolve(image: Image, targets: Part) -> tuple[list[Result], dict[str, Target]]:
+def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], dict[str, Target]]:
     """Results of targets that cannot be, and the others by the name of their topic."""
     results: list[Result] = []
     found: dict[str, Target] = {}
@@ -99,8 +114,9 @@ def merge(
     ctx: Context, request: DeleteTopicsRequest, replies: Mapping[Owner, Reply]
 ) -> DeleteTopicsResponse:
     """One result a topic."""
-    results = replies[CONTROLLER] if CONTROLLER in replies else _disabled(ctx, request)
+    reply = replies[CONTROLLER] if CONTROLLER in replies else _disabled(ctx, request)
     return DeleteTopicsResponse(
+        throttle_time_ms=reply.throttle_ms,
         responses=[
             DeletableTopicResult(
                 name=result.target.name,
@@ -108,8 +124,8 @@ def merge(
                 error_code=result.refusal.code if result.refusal else ErrorCode.NONE,
                 error_message=result.refusal.text if result.refusal else None,
             )
-            for result in results
-        ]
+            for result in reply.results
+        ],
     )
 
 
@@ -118,7 +134,7 @@ def _disabled(ctx: Context, request: DeleteTopicsRequest) -> Reply:
     refusal = Refusal(code, "Topic deletion is disabled (delete.topic.enable=false).")
     targets = [Target(topic.name, topic.topic_id) for topic in request.topics]
     targets += [Target(name) for name in request.topic_names]
-    return tuple(Result(target, refusal) for target in targets)
+    return Reply(tuple(Result(target, refusal) for target in targets))
 
 
 API: Api[DeleteTopicsRequest, Part, Reply, DeleteTopicsResponse] = Api(
@@ -127,8 +143,5 @@ API: Api[DeleteTopicsRequest, Part, Reply, DeleteTopicsResponse] = Api(
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=(
-        "deleting __consumer_offsets: groups find their offsets in it, so it is refused",
-        "controller mutation quotas: no quota is served yet",
-    ),
+    left_out=("deleting __consumer_offsets: groups find their offsets in it, so it is refused",),
 )

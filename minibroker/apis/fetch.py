@@ -91,7 +91,7 @@ def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, Part]:
             owner = ctx.partition_owner(name, asked.partition)
             wanted.setdefault(owner, []).append(_wanted(name, asked))
     # An error is answered at once, as in Kafka.
-    enough = request.min_bytes if len(wanted) == 1 and not failed else 0
+    enough = _bytes_min(ctx, request) if len(wanted) == 1 and not failed else 0
     return {
         owner: Part(tuple(entries), _bytes_max(ctx, request), enough, _deadline(ctx, request))
         for owner, entries in wanted.items()
@@ -109,7 +109,12 @@ def _wanted(name: str, asked: FetchPartition) -> Wanted:
 
 
 def _bytes_max(ctx: Context, request: FetchRequest) -> int:
-    return min(request.max_bytes, ctx.settings[FETCH_MAX_BYTES])
+    return min(request.max_bytes, ctx.settings[FETCH_MAX_BYTES], ctx.fetch_bytes_max)
+
+
+def _bytes_min(ctx: Context, request: FetchRequest) -> int:
+    """More than can be sent is not waited for."""
+    return min(request.min_bytes, _bytes_max(ctx, request))
 
 
 def _deadline(ctx: Context, request: FetchRequest) -> float:
@@ -170,7 +175,7 @@ def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -
     """Several owners with too little so far: ask each to tell when it has more."""
     size = sum(reply.size for reply in replies.values())
     over = ctx.now >= _deadline(ctx, request)
-    if len(replies) < 2 or over or size >= request.min_bytes or _any_error(request, replies):
+    if len(replies) < 2 or over or size >= _bytes_min(ctx, request) or _any_error(request, replies):
         return None
     parts = {
         owner: part._replace(enough=replies[owner].size + 1)

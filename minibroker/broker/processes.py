@@ -34,6 +34,8 @@ from minibroker.config import (
     CONTROL_LISTENER,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
     Settings,
 )
 from minibroker.config.listeners import advertised_endpoints
@@ -41,6 +43,7 @@ from minibroker.config.types import HostPort
 from minibroker.control.serve import listener_url, open_listener
 from minibroker.observability import log
 from minibroker.observability.metrics import ProcessMetrics
+from minibroker.quotas.ledger import Ledger
 from minibroker.ready import Ready, as_json, as_text, command_name
 from minibroker.roles.environment import (
     CONTROLLER,
@@ -75,6 +78,7 @@ class Shared(NamedTuple):
     switchboard: UnixSwitchboard
     clock: SharedClock
     arena: Arena
+    ledger: Ledger
     sockets: dict[str, list[socket.socket]]
     """By listener: one, or one for each processor that accepts for itself."""
     endpoints: dict[str, tuple[str, int]]
@@ -130,6 +134,9 @@ def _share(settings: Settings, house: House) -> Shared:
         ),
         clock=SharedClock(),
         arena=Arena.create(settings.request_memory_bytes, processors),
+        ledger=Ledger(
+            settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=True
+        ),
         sockets=sockets,
         endpoints=endpoints,
         control=control,
@@ -204,6 +211,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         switchboard=shared.switchboard,
         clock=shared.clock,
         arena=shared.arena,
+        ledger=shared.ledger,
         metrics=ProcessMetrics(seat.name),
         work_time=WorkTime(),
         random=Random(),

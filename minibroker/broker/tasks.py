@@ -19,10 +19,13 @@ from minibroker.config import (
     ACCEPTOR_MODE,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
     SHARDED,
     Settings,
 )
 from minibroker.observability.metrics import ProcessMetrics
+from minibroker.quotas.ledger import Ledger
 from minibroker.roles.environment import Environment, role_name
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
@@ -68,6 +71,9 @@ class TaskBroker:
         self._stopping = False
         self._secret = Random(f"{seed} secret").randbytes(32)
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
+        self.ledger = Ledger(
+            settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=False
+        )
         self.work_time = WorkTime()
         """To be given to ``trio.run`` as an instrument, if work is to be charged."""
         names = [listener.name for listener in settings.client_listeners]
@@ -127,6 +133,7 @@ class TaskBroker:
             switchboard=self._switchboard,
             clock=self._clock,
             arena=self.arena,
+            ledger=self.ledger,
             metrics=ProcessMetrics(role_name(role, index)),
             work_time=self.work_time,
             random=Random(f"{self._seed} {role} {index} {incarnation}"),

@@ -42,6 +42,7 @@ from minibroker.cluster.image import (
     apply,
     apply_update,
 )
+from minibroker.cluster.mutations import Allowance, Take, freely
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.quotas import QuotaChange, plan_change, sharded_problem
 from minibroker.cluster.store.tree import (
@@ -177,9 +178,13 @@ class ClusterController:
         return self._image
 
     async def create_topics(
-        self, wanted: Sequence[NewTopic], *, validate_only: bool = False
+        self, wanted: Sequence[NewTopic], *, validate_only: bool = False, take: Take = freely
     ) -> Outcome:
-        """Create topics, each for itself; with ``validate_only`` say what would become of them."""
+        """Create topics, each for itself; with ``validate_only`` say what would become of them.
+
+        ``take`` is asked whether so many partitions may be made.
+        """
+        allowance = Allowance(take, counts=not validate_only)
 
         async def attempt() -> Outcome:
             repeated = _repeated(new.name for new in wanted)
@@ -189,6 +194,8 @@ class ClusterController:
                     outcomes.append(_refused_repetition(new.name))
                     continue
                 plan = plan_creation(image, self._settings, new, self._new_topic_id())
+                if not isinstance(plan, Refusal):
+                    plan = allowance.check(new.name, plan, len(plan.topic.partitions))
                 if isinstance(plan, Refusal):
                     outcomes.append(TopicOutcome(new.name, plan))
                     continue
@@ -204,8 +211,9 @@ class ClusterController:
 
         return await self._against_others([new.name for new in wanted], attempt)
 
-    async def delete_topics(self, names: Sequence[str]) -> Outcome:
+    async def delete_topics(self, names: Sequence[str], *, take: Take = freely) -> Outcome:
         """Delete topics, each for itself; ids are the caller's to look up in the image."""
+        allowance = Allowance(take)
 
         async def attempt() -> Outcome:
             repeated = _repeated(names)
@@ -215,6 +223,8 @@ class ClusterController:
                     outcomes.append(_refused_repetition(name))
                     continue
                 plan = plan_deletion(self._image, name)
+                if not isinstance(plan, Refusal):
+                    plan = allowance.check(name, plan, len(plan.partitions))
                 if isinstance(plan, Refusal):
                     outcomes.append(TopicOutcome(name, plan))
                     continue
@@ -228,9 +238,10 @@ class ClusterController:
         return await self._against_others(names, attempt)
 
     async def create_partitions(
-        self, wanted: Sequence[Growth], *, validate_only: bool = False
+        self, wanted: Sequence[Growth], *, validate_only: bool = False, take: Take = freely
     ) -> Outcome:
         """Add partitions to topics, each for itself."""
+        allowance = Allowance(take, counts=not validate_only)
 
         async def attempt() -> Outcome:
             repeated = _repeated(growth.name for growth in wanted)
@@ -240,6 +251,8 @@ class ClusterController:
                     outcomes.append(_refused_repetition(growth.name))
                     continue
                 plan = plan_growth(self._image, growth)
+                if not isinstance(plan, Refusal):
+                    plan = allowance.check(growth.name, plan, len(plan))
                 if isinstance(plan, Refusal):
                     outcomes.append(TopicOutcome(growth.name, plan))
                     continue

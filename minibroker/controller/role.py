@@ -15,13 +15,23 @@ from typing import Any
 
 import trio
 
+from minibroker.apis.base import Mutations, Mutator
 from minibroker.apis.registry import APIS
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
 from minibroker.cluster.opening import ControllerStartError
+from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.tree import Store, StoreError
-from minibroker.config import ACCEPTOR_MODE, NODE_ID, SINGLE, ZOOKEEPER_CONNECT, Settings
+from minibroker.config import (
+    ACCEPTOR_MODE,
+    CONTROLLER_QUOTA_WINDOW_NUM,
+    CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
+    NODE_ID,
+    SINGLE,
+    ZOOKEEPER_CONNECT,
+    Settings,
+)
 from minibroker.control.serve import serve
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.config_changes import ConfigChanges
@@ -29,6 +39,7 @@ from minibroker.controller.office import hold_office
 from minibroker.controller.stores import open_store
 from minibroker.controller.subscribers import Subscribers
 from minibroker.controller.topic_changes import TopicChanges
+from minibroker.quotas.manager import MutationQuota
 from minibroker.roles.environment import (
     ACCEPTOR,
     CONTROLLER,
@@ -39,6 +50,7 @@ from minibroker.roles.environment import (
     role_name,
 )
 from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
+from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.worktime import Account
 from minibroker.storage.paths import has_directory
 
@@ -83,6 +95,7 @@ class _Controller:
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
         )
+        self._quotas = QuotasInForce(env.settings, env.ledger)
         sleep = env.clock.sleep_real
         self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
         is_shared = env.settings[ZOOKEEPER_CONNECT] is not None
@@ -99,6 +112,18 @@ class _Controller:
 
     def _image(self) -> Image:
         return self.cluster.image
+
+    def mutations(self, mutator: Mutator) -> Mutations:
+        self._quotas.follow(self.image)
+        settings = self._env.settings
+        quota = MutationQuota(
+            self._quotas.quotas,
+            (mutator.user, mutator.client_id),
+            windows=settings[CONTROLLER_QUOTA_WINDOW_NUM],
+            window_ms=settings[CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS] * 1000,
+            strict=mutator.strict,
+        )
+        return _Mutations(quota, self._env.clock)
 
     async def publish(self, updates: Sequence[Update]) -> None:
         await self._subscribers.publish(updates)
@@ -148,6 +173,20 @@ class _Controller:
         with self._env.work_time.charge(account):
             reply = await api.execute_at_controller(self, question.part)
         return ApiReply(reply, account.worked_ns)
+
+
+class _Mutations:
+    """Implements ``apis.base.Mutations``: a quota that looks at the clock."""
+
+    def __init__(self, quota: MutationQuota, clock: Clock) -> None:
+        self._quota = quota
+        self._clock = clock
+
+    def take(self, permits: int) -> bool:
+        return self._quota.take(permits, now_ms(self._clock))
+
+    def throttle_ms(self) -> int:
+        return self._quota.throttle_ms(now_ms(self._clock))
 
 
 def _followers(env: Environment) -> Iterator[str]:

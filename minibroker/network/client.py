@@ -12,7 +12,7 @@ import trio
 
 from minibroker.apis.base import Caller
 from minibroker.network.accepted import Accepted
-from minibroker.network.connection import ConnectionState
+from minibroker.network.connection import ConnectionState, Event
 from minibroker.network.frames import FrameReader
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import ByteStream
@@ -48,6 +48,7 @@ class Client:
     __slots__ = (
         "accepted",
         "account",
+        "accounted_ns",
         "authentication",
         "caller",
         "client_id",
@@ -62,6 +63,7 @@ class Client:
         "software",
         "state",
         "stream",
+        "throttle_over",
     )
 
     def __init__(self, accepted: Accepted, stream: ByteStream, now: float) -> None:
@@ -72,6 +74,8 @@ class Client:
         self.opened = now
         self.state = ConnectionState()
         self.account = Account()
+        self.accounted_ns = 0
+        """Its worked time up to the end of the last request."""
         self.scope = trio.CancelScope()
         self.reader: FrameReader | None = None
         self.authentication: Authentication | None = None
@@ -80,6 +84,8 @@ class Client:
         self.client_id: str | None = None
         self.software: tuple[str, str] | None = None
         self.in_flight: int | None = None
+        self.throttle_over: trio.Event | None = None
+        """Set when the throttle ends that was started last."""
         self.interruptible = True
         """Whether closing now would cut off nothing but a wait."""
         self.close_reason = CloseReason.CLIENT_CLOSED
@@ -93,6 +99,17 @@ class Client:
     def introduce(self, name: str, version: str) -> None:
         """Keeps what the client says it is (ApiVersions, KIP-511)."""
         self.software = (name[:SHOWN_MAX], version[:SHOWN_MAX])
+
+    def throttle(self) -> None:
+        """It is not to be read until `throttle_ended`."""
+        self.state.on(Event.THROTTLE_STARTED)
+        self.throttle_over = trio.Event()
+
+    def throttle_ended(self) -> None:
+        """The time has come."""
+        assert self.throttle_over is not None
+        self.state.on(Event.THROTTLE_ENDED)
+        self.throttle_over.set()
 
     def close(self, reason: CloseReason, text: str = "") -> None:
         """Ends the connection for a reason of ours; whatever waits for it is cancelled."""

@@ -9,6 +9,20 @@ truth; what a processor does follows it, and anything else is a bug that names i
         ^                             |                              |
         +-------NO_RESPONSE-----------+<-------RESPONSE_SENT---------+   (back to NOT_MUTED)
 
+A client that exceeds a quota is answered and then not read for a while (KIP-219). The throttle
+starts before the answer, and the connection is read again only when both the answer is out and
+the throttle has ended, whichever comes first:
+
+    MUTED --THROTTLE_STARTED--> HELD --RESPONSE_READY--> THROTTLED_RESPONSE_PENDING
+                                 |                          |                 |
+                            NO_RESPONSE               RESPONSE_SENT    THROTTLE_ENDED
+                                 |                          v                 v
+                                 +---------------------> THROTTLED     RESPONSE_PENDING
+                                                            +-THROTTLE_ENDED-> NOT_MUTED
+
+Where answers themselves are kept back, HELD ends with THROTTLE_ENDED and the connection is MUTED
+as before.
+
 Invariant: at most one request of a connection is in flight.
 """
 
@@ -28,6 +42,9 @@ class State(StrEnum):
     NOT_MUTED = "reading"
     MUTED = "muted"
     RESPONSE_PENDING = "responding"
+    HELD = "held"
+    THROTTLED_RESPONSE_PENDING = "responding, throttled"
+    THROTTLED = "throttled"
     CLOSED = "closed"
 
 
@@ -38,6 +55,8 @@ class Event(StrEnum):
     NO_RESPONSE = "no response"
     RESPONSE_READY = "response ready"
     RESPONSE_SENT = "response sent"
+    THROTTLE_STARTED = "throttle started"
+    THROTTLE_ENDED = "throttle ended"
     CLOSE = "close"
 
 
@@ -49,10 +68,26 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
     State.MUTED: {
         Event.RESPONSE_READY: State.RESPONSE_PENDING,
         Event.NO_RESPONSE: State.NOT_MUTED,
+        Event.THROTTLE_STARTED: State.HELD,
         Event.CLOSE: State.CLOSED,
     },
     State.RESPONSE_PENDING: {
         Event.RESPONSE_SENT: State.NOT_MUTED,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.HELD: {
+        Event.RESPONSE_READY: State.THROTTLED_RESPONSE_PENDING,
+        Event.NO_RESPONSE: State.THROTTLED,
+        Event.THROTTLE_ENDED: State.MUTED,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.THROTTLED_RESPONSE_PENDING: {
+        Event.RESPONSE_SENT: State.THROTTLED,
+        Event.THROTTLE_ENDED: State.RESPONSE_PENDING,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.THROTTLED: {
+        Event.THROTTLE_ENDED: State.NOT_MUTED,
         Event.CLOSE: State.CLOSED,
     },
     State.CLOSED: {},

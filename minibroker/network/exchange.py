@@ -9,7 +9,7 @@ given a reference into it has answered or died; so no owner ever reads another r
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,8 +17,10 @@ import trio
 
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVersions
 from minibroker.apis.registry import APIS, unsupported_version
+from minibroker.config.types import INT_MAX
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
+from minibroker.network.metering import Meter, Spent
 from minibroker.network.sending import Chunk, OpenFiles, send_response
 from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
@@ -47,11 +49,13 @@ class Exchanges:
         follower: Follower,
         owners: Mapping[Owner, Link],
         files: OpenFiles,
+        meter: Meter,
     ) -> None:
         self._env = env
         self._follower = follower
         self._owners = owners
         self._files = files
+        self._meter = meter
         self.quick = 0
         """Requests under way whose owners answer without waiting for anybody."""
 
@@ -68,15 +72,30 @@ class Exchanges:
             header, response = await exchange.run()
         finally:
             block.release()
+        chunks = _encoded(header, response)
+        spent = None
+        if self._meter.active:
+            env.work_time.settle()
+            worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
+            sizes = request_bytes, sum(map(len, chunks))
+            spent = Spent(header, exchange.request, response, *sizes, worked_ns)
+            other = await self._meter.hold(client, spent)
+            if other is not None:
+                chunks = _encoded(header, other)
         response_bytes = 0
         if response is None:
             client.state.on(Event.NO_RESPONSE)
         else:
-            response_bytes = await self._send(client, header, response)
+            response_bytes = await self._send(client, header, chunks)
         client.in_flight = None
         ended_ns = time.perf_counter_ns()
         env.work_time.settle()
         network_ns = client.account.worked_ns - worked_from
+        if spent is not None:
+            reading_ns = worked_from - client.accounted_ns
+            late_ns = network_ns + exchange.io_ns - spent.worked_ns
+            self._meter.sent(client, spent, reading_ns + late_ns)
+        client.accounted_ns = client.account.worked_ns
         total_ns = ended_ns - began_ns
         failed = bool(getattr(response, "error_code", 0))
         env.metrics.request(
@@ -90,12 +109,10 @@ class Exchanges:
             total_ns,
         )
 
-    async def _send(self, client: Client, header: RequestHeader, response: Any) -> int:
+    async def _send(self, client: Client, header: RequestHeader, chunks: Sequence[Chunk]) -> int:
         client.state.on(Event.RESPONSE_READY)
         key, version = header.api_key, _response_version(header)
         start = encode_response_header(key, version, header.correlation_id)
-        # All that stands in a records field of ours is a slice of a file.
-        chunks = cast("list[Chunk]", encoder(type(response), version)(response))
         sent = await send_response(client.stream, self._files, start, chunks)
         if key == ApiKey.FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
@@ -107,6 +124,7 @@ class Exchanges:
         """What the API may look at."""
         env = self._env
         now = env.clock.now()
+        bounded = self._meter.active and header.api_key == ApiKey.FETCH
         return Context(
             header=header,
             caller=client.caller,
@@ -118,6 +136,7 @@ class Exchanges:
             wall_ms=env.clock.wall_ms(),
             served=SERVED,
             reference=partial(_reference, block),
+            fetch_bytes_max=self._meter.fetch_bytes_max(client, header) if bounded else INT_MAX,
         )
 
     def refresh(self, ctx: Context) -> None:
@@ -135,6 +154,13 @@ class Exchanges:
     def link(self, owner: Owner) -> Link:
         """The way to an owner of state."""
         return self._owners[owner]
+
+
+def _encoded(header: RequestHeader, response: Any) -> list[Chunk]:
+    if response is None:
+        return []
+    # All that stands in a records field of ours is a slice of a file.
+    return cast("list[Chunk]", encoder(type(response), _response_version(header))(response))
 
 
 def _reference(block: Block, records: object) -> ArenaRef:
@@ -157,6 +183,8 @@ class _Exchange:
         self._shared = shared
         self._client = client
         self._block = block
+        self.request: Any = None
+        """What was asked, once it is known."""
         self.io_ns = 0
         """What owners worked."""
         self.asked_ns = 0
@@ -174,6 +202,7 @@ class _Exchange:
             return header, unsupported_version(ctx.served)
         schema = registry.schema(header.api_key)
         request, _ = locating_decoder(schema.request, header.api_version)(self._block.view, at)
+        self.request = request
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             introduced = cast("ApiVersionsRequest", request)
             client.introduce(introduced.client_software_name, introduced.client_software_version)

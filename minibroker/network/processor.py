@@ -45,6 +45,7 @@ from minibroker.network.gate import Gate
 from minibroker.network.happenings import Happenings, Limit
 from minibroker.network.identity import Identities, Unidentified
 from minibroker.network.idle import IdleOrder
+from minibroker.network.metering import Meter
 from minibroker.network.notices import Notices
 from minibroker.network.sending import OpenFiles, RecordsGone
 from minibroker.network.views import CONNECTIONS_SHOWN_MAX, ProcessorReport
@@ -101,10 +102,11 @@ class _Processor:
         self._idle: IdleOrder[int] = IdleOrder()
         self._notices = Notices(())
         self._gate = self._own_gate() if env.settings[ACCEPTOR_MODE] == SHARDED else None
+        self._meter = Meter(env)
         self._follower = Follower(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
-        self._exchanges = Exchanges(env, self._follower, owners, self._files)
+        self._exchanges = Exchanges(env, self._follower, owners, self._files, self._meter)
         self._identities = Identities(
             env.settings,
             env.clock,
@@ -145,6 +147,7 @@ class _Processor:
         # A topic that is gone may come again under the same path, with other bytes.
         if any(topic not in after.topic_names for topic in before.topic_names):
             self._files.forget()
+        self._meter.follow(after)
 
     def _report(self) -> ProcessorReport:
         views = (
@@ -166,6 +169,7 @@ class _Processor:
             for link in self._workers.values():
                 await link.wait_connected()
             nursery.start_soon(self._trim)
+            nursery.start_soon(self._meter.run)
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._close_slow)
             async with trio.open_nursery() as serving:
@@ -304,6 +308,7 @@ class _Processor:
             client.state.on(Event.CLOSE)
             del self._clients[number]
             self._idle.forget(number)
+            self._meter.forget(client)
             if self._gate is None:
                 self._notices.closed(number)
             else:
@@ -347,6 +352,8 @@ class _Processor:
                 continue
             await self._exchanges.serve(client, block)
             self._idle.use(client.number, now())  # An answer is a sign of life too.
+            if client.throttle_over is not None:
+                await client.throttle_over.wait()
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
                 return

@@ -21,6 +21,7 @@ import trio
 if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.observability.metrics import ProcessMetrics
+    from minibroker.quotas.ledger import Ledger
     from minibroker.runtime.arena import Arena
     from minibroker.runtime.clock import ControlledClock
     from minibroker.runtime.listening import ConnectionSource
@@ -76,6 +77,7 @@ class Environment:
     switchboard: Switchboard
     clock: ControlledClock
     arena: Arena
+    ledger: Ledger
     metrics: ProcessMetrics
     work_time: WorkTime
     random: Random

@@ -87,6 +87,12 @@ class Clock(Protocol):
         """
 
 
+def now_ms(clock: Clock) -> int:
+    """Whole milliseconds of a clock's seconds, as quotas are measured in."""
+    # Rounded first, or a millisecond that has just passed may seem not to have.
+    return int(round(clock.now() * 1000, 6))
+
+
 class ControlledClock(Clock, Protocol):
     """What the controller needs: a clock that can be turned. Only one process may turn it."""
 

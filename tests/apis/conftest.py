@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Round
+from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
@@ -40,6 +40,22 @@ ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OUTSIDE": ("example.test", 19092
 WORKERS = 2
 
 
+class MutationsToTry:
+    """As many as the desk's controller still has."""
+
+    def __init__(self, scope: DeskControllerScope) -> None:
+        self._scope = scope
+
+    def take(self, permits: int) -> bool:
+        if self._scope.permits < 0:
+            return False
+        self._scope.permits -= permits
+        return True
+
+    def throttle_ms(self) -> int:
+        return max(0, -self._scope.permits)
+
+
 class DeskControllerScope:
     """A controller whose updates reach the processor when they are published."""
 
@@ -48,10 +64,16 @@ class DeskControllerScope:
         self.settings = settings
         self.published: list[Update] = []
         self.at_processor = cluster.image
+        self.permits = 10**9
+        self.mutator: Mutator | None = None
 
     @property
     def image(self) -> Image:
         return self.cluster.image
+
+    def mutations(self, mutator: Mutator) -> MutationsToTry:
+        self.mutator = mutator
+        return MutationsToTry(self)
 
     async def publish(self, updates: Sequence[Update]) -> None:
         for update in updates:

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.apis.base import Mutations, Mutator
 from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import BROKER, Image, Update
@@ -76,6 +77,9 @@ class Scope:
     @property
     def image(self) -> Image:
         return self.cluster.image
+
+    def mutations(self, mutator: Mutator) -> Mutations:
+        raise AssertionError(f"{mutator} is not asked for: who may use this API may do all")
 
     async def publish(self, updates: Sequence[Update]) -> None:
         await self.subscribers.publish(updates)

@@ -107,3 +107,49 @@ def test_at_most_one_request_is_in_flight_whatever_happens(events: list[Event]) 
         assert in_flight in (0, 1)
         if connection.state is State.NOT_MUTED:
             assert in_flight == 0
+
+
+def test_a_throttled_client_is_read_when_both_are_over(play: Playbook) -> None:
+    for _ in range(2):
+        play >> Event.REQUEST_RECEIVED << State.MUTED >> Event.THROTTLE_STARTED << State.HELD
+        play >> Event.RESPONSE_READY << State.THROTTLED_RESPONSE_PENDING
+        play >> Event.RESPONSE_SENT << State.THROTTLED
+        play >> Event.THROTTLE_ENDED << State.NOT_MUTED
+
+
+def test_in_either_order(play: Playbook) -> None:
+    play >> Event.REQUEST_RECEIVED << State.MUTED >> Event.THROTTLE_STARTED << State.HELD
+    play >> Event.RESPONSE_READY << State.THROTTLED_RESPONSE_PENDING
+    play >> Event.THROTTLE_ENDED << State.RESPONSE_PENDING
+    play >> Event.RESPONSE_SENT << State.NOT_MUTED
+
+
+def test_a_throttled_request_without_a_response(play: Playbook) -> None:
+    play >> Event.REQUEST_RECEIVED << State.MUTED >> Event.THROTTLE_STARTED << State.HELD
+    play >> Event.NO_RESPONSE << State.THROTTLED >> Event.THROTTLE_ENDED << State.NOT_MUTED
+
+
+def test_an_answer_may_be_kept_back_twice(play: Playbook) -> None:
+    play >> Event.REQUEST_RECEIVED << State.MUTED
+    for _ in range(2):
+        play >> Event.THROTTLE_STARTED << State.HELD >> Event.THROTTLE_ENDED << State.MUTED
+    play >> Event.RESPONSE_READY << State.RESPONSE_PENDING >> Event.RESPONSE_SENT << State.NOT_MUTED
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [Event.THROTTLE_STARTED],
+        [Event.THROTTLE_ENDED],
+        [Event.REQUEST_RECEIVED, Event.RESPONSE_READY, Event.THROTTLE_STARTED],
+        [Event.REQUEST_RECEIVED, Event.THROTTLE_STARTED, Event.RESPONSE_SENT],
+        [Event.REQUEST_RECEIVED, Event.THROTTLE_STARTED, Event.THROTTLE_STARTED],
+        [Event.REQUEST_RECEIVED, Event.THROTTLE_STARTED, Event.NO_RESPONSE, Event.REQUEST_RECEIVED],
+    ],
+)
+def test_a_throttle_at_the_wrong_moment_is_a_bug(before: list[Event]) -> None:
+    connection = ConnectionState()
+    for event in before[:-1]:
+        connection.on(event)
+    with pytest.raises(InvalidTransition):
+        connection.on(before[-1])

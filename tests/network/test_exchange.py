@@ -19,6 +19,7 @@ from minibroker.network.accepted import Accepted
 from minibroker.network.client import Client
 from minibroker.network.connection import State
 from minibroker.network.exchange import Exchanges
+from minibroker.network.metering import Meter
 from minibroker.network.sending import OpenFiles
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.roles.environment import PROCESSOR, Environment
@@ -87,7 +88,7 @@ class Desk:
         self.controller = Owner(nursery)
         zero, one = (worker.link for worker in self.workers)
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
-        self.exchanges = Exchanges(env, cast("Any", Followed()), owners, OpenFiles())
+        self.exchanges = Exchanges(env, cast("Any", Followed()), owners, OpenFiles(), Meter(env))
         client, server = memory_stream_pair()
         self.theirs = SimulatedClient(client)
         accepted = Accepted("PLAINTEXT", server.local, server.peer, 1)

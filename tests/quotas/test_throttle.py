@@ -32,11 +32,26 @@ def test_sizes_are_told_apart_by_the_quota() -> None:
 
 @given(st.lists(st.integers(0, 100)), st.lists(st.integers(0, 30)))
 def test_everybody_is_let_go_once_and_in_time(ends: list[int], waits: list[int]) -> None:
-    throttled: Throttled[int] = Throttled()
-    for end_ms in ends:
-        throttled.hold(end_ms, "Fetch", end_ms)
+    throttled: Throttled[tuple[int, int]] = Throttled()
+    for number, end_ms in enumerate(ends):
+        throttled.hold((end_ms, number), "Fetch", end_ms)
     now_ms, gone = 0, list[int]()
     for wait_ms in [*waits, 100]:
         now_ms += wait_ms
-        gone += throttled.due(now_ms)
+        gone += [end_ms for end_ms, _ in throttled.due(now_ms)]
         assert sorted(gone) == gone == sorted(end for end in ends if end <= now_ms)
+
+
+def test_who_is_gone_is_let_go_no_more_and_takes_no_memory() -> None:
+    throttled: Throttled[int] = Throttled()
+    throttled.hold(-1, "Produce", 5)
+    for number in range(1000):
+        throttled.hold(number, "Produce", 10**9)
+        throttled.forget(number)
+        throttled.forget(number)
+    assert len(throttled._ends) < 200
+    assert throttled.size("Produce") == 1
+    assert throttled.due(10**10) == [-1]
+    assert throttled.next_ms() is None
+    throttled.hold(-1, "Produce", 7)
+    assert throttled.due(7) == [-1]

@@ -1,0 +1,178 @@
+"""What requests cost their senders: a processor's half of the quotas.
+
+Owns who is held now, and how an answer changes by it; what a request costs and for how long that
+holds its sender are rules of ``quotas.manager``.  Invariant: with no quota ever set nothing here is
+asked but whether there is one; a connection that was throttled is read again when its throttle has
+ended, and who has hung up is forgotten.  Echoes what ``KafkaApis`` and ``RequestHandlerHelper`` do
+with ``QuotaManagers``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
+
+from minibroker.cluster.image import Image
+from minibroker.cluster.quotas_in_force import QuotasInForce
+from minibroker.config import QUOTA_THROTTLE_MODE
+from minibroker.config.quota_definitions import DELAY
+from minibroker.network.client import Client
+from minibroker.quotas.entity import QuotaType
+from minibroker.quotas.manager import Throttle, Who, larger
+from minibroker.quotas.throttle import Throttled
+from minibroker.roles.environment import Environment
+from minibroker.runtime.clock import now_ms
+from protocol.messages.fetch import FetchResponse
+from protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from protocol.headers import RequestHeader
+
+LENGTH_BYTES: Final = 4
+"""What a fetch's size has beside the response itself, as Kafka counts it."""
+
+
+class Spent(NamedTuple):
+    """A request that was carried out, and what it took so far."""
+
+    header: RequestHeader
+    request: Any
+    response: Any
+    request_bytes: int
+    response_bytes: int
+    worked_ns: int
+
+
+class Meter:
+    """One processor's; ``run`` must be running for throttles to end."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
+        self._in_force = QuotasInForce(env.settings, env.ledger)
+        self.quotas = self._in_force.quotas
+        self.throttled: Throttled[Client] = Throttled()
+        self._sooner = trio.Event()
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is to be measured."""
+        return self.quotas.enabled
+
+    def follow(self, image: Image) -> None:
+        """From now on the quotas of an image hold."""
+        self._in_force.follow(image)
+
+    def fetch_bytes_max(self, client: Client, header: RequestHeader) -> int:
+        """The most that a client may be sent at once."""
+        return self.quotas.fetch_bytes_max(_who(client, header), self._now_ms())
+
+    def _now_ms(self) -> int:
+        """Milliseconds of the broker's clock."""
+        return now_ms(self._env.clock)
+
+    async def hold(self, client: Client, spent: Spent) -> Any | None:
+        """Counts a request, and holds its sender if that is too much.
+
+        The response to send instead of the one there was; None if it may go as it is.
+        """
+        who = _who(client, spent.header)
+        if self._delays:
+            return await self._keep_back(client, who, spent)
+        now_ms = self._now_ms()
+        throttle = larger(self._first(who, spent, now_ms), self._worked(who, spent, now_ms))
+        if throttle is None:
+            return None
+        self._start(client, who, throttle, now_ms)
+        response = spent.response
+        if is_consumer_fetch(spent):
+            self.quotas.not_fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
+            response = FetchResponse()
+        return _told(response, throttle.ms)
+
+    async def _keep_back(self, client: Client, who: Who, spent: Spent) -> Any | None:
+        """As KIP-55 and KIP-124 have it: first for bytes, and then, if need be, for time."""
+        total_ms = 0
+        for count in (self._first, self._worked):
+            now_ms = self._now_ms()
+            throttle = count(who, spent, now_ms)
+            if throttle.ms > 0:
+                self._start(client, who, throttle, now_ms)
+                assert client.throttle_over is not None
+                await client.throttle_over.wait()
+                total_ms += throttle.ms
+        return _told(spent.response, total_ms) if total_ms else None
+
+    def _first(self, who: Who, spent: Spent, now_ms: int) -> Throttle:
+        """What beside time was too much: of any request at most one thing."""
+        if spent.header.api_key == ApiKey.PRODUCE:
+            return self.quotas.produced(who, spent.request_bytes, now_ms)
+        if is_consumer_fetch(spent):
+            return self.quotas.fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
+        told_ms = getattr(spent.response, "throttle_time_ms", 0)
+        return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms)
+
+    def _worked(self, who: Who, spent: Spent, now_ms: int) -> Throttle:
+        if is_exempt(spent):
+            self.quotas.exempt(spent.worked_ns, now_ms)
+            return Throttle(QuotaType.REQUEST, 0)
+        return self.quotas.worked(who, spent.worked_ns, now_ms)
+
+    def _start(self, client: Client, who: Who, throttle: Throttle, now_ms: int) -> None:
+        self.quotas.throttled(throttle, who, now_ms)
+        client.throttle()
+        if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):
+            self._sooner.set()
+
+    def sent(self, client: Client, spent: Spent, network_ns: int) -> None:
+        """Counts what was worked for a request beside that: reading it, sending the answer."""
+        now_ms = self._now_ms()
+        if is_exempt(spent):
+            self.quotas.exempt(network_ns, now_ms)
+        else:
+            self.quotas.worked_on(_who(client, spent.header), network_ns, now_ms)
+
+    def forget(self, client: Client) -> None:
+        """A client is gone."""
+        self.throttled.forget(client)
+
+    async def run(self) -> None:
+        """Ends throttles when their time has come."""
+        while True:
+            for client in self.throttled.due(self._now_ms()):
+                client.throttle_ended()
+            next_ms = self.throttled.next_ms()
+            self._sooner = trio.Event()
+            with trio.CancelScope() as scope:
+                if next_ms is not None:
+                    scope.deadline = next_ms / 1000
+                await self._sooner.wait()
+
+
+def _who(client: Client, header: RequestHeader) -> Who:
+    return client.caller.principal.name, header.client_id or ""
+
+
+def _told(response: Any, throttle_ms: int) -> Any:
+    """The response with the throttle time, which older versions leave out when it is encoded."""
+    if hasattr(response, "throttle_time_ms"):
+        response.throttle_time_ms = throttle_ms
+    return response
+
+
+def is_exempt(spent: Spent) -> bool:
+    """Whether no quota of time holds a request: what cannot be answered, and other brokers'."""
+    if spent.header.api_key == ApiKey.PRODUCE:
+        return bool(spent.request.acks == 0)
+    return spent.header.api_key == ApiKey.FETCH and not is_consumer_fetch(spent)
+
+
+def is_consumer_fetch(spent: Spent) -> bool:
+    """Whether a request is a fetch of anybody but another broker."""
+    if spent.header.api_key != ApiKey.FETCH:
+        return False
+    request = spent.request
+    state = request.replica_state
+    replica_id: int = request.replica_id if state is None else state.replica_id
+    return replica_id < 0

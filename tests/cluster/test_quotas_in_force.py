@@ -1,0 +1,37 @@
+"""Which quotas hold: those of the image, over the defaults; the table is made only when it must."""
+
+from __future__ import annotations
+
+from minibroker.cluster.image import ConfigChanged, Image, apply
+from minibroker.cluster.quotas_in_force import QuotasInForce
+from minibroker.config import Settings
+from minibroker.quotas.entity import Entity, QuotaType
+from minibroker.quotas.ledger import Ledger
+
+
+def make(*pairs: str) -> QuotasInForce:
+    return QuotasInForce(Settings.from_sources(pairs=pairs), Ledger(11, 1000, shared=False))
+
+
+def test_quotas_follow_the_image() -> None:
+    in_force = make()
+    in_force.follow(Image())
+    assert in_force.quotas.table.entities == frozenset()
+    image = apply(Image(), ConfigChanged("users", "u", {"producer_byte_rate": "5"}))
+    in_force.follow(image)
+    assert in_force.quotas.enabled
+    before = in_force.quotas.table
+    assert before.bound(QuotaType.PRODUCE, Entity("u")) == 5
+    image = apply(image, ConfigChanged("topics", "t", {"retention.ms": "5"}))
+    in_force.follow(image)
+    assert in_force.quotas.table is before
+    in_force.follow(apply(image, ConfigChanged("users", "u", {})))
+    assert in_force.quotas.table.entities == frozenset()
+    assert in_force.quotas.enabled  # there were some: who shares a counter stays as it is
+
+
+def test_defaults_hold_without_any_image() -> None:
+    in_force = make("quota.consumer.default=7")
+    in_force.follow(Image())
+    assert in_force.quotas.table.defaults == {QuotaType.FETCH: 7.0}
+    assert in_force.quotas.enabled

@@ -1,0 +1,142 @@
+"""What a processor counts, which requests no quota holds, and when throttles end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.cluster.image import ConfigChanged, Image, apply
+from minibroker.network.accepted import Accepted
+from minibroker.network.client import Client
+from minibroker.network.connection import Event, State
+from minibroker.network.metering import Meter, Spent, is_consumer_fetch, is_exempt
+from minibroker.quotas.entity import QuotaType
+from minibroker.roles.environment import PROCESSOR
+from minibroker.runtime.stream import memory_stream_pair
+from protocol.headers import RequestHeader
+from protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.registry import ApiKey
+from tests.roles.conftest import MakeEnvironment
+
+MS = 1_000_000
+
+
+def spent(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> Spent:
+    header = RequestHeader(request.__api_key__, 9, 1, "c")
+    return Spent(header, request, response, size, size, worked_ns)
+
+
+def limited(**quotas: str) -> Image:
+    return apply(Image(), ConfigChanged("clients", "c", quotas))
+
+
+def make_client() -> Client:
+    _, server = memory_stream_pair()
+    client = Client(Accepted("PLAINTEXT", server.local, server.peer, 1), server, 0)
+    client.state.on(Event.REQUEST_RECEIVED)
+    return client
+
+
+@pytest.mark.parametrize(
+    ("request_", "exempt", "consumer_fetch"),
+    [
+        (ProduceRequest(acks=0), True, False),
+        (ProduceRequest(acks=1), False, False),
+        (FetchRequest(), False, True),
+        (FetchRequest(replica_id=1), True, False),
+        (FetchRequest(replica_state=ReplicaState(replica_id=1)), True, False),
+        (FetchRequest(replica_state=ReplicaState(replica_id=-1)), False, True),
+        (MetadataRequest(), False, False),
+    ],
+)
+def test_which_requests_no_quota_holds(request_: Any, exempt: bool, consumer_fetch: bool) -> None:
+    assert is_exempt(spent(request_)) is exempt
+    assert is_consumer_fetch(spent(request_)) is consumer_fetch
+
+
+async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(Image())
+    assert not meter.active
+    meter.follow(limited(producer_byte_rate="10"))
+    assert meter.active
+
+
+async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    client = make_client()
+    response = ProduceResponse()
+    given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS)
+    assert await meter.hold(client, given) is response
+    assert response.throttle_time_ms == 10_000
+    assert client.state.state is State.HELD
+    assert [meter.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
+    meter.forget(client)
+    assert [meter.throttled.size(kind) for kind in QuotaType] == [0, 0, 0, 0]
+
+
+async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(consumer_byte_rate="10"))
+    full = FetchResponse(error_code=5)
+    instead = await meter.hold(make_client(), spent(FetchRequest(), full, size=2000))
+    assert instead == FetchResponse(throttle_time_ms=190_400)
+    assert await meter.hold(make_client(), spent(FetchRequest(), full, size=96)) is None
+
+
+async def test_a_throttle_ends_when_its_time_has_come(
+    make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(meter.run)
+    long, short = make_client(), make_client()
+    began = trio.current_time()
+    await meter.hold(long, spent(ProduceRequest(acks=1), ProduceResponse(), size=200))
+    await wait_all_tasks_blocked()
+    await meter.hold(short, spent(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS))
+    assert short.throttle_over is not None
+    assert long.throttle_over is not None
+    await short.throttle_over.wait()
+    assert trio.current_time() - began == pytest.approx(1)
+    await long.throttle_over.wait()
+    assert trio.current_time() - began == pytest.approx(10)
+
+
+async def test_an_answer_is_kept_back_first_for_bytes_then_for_time(
+    make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    env = make_env(PROCESSOR)
+    settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
+    meter = Meter(make_env(PROCESSOR, settings=settings))
+    meter.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(meter.run)
+    client, response = make_client(), ProduceResponse()
+    began = trio.current_time()
+    given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS)
+    assert await meter.hold(client, given) is response
+    assert trio.current_time() - began == pytest.approx(11)
+    assert response.throttle_time_ms == 11_000
+    assert client.state.state is State.MUTED
+
+
+async def test_what_was_worked_after_the_check_counts_for_the_next(
+    make_env: MakeEnvironment,
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(request_percentage="1"))
+    quiet = spent(MetadataRequest(), MetadataResponse())
+    client = make_client()
+    assert await meter.hold(client, quiet) is None
+    meter.sent(client, spent(ProduceRequest(acks=0)), 500 * MS)  # nobody's
+    assert await meter.hold(client, quiet) is None
+    meter.sent(client, quiet, 500 * MS)
+    response: Any = await meter.hold(client, quiet)
+    assert response.throttle_time_ms == 1000
+    assert quiet.header.api_key == ApiKey.METADATA
