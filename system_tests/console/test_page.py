@@ -77,6 +77,19 @@ def test_who_is_pointed_at_is_named(limited: Limited, dial: Dial, look: Look) ->
     assert "1 connection of 127.0.0." in page.text("#chosen")
 
 
+def test_of_many_connections_of_an_address_some_are_listed(
+    limited: Limited, dial: Dial, look: Look
+) -> None:
+    broker = limited()
+    dial(broker, 60, "127.0.0.5")
+    page = look(broker)
+    page.wait_for_marks(60)
+    page.find("#addresses tbody button").click()
+    assert page.text("#chosen .note") == "60 connections of 127.0.0.5"
+    assert page.count("#chosen .listed button") == 50
+    assert page.text("#chosen .more") == "and 10 more"
+
+
 def test_rows_stay_where_they_are_while_somebody_points_at_one(
     limited: Limited, dial: Dial, look: Look
 ) -> None:

@@ -81,7 +81,8 @@ function redraw() {
 function showChosen() {
   if (chosen.ip) {
     const many = ofAddress(scene.connections, chosen.ip);
-    details.show({ heading: `${words.connections(many.length)} of ${chosen.ip}`, many });
+    const which = scene.unlisted ? "listed " : "";
+    details.show({ heading: `${words.connections(many.length, which)} of ${chosen.ip}`, many });
   } else if (chosen.members) {
     const many = chosen.members.filter((each) => scene.connections.has(each.connection_id));
     details.show({ heading: chosen.heading, many });

@@ -138,7 +138,8 @@ export class Chosen {
       this.facts.append(element("dt", "", name), value);
     }
     const list = element("ul", "listed");
-    root.append(this.empty, this.note, this.facts, list);
+    this.more = element("p", "more");
+    root.append(this.empty, this.note, this.facts, list, this.more);
     this.list = new Keyed(list, {
       make: (connection) => this.makeItem(connection),
       show: (item, connection) => write(item.firstChild, words.brief(connection)),
@@ -162,6 +163,8 @@ export class Chosen {
       for (const [name, read] of FACTS) write(this.values.get(name), read(connection));
     }
     this.list.update(many.slice(0, LISTED_MAX), (each) => each.connection_id);
+    const left = many.length - LISTED_MAX;
+    write(this.more, left > 0 ? `and ${words.count(left)} more` : "");
   }
 }
 
