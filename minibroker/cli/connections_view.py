@@ -19,8 +19,8 @@ from minibroker.connections.address import client_ip
 Answer: TypeAlias = dict[str, Any]
 """The JSON of ``GET /v1/connections``."""
 
-PROCESSORS: Final = "processors"
-"""The reason of those whom no limit keeps waiting."""
+NO_SETTINGS: Final = {"processors": "a free slot", "tokens": "tokens of other processors"}
+"""The reasons of those whom no limit keeps waiting."""
 USED, FREE = "▮", "▯"
 ELLIPSIS: Final = "…"
 WRAPPED_MIN: Final = 20
@@ -182,7 +182,7 @@ def _waits(answer: Answer) -> Iterator[Line]:
     for listener in answer["listeners"]:
         each = newest.get(listener["listener"])
         if listener["waiting"] and each is not None:
-            reason = "a free slot" if each["reason"] == PROCESSORS else each["reason"]
+            reason = NO_SETTINGS.get(each["reason"], each["reason"])
             text = f"{each['listener']} waits for {reason}, since {ago(each['ago_ms'])}"
             yield (Piece(text, Paint.WARNING),)
 
@@ -208,6 +208,8 @@ def _processors(processors: Sequence[Answer], *, drawn: bool) -> list[Line]:
 
 
 def _slots(used: int, total: int, *, drawn: bool) -> Piece:
+    if not total:
+        return Piece("-")
     text = f"{used}/{total}"
     if drawn:
         text = f"{USED * used}{FREE * (total - used)} {text}"

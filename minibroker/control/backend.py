@@ -255,7 +255,9 @@ class ProcessorConnections(NamedTuple):
     """The connections of one network processor and its queue of new ones."""
 
     processor: Annotated[str, Doc("E.g. `processor-0`.")]
-    slots_total: Annotated[int, Doc("New connections that fit into its queue.")]
+    slots_total: Annotated[
+        int, Doc("New connections that fit into its queue; 0 where there is none.")
+    ]
     slots_used: Annotated[int, Doc("New connections waiting in its queue.")]
     connections_total: Annotated[int, Doc("How many it has, those that are not shown included.")]
     connections: Annotated[tuple[Connection, ...], Doc("The thousand oldest.")]
@@ -318,7 +320,10 @@ class HappeningView(NamedTuple):
     processor: Annotated[str | None, Doc("Whose it is or was; null before it is anybody's.")]
     reason: Annotated[
         str | None,
-        Doc("Why it was refused or closed, or the setting that it waits for; else null."),
+        Doc(
+            "Why it was refused or closed, or what it waits for: a setting, `processors` that are "
+            "full, or `tokens` of other processors; else null."
+        ),
     ]
 
 
@@ -330,7 +335,9 @@ class Connections(NamedTuple):
     ]
     now: Annotated[float, Doc("The broker's clock in seconds.")]
     total: Annotated[int, Doc("Connections that count against limits.")]
-    limit: Annotated[int | None, Doc("`max.connections` of the broker; null for none.")]
+    limit: Annotated[
+        int | None, Doc("The smaller of `max.connections` and `kafka_connections_max`, or null.")
+    ]
     rate: Annotated[float, Doc("New connections a second, as the limit measures them.")]
     rate_limit: Annotated[
         float | None, Doc("`max.connection.creation.rate` of the broker; null for none.")

@@ -60,6 +60,11 @@ class Place(NamedTuple):
     endpoints: Mapping[str, tuple[str, int]]
     processors: int
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether processors accept for themselves, so that there is no queue before them."""
+        return self.settings[ACCEPTOR_MODE] == SHARDED
+
 
 def connections(
     place: Place, reports: Reports, chronicle: Chronicle, now: float
@@ -68,20 +73,19 @@ def connections(
     doors = reports.doors()
     addresses = _addresses(doors)
     settings = place.settings
-    sharded = settings[ACCEPTOR_MODE] == SHARDED
     counted = sum(door.total for door in doors)
     served = sum(report.connections_total for report in reports.processors.values())
     return shown.Connections(
-        mode="sharded" if sharded else "single",
+        mode="sharded" if place.is_sharded else "single",
         now=now,
         total=counted if doors else served,
-        limit=settings[KAFKA_CONNECTIONS_MAX] if sharded else _limit(settings[MAX_CONNECTIONS]),
+        limit=_smallest(settings[MAX_CONNECTIONS], settings[KAFKA_CONNECTIONS_MAX]),
         rate=sum(door.rate for door in doors),
         rate_limit=_limit(place.settings[MAX_CONNECTION_CREATION_RATE]),
         listeners=tuple(_listeners(place, reports, doors)),
         processors=tuple(_processors(place, reports, now)),
         addresses=tuple(addresses[:ADDRESSES_SHOWN_MAX]),
-        addresses_total=max((door.addresses_total for door in doors), default=0),
+        addresses_total=_count_addresses(doors, addresses),
         refusals=tuple(_refusal(each, now) for each in reversed(chronicle.refusals)),
         happenings=tuple(_happening(seq, each, now) for seq, each in chronicle.happenings),
     )
@@ -116,6 +120,10 @@ def _listeners(
         )
 
 
+def _smallest(*limits: int | None) -> int | None:
+    return _limit(min(limit for limit in (UNLIMITED, *limits) if limit is not None))
+
+
 def _limit(value: int) -> int | None:
     return None if value >= UNLIMITED else value
 
@@ -130,7 +138,7 @@ def _processors(place: Place, reports: Reports, now: float) -> Iterator[shown.Pr
         report = reports.processors.get(index)
         yield shown.ProcessorConnections(
             role_name(PROCESSOR, index),
-            slots_total=SLOTS,
+            slots_total=0 if place.is_sharded else SLOTS,
             slots_used=used[index],
             connections_total=0 if report is None else report.connections_total,
             connections=tuple(
@@ -166,6 +174,12 @@ def _addresses(doors: Iterable[DoorFigures]) -> list[shown.AddressView]:
         found.values(), key=lambda each: (-each.connections, -(each.rate or 0), each.ip)
     )
     return [shown.AddressView(*figures) for figures in most_first]
+
+
+def _count_addresses(doors: Sequence[DoorFigures], known: Iterable[shown.AddressView]) -> int:
+    """Of all doors together, as far as can be known: each names so many only."""
+    named = sum(each.connections > 0 for each in known)
+    return max(named, *(door.addresses_total for door in doors), 0)
 
 
 def _together(one: AddressFigures, other: AddressFigures) -> AddressFigures:

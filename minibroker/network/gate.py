@@ -31,7 +31,7 @@ from minibroker.connections.tokens import Tokens
 from minibroker.network.accepted import Accepted
 from minibroker.network.happenings import Happenings
 from minibroker.network.limits import drop_limits
-from minibroker.network.met import count_limit
+from minibroker.network.met import TOKENS, count_limit
 from minibroker.network.peers import Peers
 from minibroker.network.views import DoorFigures, door_figures
 from minibroker.network.waits import Waits
@@ -181,6 +181,7 @@ class Gate:
         if number in self._waiting:
             self._most_waited = max(self._most_waited, len(self._waiting))
             self._delayed.add(number)
+            self._happenings.note("waiting", accepted, reason=TOKENS)
             self._waits.begin(listener, env.clock.now(), blocks=False)
 
     def _leave_queue(self, number: int) -> tuple[Accepted, Connection]:

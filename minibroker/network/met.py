@@ -35,6 +35,9 @@ from minibroker.runtime.hosts import is_address
 PROCESSORS: Final = "processors"
 """What a connection waits for that meets no limit: all of them have full queues."""
 
+TOKENS: Final = "tokens"
+"""What it waits for where processors accept for themselves: others may have some to spare."""
+
 
 Hosts = Mapping[str, str]
 """What addresses are called in a setting or in quotas that name their hosts."""

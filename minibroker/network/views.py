@@ -42,8 +42,8 @@ class AddressFigures(NamedTuple):
     ip: str
     connections: int
     limit: int | None
-    rate: float | None
-    rate_limit: float | None
+    rate: float | None = None
+    rate_limit: float | None = None
 
 
 class DoorFigures(NamedTuple):

@@ -186,6 +186,24 @@ def test_a_listener_that_waits_says_for_which_limit(limited: Limited, dial: Dial
     assert 0 < connections(broker)["listeners"][1]["blocked_share"] <= 1
 
 
+def test_processors_that_accept_for_themselves_say_why_as_well(
+    limited: Limited, dial: Dial
+) -> None:
+    broker = limited("acceptor.mode=sharded", "kafka_connections_max_overrides=127.0.0.2:1")
+    assert dial(broker, 1, "127.0.0.2")[0].answered()
+    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    seen = connections(broker)
+    assert (seen["mode"], seen["total"]) == ("sharded", 1)
+    (refusal,) = seen["refusals"]
+    assert refusal["text"] == (
+        "127.0.0.2 was turned away: it had 1 connection, the most that "
+        "kafka_connections_max_overrides=127.0.0.2:1 allows; close some, or raise the limit."
+    )
+    drawn = printed(broker)
+    assert "accepted by processors" in drawn
+    assert refusal["text"] in drawn
+
+
 @pytest.mark.parametrize("victim", ["acceptor", "processor-0", "controller"])
 def test_a_killed_process_does_not_keep_anybody_from_looking(
     victim: str, limited: Limited, dial: Dial

@@ -186,16 +186,22 @@ def test_what_meets_a_limit_or_waits_stands_out() -> None:
     ]
 
 
-def test_full_processors_are_no_setting() -> None:
-    for reason, told in (("processors", "a free slot"), ("max.connections", "max.connections")):
+def test_what_is_waited_for_and_no_setting_is_told_in_words() -> None:
+    for reason, told in (
+        ("processors", "a free slot"),
+        ("tokens", "tokens of other processors"),
+        ("max.connections", "max.connections"),
+    ):
         shown = answer(happenings=[waiting("OUTSIDE", 50, reason)])
         assert f"OUTSIDE waits for {told}, since 0 s" in text(picture(shown, Room(80)))
     assert not [line for line in text(picture(answer(happenings=[]), Room())) if "waits" in line]
 
 
 def test_with_nobody_there_is_little_to_draw() -> None:
-    empty = answer(addresses=[], addresses_total=0, refusals=[], mode="sharded")
+    idle = {**processor(0, 0), "slots_total": 0}
+    empty = answer(addresses=[], addresses_total=0, refusals=[], mode="sharded", processors=[idle])
     lines = text(picture(empty, Room(80)))
+    assert "processor-0  -                0" in lines
     assert lines[0].endswith("accepted by processors")
     assert lines[-3:] == ["nobody is connected", "", "nobody was turned away"]
 

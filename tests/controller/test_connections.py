@@ -93,6 +93,49 @@ def test_without_a_door_they_are_counted_where_they_are_served() -> None:
     assert found.processors[0].connections[1].client_address == "[::1]:5"
 
 
+SHARDED = Place(
+    Settings.from_sources(pairs=["acceptor.mode=sharded", "kafka_connections_max=30"]),
+    {"PLAINTEXT": ("127.0.0.1", 9092)},
+    2,
+)
+
+
+def test_processors_that_accept_for_themselves_are_added_up() -> None:
+    def part(*addresses: AddressFigures) -> ProcessorReport:
+        listener = ListenerFigures("PLAINTEXT", 3, 1.5, 0.5, 1, 0)
+        figures = DoorFigures(3, 1.5, (listener,), addresses, len(addresses))
+        return ProcessorReport((), 3, NOTHING, figures)
+
+    first = part(AddressFigures("10.0.0.1", 2, 8, None, None), AddressFigures("10.0.0.2", 1, 8))
+    second = part(AddressFigures("10.0.0.3", 1, 8), AddressFigures("10.0.0.2", 2, 8))
+    found = connections(SHARDED, Reports(None, {0: first, 1: second}), Chronicle(1), NOW)
+    assert (found.mode, found.total, found.limit, found.rate) == ("sharded", 6, 30, 3.0)
+    (listener,) = found.listeners
+    assert (listener.connections, listener.rate, listener.waiting) == (6, 3.0, 2)
+    assert listener.blocked_share == 0.5
+    assert [(each.ip, each.connections, each.limit) for each in found.addresses] == [
+        ("10.0.0.2", 3, 8),
+        ("10.0.0.1", 2, 8),
+        ("10.0.0.3", 1, 8),
+    ]
+    assert found.addresses_total == 3
+    assert [each.slots_total for each in found.processors] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "limit"),
+    [
+        ([], None),
+        (["max.connections=5"], 5),
+        (["kafka_connections_max=4"], 4),
+        (["max.connections=5", "kafka_connections_max=9"], 5),
+    ],
+)
+def test_the_smaller_limit_of_the_broker_is_shown(pairs: list[str], limit: int | None) -> None:
+    place = Place(Settings.from_sources(pairs=pairs), {}, 1)
+    assert connections(place, Reports(None, {}), Chronicle(1), NOW).limit == limit
+
+
 def test_what_happened_is_told_newest_refusal_first_and_newest_happening_last() -> None:
     times = iter((97.0, 98.0, 99.0))
     kept = Happenings(1, lambda: next(times))

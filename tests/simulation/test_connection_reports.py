@@ -203,6 +203,31 @@ async def set_rate(broker: Seen, ip: str, rate: float) -> None:
     assert reply.entries[0].error_code == 0
 
 
+async def test_processors_that_accept_for_themselves_are_seen_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    pairs = ("acceptor.mode=sharded", "num.network.threads=2", "kafka_connections_max_per_ip=2")
+    async with running(monkeypatch, tmp_path, autojump_clock, *pairs) as broker:
+        for part in (0, 1, 0, 1):
+            await broker.sources[LISTENER].connect("10.0.0.1", part)
+            await wait_all_tasks_blocked()
+        seen = await broker.look()
+        assert (seen.mode, seen.total, seen.listeners[0].connections) == ("sharded", 2, 2)
+        (address,) = seen.addresses
+        assert (address.ip, address.connections, address.limit) == ("10.0.0.1", 2, 2)
+        assert [each.reason for each in seen.refusals] == ["kafka_connections_max_per_ip"] * 2
+        assert "it had 2 connections" in seen.refusals[0].text
+        assert {each.kind for each in seen.happenings} >= {"accepted", "handed", "refused"}
+        # All are of one home, so those of the other processor have to ask.
+        assert "tokens" in {each.reason for each in seen.happenings if each.kind == "waiting"}
+        assert seen.listeners[0].waiting == 0
+        broker.kill("processor-0")
+        seen = await broker.look()
+        assert (seen.mode, seen.total) == ("sharded", 1)
+        autojump_clock.autojump_threshold = 0
+        await broker.wait_ready()
+
+
 @pytest.mark.parametrize("victim", ["acceptor", "processor-0", "processor-1", "controller"])
 async def test_a_killed_process_takes_nothing_with_it_that_was_seen(
     victim: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
