@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from minibroker.cli.start import read_settings
-from minibroker.config import Settings
+from minibroker.config import ZOOKEEPER_CONNECT, Settings
 
 DOCKER = Path(__file__).parent.parent / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
@@ -24,9 +24,11 @@ def words(instruction: str) -> list[str]:
     return parsed
 
 
+COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+
+
 def service() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
-    described: dict[str, Any] = found["services"]["minibroker"]
+    described: dict[str, Any] = COMPOSE["services"]["minibroker"]
     return described
 
 
@@ -36,7 +38,7 @@ def settings_of(options: list[str]) -> Settings:
     control = [value for name, value in pairs if name == "--control"]
     return read_settings(
         listeners=[value for name, value in pairs if name == "--listener"],
-        data_dir=None,
+        data_dir=Path(value) if (value := dict(pairs).get("--data-dir")) else None,
         config=None,
         pairs=[value for name, value in pairs if name == "--set"],
         profile="laptop",
@@ -74,3 +76,47 @@ def test_everything_that_is_copied_is_in_the_context() -> None:
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     assert {name for line in copied for name in line.split()} == kept
     assert all((DOCKER.parent / name).exists() for name in kept)
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_a_service_names_only_what_there_is(name: str) -> None:
+    described = COMPOSE["services"][name]
+    known = {"image", "build", "depends_on", "command", "environment", "ports", "shm_size"}
+    assert described.keys() <= known | {"volumes", "healthcheck"}
+    assert ("image" in described) != ("build" in described)
+    assert "build" in described or re.fullmatch(r"[a-z/]+:v?\d[\d.]*", described["image"])
+    assert set(described.get("depends_on", ())) <= COMPOSE["services"].keys()
+    for volume in described.get("volumes", ()):
+        source, target, *mode = volume.split(":")
+        if source.startswith("."):
+            assert (DOCKER / source).is_dir()
+            assert mode == ["ro"]
+        else:
+            assert source in COMPOSE["volumes"]
+        assert target.startswith("/")
+
+
+def test_every_service_says_how_it_is_and_is_open_to_this_machine_alone() -> None:
+    services = COMPOSE["services"].values()
+    for described in services:
+        assert described["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+    published = [port for described in services for port in described.get("ports", ())]
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert len({port.split(":")[1] for port in published}) == len(published)
+    mounted = {
+        volume.split(":")[0] for described in services for volume in described.get("volumes", ())
+    }
+    assert {name for name in mounted if not name.startswith(".")} == COMPOSE["volumes"].keys()
+
+
+def test_the_broker_of_the_project_finds_the_zookeeper_of_the_project() -> None:
+    entry = words("ENTRYPOINT")
+    settings = settings_of([*entry[2:], *service()["command"]])
+    connect = settings[ZOOKEEPER_CONNECT]
+    assert connect is not None
+    [server] = map(str, connect.servers)
+    assert server == "zookeeper:2181"
+    assert service()["depends_on"] == {"zookeeper": {"condition": "service_healthy"}}
+    # Without kazoo it would not come up, and what it keeps must outlive it as ZooKeeper's does.
+    assert re.search(r"pip install .*\[zookeeper\]", DOCKERFILE)
+    assert f"broker-data:{settings.data_dir}" in service()["volumes"]

@@ -58,6 +58,7 @@ from minibroker.runtime.arena import Arena
 from minibroker.runtime.child import ChildLife, ChildSpec
 from minibroker.runtime.clock import SharedClock
 from minibroker.runtime.listening import TcpSource
+from minibroker.runtime.memory import resident_bytes
 from minibroker.runtime.orphans import bound_last_seconds, is_orphan, wait_until_gone
 from minibroker.runtime.supervisor import Event, EventKind, Exit, supervise
 from minibroker.runtime.switchboard import UnixSwitchboard
@@ -199,6 +200,12 @@ def _spec(shared: Shared, seat: Seat) -> ChildSpec:
     return ChildSpec(seat.name, main)
 
 
+def _metrics(name: str) -> ProcessMetrics:
+    made = ProcessMetrics(name)
+    made.watch_memory(resident_bytes)
+    return made
+
+
 def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
     settings = shared.settings
     return Environment(
@@ -212,7 +219,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         clock=shared.clock,
         arena=shared.arena,
         ledger=shared.ledger,
-        metrics=ProcessMetrics(seat.name),
+        metrics=_metrics(seat.name),
         work_time=WorkTime(),
         random=Random(),
         data_dir=shared.house.data_dir,

@@ -323,6 +323,12 @@ IDLE: Final = Metric(
     "processors: kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent; "
     "workers: kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
 )
+MEMORY: Final = Metric(
+    "minibroker_process_memory_bytes",
+    Kind.GAUGE,
+    ("process",),
+    "Memory of the process that lies in RAM; what it shares with the others counts in each.",
+)
 UP: Final = Metric(
     "minibroker_process_up", Kind.GAUGE, ("process",), "1 while the process answers, else 0."
 )
@@ -340,6 +346,6 @@ METRICS: Final = (
     *(QUEUE_USED, QUEUE_CAPACITY, QUEUE_PEAK, QUEUE_WAITING),
     *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
-    *(BUSY, ELAPSED, IDLE, UP, RESTARTS),
+    *(BUSY, ELAPSED, IDLE, MEMORY, UP, RESTARTS),
 )
 """The catalogue, in the order in which it is shown."""

@@ -24,6 +24,7 @@ from minibroker.observability.definitions import (
     LOG_END_OFFSET,
     LOG_SIZE,
     LOG_START_OFFSET,
+    MEMORY,
     OPEN,
     OTHER,
     PURGATORY,
@@ -149,6 +150,7 @@ class ProcessMetrics:
         self._logs: Callable[[], Iterable[LogFigures]] | None = None
         self._busy: Callable[[], int] | None = None
         self._gauges: Callable[[], Mapping[Series, float]] = dict
+        self._memory: Callable[[], int] | None = None
 
     # Recording ------------------------------------------------------------------------------
 
@@ -240,6 +242,10 @@ class ProcessMetrics:
         """Take the nanoseconds this process has worked so far from ``read``."""
         self._busy = read
 
+    def watch_memory(self, read: Callable[[], int]) -> None:
+        """Take the bytes that this process has in RAM from ``read``."""
+        self._memory = read
+
     # Handing over -----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
@@ -265,6 +271,8 @@ class ProcessMetrics:
 
     def _read_gauges(self) -> dict[Series, float]:
         gauges = dict(self._gauges())
+        if self._memory is not None:
+            gauges[MEMORY.name, ()] = self._memory()
         for listener, count in self._open.items():
             gauges[OPEN.name, (listener,)] = count
         for operation, read_size in self._purgatories.items():

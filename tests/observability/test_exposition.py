@@ -57,6 +57,7 @@ def shown() -> Shown:
             (IP_ACCEPT_THROTTLE.name, ("PLAINTEXT",)): 200,
         }
     )
+    worker.watch_memory(lambda: 4096)
     worker.produced(1000, 10)
     worker.fetched(300)
     worker.watch_purgatory("fetch", lambda: 4)
@@ -121,6 +122,7 @@ def test_processes(shown: Shown) -> None:
     assert value(shown, "minibroker_process_idle_ratio", process="worker-1") == 1
     assert value(shown, "minibroker_process_elapsed_seconds_total", process="worker-1") > 0
     assert value(shown, "minibroker_process_busy_seconds_total", process="worker-1") == 0
+    assert value(shown, "minibroker_process_memory_bytes", process="worker-1") == 4096
 
 
 def test_every_metric_of_the_catalogue_is_shown_with_its_labels(shown: Shown) -> None:

@@ -14,6 +14,7 @@ from minibroker.observability.definitions import (
     API_KEYS_MAX,
     CLOSED,
     LISTENERS_MAX,
+    MEMORY,
     OPEN,
     OTHER,
     PURGATORY,
@@ -223,3 +224,11 @@ def test_sums_of_several_processes_are_added_and_show_no_offsets() -> None:
         ("minibroker_log_start_offset", ("t", "0")): 1,
         ("minibroker_log_end_offset", ("t", "0")): 2,
     }
+
+
+def test_memory_is_read_when_somebody_looks() -> None:
+    metrics = ProcessMetrics("worker-0")
+    taken = [5, 7]
+    metrics.watch_memory(taken.pop)
+    assert metrics.snapshot().gauges == {(MEMORY.name, ()): 7}
+    assert metrics.snapshot().gauges == {(MEMORY.name, ()): 5}
