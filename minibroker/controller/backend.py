@@ -22,7 +22,6 @@ from minibroker.config.dynamic import effective
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.controller.chronicle import Chronicle
-from minibroker.controller.connections import Place, Reports, connections
 from minibroker.coordinator.description import GroupDescription, GroupOverview
 from minibroker.observability.metrics import Snapshot
 from minibroker.roles.environment import (
@@ -254,6 +253,9 @@ class ControllerBackend:
 
     async def connections(self) -> shown.Connections:
         """All client connections, as those who accept and serve them see them now."""
+        # Loaded by who looks first: a start that nobody looks at shall not wait for it.
+        from minibroker.controller.connections import Place, Reports, connections
+
         env = self._env
         asked = env.clock.now()
         names = {index: role_name(PROCESSOR, index) for index in range(env.processors)}

@@ -48,7 +48,9 @@ class Chronicle:
         refusals: list[Refusal] = []
         for process, lately in told.items():
             seen = self._seen.get(process, _Seen())
-            if seen.life != lately.life:
+            if seen.life > lately.life:
+                continue  # Two who asked at once were answered in the other order.
+            if seen.life < lately.life:
                 seen = _Seen(lately.life)
             settled = [each for each in lately.happenings if each.at <= until]
             happened = lately.happened - len(lately.happenings) + len(settled)
@@ -56,7 +58,9 @@ class Chronicle:
             turned = [each for each in lately.refusals if each.happening.at <= until]
             refused = lately.refused - len(lately.refusals) + len(turned)
             refusals += _newest(turned, refused - seen.refused)
-            self._seen[process] = _Seen(lately.life, happened, refused)
+            self._seen[process] = _Seen(
+                lately.life, max(happened, seen.happened), max(refused, seen.refused)
+            )
         # What one process saw stays in its order, and behind what those before it saw: sorting
         # is stable.
         for happening in sorted(happenings, key=lambda each: each.at):

@@ -81,6 +81,24 @@ def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> N
     assert numbers(chronicle) == [1, 2]
 
 
+def test_who_is_answered_late_is_told_nothing_twice() -> None:
+    a, chronicle = Process(), Chronicle(1)
+    a.note(1, 1.0, refused=True)
+    early = a.kept.lately()
+    a.note(2, 2.0, refused=True)
+    take(chronicle, a=a)
+    chronicle.take({"a": early}, LATER)
+    take(chronicle, a=a)
+    assert numbers(chronicle) == [1, 2]
+    assert len(chronicle.refusals) == 2
+    reborn = Process(life=2)
+    reborn.note(3, 3.0)
+    take(chronicle, a=reborn)
+    chronicle.take({"a": early}, LATER)
+    take(chronicle, a=reborn)
+    assert numbers(chronicle) == [1, 2, 3]
+
+
 def test_a_reborn_controller_numbers_higher() -> None:
     before, after, a = Chronicle(1), Chronicle(2), Process()
     for number in range(HAPPENINGS_MAX):
