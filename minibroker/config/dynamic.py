@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from minibroker.config.connection_definitions import ACCEPTOR_MODE, ONE_ACCEPTOR_ONLY, SHARDED
 from minibroker.config.definitions import NODE_ID
 from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting
 from minibroker.config.settings import Settings, unknown_name
@@ -50,6 +51,9 @@ def effective(settings: Settings, configs: Configs) -> Settings:
     """The settings in force; the very same object if nothing was changed."""
     own, default = layers(settings, configs)
     changed = {**default, **own}
+    if settings[ACCEPTOR_MODE] == SHARDED:
+        # Other hands may have set what nobody holds in this mode.
+        changed = {n: t for n, t in changed.items() if broker_setting(n) not in ONE_ACCEPTOR_ONLY}
     if not changed:
         return settings
     values = {name: _parse(name, text) for name, text in changed.items()}

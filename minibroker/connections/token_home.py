@@ -31,7 +31,7 @@ from minibroker.connections.token_messages import (
 class _Key:
     """One key: who holds how many of its tokens, and who waits for one."""
 
-    __slots__ = ("collecting", "held", "out", "queue", "reclaim")
+    __slots__ = ("collecting", "fresh", "held", "out", "queue", "reclaim")
 
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
@@ -39,8 +39,11 @@ class _Key:
         """The sum of ``held``."""
         self.reclaim = False
         """Nobody keeps a token that is not in use."""
+        self.fresh: set[int] = set()
+        """Who was given tokens since it was last asked, some of which may be on their way back: a
+        newcomer may have got another one meanwhile."""
         self.collecting: set[int] = set()
-        """Who has not answered yet in the round that asks everybody for what is not in use."""
+        """Who has not answered yet in a round that asks for what is not in use."""
         self.queue: deque[tuple[int, int]] = deque()
         """Processor and number of newcomers. Bounded by those that wait at all processors."""
 
@@ -86,6 +89,7 @@ class Home:
         for name, key in list(self._keys.items()):
             key.hold(peer, -key.held.get(peer, 0))
             key.collecting.discard(peer)
+            key.fresh.discard(peer)
             key.queue = deque(waiting for waiting in key.queue if waiting[0] != peer)
             self._go_on(name, key)
 
@@ -105,6 +109,7 @@ class Home:
             case Collected(_, name, count):
                 key = self._key(name)
                 key.collecting.discard(peer)
+                key.fresh.discard(peer)
                 key.hold(peer, -count)
                 self._go_on(name, key)
 
@@ -135,8 +140,8 @@ class Home:
         while key.queue:
             if key.out < limit:
                 self._grant(name, key, limit, key.queue.popleft()[0])
-            elif key.out and not key.reclaim:
-                self._collect(name, key)
+            elif asked := key.fresh & key.held.keys() if key.reclaim else set(key.held):
+                self._collect(name, key, asked)
                 return
             else:
                 peer, number = key.queue.popleft()
@@ -156,15 +161,16 @@ class Home:
             receivers += [peer for peer in range(self._processors) if self._is_there(peer, asker)]
         for peer in receivers:
             key.hold(peer, count)
+            key.fresh.add(peer)
             self._send(peer, Grant(self._term, name, count, key.reclaim))
 
     def _is_there(self, peer: int, asker: int) -> bool:
         return peer != asker and peer not in self._gone
 
-    def _collect(self, name: str, key: _Key) -> None:
+    def _collect(self, name: str, key: _Key, asked: set[int]) -> None:
         key.reclaim = True
-        key.collecting = set(key.held)
-        for peer in key.held:
+        key.collecting = asked
+        for peer in sorted(asked):
             self._send(peer, Collect(self._term, name))
 
     def _send(self, peer: int, message: Grant | Denied | Collect | Relax) -> None:

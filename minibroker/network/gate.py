@@ -91,7 +91,8 @@ class Gate:
         """Those of them that were not answered at once."""
         self._most_waited = 0
         self._room = trio.Event()
-        self._told = False
+        self._told: set[str] = set()
+        """Limits without effect that the log knows of."""
         env.metrics.watch_queue("connections", self._fill)
         env.metrics.watch_gauges(self._gauges)
 
@@ -105,17 +106,18 @@ class Gate:
         if term != self._tokens.term:
             shared = DropLimits(limits.drop_total, limits.drop_per_ip, limits.drop_overrides)
             self._do(self._tokens.enter(term, shared))
-        if not self._told and self._env.index == 0:
+        if self._env.index == 0:
             self._tell_of_limits_without_effect(image)
 
     def _tell_of_limits_without_effect(self, image: Image) -> None:
         own, default = layers(self._env.settings, image.configs)
         names = {name for name in {**default, **own} if broker_setting(name) in ONE_ACCEPTOR_ONLY}
         quotas = {f"the quota of {name}" for kind, name in image.configs if kind == IP}
-        if names or quotas:
-            self._told = True
-            without = ", ".join(sorted(names | quotas))
-            self._log.warning("limits have no effect here", limits=without, why=SHARDED_ADVICE)
+        found = names | quotas
+        if found - self._told:
+            news = ", ".join(sorted(found - self._told))
+            self._log.warning("limits have no effect here", limits=news, why=SHARDED_ADVICE)
+        self._told = found
 
     async def run(self) -> None:
         """Accepts until ``env.stopping``, and stays in touch with others until cancelled."""

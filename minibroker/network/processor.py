@@ -1,4 +1,5 @@
-"""The processor role: speaks Kafka's protocol on the connections that the acceptor hands over.
+"""The processor role: speaks Kafka's protocol on the connections that the acceptor hands over, or
+that its own gate lets in.
 
 Owns connections from their first byte to their close, the memory their requests are received
 into, and the links to the owners of state; owns no state of Kafka's. One task per connection.

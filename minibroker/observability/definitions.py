@@ -187,7 +187,8 @@ COUNTED: Final = Metric(
     "minibroker_connections_counted",
     Kind.GAUGE,
     ("process", "listener"),
-    "Connections that count against `max.connections`, as the acceptor knows them.",
+    "Connections that count against limits, as whoever accepts knows them: the acceptor, or in the "
+    "mode `sharded` each processor its own.",
 )
 BROKER_ACCEPT_RATE: Final = Metric(
     "minibroker_broker_connection_accept_rate",

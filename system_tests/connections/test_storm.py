@@ -29,6 +29,13 @@ SETTINGS = (
 THREADS = 4
 IMPATIENCE_S = 0.05
 VICTIMS = ("acceptor", "processor-0", "worker-0", "processor-1", "controller", "acceptor")
+SHARDED = (
+    "acceptor.mode=sharded",
+    "num.network.threads=3",
+    f"kafka_connections_max={TOTAL}",
+    f"kafka_connections_max_per_ip={PER_IP}",
+)
+SHARDED_VICTIMS = ("processor-0", "worker-0", "processor-1", "controller", "processor-2")
 SEED = 612
 
 
@@ -75,11 +82,18 @@ def storm(broker: RunningBroker) -> Iterator[Storm]:
             thread.join()
 
 
-def test_no_limit_is_exceeded_and_nothing_is_left_whoever_is_killed(limited: Limited) -> None:
-    broker = limited(*SETTINGS)
+@pytest.mark.parametrize(
+    ("settings", "victims"),
+    [(SETTINGS, VICTIMS), (SHARDED, SHARDED_VICTIMS)],
+    ids=["single", "sharded"],
+)
+def test_no_limit_is_exceeded_and_nothing_is_left_whoever_is_killed(
+    limited: Limited, settings: tuple[str, ...], victims: tuple[str, ...]
+) -> None:
+    broker = limited(*settings)
     files = sum(map(open_files, tree(broker.pid)))
     with storm(broker) as blowing:
-        for name in VICTIMS:
+        for name in victims:
             blowing.wait_served(50)
             assert counted(broker) <= TOTAL
             assert gauge(broker, "minibroker_connections_open") <= TOTAL
@@ -89,7 +103,7 @@ def test_no_limit_is_exceeded_and_nothing_is_left_whoever_is_killed(limited: Lim
             wait_ready(broker)
     wait_counted(broker, 0)
     # A process that was started again may hold one or two more; a leak would show by hundreds.
-    most = files + 2 * len(VICTIMS)
+    most = files + 2 * len(victims)
     wait_until(
         lambda: sum(map(open_files, tree(broker.pid))) <= most, "no descriptor to be left open"
     )

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from kazoo.client import KazooClient
 
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record
+from system_tests.connections.dialling import Client, wait_counted
 from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
-from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.waiting import wait_until
 from system_tests.harness.zookeeper import ZooKeeper
 
@@ -155,6 +157,49 @@ def test_configs_that_others_write_take_effect_within_a_second(
         within_s=1.0,
     )
     client.close()
+
+
+def write(tree: KazooClient, path: str, config: dict[str, str]) -> None:
+    """What others do: first the config, then a notice of it."""
+    data = json.dumps({"version": 1, "config": config}).encode()
+    if tree.exists(f"/config/{path}"):
+        tree.set(f"/config/{path}", data)
+    else:
+        tree.create(f"/config/{path}", data, makepath=True)
+    notice = json.dumps({"version": 2, "entity_path": path}).encode()
+    tree.create("/config/changes/config_change_", notice, sequence=True)
+
+
+def test_processors_that_accept_follow_limits_that_others_write_and_tell_of_those_they_do_not_hold(
+    start: Start, connect: str, tree: KazooClient, tmp_path: Path
+) -> None:
+    settings = {"acceptor_mode": "sharded", "num_network_threads": "3"}
+    broker = start(tmp_path / "data", connect, **settings)
+
+    def wait_limit(wanted: int) -> None:
+        path = "/v1/connections"
+        wait_until(lambda: ask(broker, "GET", path)["limit"] == wanted, "the broker to follow")
+
+    for number in (2, 5, 3):
+        write(tree, "brokers/<default>", {"kafka_connections_max": str(number)})
+        wait_limit(number)
+        with ExitStack() as opened:
+            inside = [opened.enter_context(Client(broker.address)) for _ in range(number)]
+            assert all(client.answered() for client in inside)
+            for _ in range(5):
+                assert opened.enter_context(Client(broker.address)).hung_up()
+        wait_counted(broker, 0)
+    write(tree, "ips/127.0.0.1", {"connection_creation_rate": "0"})
+    write(tree, "brokers/<default>", {"kafka_connections_max": "4", "max.connections": "1"})
+    wait_limit(4)
+    with ExitStack() as opened:
+        inside = [opened.enter_context(Client(broker.address)) for _ in range(4)]
+        assert all(client.answered() for client in inside)
+    assert broker.stop() == 0
+    told = [line for line in broker.printed().splitlines() if "limits have no effect" in line]
+    for line, name in zip(told, ("the quota of 127.0.0.1", "max.connections"), strict=True):
+        assert f'limits="{name}"' in line or f"limits={name} " in line
+        assert "set acceptor.mode=single" in line
 
 
 def test_a_broker_serves_on_while_zookeeper_is_away(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.config import (
+    KAFKA_CONNECTIONS_MAX,
     LOG_RETENTION_MS,
     MAX_CONNECTIONS,
     MESSAGE_MAX_BYTES,
@@ -102,3 +103,14 @@ def test_no_text_stops_a_broker(own: dict[str, str]) -> None:
     settings = changed(own)
     assert settings[MESSAGE_MAX_BYTES] >= 0
     assert listener_value(settings, "INTERNAL", MAX_CONNECTIONS) > 0
+
+
+def test_limits_that_nobody_holds_are_not_in_force() -> None:
+    sharded = Settings.from_sources(pairs=["acceptor.mode=sharded"])
+    written = {"max.connections": "5", INTERNAL: "4"}
+    configs = {(BROKERS, DEFAULT_NAME): written}
+    assert effective(sharded, configs) is sharded
+    configs = {(BROKERS, DEFAULT_NAME): {**written, "kafka_connections_max": "3"}}
+    found = effective(sharded, configs)
+    assert (found[KAFKA_CONNECTIONS_MAX], found[MAX_CONNECTIONS]) == (3, 2**31 - 1)
+    assert listener_value(found, "INTERNAL", MAX_CONNECTIONS) == 2**31 - 1

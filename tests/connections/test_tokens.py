@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minibroker.connections.counts import Refusal
-from minibroker.connections.token_messages import DropLimits
+from minibroker.connections.token_messages import TOTAL, DropLimits, Holdings, TurnAway
 from minibroker.connections.tokens import Tokens
 from tests.connections.token_world import World
 
@@ -189,6 +189,33 @@ def test_a_storm_breaks_no_limit(seed: int, run: int) -> None:
     Storm(seed * 1000 + run).blow(1500)
 
 
+def burst(random: Random) -> None:
+    """Many at once: whoever is turned away is one of too many, whatever is under way."""
+    limit = random.randint(1, 9)
+    both = DropLimits(limit, limit), DropLimits(total=limit), DropLimits(per_ip=limit)
+    world = begun(random.randint(1, 4), random.choice(both))
+    for _ in range(random.choice((0, 0, 2 * limit))):  # so that tokens lie about
+        if random.random() < 0.6 or not world.there():
+            world.probe(random.randrange(world.size), HERE)
+        else:
+            world.release(*random.choice(world.there()))
+            world.arrive()
+    world.nobody_leaves = True
+    coming = random.choice((limit - world.in_use(HERE), 2 * limit))
+    while coming or world.deliverable():
+        if coming and (random.random() < 0.8 or not world.deliverable()):
+            coming -= 1
+            world.connect(random.randrange(world.size), HERE)
+        else:
+            world.deliver(*random.choice(world.deliverable()))
+    world.check_books()
+
+
+def test_of_those_who_come_at_once_nobody_is_turned_away_who_has_room(seed: int) -> None:
+    for run in range(1000):
+        burst(Random(seed * 1000 + run))
+
+
 # Cases of Redpanda's own, and what it gets wrong ------------------------------------------------
 
 
@@ -360,3 +387,18 @@ def test_a_term_cannot_come_again() -> None:
     tokens.enter((1, 1), DropLimits())
     with pytest.raises(ValueError, match="cannot follow"):
         tokens.enter((1, 1), DropLimits())
+
+
+def test_of_what_comes_from_later_terms_only_the_latest_is_kept() -> None:
+    tokens = Tokens(0, 2)
+    tokens.enter((1, 0), DropLimits(total=5))
+    tokens.peer_up(1)
+    for term in range(1, 9):
+        for more in (True, False):
+            assert tokens.receive(1, Holdings((1, term), ((TOTAL, 5),), more)) == []
+    assert tokens._later == {
+        1: [Holdings((1, 8), ((TOTAL, 5),), more) for more in (True, False)],
+    }
+    tokens.enter((1, 8), DropLimits(total=5))
+    assert not tokens._later
+    assert tokens.admit(7, HERE) == [TurnAway(7, Refusal.DROPPED)]

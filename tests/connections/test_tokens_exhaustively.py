@@ -69,6 +69,7 @@ def dear_steps(at: int, there: list[int], budget: Budget) -> Iterator[Step]:
 def explore(world: World, budget: Budget) -> int:
     """How many states there are."""
     seen = set()
+    world.nobody_leaves = not (budget.releases or budget.kills or len(world.terms) > 1)
     open_states = [Left(pickle.dumps(world), budget)]
     while open_states:
         state = open_states.pop()
@@ -83,6 +84,7 @@ def explore(world: World, budget: Budget) -> int:
             seen.add(key)
             open_states.append(Left(pickle.dumps(after), left))
             if not after.deliverable() and not after.joinable():
+                after.nobody_leaves = False
                 after.settle()
                 for at in range(after.size):
                     after.probe(at, IP)
@@ -98,6 +100,8 @@ def begun(*terms: DropLimits) -> World:
 
 CASES = {
     "a limit of one": (begun(DropLimits(per_ip=1)), Budget(connects=3, releases=1)),
+    "all at once": (begun(DropLimits(total=2)), Budget(connects=4)),
+    "all of one address": (begun(DropLimits(per_ip=3)), Budget(connects=4)),
     "a limit of two": (begun(DropLimits(total=2)), Budget(connects=4, releases=1)),
     "a limit of three": (begun(DropLimits(total=3)), Budget(connects=4, releases=2)),
     "both": (begun(DropLimits(total=2, per_ip=1)), Budget(connects=3, releases=1)),

@@ -62,6 +62,8 @@ class World:
         self.outcomes: dict[int, Refusal | None] = {}
         """What became of newcomers, the last few."""
         self.sent = 0
+        self.nobody_leaves = False
+        """From now on whoever is turned away must be one of too many."""
         for number in range(processors):
             self.bear(number, 0)
 
@@ -209,7 +211,9 @@ class World:
             else:
                 ip = processor.waiting.pop(action.number)
                 key = TOTAL if action.refusal is Refusal.DROPPED else ip
-                assert self.terms[processor.term].of(key) is not None
+                limit = self.terms[processor.term].of(key)
+                assert limit is not None
+                assert not self.nobody_leaves or self.demand(key) >= limit, (action, key)
                 self.outcomes[action.number] = action.refusal
 
     def in_use(self, key: str) -> int:
@@ -218,6 +222,11 @@ class World:
             for processor in self.living.values()
             for ip in processor.open.values()
         )
+
+    def demand(self, key: str) -> int:
+        """Those that are open, and those that would like to be."""
+        waiting = [ip for processor in self.living.values() for ip in processor.waiting.values()]
+        return self.in_use(key) + sum(key in (TOTAL, ip) for ip in waiting)
 
     def highest(self, key: str) -> float:
         limits = [self.terms[processor.term].of(key) for processor in self.living.values()]

@@ -162,20 +162,24 @@ class Told:
 def test_limits_that_nobody_holds_are_told_of_once(make_env: MakeEnvironment) -> None:
     settings = Settings.from_sources(pairs=["acceptor.mode=sharded"])
     told: list[Told] = []
+    rate = {"connection_creation_rate": "5"}
+    brokers = {"max.connections": "5", "kafka_connections_max": "5"}
+    configs = {("ips", "10.0.0.1"): rate, ("brokers", "<default>"): brokers}
     for index in (0, 1):
         env = make_env("processor", index, settings=settings, processors=2)
         told.append(Told())
         log = Log("test")
         made = Gate(env, Happenings(1, lambda: 0.0), ConnectionCloses(env.metrics, log), log, print)
         made._log = told[-1]  # type: ignore[assignment]
-        rate = {"connection_creation_rate": "5"}
-        brokers = {"max.connections": "5", "kafka_connections_max": "5"}
         for number in (1, 2):
-            configs = {("ips", "10.0.0.1"): rate, ("brokers", "<default>"): brokers}
             made.on_image(Image(1, number, broker_configs_number=number, configs=configs))
+        more = {**configs, ("ips", "::1"): rate}
+        made.on_image(Image(1, 3, broker_configs_number=2, configs=more))
     assert told[1].warnings == []
-    ((fields,)) = told[0].warnings
-    assert fields["limits"] == "max.connections, the quota of 10.0.0.1"
+    assert [fields["limits"] for fields in told[0].warnings] == [
+        "max.connections, the quota of 10.0.0.1",
+        "the quota of ::1",
+    ]
 
 
 async def test_a_system_without_descriptors_is_tried_again(

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from minibroker.config import Settings
-from minibroker.network.limits import count_limits, hosts_of, protected_listener, rate_limits
+from minibroker.network.limits import (
+    count_limits,
+    drop_limits,
+    hosts_of,
+    protected_listener,
+    rate_limits,
+)
 
 LISTENERS = ["PLAINTEXT", "INTERNAL"]
 TWO = "listeners=PLAINTEXT://:9092,INTERNAL://:9093"
@@ -79,3 +85,11 @@ def test_what_has_a_limit_of_its_own_is_a_host() -> None:
         ("users", "five.example"): {"connection_creation_rate": "5.0"},
     }
     assert hosts_of(settings, configs) == {"two.example", "10.0.0.1", "three.example"}
+
+
+def test_redpandas_limits_alone_know_an_address_however_it_is_written() -> None:
+    overrides = "kafka_connections_max_overrides=::ffff:10.0.0.1:1,::0001:3"
+    limits = drop_limits(made("kafka_connections_max_per_ip=9", "max.connections=7", overrides))
+    assert (limits.drop_total, limits.drop_per_ip) == (None, 9)
+    assert limits.drop_overrides == {"10.0.0.1": 1, "::1": 3}
+    assert limits.total == 2**31 - 1
