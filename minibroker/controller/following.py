@@ -31,17 +31,21 @@ async def follow(
     log: Log,
 ) -> None:
     """Until the store is closed: look at everything, then hear of each event; when events were
-    lost or the store is away, begin anew.
+    lost or the store is away, begin anew.  What is wrong is told once, as long as it is the same.
     """
+    told = ""
     while True:
         try:
             with store.watch(path) as events:
                 await begin()
+                told = ""
                 async for event in events:
                     await heard(event)
                 return
         except EventsLostError:
             continue
         except StoreError as error:
-            log.warning("the config store could not be followed", path=path, why=error)
+            if str(error) != told:
+                log.warning("the config store could not be followed", path=path, why=error)
+            told = str(error)
             await pause(PAUSE_S)

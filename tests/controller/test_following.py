@@ -75,3 +75,32 @@ async def test_it_begins_anew_at_once_or_after_a_pause(
     await wait_all_tasks_blocked()
     assert [note for note in follower.noted if note != "pause"] == ["begin", "begin", "created /a"]
     await store.close()
+
+
+async def test_the_same_complaint_is_made_once(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, tries = SqliteStore(MEMORY), 0
+    wrong = iter(["away"] * 3 + ["worse"] * 2)
+
+    async def begin() -> None:
+        nonlocal tries
+        tries += 1
+        for text in wrong:
+            raise UnavailableError("/a", text)
+
+    async def heard(event: Event) -> None:
+        del event
+
+    async def pause(seconds: float) -> None:
+        del seconds
+        await trio.lowlevel.checkpoint()
+
+    async def run() -> None:
+        await follow(store, "/a", begin, heard, pause=pause, log=Log("test"))
+
+    nursery.start_soon(run)
+    await wait_all_tasks_blocked()
+    assert tries == 6
+    assert len(caplog.records) == 2
+    await store.close()
