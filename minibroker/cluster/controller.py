@@ -329,12 +329,9 @@ class ClusterController:
             ]
             return self._advance(await self._differences([*kept, *self._image.configs]))
 
-    async def take_over_topics(self, names: Collection[str] | None = None) -> TopicsTaken:
-        """Look again at topics that others may have made, changed or deleted; at all by default."""
+    async def take_over_topics(self, names: Collection[str]) -> TopicsTaken:
+        """Look again at topics that others may have made, changed or deleted."""
         async with self._lock:
-            if names is None:
-                kept = await self._store.children(layout.TOPICS)
-                names = dict.fromkeys([*kept, *self._image.topics])
             problems = {name: await self._take_over_topic(name) for name in names}
             return TopicsTaken(self._advance([]), problems)
 

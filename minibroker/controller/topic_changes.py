@@ -10,6 +10,7 @@ changes and deletions of topics.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final
 
 import trio
 
@@ -19,6 +20,9 @@ from minibroker.cluster.layout import DELETE_TOPICS, TOPICS, topic_in
 from minibroker.cluster.store.tree import Event, EventKind, Store
 from minibroker.controller.following import Pause, follow
 from minibroker.observability.log import Log
+
+LOOKED_AT_ONCE: Final = 50
+"""Topics that are taken over in one go when a watch begins."""
 
 Publish = Callable[[Sequence[Update]], Awaitable[None]]
 
@@ -62,14 +66,18 @@ class TopicChanges:
         await follow(self._store, path, begin, heard, pause=self._pause, log=self._log)
 
     async def _begin(self) -> None:
-        await self._take_over(None)
+        kept = await self._store.children(TOPICS)
+        names = list(dict.fromkeys([*kept, *self._cluster.image.topics]))
+        # Not all at once, as nobody else can change anything meanwhile.
+        for first in range(0, len(names), LOOKED_AT_ONCE):
+            await self._take_over(names[first : first + LOOKED_AT_ONCE])
 
     async def _heard(self, event: Event) -> None:
         name = topic_in(event.path)
         if name is not None:  # Else it is of the nodes below, in which Kafka keeps leaders.
             await self._take_over([name])
 
-    async def _take_over(self, names: Collection[str] | None) -> None:
+    async def _take_over(self, names: Collection[str]) -> None:
         taken = await self._cluster.take_over_topics(names)
         await self._taken(taken)
         if self._tells_leaders:

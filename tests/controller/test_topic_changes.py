@@ -25,6 +25,7 @@ from minibroker.cluster.store.tree import (
 )
 from minibroker.cluster.topics import Growth, NewTopic
 from minibroker.config import Settings
+from minibroker.controller import topic_changes
 from minibroker.controller.topic_changes import TopicChanges
 from protocol.errors import ErrorCode
 
@@ -119,7 +120,11 @@ async def test_topics_come_grow_and_go(desk: Desk) -> None:
     assert desk.image.topic_overrides("t") == {}
 
 
-async def test_what_was_done_before_it_looked_is_taken_over(nursery: trio.Nursery) -> None:
+@pytest.mark.parametrize("at_once", [1, 50])
+async def test_what_was_done_before_it_looked_is_taken_over(
+    at_once: int, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_changes, "LOOKED_AT_ONCE", at_once)
     desk = await made_desk()
     await desk.publish((await desk.cluster.create_topics([NewTopic("gone", 1)])).updates)
     await desk.store.delete("/brokers/topics/gone")
