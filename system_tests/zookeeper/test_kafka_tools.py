@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record
 from system_tests.conftest import without_toolchain
+from system_tests.harness.brokers import start_minibroker
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.harness.waiting import wait_until
 from system_tests.zookeeper.kafka_tools import KafkaTools
@@ -203,3 +206,56 @@ def test_the_newer_tool_at_the_store_and_at_the_broker(
         lines = newer.configs(*at_broker, "--describe", *of_types([kind])).lines
         assert lines == configs(*at_broker, "--describe", *of_types([kind]))
         assert configs(*there, "--describe", *of_types([kind]))[0].endswith(f"are {config}")
+
+
+def lets_in(servers: str, user: str, password: str) -> bool:
+    """Whether a client is who it says, which it tries only so long."""
+    client = AdminClient({
+        "bootstrap.servers": servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": user,
+        "sasl.password": password,
+        "log_level": 0,
+    })  # fmt: skip
+    try:
+        client.list_topics(timeout=2)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_scram_users_of_the_newer_tool_can_log_in(
+    newer: KafkaTools, connect: str, tree: None, tmp_path: Path
+) -> None:
+    there = ("--zookeeper", connect)
+
+    def make(user: str, password: str) -> None:
+        secret = f"SCRAM-SHA-256=[iterations=4096,password={password}]"
+        done = newer.configs(*there, "--alter", *entity(["users", user]), "--add-config", secret)
+        assert done == (0, [f"Completed updating config for entity: user-principal '{user}'."])
+
+    make("bob", "builder")
+    broker = start_minibroker(
+        *("--listener", "SASL_PLAINTEXT://127.0.0.1:0"),
+        data_dir=tmp_path / "data",
+        settings={"zookeeper.connect": connect, "sasl.enabled.mechanisms": "SCRAM-SHA-256"},
+    )
+    try:
+        plain, secured = broker.bootstrap_servers.split(",")
+        assert lets_in(secured, "bob", "builder")
+        assert not lets_in(secured, "bob", "guess")
+        make("carol", "singer")
+        wait_until(lambda: lets_in(secured, "carol", "singer"), "the broker to follow")
+        at_broker = ("--bootstrap-server", plain)
+        lines = newer.configs(*at_broker, "--describe", *of_types(["users"])).lines
+        assert lines == [
+            f"SCRAM credential configs for user-principal '{user}' are "
+            "SCRAM-SHA-256=iterations=4096"
+            for user in ("bob", "carol")
+        ]
+        gone = ("--alter", *entity(["users", "bob"]), "--delete-config", "SCRAM-SHA-256")
+        assert newer.configs(*there, *gone).code == 0
+        wait_until(lambda: not lets_in(secured, "bob", "builder"), "the broker to follow")
+    finally:
+        broker.forget()
