@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
 from minibroker.cluster.configs import Op, Operation
-from minibroker.cluster.image import ConfigChanged, Image, Update
+from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, Update
 from minibroker.cluster.layout import CONFIG_CHANGES
 from minibroker.cluster.layout import CONTROLLER as CONTROLLER_PATH
 from minibroker.cluster.placement import OFFSETS_TOPIC
@@ -207,3 +207,40 @@ async def test_a_controller_that_is_deposed_ends(
             await controller(
                 make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
             )
+
+
+async def test_topics_of_other_hands_reach_all_who_follow(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores: list[Store] = []
+
+    async def open_and_tell(settings: Settings, data_dir: Path) -> Store:
+        stores.append(await open_store(settings, data_dir))
+        return stores[0]
+
+    monkeypatch.setattr("minibroker.controller.role.open_store", open_and_tell)
+    async with house(make_env) as at:
+        for name in NAMES:
+            await at.follow(name)
+        await stores[0].create("/brokers/topics/theirs", b'{"partitions":{"0":[1]}}')
+        await wait_all_tasks_blocked()
+        assert {name for name, _ in at.updates} == set(NAMES)
+        [change] = at.updates[0][1].changes
+        assert isinstance(change, TopicCreated)
+        assert change.topic.name == "theirs"
+        await stores[0].create("/admin/delete_topics/theirs")
+        await wait_all_tasks_blocked()
+        assert len(at.updates) == 2 * len(NAMES)
+
+
+async def test_a_bad_node_does_not_cost_the_records_of_its_topic(
+    make_env: MakeEnvironment, tmp_path: Path
+) -> None:
+    store = SqliteStore(store_path(tmp_path))
+    await store.ensure("/brokers/topics/spoilt")
+    await store.set("/brokers/topics/spoilt", b"{")
+    await store.close()
+    env = make_env(CONTROLLER, endpoints={"PLAINTEXT": ("h", 1)})
+    (tmp_path / "spoilt-0").mkdir()
+    with pytest.raises(RoleRefusedError, match="has records of it"):
+        await controller(env)
