@@ -105,16 +105,19 @@ class Kind:
         return sharded(name) if self.sharded else name
 
     def start(self, folder: Path, limits: Limits) -> RunningBroker:
-        """Start it with these limits, of which Kafka has not Redpanda's."""
+        """Start it with those of the limits that it has: Kafka all but Redpanda's, processors
+        that accept for themselves only those.
+        """
         settings, ips = limits
+        redpandas = {name: limit for name, limit in settings.items() if REDPANDA in name}
         if self.peer == KAFKA:
-            theirs = {name: limit for name, limit in settings.items() if REDPANDA not in name}
-            broker = start_kafka(folder, settings=theirs)
+            kafkas = {name: settings[name] for name in settings if name not in redpandas}
+            broker = start_kafka(folder, settings=kafkas)
+        elif self.sharded:
+            broker = start_minibroker(data_dir=folder, settings={**redpandas, **SHARDED})
         else:
-            broker = start_minibroker(
-                data_dir=folder, settings={**settings, **(SHARDED if self.sharded else {})}
-            )
-        if ips:
+            broker = start_minibroker(data_dir=folder, settings=settings)
+        if ips and not self.sharded:
             with Client(broker.address) as client:
                 for ip, rate in ips.items():
                     limit_ip(client, ip, rate)

@@ -1,0 +1,71 @@
+"""A second opinion on rates: which connections may come when, from the description of them alone.
+
+Owns a plain re-telling of how Kafka 3.8 measures a rate (samples that begin at events, the oldest
+overwritten, stale ones emptied) and of who waits for it; it shares no line with the broker. Every
+sample is an object and nothing is clever. Invariant: integers of milliseconds throughout, so that
+broker and model can be asked to agree exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+SAMPLES, WINDOW_MS = 11, 1000
+
+
+@dataclass
+class Sample:
+    """What happened from ``began`` on, and when the last of it did."""
+
+    began: int
+    last: int
+    events: int = 0
+
+
+class Model:
+    """One rate of so many a second."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.samples: list[Sample] = []
+        self.current = 0
+
+    def come(self, now: int) -> int:
+        """One comes; how long it must wait."""
+        if not self.samples:
+            self.samples.append(Sample(now, now))
+        elif now - self.samples[self.current].began >= WINDOW_MS:
+            self.current = (self.current + 1) % (SAMPLES + 1)
+            if self.current == len(self.samples):
+                self.samples.append(Sample(now, now))
+            else:
+                self.samples[self.current] = Sample(now, now)
+        sample = self.samples[self.current]
+        sample.events += 1
+        sample.last = now
+        return self._wait(now)
+
+    def _wait(self, now: int) -> int:
+        for number, sample in enumerate(self.samples):
+            if now - sample.last >= SAMPLES * WINDOW_MS:
+                self.samples[number] = Sample(now, now)
+        span = now - min(sample.began for sample in self.samples)
+        span += max(0, SAMPLES - 1 - span // WINDOW_MS) * WINDOW_MS
+        rate = Fraction(sum(sample.events for sample in self.samples) * 1000, max(span, 1))
+        if rate <= self.limit:
+            return 0
+        wait = (rate - self.limit) / self.limit * span
+        return min(int(wait + Fraction(1, 2)), WINDOW_MS)
+
+
+def one_after_the_other(limits: list[int], until_ms: int) -> list[int]:
+    """When each is let in if there is always one at the door: it comes when the last one is in."""
+    models = [Model(limit) for limit in limits]
+    now = 0
+    admitted: list[int] = []
+    while True:
+        now += max(model.come(now) for model in models)
+        if now > until_ms:
+            return admitted
+        admitted.append(now)
