@@ -1,0 +1,154 @@
+"""Limits under a storm as fast as one process in C can make it, for ten seconds and through kills.
+
+The oracles stand outside: the dialler takes a connection for open from its answer until just before
+it closes it, so its greatest number can't be above what the broker had at that moment; and which
+rate lets how many in is told by a model that shares no line with the broker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import accumulate
+
+import pytest
+
+from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.dialling import Client, counted, limit_ip, wait_counted
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.dialler import Seen, storm
+from system_tests.harness.processes import open_files, pss_bytes, tree
+from system_tests.harness.waiting import wait_until
+from tests.simulation.rate_model import one_after_the_other
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(240), pytest.mark.slow]
+
+STORM_MS = 10_000
+SHORT_MS = 3_000
+MINUTES_MS = 120_000
+AT_ONCE, ADDRESSES = 256, 12
+MOST, MOST_OF_IP = 40, 4
+SINGLE = (
+    f"max.connections={MOST + 5}",
+    f"listener.name.plaintext.max.connections={MOST}",
+    f"max.connections.per.ip={MOST_OF_IP}",
+    "max.connections.per.ip.overrides=127.0.1.1:2",
+    f"kafka_connections_max={MOST + 10}",
+    f"kafka_connections_max_per_ip={MOST_OF_IP + 1}",
+    "kafka_connections_max_overrides=127.0.1.2:3",
+)
+SHARDED = (
+    "acceptor.mode=sharded",
+    f"kafka_connections_max={MOST}",
+    f"kafka_connections_max_per_ip={MOST_OF_IP}",
+    "kafka_connections_max_overrides=127.0.1.2:3",
+)
+MODES = pytest.mark.parametrize("settings", [SINGLE, SHARDED], ids=["single", "sharded"])
+VICTIMS = ("processor-0", "acceptor", "worker-0", "controller", "processor-1", "worker-1")
+GROWTH_BYTES_MAX = 4_000_000
+"""Of all processes together over two storms, when one has been before: they are some 70 MB."""
+
+RATE, BROKER_RATE, IP_RATE = 40, 60, 1000
+
+
+def blow(broker: RunningBroker, for_ms: int, hold_ms: int = 50) -> Seen:
+    with storm(
+        broker.bootstrap_servers,
+        for_ms,
+        at_once=AT_ONCE,
+        addresses=ADDRESSES,
+        hold_ms=hold_ms,
+        patience_ms=300,
+    ) as storming:
+        return storming.wait()
+
+
+def held(broker: RunningBroker) -> tuple[int, int]:
+    """Descriptors and memory of all of a broker's processes."""
+    pids = tree(broker.pid)
+    return sum(map(open_files, pids)), sum(map(pss_bytes, pids))
+
+
+@MODES
+def test_counts_are_exact_and_nothing_grows(settings: tuple[str, ...], limited: Limited) -> None:
+    broker = limited(*settings)
+    for for_ms in (STORM_MS, SHORT_MS):
+        seen = blow(broker, for_ms)
+        assert (seen.open_most, seen.open_most_of_address) == (MOST, MOST_OF_IP)
+        assert seen.served > MOST
+        assert seen.lost == 0, "nobody who was served is hung up on"
+        wait_counted(broker, 0)
+    files, memory = held(broker)
+    for _ in range(2):
+        blow(broker, SHORT_MS)
+        wait_counted(broker, 0)
+    wait_until(lambda: held(broker)[0] <= files, "no descriptor to be left open")
+    assert held(broker)[1] - memory <= GROWTH_BYTES_MAX
+
+
+def test_rates_are_those_of_the_model_within_a_hundredth(limited: Limited) -> None:
+    broker = limited(
+        f"max.connection.creation.rate={BROKER_RATE}",
+        f"listener.name.plaintext.max.connection.creation.rate={RATE}",
+        "max.connections=1000",
+    )
+    limit_ip_without_a_trace(broker)
+    with storm(
+        broker.bootstrap_servers,
+        STORM_MS,
+        at_once=AT_ONCE,
+        addresses=ADDRESSES,
+        hold_ms=0,
+        patience_ms=2 * STORM_MS,
+    ) as storming:
+        seen = storming.wait()
+    expected = one_after_the_other([RATE, BROKER_RATE], STORM_MS)
+    assert seen.served == pytest.approx(len(expected), rel=0.01)
+    # Nor did they come before their time: neither the first burst nor what followed.
+    for number, served in enumerate(accumulate(seen.spans), 1):
+        until_ms = number * seen.span_ms
+        assert served <= 1.01 * sum(at <= until_ms for at in expected) + 1
+
+
+def limit_ip_without_a_trace(broker: RunningBroker) -> None:
+    """Set what needs a connection, and kill who remembers that there was one."""
+    with Client(broker.address) as client:
+        limit_ip(client, None, IP_RATE)
+    kill(broker, "acceptor")
+
+
+def kill(broker: RunningBroker, name: str) -> None:
+    pid = processes(broker)[name].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_ready(broker)
+
+
+@MODES
+def test_no_count_is_wrong_whoever_is_killed(
+    settings: tuple[str, ...], limited: Limited, dial: Dial
+) -> None:
+    broker = limited(*settings)
+    with storm(
+        broker.bootstrap_servers,
+        MINUTES_MS,
+        at_once=AT_ONCE,
+        addresses=ADDRESSES,
+        hold_ms=50,
+        patience_ms=300,
+    ) as storming:
+        for name in VICTIMS:
+            if name in processes(broker):
+                kill(broker, name)
+                assert counted(broker) <= MOST
+        seen = storming.end()
+    assert seen.served > MOST
+    wait_counted(broker, 0)
+    # What is free is known, too: just as many come in as may.
+    clients = [dial(broker, 1, f"127.0.2.{number}")[0] for number in range(1, MOST + 1)]
+    assert all(client.answered() for client in clients)
+    assert counted(broker) == MOST
+    for client in clients:
+        client.close()
+    wait_counted(broker, 0)
