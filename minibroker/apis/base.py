@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.image import Image, Update
     from minibroker.config import Settings
     from minibroker.coordinator.service import GroupService
+    from minibroker.quotas.manager import Quotas
     from minibroker.runtime.arena import ArenaRef
     from minibroker.storage.log import Log
     from protocol.headers import RequestHeader
@@ -173,6 +174,11 @@ class ControllerScope(Protocol):
 
     @property
     def image(self) -> Image: ...
+
+    @property
+    def quotas(self) -> Quotas:
+        """Those of users and clients that hold now."""
+        ...
 
     def mutations(self, mutator: Mutator) -> Mutations: ...
 

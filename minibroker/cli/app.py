@@ -47,6 +47,11 @@ LATE = {
         "connections",
         "Show who is connected, live, and why somebody was turned away.",
     ),
+    "quotas": Late(
+        "minibroker.cli.quotas",
+        "app",
+        "Show who uses what against which quota, and why somebody is throttled.",
+    ),
     "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, Quotas
 from minibroker.control.schema import Doc, Length, Range
 from minibroker.observability.metrics import Snapshot
 from minibroker.runtime.clock import ADVANCE_MS_MAX, RATE_MAX, RATE_MIN
@@ -416,6 +417,12 @@ class Backend(Protocol):
 
     async def connections(self) -> Connections:
         """All client connections."""
+
+    async def quotas(self) -> Quotas:
+        """Who uses what against which quota."""
+
+    async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
+        """Why somebody is throttled, or isn't."""
 
     async def clock(self) -> ClockView:
         """The clock now."""

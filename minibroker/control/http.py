@@ -75,6 +75,8 @@ def _route(site: Site, operation: Operation) -> Route:
         arguments: list[object] = list(request.path_params.values())
         if operation.body is not None:
             arguments.append(parse(operation.body, await _read_json(request)))
+        if operation.query is not None:
+            arguments.append(parse(operation.query, dict(request.query_params)))
         answer = await operation.run(site, *arguments)
         if isinstance(answer, Answer):
             return _json_response(answer.content, answer.status)

@@ -76,6 +76,11 @@ def _describe(operation: Operation) -> dict[str, Any]:
                 "schema": {"type": "string"},
             }
         ]
+    if operation.query is not None:
+        described["parameters"] = [
+            {"name": name, "in": "query", "required": False, "schema": schema}
+            for name, schema in component(operation.query)["properties"].items()
+        ]
     if operation.body is not None:
         content: dict[str, Any] = {"schema": json_schema(operation.body)}
         if operation.example is not None:

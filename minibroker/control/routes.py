@@ -9,7 +9,7 @@ no HTTP API; the operations on topics and groups do what its ``Admin`` client do
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from minibroker.control.backend import (
     Backend,
@@ -24,6 +24,12 @@ from minibroker.control.backend import (
     ResetDone,
     Topic,
     TopicList,
+)
+from minibroker.control.quota_shapes import (
+    QuotaExplained,
+    QuotaKind,
+    QuotaQuestion,
+    Quotas,
 )
 from minibroker.control.schema import Fault, InvalidJson
 from minibroker.observability.totals import Totals
@@ -62,8 +68,9 @@ class Operation(NamedTuple):
     """One thing the API does.
 
     ``run`` gets the site and its arguments: the path's ``{parameter}`` if there is one, then the
-    body if ``body`` is a record. ``answer`` is a record, a media type, or None for no
-    content. ``errors`` are the statuses it may refuse with, beyond those every operation has.
+    body if ``body`` is a record, or what follows the path's ``?`` if ``query`` is one, of texts.
+    ``answer`` is a record, a media type, or None for no content. ``errors`` are the statuses it may
+    refuse with, beyond those every operation has.
     """
 
     method: str
@@ -72,6 +79,7 @@ class Operation(NamedTuple):
     answer: type | str | None
     run: Callable[..., Awaitable[object]]
     body: type | None = None
+    query: type | None = None
     status: int = 200
     errors: Mapping[int, str] = {}
     example: Mapping[str, Any] | None = None
@@ -180,6 +188,19 @@ async def list_connections(site: Site) -> Connections:
     return await site.backend.connections()
 
 
+async def list_quotas(site: Site) -> Quotas:
+    """Who uses what against which quota: bytes, request time, changes of topics."""
+    return await site.backend.quotas()
+
+
+async def explain_quota(site: Site, question: QuotaQuestion) -> QuotaExplained:
+    """Why somebody is throttled, or isn't: `?user=…&client_id=…&type=…`."""
+    kinds = get_args(QuotaKind)
+    if question.type not in kinds:
+        raise InvalidJson([Fault("type", f"must be one of {', '.join(kinds)}")])
+    return await site.backend.explain_quota(question)
+
+
 async def get_clock(site: Site) -> ClockView:
     """The clock that all processes of the broker wear."""
     return await site.backend.clock()
@@ -252,6 +273,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         errors={404: "No group of this id.", **_NOT_NOW},
     ),
     _operation("GET", "/v1/connections", Connections, list_connections, errors=_NOT_NOW),
+    _operation("GET", "/v1/quotas", Quotas, list_quotas),
+    _operation("GET", "/v1/quotas/explain", QuotaExplained, explain_quota, query=QuotaQuestion),
     _operation("GET", "/v1/clock", ClockView, get_clock),
     _operation(
         "POST", "/v1/clock", ClockView, turn_clock, body=ClockChange, example={"advance_ms": 11000}

@@ -17,11 +17,13 @@ from minibroker.cluster.image import Image
 from minibroker.cluster.placement import group_owner, partition_owner
 from minibroker.cluster.store.tree import UnavailableError
 from minibroker.cluster.topics import NewTopic as WantedTopic
-from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, QUOTA_THROTTLE_MODE
 from minibroker.config.dynamic import effective
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
+from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, Quotas
 from minibroker.controller.chronicle import Chronicle
+from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
 from minibroker.observability.metrics import Snapshot
 from minibroker.roles.environment import (
@@ -39,7 +41,7 @@ from minibroker.roles.questions import (
     LogView,
     MetricsWanted,
 )
-from minibroker.runtime.clock import ClockError
+from minibroker.runtime.clock import ClockError, now_ms
 from minibroker.runtime.roles import RoleState
 from protocol.compiler import decode
 from protocol.errors import DecodeError, ErrorCode
@@ -271,6 +273,19 @@ class ControllerBackend:
             self._chronicle,
             env.clock.now(),
         )
+
+    # Quotas --------------------------------------------------------------------------------------
+
+    async def quotas(self) -> Quotas:
+        """Who uses what now, in the ledger that all processes write."""
+        env = self._env
+        mode = env.settings[QUOTA_THROTTLE_MODE]
+        return quotas_view(self._scope.quotas, env.ledger, mode, now_ms(env.clock))
+
+    async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
+        """The steps from who it is to how long it takes."""
+        env = self._env
+        return quota_explained(self._scope.quotas, env.ledger, question, now_ms(env.clock))
 
     # Clock, reset, metrics ------------------------------------------------------------------------
 

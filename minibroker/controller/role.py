@@ -39,7 +39,9 @@ from minibroker.controller.office import hold_office
 from minibroker.controller.stores import open_store
 from minibroker.controller.subscribers import Subscribers
 from minibroker.controller.topic_changes import TopicChanges
-from minibroker.quotas.manager import MutationQuota
+from minibroker.observability.metrics import Series
+from minibroker.observability.quota_gauges import read_gauges
+from minibroker.quotas.manager import MutationQuota, Quotas
 from minibroker.roles.environment import (
     ACCEPTOR,
     CONTROLLER,
@@ -95,12 +97,24 @@ class _Controller:
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
         )
-        self._quotas = QuotasInForce(env.settings, env.ledger)
+        self._in_force = QuotasInForce(env.settings, env.ledger)
         sleep = env.clock.sleep_real
         self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
         is_shared = env.settings[ZOOKEEPER_CONNECT] is not None
         self._topics = TopicChanges(store, cluster, self.publish, sleep, tells_leaders=is_shared)
         env.metrics.watch_busy(env.work_time.busy_ns)
+        env.metrics.watch_gauges(self._gauges)
+
+    @property
+    def quotas(self) -> Quotas:
+        self._in_force.follow(self.image)
+        return self._in_force.quotas
+
+    def _gauges(self) -> dict[Series, float]:
+        quotas = self.quotas
+        if not quotas.enabled:
+            return {}
+        return read_gauges(self._env.ledger, quotas.table, now_ms(self._env.clock))
 
     @property
     def settings(self) -> Settings:
@@ -114,10 +128,9 @@ class _Controller:
         return self.cluster.image
 
     def mutations(self, mutator: Mutator) -> Mutations:
-        self._quotas.follow(self.image)
         settings = self._env.settings
         quota = MutationQuota(
-            self._quotas.quotas,
+            self.quotas,
             (mutator.user, mutator.client_id),
             windows=settings[CONTROLLER_QUOTA_WINDOW_NUM],
             window_ms=settings[CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS] * 1000,

@@ -18,6 +18,8 @@ from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import QUOTA_THROTTLE_MODE
 from minibroker.config.quota_definitions import DELAY
 from minibroker.network.client import Client
+from minibroker.observability.definitions import QUOTA_QUEUE
+from minibroker.observability.metrics import Series
 from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.manager import Throttle, Who, larger
 from minibroker.quotas.throttle import Throttled
@@ -28,6 +30,8 @@ from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from protocol.headers import RequestHeader
+
+NS_PER_MS: Final = 1_000_000
 
 LENGTH_BYTES: Final = 4
 """What a fetch's size has beside the response itself, as Kafka counts it."""
@@ -54,6 +58,12 @@ class Meter:
         self.quotas = self._in_force.quotas
         self.throttled: Throttled[Client] = Throttled()
         self._sooner = trio.Event()
+        env.metrics.watch_gauges(self._gauges)
+
+    def _gauges(self) -> dict[Series, float]:
+        if not self.active:
+            return {}
+        return {(QUOTA_QUEUE.name, (kind,)): self.throttled.size(kind) for kind in QuotaType}
 
     @property
     def active(self) -> bool:
@@ -84,7 +94,7 @@ class Meter:
         throttle = larger(self._first(who, spent, now_ms), self._worked(who, spent, now_ms))
         if throttle is None:
             return None
-        self._start(client, who, throttle, now_ms)
+        self._start(client, who, spent.header.api_key, throttle, now_ms)
         response = spent.response
         if is_consumer_fetch(spent):
             self.quotas.not_fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
@@ -98,7 +108,7 @@ class Meter:
             now_ms = self._now_ms()
             throttle = count(who, spent, now_ms)
             if throttle.ms > 0:
-                self._start(client, who, throttle, now_ms)
+                self._start(client, who, spent.header.api_key, throttle, now_ms)
                 assert client.throttle_over is not None
                 await client.throttle_over.wait()
                 total_ms += throttle.ms
@@ -119,9 +129,12 @@ class Meter:
             return Throttle(QuotaType.REQUEST, 0)
         return self.quotas.worked(who, spent.worked_ns, now_ms)
 
-    def _start(self, client: Client, who: Who, throttle: Throttle, now_ms: int) -> None:
+    def _start(
+        self, client: Client, who: Who, api_key: int, throttle: Throttle, now_ms: int
+    ) -> None:
         self.quotas.throttled(throttle, who, now_ms)
         client.throttle()
+        self._env.metrics.throttled(api_key, throttle.ms * NS_PER_MS)
         if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):
             self._sooner.set()
 

@@ -40,6 +40,9 @@ LISTENERS_MAX: Final = 16
 IPS_SHOWN_MAX: Final = 100
 """Addresses whose connection rates are shown: those that connected last."""
 
+QUOTA_COUNTERS_SHOWN_MAX: Final = 400
+"""Sharing groups of quotas that are shown, of all types together: those used last."""
+
 API_KEYS_MAX: Final = 128
 """Api keys counted one by one; Kafka 4's highest is below 100, and clients may send any."""
 
@@ -152,6 +155,12 @@ TOTAL_TIME: Final = _request_time(
     _REQUEST.format("TotalTimeMs"),
 )
 
+THROTTLE_TIME: Final = _request_time(
+    "throttle",
+    "Throttle times that clients were told, of those requests alone that were throttled.",
+    _REQUEST.format("ThrottleTimeMs") + " (which counts zeros, too)",
+)
+
 ACCEPTED: Final = Metric(
     "minibroker_connections_accepted_total",
     Kind.COUNTER,
@@ -250,6 +259,68 @@ QUEUE_WAITING: Final = Metric(
     "Senders waiting for room in the queue.",
 )
 
+_QUOTA_LABELS: Final = ("type", "user", "client_id")
+_QUOTA: Final = "kafka.server:type={},user=…,client-id=…: {}"
+
+QUOTA_BYTE_RATE: Final = Metric(
+    "minibroker_quota_byte_rate",
+    Kind.GAUGE,
+    _QUOTA_LABELS,
+    "Bytes a second that count against a quota, over the quota window. `type` is `Produce` or "
+    "`Fetch`.",
+    _QUOTA.format("Produce", "byte-rate") + "; " + _QUOTA.format("Fetch", "byte-rate"),
+)
+QUOTA_REQUEST_TIME: Final = Metric(
+    "minibroker_quota_request_time_percent",
+    Kind.GAUGE,
+    _QUOTA_LABELS,
+    "Time that processes worked for requests, in percent of one process. `type` is `Request`.",
+    _QUOTA.format("Request", "request-time"),
+)
+QUOTA_EXEMPT_TIME: Final = Metric(
+    "minibroker_quota_exempt_request_time_percent",
+    Kind.GAUGE,
+    (),
+    "The same of requests that no quota holds.",
+    "kafka.server:type=Request: exempt-request-time",
+)
+QUOTA_MUTATION_RATE: Final = Metric(
+    "minibroker_quota_controller_mutation_rate",
+    Kind.GAUGE,
+    _QUOTA_LABELS,
+    "Partitions made and dropped a second. `type` is `ControllerMutation`.",
+    _QUOTA.format("ControllerMutation", "mutation-rate"),
+)
+QUOTA_TOKENS: Final = Metric(
+    "minibroker_quota_controller_tokens",
+    Kind.GAUGE,
+    _QUOTA_LABELS,
+    "Partitions that may be made or dropped at once, as of the last request; below 0 if overdrawn.",
+    _QUOTA.format("ControllerMutation", "tokens"),
+)
+QUOTA_BOUND: Final = Metric(
+    "minibroker_quota_bound",
+    Kind.GAUGE,
+    _QUOTA_LABELS,
+    "The quota that holds for these users and clients, in the unit of its rate; absent if none "
+    "does.",
+)
+QUOTA_THROTTLE: Final = Metric(
+    "minibroker_quota_throttle_time_seconds",
+    Kind.GAUGE,
+    _QUOTA_LABELS,
+    "Average throttle time of those who were throttled in the last minute; absent if none was.",
+    _QUOTA.format("Produce", "throttle-time") + " and of the other types",
+    1000,
+)
+QUOTA_QUEUE: Final = Metric(
+    "minibroker_quota_queue_size",
+    Kind.GAUGE,
+    ("process", "type"),
+    "Connections that are throttled now.",
+    "kafka.server:type=Produce: queue-size and of the other types",
+)
+
 RECORD_BYTES_IN: Final = Metric(
     "minibroker_record_bytes_in_total",
     Kind.COUNTER,
@@ -342,9 +413,12 @@ RESTARTS: Final = Metric(
 
 METRICS: Final = (
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, QUEUE_TIME, NETWORK_TIME, IO_TIME, TOTAL_TIME),
+    THROTTLE_TIME,
     *(ACCEPTED, CLOSED, OPEN, COUNTED, ACCEPTOR_BLOCKED),
     *(BROKER_ACCEPT_RATE, ACCEPT_RATE, ACCEPT_THROTTLE, IP_ACCEPT_THROTTLE),
     *(QUEUE_USED, QUEUE_CAPACITY, QUEUE_PEAK, QUEUE_WAITING),
+    *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_EXEMPT_TIME, QUOTA_MUTATION_RATE, QUOTA_TOKENS),
+    *(QUOTA_BOUND, QUOTA_THROTTLE, QUOTA_QUEUE),
     *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
     *(BUSY, ELAPSED, IDLE, MEMORY, UP, RESTARTS),

@@ -47,6 +47,14 @@ from minibroker.observability.definitions import (
     QUEUE_TIME,
     QUEUE_USED,
     QUEUE_WAITING,
+    QUOTA_BOUND,
+    QUOTA_BYTE_RATE,
+    QUOTA_EXEMPT_TIME,
+    QUOTA_MUTATION_RATE,
+    QUOTA_QUEUE,
+    QUOTA_REQUEST_TIME,
+    QUOTA_THROTTLE,
+    QUOTA_TOKENS,
     RECORD_BYTES_IN,
     RECORD_BYTES_OUT,
     RECORDS_IN,
@@ -54,6 +62,7 @@ from minibroker.observability.definitions import (
     REQUESTS,
     RESPONSE_BYTES,
     RESTARTS,
+    THROTTLE_TIME,
     TOTAL_TIME,
     UP,
     Kind,
@@ -74,6 +83,7 @@ _HISTOGRAMS: Final = {
     NETWORK_TIME: "network",
     IO_TIME: "io",
     TOTAL_TIME: "total",
+    THROTTLE_TIME: "throttle",
 }
 _COUNTERS: Final = (
     *(ACCEPTED, CLOSED, ACCEPTOR_BLOCKED),
@@ -83,6 +93,8 @@ _GAUGES: Final = (
     *(OPEN, COUNTED, BROKER_ACCEPT_RATE, ACCEPT_RATE, ACCEPT_THROTTLE, IP_ACCEPT_THROTTLE),
     *(QUEUE_USED, QUEUE_CAPACITY, QUEUE_PEAK, QUEUE_WAITING, PURGATORY),
     MEMORY,
+    *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_EXEMPT_TIME, QUOTA_MUTATION_RATE, QUOTA_TOKENS),
+    *(QUOTA_BOUND, QUOTA_THROTTLE, QUOTA_QUEUE),
 )
 _LOG_GAUGES: Final = (LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET)
 
@@ -138,7 +150,10 @@ class BrokerCollector(Collector):
         by_name = {metric.name: metric for metric in (*_GAUGES, *_LOG_GAUGES)}
         for process, gauges in sorted(self._totals.gauges().items()):
             for (name, labels), value in gauges.items():
-                _add(families, by_name[name], (process, *labels), value)
+                metric = by_name[name]
+                # What concerns the broker as a whole is told by one process, and not as its own.
+                whose = (process,) if "process" in metric.labels else ()
+                _add(families, metric, (*whose, *labels), value)
         for (name, labels), value in log_gauges(self._totals.logs()).items():
             _add(families, by_name[name], labels, value)
 

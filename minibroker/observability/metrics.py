@@ -49,7 +49,7 @@ UNKNOWN_API: Final = -1
 """The row that takes requests with an api key past ``API_KEYS_MAX``."""
 
 # A row is one flat list, because one list costs one attribute look-up a request and a snapshot
-# is then a copy: ok, errors, six sums, then the buckets of six histograms, each with one more
+# is then a copy: ok, errors, seven sums, then the buckets of seven histograms, each with one more
 # bucket for what is past its last bound.
 _OK: Final = 0
 _ERRORS: Final = 1
@@ -59,13 +59,15 @@ _SUM_QUEUE: Final = 4
 _SUM_NETWORK: Final = 5
 _SUM_IO: Final = 6
 _SUM_TOTAL: Final = 7
-_REQUEST: Final = 8
+_SUM_THROTTLE: Final = 8
+_REQUEST: Final = 9
 _RESPONSE: Final = _REQUEST + len(SIZE_BUCKETS_BYTES) + 1
 _QUEUE: Final = _RESPONSE + len(SIZE_BUCKETS_BYTES) + 1
 _NETWORK: Final = _QUEUE + len(TIME_BUCKETS_NS) + 1
 _IO: Final = _NETWORK + len(TIME_BUCKETS_NS) + 1
 _TOTAL: Final = _IO + len(TIME_BUCKETS_NS) + 1
-ROW_LENGTH: Final = _TOTAL + len(TIME_BUCKETS_NS) + 1
+_THROTTLE: Final = _TOTAL + len(TIME_BUCKETS_NS) + 1
+ROW_LENGTH: Final = _THROTTLE + len(TIME_BUCKETS_NS) + 1
 
 
 class Histogram(NamedTuple):
@@ -83,6 +85,7 @@ HISTOGRAMS: Final = {
     "network": Histogram(_SUM_NETWORK, _NETWORK, TIME_BUCKETS_NS),
     "io": Histogram(_SUM_IO, _IO, TIME_BUCKETS_NS),
     "total": Histogram(_SUM_TOTAL, _TOTAL, TIME_BUCKETS_NS),
+    "throttle": Histogram(_SUM_THROTTLE, _THROTTLE, TIME_BUCKETS_NS),
 }
 OK_AT: Final = _OK
 ERRORS_AT: Final = _ERRORS
@@ -149,7 +152,7 @@ class ProcessMetrics:
         self._purgatories: dict[str, Callable[[], int]] = {}
         self._logs: Callable[[], Iterable[LogFigures]] | None = None
         self._busy: Callable[[], int] | None = None
-        self._gauges: Callable[[], Mapping[Series, float]] = dict
+        self._gauges: list[Callable[[], Mapping[Series, float]]] = []
         self._memory: Callable[[], int] | None = None
 
     # Recording ------------------------------------------------------------------------------
@@ -181,6 +184,12 @@ class ProcessMetrics:
         row[_NETWORK + bisect_left(TIME_BUCKETS_NS, network_ns)] += 1
         row[_IO + bisect_left(TIME_BUCKETS_NS, io_ns)] += 1
         row[_TOTAL + bisect_left(TIME_BUCKETS_NS, total_ns)] += 1
+
+    def throttled(self, api_key: int, throttle_ns: int) -> None:
+        """Count a throttle of an answered request's sender."""
+        row = self._rows.get(api_key) or self._new_row(api_key)
+        row[_SUM_THROTTLE] += throttle_ns
+        row[_THROTTLE + bisect_left(TIME_BUCKETS_NS, throttle_ns)] += 1
 
     def produced(self, size_bytes: int, records: int) -> None:
         """Count record batches appended for a client."""
@@ -236,7 +245,7 @@ class ProcessMetrics:
 
     def watch_gauges(self, read: Callable[[], Mapping[Series, float]]) -> None:
         """Show these gauges beside all others; whoever reads them sees to their number."""
-        self._gauges = read
+        self._gauges.append(read)
 
     def watch_busy(self, read: Callable[[], int]) -> None:
         """Take the nanoseconds this process has worked so far from ``read``."""
@@ -270,7 +279,9 @@ class ProcessMetrics:
         )
 
     def _read_gauges(self) -> dict[Series, float]:
-        gauges = dict(self._gauges())
+        gauges: dict[Series, float] = {}
+        for read_gauges in self._gauges:
+            gauges.update(read_gauges())
         if self._memory is not None:
             gauges[MEMORY.name, ()] = self._memory()
         for listener, count in self._open.items():

@@ -21,6 +21,7 @@ its hash only while what lies in it belongs to that hash.
 
 from __future__ import annotations
 
+import heapq
 import math
 import mmap
 import os
@@ -196,12 +197,17 @@ class Ledger:
 
     # Looking ---------------------------------------------------------------------------------
 
-    def entries(self, now_ms: int) -> Iterator[Entry]:
-        """All counters that were used in the last hour.  Looking changes nothing."""
-        for slot, digest in enumerate(self.hashes.tolist()):
-            entry = self._entry(slot, now_ms) if digest else None
+    def entries(self, now_ms: int, at_most: int) -> Iterator[Entry]:
+        """The counters that were used in the last hour, latest first.  Looking changes nothing."""
+        found = [slot for slot, digest in enumerate(self.hashes.tolist()) if digest]
+        for slot in heapq.nlargest(at_most, found, key=self._last_used):
+            entry = self._entry(slot, now_ms)
             if entry is not None:
                 yield entry
+
+    def used(self) -> int:
+        """How many counters there are."""
+        return self.slots - self.hashes.tolist().count(0)
 
     def entry(self, kind: str, tags: Tags, now_ms: int) -> Entry | None:
         """The same of one counter; None if it has not been used."""

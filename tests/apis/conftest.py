@@ -27,6 +27,8 @@ from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
+from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.manager import Quotas
 from minibroker.roles.purgatory import Purgatory
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.config import LogConfig
@@ -70,6 +72,10 @@ class DeskControllerScope:
     @property
     def image(self) -> Image:
         return self.cluster.image
+
+    @property
+    def quotas(self) -> Quotas:
+        return Quotas(Ledger(11, 1000, shared=False))
 
     def mutations(self, mutator: Mutator) -> MutationsToTry:
         self.mutator = mutator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import cast
 
 import httpx
 import pytest
@@ -39,6 +40,15 @@ from minibroker.control.backend import (
     TopicSummary,
 )
 from minibroker.control.http import make_app
+from minibroker.control.quota_shapes import (
+    QuotaExplained,
+    QuotaKind,
+    QuotaLevel,
+    QuotaQuestion,
+    Quotas,
+    QuotaSample,
+    QuotaUse,
+)
 from minibroker.observability.metrics import ProcessMetrics, Snapshot
 
 
@@ -149,6 +159,28 @@ class FakeBackend:
                 HappeningView(4, 9, "handed", 3, "PLAINTEXT", "127.0.0.1:5", "processor-0", None),
                 HappeningView(5, 7, "refused", 4, "PLAINTEXT", "127.0.0.1:6", None, "limit"),
             ),
+        )
+
+    async def quotas(self) -> Quotas:
+        use = QuotaUse("produce", "", "c", 2048.0, 1024.0, 2.0, "/config/clients/c", None)
+        return Quotas(True, "mute", 1000, 11, 0.5, (use,), 1)
+
+    async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
+        level = QuotaLevel("/config/clients/c", 1024.0, True, "holds")
+        return QuotaExplained(
+            type=cast("QuotaKind", question.type),
+            user=question.user,
+            client_id=question.client_id,
+            key="producer_byte_rate",
+            sharing="all share",
+            levels=(level,),
+            quota=1024.0,
+            path="/config/clients/c",
+            samples=(QuotaSample(500, 20480.0),),
+            rate=2048.0,
+            window_ms=10_000,
+            throttle_ms=10_000,
+            formula="x",
         )
 
     async def clock(self) -> ClockView:

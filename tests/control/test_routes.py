@@ -20,7 +20,9 @@ def test_what_runs_takes_what_the_path_and_the_body_give(operation: Operation) -
     arguments = list(signature(operation.run).parameters)[1:]
     given = [operation.parameter] if operation.parameter else []
     assert arguments[: len(given)] == given
-    assert len(arguments) == len(given) + (operation.body is not None)
+    assert len(arguments) == len(given) + sum(
+        kind is not None for kind in (operation.body, operation.query)
+    )
 
 
 def test_no_two_operations_are_the_same() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,11 +15,14 @@ from minibroker.apis.base import Mutations, Mutator
 from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import BROKER, Image, Update
+from minibroker.cluster.quotas import QuotaChange
+from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import UnavailableError
 from minibroker.config import Settings
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
+from minibroker.control.quota_shapes import QuotaQuestion
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.subscribers import Subscribers
 from minibroker.coordinator.description import (
@@ -32,6 +36,8 @@ from minibroker.network.client import Client
 from minibroker.network.happenings import Happenings, Lately
 from minibroker.network.views import AcceptorReport, DoorFigures, ProcessorReport
 from minibroker.observability.metrics import ProcessMetrics
+from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.manager import Quotas
 from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
     ClockTurned,
@@ -68,6 +74,8 @@ class Scope:
     def __init__(self, settings: Settings, cluster: ClusterController) -> None:
         self.settings = settings
         self.cluster = cluster
+        self.ledger = Ledger(11, 1000, shared=False)
+        self.in_force = QuotasInForce(settings, self.ledger)
 
         def answer(question: Any) -> Any:
             raise AssertionError(f"nobody should ask {question}")
@@ -77,6 +85,11 @@ class Scope:
     @property
     def image(self) -> Image:
         return self.cluster.image
+
+    @property
+    def quotas(self) -> Quotas:
+        self.in_force.follow(self.image)
+        return self.in_force.quotas
 
     def mutations(self, mutator: Mutator) -> Mutations:
         raise AssertionError(f"{mutator} is not asked for: who may use this API may do all")
@@ -114,10 +127,10 @@ class At:
     """Everything a test looks at."""
 
     def __init__(self, env: Environment, scope: Scope, roles: Roles) -> None:
-        self.env = env
+        self.env = replace(env, ledger=scope.ledger)
         self.scope = scope
         self.roles = roles
-        self.backend = ControllerBackend(env, scope, scope.subscribers)
+        self.backend = ControllerBackend(self.env, scope, scope.subscribers)
 
     async def configure(self, config: dict[str, str]) -> None:
         """Set configs of all brokers."""
@@ -396,3 +409,21 @@ async def test_a_store_that_is_away_is_told_as_such(at: At) -> None:
     ):
         with pytest.raises(Unavailable, match="no ZooKeeper answered"):
             await change
+
+
+async def test_quotas_are_seen_and_explained(at: At, autojump_clock: MockClock) -> None:
+    assert (await at.backend.quotas()).counting is False
+    question = QuotaQuestion(client_id="c", type="produce")
+    assert "no quota was ever set" in (await at.backend.explain_quota(question)).sharing
+    change = QuotaChange((("client-id", "c"),), (("producer_byte_rate", 1024.0),))
+    outcome = await at.scope.cluster.alter_quotas([change])
+    await at.scope.publish(outcome.updates)
+    at.scope.quotas.produced(("ANONYMOUS", "c"), 20480, round(trio.current_time() * 1000))
+    found = await at.backend.quotas()
+    [use] = found.uses
+    assert (use.type, use.user, use.client_id) == ("produce", "", "c")
+    assert (use.rate, use.quota, use.share, use.path) == (2048, 1024, 2, "/config/clients/c")
+    explained = await at.backend.explain_quota(question)
+    assert (explained.throttle_ms, explained.window_ms) == (10_000, 10_000)
+    assert explained.samples == ((0, 20480.0),)
+    assert [level.path for level in explained.levels if level.holds] == ["/config/clients/c"]

@@ -13,6 +13,14 @@ from minibroker.observability.definitions import (
     IP_ACCEPT_THROTTLE,
     METRICS,
     OTHER,
+    QUOTA_BOUND,
+    QUOTA_BYTE_RATE,
+    QUOTA_EXEMPT_TIME,
+    QUOTA_MUTATION_RATE,
+    QUOTA_QUEUE,
+    QUOTA_REQUEST_TIME,
+    QUOTA_THROTTLE,
+    QUOTA_TOKENS,
     CloseReason,
 )
 from minibroker.observability.exposition import api_name, render
@@ -58,6 +66,21 @@ def shown() -> Shown:
         }
     )
     worker.watch_memory(lambda: 4096)
+    processor.throttled(0, 1_500_000_000)
+    processor.watch_gauges(
+        lambda: {
+            (QUOTA_QUEUE.name, ("Produce",)): 2,
+            (QUOTA_EXEMPT_TIME.name, ()): 0.5,
+            (QUOTA_THROTTLE.name, ("Produce", "u", "c")): 1500,
+            **{
+                (metric.name, ("Produce", "u", "c")): 7
+                for metric in (
+                    *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_MUTATION_RATE),
+                    *(QUOTA_TOKENS, QUOTA_BOUND),
+                )
+            },
+        }
+    )
     worker.produced(1000, 10)
     worker.fetched(300)
     worker.watch_purgatory("fetch", lambda: 4)
@@ -131,6 +154,16 @@ def test_every_metric_of_the_catalogue_is_shown_with_its_labels(shown: Shown) ->
         family = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
         labels.setdefault(family, set()).update(label for label, _ in pairs if label != "le")
     assert labels == {metric.name: set(metric.labels) for metric in METRICS}
+
+
+def test_quotas_are_the_brokers_and_queues_a_process_s(shown: Shown) -> None:
+    group = {"type": "Produce", "user": "u", "client_id": "c"}
+    assert value(shown, "minibroker_quota_byte_rate", **group) == 7
+    assert value(shown, "minibroker_quota_throttle_time_seconds", **group) == 1.5
+    assert value(shown, "minibroker_quota_exempt_request_time_percent") == 0.5
+    queue = {"process": "processor-0", "type": "Produce"}
+    assert value(shown, "minibroker_quota_queue_size", **queue) == 2
+    assert value(shown, "minibroker_request_throttle_seconds_sum", api="Produce") == 1.5
 
 
 def test_a_broker_that_did_nothing_can_be_scraped() -> None:

@@ -75,7 +75,12 @@ def test_each_figure_of_a_request_lands_in_its_own_histogram(metrics: ProcessMet
         "network": 12_000,
         "io": 13_000,
         "total": 36_000,
+        "throttle": 0,
     }
+    metrics.throttled(PRODUCE, 37_000)
+    row = metrics.snapshot().rows[PRODUCE]
+    assert row[HISTOGRAMS["throttle"].sum_at] == 37_000
+    assert sum(buckets(row, "throttle")) == 1
 
 
 def test_histograms_of_a_row_do_not_overlap() -> None:
@@ -104,7 +109,9 @@ def test_every_histogram_counts_every_request(figures: list[tuple[int, int]]) ->
     for size, ns in figures:
         metrics.request(PRODUCE, False, size, size, ns, ns, ns, ns)
     for row in metrics.snapshot().rows.values():
-        assert {sum(buckets(row, name)) for name in HISTOGRAMS} == {len(figures)}
+        assert {sum(buckets(row, name)) for name in HISTOGRAMS if name != "throttle"} == {
+            len(figures)
+        }
         assert row[HISTOGRAMS["total"].sum_at] == sum(ns for _, ns in figures)
 
 

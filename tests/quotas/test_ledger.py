@@ -75,8 +75,8 @@ def test_looking_shows_the_rate_and_changes_nothing() -> None:
         entry = ledger.entry(KIND, TAGS, later_ms)
         assert entry is not None
         assert entry.usage.rate <= 60
-    assert ledger.entry(KIND, TAGS, 2600) == next(ledger.entries(2600))
-    entry = next(ledger.entries(2600))
+    assert ledger.entry(KIND, TAGS, 2600) == next(ledger.entries(2600, 1000))
+    entry = next(ledger.entries(2600, 1000))
     assert (entry.kind, entry.tags, entry.used) == (KIND, TAGS, True)
     assert entry.samples == ((0, 60.0), (1500, 30.0), (2600, 30.0))
     assert entry.usage == theirs.record(0, 2600)
@@ -94,8 +94,18 @@ def test_counters_are_told_apart_by_type_and_tags() -> None:
     ]
     for number, counter in enumerate(many):
         counter.add(number, 0)
-    assert sorted(entry.samples[0].total for entry in ledger.entries(0)) == list(range(len(many)))
+    assert sorted(entry.samples[0].total for entry in ledger.entries(0, 1000)) == list(
+        range(len(many))
+    )
     assert ledger.entry("Fetch", Tags("nobody", ""), 0) is None
+
+
+def test_those_used_last_are_shown_first() -> None:
+    ledger = small()
+    for n in (3, 1, 2):
+        ledger.counter(KIND, Tags("", str(n)), 0).add(1, n)
+    assert [entry.tags.client for entry in ledger.entries(5, 2)] == ["3", "2"]
+    assert ledger.used() == 3
 
 
 def test_a_counter_is_shown_for_an_hour_after_its_last_record() -> None:
@@ -177,7 +187,7 @@ def test_nothing_is_lost_between_processes() -> None:
     # Each makes the counters for itself, so insertion is concurrent, too.
     for pid in [forked(partial(hammer, ledger, 50, n)) for n in range(PROCESSES)]:
         os.waitpid(pid, 0)
-    entries = list(ledger.entries(1000))
+    entries = list(ledger.entries(1000, 1000))
     assert len(entries) == 50
     assert sum(entry.samples[0].total for entry in entries) == PROCESSES * EACH
 
@@ -218,7 +228,9 @@ def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
             rate, span_ms = counter.record(0, 1000)
             assert math.isfinite(rate)
             assert span_ms > 0
-    total = sum(entry.usage.rate * entry.usage.span_ms / 1000 for entry in ledger.entries(1000))
+    total = sum(
+        entry.usage.rate * entry.usage.span_ms / 1000 for entry in ledger.entries(1000, 1000)
+    )
     assert told <= round(total) <= told + KILLS
 
 

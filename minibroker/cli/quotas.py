@@ -1,0 +1,140 @@
+"""``minibroker quotas``: who uses what against which quota, and why somebody is throttled.
+
+Owns the lines that are printed; quotas are set by ``minibroker configs``, and what holds is the
+broker's to say.  Invariant: what is printed is one answer of the control API, so its figures belong
+together.  Kafka has no counterpart: there one reads MBeans and its source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import unquote_plus, urlencode
+
+import click
+
+from minibroker.cli.commands import Group
+from minibroker.cli.control import control_option, find_control
+from minibroker.cli.output import emit, table
+from minibroker.cli.topics import bootstrap_option
+
+UNITS: Final = {
+    "produce": "B/s",
+    "fetch": "B/s",
+    "request": "%",
+    "controller_mutation": "partitions/s",
+}
+
+LIST_EXAMPLES = """Examples:
+
+\b
+  minibroker quotas list
+  minibroker quotas list --json | jq '.uses[] | select(.share > 1)'
+
+To set one: minibroker configs --client reports --alter --add-config consumer_byte_rate=1048576
+"""
+EXPLAIN_EXAMPLES = """Examples:
+
+\b
+  minibroker quotas explain --client-id reports --type fetch
+  minibroker quotas explain --user alice --type request --json
+"""
+
+app = Group(
+    "quotas",
+    help="Show who uses what against which quota, and why somebody is throttled.",
+    no_args_is_help=True,
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="The control API's answer.")
+
+
+@app.command("list", epilog=LIST_EXAMPLES)
+@bootstrap_option
+@control_option
+@json_option
+def list_(bootstrap: str, control: str | None, as_json: bool) -> None:
+    """Who uses what, those who were active last first."""
+    answer = _ask(control, bootstrap, "/v1/quotas")
+    if as_json:
+        emit(answer.rstrip("\n"))
+        return
+    found = json.loads(answer)
+    if not found["counting"]:
+        emit("No quota was set since the broker's start, so nothing is counted.")
+        return
+    rows = [_row(use) for use in found["uses"]]
+    emit(table(["TYPE", "USER", "CLIENT-ID", "RATE", "QUOTA", "USED", "THROTTLE", "SET AT"], rows))
+
+
+def _row(use: dict[str, Any]) -> list[str]:
+    unit = UNITS[use["type"]]
+    return [
+        use["type"],
+        unquote_plus(use["user"]) or "-",
+        use["client_id"] or "-",
+        f"{use['rate']:.6g} {unit}",
+        "-" if use["quota"] is None else f"{use['quota']:.6g} {unit}",
+        "-" if use["share"] is None else f"{use['share']:.0%}",
+        "-" if use["throttle_ms"] is None else f"{use['throttle_ms']:.0f} ms",
+        use["path"] or "-",
+    ]
+
+
+@app.command("explain", epilog=EXPLAIN_EXAMPLES)
+@bootstrap_option
+@control_option
+@json_option
+@click.option("--user", default="ANONYMOUS", metavar="NAME", help="The principal's name.")
+@click.option("--client-id", default="", metavar="ID", help="The client-id; none if left out.")
+@click.option(
+    "--type", "kind", type=click.Choice(list(UNITS)), default="produce", help="What is bounded."
+)
+def explain(
+    bootstrap: str, control: str | None, as_json: bool, user: str, client_id: str, kind: str
+) -> None:
+    """Why a user and client-id is throttled, or isn't."""
+    asked = urlencode({"user": user, "client_id": client_id, "type": kind})
+    answer = _ask(control, bootstrap, f"/v1/quotas/explain?{asked}")
+    if as_json:
+        emit(answer.rstrip("\n"))
+        return
+    for line in _explanation(json.loads(answer)):
+        emit(line)
+
+
+def _explanation(found: dict[str, Any]) -> Iterator[str]:
+    unit = UNITS[found["type"]]
+    yield f"{found['key']} of user '{found['user']}', client-id '{found['client_id']}'"
+    yield ""
+    yield f"Who shares: {found['sharing']}."
+    yield ""
+    rows = [
+        [
+            ">" if level["holds"] else "",
+            level["path"],
+            "-" if level["value"] is None else f"{level['value']:.10g}",
+            level["why"],
+        ]
+        for level in found["levels"]
+    ]
+    yield table(["", "WHERE", "VALUE", "WHY"], rows)
+    yield ""
+    if found["samples"]:
+        rows = [[f"{at['ago_ms']} ms ago", f"{at['total']:.10g}"] for at in found["samples"]]
+        yield table(["SAMPLE BEGAN", "COUNTED"], rows)
+        yield ""
+    yield f"Rate:     {found['rate']:.10g} {unit} over {found['window_ms']} ms"
+    quota = "none" if found["quota"] is None else f"{found['quota']:.10g} {unit}"
+    yield f"Quota:    {quota}"
+    yield f"Throttle: {found['throttle_ms']} ms for a request that costs nothing itself"
+    yield f"          {found['formula']}"
+
+
+def _ask(control: str | None, bootstrap: str, path: str) -> str:
+    api = find_control(control, bootstrap)
+    try:
+        return api.get(path).decode()
+    finally:
+        api.close()

@@ -1,0 +1,89 @@
+"""Quotas as people are shown them, put together from the ledger and what is set.
+
+Owns naming and rounding for people; what holds is decided by ``minibroker.quotas``.  Pure, but that
+it reads the ledger.  Invariant: looking changes no rate.  What Kafka's quota MBeans tell, and what
+they don't: why.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, get_args
+
+from minibroker.control import quota_shapes as shown
+from minibroker.quotas.entity import Bound, QuotaType, bound_of
+from minibroker.quotas.explain import KEY_OF, SETTING_OF, explain, tags_of
+from minibroker.quotas.ledger import Entry, Ledger
+from minibroker.quotas.manager import EXEMPT, Quotas
+
+USES_SHOWN_MAX: Final = 500
+"""Counters that are shown, those used last."""
+
+KINDS: Final[dict[QuotaType, shown.QuotaKind]] = dict(
+    zip(QuotaType, get_args(shown.QuotaKind), strict=True)
+)
+TYPES: Final[dict[str, QuotaType]] = {name: kind for kind, name in KINDS.items()}
+
+
+def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown.Quotas:
+    """Who uses what now."""
+    entries = list(ledger.entries(now_ms, USES_SHOWN_MAX)) if quotas.enabled else []
+    exempt = [entry.usage.rate for entry in entries if entry.kind == EXEMPT]
+    return shown.Quotas(
+        counting=quotas.enabled,
+        mode=mode,
+        window_ms=ledger.window_ms,
+        samples=ledger.samples,
+        exempt_percent=sum(exempt),
+        uses=tuple(_use(quotas, entry) for entry in entries if entry.kind != EXEMPT),
+        uses_total=ledger.used() - len(exempt),
+    )
+
+
+def _use(quotas: Quotas, entry: Entry) -> shown.QuotaUse:
+    kind = QuotaType(entry.kind)
+    bound = bound_of(quotas.table, kind, entry.tags)
+    return shown.QuotaUse(
+        type=KINDS[kind],
+        user=entry.tags.user,
+        client_id=entry.tags.client,
+        rate=entry.usage.rate,
+        quota=None if bound is None else bound.value,
+        share=None if bound is None else entry.usage.rate / bound.value,
+        path=_path(kind, bound),
+        throttle_ms=None if math.isnan(entry.throttle_ms) else entry.throttle_ms,
+    )
+
+
+def quota_explained(
+    quotas: Quotas, ledger: Ledger, question: shown.QuotaQuestion, now_ms: int
+) -> shown.QuotaExplained:
+    """Why somebody is throttled, or isn't."""
+    kind = TYPES[question.type]
+    who = (question.user, question.client_id)
+    bits = quotas.bits[kind]
+    entry = ledger.entry(kind, tags_of(quotas.table, kind, bits, who), now_ms)
+    found = explain(quotas.table, kind, bits, who, entry=entry, window_ms=ledger.window_ms)
+    return shown.QuotaExplained(
+        type=KINDS[kind],
+        user=question.user,
+        client_id=question.client_id,
+        key=KEY_OF[kind],
+        sharing=found.sharing,
+        levels=tuple(shown.QuotaLevel(*level) for level in found.considered),
+        quota=None if found.bound is None else found.bound.value,
+        path=_path(kind, found.bound),
+        samples=tuple(
+            shown.QuotaSample(now_ms - sample.start_ms, sample.total) for sample in found.samples
+        ),
+        rate=found.rate,
+        window_ms=found.span_ms,
+        throttle_ms=found.throttle_ms,
+        formula=found.formula,
+    )
+
+
+def _path(kind: QuotaType, bound: Bound | None) -> str | None:
+    if bound is None:
+        return None
+    return SETTING_OF[kind] if bound.entity is None else f"/config/{bound.entity.path}"

@@ -1,0 +1,62 @@
+"""Quotas as gauges: what the ledger has counted lately, and what bounds it.
+
+Owns which figure of a counter becomes which metric; it must never record anything.  The invariant:
+at most ``QUOTA_COUNTERS_SHOWN_MAX`` counters are shown, and none an hour after its last record, so
+label sets come and go with their users.  Echoes the metrics of Kafka's ``ClientQuotaManager``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from minibroker.observability.definitions import (
+    QUOTA_BOUND,
+    QUOTA_BYTE_RATE,
+    QUOTA_COUNTERS_SHOWN_MAX,
+    QUOTA_EXEMPT_TIME,
+    QUOTA_MUTATION_RATE,
+    QUOTA_REQUEST_TIME,
+    QUOTA_THROTTLE,
+    QUOTA_TOKENS,
+)
+from minibroker.observability.metrics import Series
+from minibroker.quotas.entity import QuotaTable, QuotaType, bound_of
+from minibroker.quotas.ledger import Entry, Ledger
+from minibroker.quotas.manager import EXEMPT
+
+_RATES: Final = {
+    QuotaType.PRODUCE: QUOTA_BYTE_RATE,
+    QuotaType.FETCH: QUOTA_BYTE_RATE,
+    QuotaType.REQUEST: QUOTA_REQUEST_TIME,
+    QuotaType.CONTROLLER_MUTATION: QUOTA_MUTATION_RATE,
+}
+
+LABEL_MAX: Final = 200
+"""Characters of a name that a label has."""
+
+
+def read_gauges(ledger: Ledger, table: QuotaTable, now_ms: int) -> dict[Series, float]:
+    """The gauges of all counters that are shown."""
+    gauges: dict[Series, float] = {}
+    for entry in ledger.entries(now_ms, QUOTA_COUNTERS_SHOWN_MAX):
+        gauges.update(_gauges(entry, table))
+    return gauges
+
+
+def _gauges(entry: Entry, table: QuotaTable) -> Iterator[tuple[Series, float]]:
+    if entry.kind == EXEMPT:
+        yield (QUOTA_EXEMPT_TIME.name, ()), entry.usage.rate
+        return
+    kind = QuotaType(entry.kind)
+    labels = (entry.kind, entry.tags.user[:LABEL_MAX], entry.tags.client[:LABEL_MAX])
+    if entry.used:
+        yield (_RATES[kind].name, labels), entry.usage.rate
+        bound = bound_of(table, kind, entry.tags)
+        if bound is not None:
+            yield (QUOTA_BOUND.name, labels), bound.value
+        if entry.tokens < math.inf:
+            yield (QUOTA_TOKENS.name, labels), entry.tokens
+    if not math.isnan(entry.throttle_ms):
+        yield (QUOTA_THROTTLE.name, labels), entry.throttle_ms

@@ -1,0 +1,166 @@
+"""Why somebody is throttled, or isn't: every step from who it is to how long it takes, in words.
+
+Owns the sentences; the decisions are those of ``entity`` and ``rate``, asked again for this one
+request.  It must never record anything.  Invariant: what is explained is what a request without
+any cost of its own would meet now.  Kafka tells people to look it up in its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from minibroker.quotas.entity import (
+    CLIENT,
+    KEYS,
+    USER,
+    USER_AND_CLIENT,
+    Bound,
+    QuotaTable,
+    QuotaType,
+    Tags,
+    bound_of,
+    candidates,
+    levels,
+    sanitize,
+    sharing_group,
+)
+from minibroker.quotas.ledger import Entry, Sample
+from minibroker.quotas.rate import java_round, throttle_ms
+
+KEY_OF: Final = {kind: key for key, kind in KEYS.items()}
+SETTING_OF: Final = {
+    QuotaType.PRODUCE: "quota.producer.default",
+    QuotaType.FETCH: "quota.consumer.default",
+}
+_KINDS: Final = {CLIENT: "clients", USER: "users", USER_AND_CLIENT: "clients of users"}
+
+
+class Considered(NamedTuple):
+    """One place where a quota may be set, and why it holds or doesn't."""
+
+    path: str
+    value: float | None
+    holds: bool
+    why: str
+
+
+class Explanation(NamedTuple):
+    """Everything about one user's and client's quota of one type."""
+
+    tags: Tags
+    sharing: str
+    considered: tuple[Considered, ...]
+    bound: Bound | None
+    samples: tuple[Sample, ...]
+    rate: float
+    span_ms: int
+    throttle_ms: int
+    formula: str
+
+
+def explain(
+    table: QuotaTable,
+    kind: QuotaType,
+    bits: int,
+    who: tuple[str, str],
+    *,
+    entry: Entry | None,
+    window_ms: int,
+) -> Explanation:
+    """What holds for a user and client now; ``entry`` is its counter, None if it has none."""
+    tags = tags_of(table, kind, bits, who)
+    bound = bound_of(table, kind, tags)
+    rate, span_ms = entry.usage if entry else (0.0, 0)
+    if kind is QuotaType.CONTROLLER_MUTATION:
+        delay_ms, formula = _from_tokens(entry, bound)
+    else:
+        cap_ms = window_ms if kind is QuotaType.REQUEST else None
+        delay_ms, formula = _from_rate(rate, span_ms, bound, cap_ms)
+    return Explanation(
+        tags,
+        _sharing(bits, tags),
+        tuple(_considered(table, kind, tags, who, bound)),
+        bound,
+        entry.samples if entry else (),
+        rate,
+        span_ms,
+        delay_ms,
+        formula,
+    )
+
+
+def tags_of(table: QuotaTable, kind: QuotaType, bits: int, who: tuple[str, str]) -> Tags:
+    """The sharing group of a user and client, both as they came."""
+    return sharing_group(table, kind, bits, sanitize(who[0]), who[1])
+
+
+def _sharing(bits: int, tags: Tags) -> str:
+    if not bits:
+        return "no quota was ever set since the broker's start, so nothing is counted"
+    if tags.user and tags.client:
+        who = "this user's connections with this client-id"
+    elif tags.user:
+        who = "all of this user's connections"
+    else:
+        who = "all connections with this client-id, whoever's they are"
+    ever = " and ".join(name for bit, name in _KINDS.items() if bits & bit)
+    return f"{who} share one counter, as quotas of {ever} were set since the broker's start"
+
+
+def _considered(
+    table: QuotaTable, kind: QuotaType, tags: Tags, who: tuple[str, str], bound: Bound | None
+) -> Iterator[Considered]:
+    possible = candidates(tags)
+    for level in levels(sanitize(who[0]), who[1]):
+        entity = level.entity
+        value = table.bound(kind, entity)
+        holds = bound is not None and bound.entity == entity
+        if holds:
+            why = "holds: it is the first of these that is set"
+        elif value is None:
+            why = "not set"
+        elif entity not in possible:
+            why = "set, but not of those who share this counter"
+        else:
+            why = "set, but one before it holds"
+        yield Considered(f"/config/{entity.path}", value, holds, why)
+    default = table.defaults.get(kind)
+    if default is not None:
+        holds = bound is not None and bound.entity is None
+        why = "holds: nothing else is set" if holds else "set, but one before it holds"
+        yield Considered(SETTING_OF[kind], default, holds, why)
+
+
+def _from_rate(
+    rate: float, span_ms: int, bound: Bound | None, cap_ms: int | None
+) -> tuple[int, str]:
+    if bound is None:
+        return 0, "no quota holds, so nothing is delayed"
+    target = bound.value
+    if rate <= target:
+        return 0, f"{_number(rate)} is not above {_number(target)}, so nothing is delayed"
+    delay_ms = throttle_ms(rate, target, span_ms)
+    worked_out = (
+        f"(rate - quota) / quota * window = ({_number(rate)} - {_number(target)}) / "
+        f"{_number(target)} * {span_ms} ms = {delay_ms} ms"
+    )
+    if cap_ms is not None and delay_ms > cap_ms:
+        return cap_ms, f"{worked_out}, but never more than one window: {cap_ms} ms"
+    return delay_ms, worked_out
+
+
+def _from_tokens(entry: Entry | None, bound: Bound | None) -> tuple[int, str]:
+    if bound is None:
+        return 0, "no quota holds, so nothing is refused or delayed"
+    if entry is None or entry.tokens >= 0:
+        return 0, "there are tokens left, so nothing is refused or delayed"
+    delay_ms = java_round(-entry.tokens / bound.value * 1000)
+    return delay_ms, (
+        f"-tokens / quota * 1000 = {_number(-entry.tokens)} / {_number(bound.value)} * 1000 = "
+        f"{delay_ms} ms, as of the last request"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.10g}"

@@ -1,0 +1,116 @@
+"""``minibroker quotas``: lines for people, the answer for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minibroker.cli import quotas as command_module
+from minibroker.cli.control import Control
+from minibroker.config.types import HostPort
+
+USE = {
+    "type": "produce",
+    "user": "u%20v",
+    "client_id": "",
+    "rate": 2048.0,
+    "quota": 1024.0,
+    "share": 2.0,
+    "path": "/config/users/u%20v",
+    "throttle_ms": 10_000.0,
+}
+FREE = {
+    **USE,
+    "type": "request",
+    "user": "",
+    "client_id": "c",
+    "quota": None,
+    "share": None,
+    "path": None,
+    "throttle_ms": None,
+}
+EXPLAINED = {
+    "type": "produce",
+    "user": "u v",
+    "client_id": "c",
+    "key": "producer_byte_rate",
+    "sharing": "all of this user's connections share one counter",
+    "levels": [
+        {"path": "/config/users/u%20v", "value": 1024.0, "holds": True, "why": "holds: it is"},
+        {"path": "/config/users/<default>", "value": None, "holds": False, "why": "not set"},
+    ],
+    "quota": 1024.0,
+    "path": "/config/users/u%20v",
+    "samples": [{"ago_ms": 500, "total": 20480.0}],
+    "rate": 2048.0,
+    "window_ms": 10_000,
+    "throttle_ms": 10_000,
+    "formula": "(rate - quota) / quota * window",
+}
+
+
+class Playing(Control):
+    """A control API that gives one answer, and keeps what it was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(HostPort("127.0.0.1", 1))
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def get(self, path: str) -> bytes:
+        self.asked.append(path)
+        return json.dumps(self.answer).encode() + b"\n"
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Playing]:
+    def begin(answer: Any) -> Playing:
+        playing = Playing(answer)
+        monkeypatch.setattr(command_module, "find_control", lambda *_: playing)
+        return playing
+
+    return begin
+
+
+def test_uses_are_a_table(command: Any, play: Any) -> None:
+    playing = play({"counting": True, "uses": [USE, FREE]})
+    lines = command("quotas", "list").stdout.splitlines()
+    assert playing.asked == ["/v1/quotas"]
+    assert lines[0].split() == [
+        "TYPE",
+        "USER",
+        "CLIENT-ID",
+        "RATE",
+        "QUOTA",
+        "USED",
+        "THROTTLE",
+        "SET",
+        "AT",
+    ]
+    assert "u v   -          2048 B/s  1024 B/s  200%  10000 ms  /config/users/u%20v" in lines[1]
+    assert lines[2].split() == ["request", "-", "c", "2048", "%", "-", "-", "-", "-"]
+
+
+def test_a_broker_without_quotas_says_so(command: Any, play: Any) -> None:
+    play({"counting": False, "uses": []})
+    assert command("quotas", "list").stdout.startswith("No quota was set")
+
+
+def test_an_explanation_has_every_step(command: Any, play: Any) -> None:
+    playing = play(EXPLAINED)
+    shown = command("quotas", "explain", "--user", "u v", "--client-id", "c").stdout
+    assert playing.asked == ["/v1/quotas/explain?user=u+v&client_id=c&type=produce"]
+    assert "Who shares: all of this user's connections share one counter." in shown
+    assert ">  /config/users/u%20v      1024   holds: it is" in shown
+    assert "500 ms ago    20480" in shown
+    assert "Throttle: 10000 ms" in shown
+    assert "(rate - quota) / quota * window" in shown
+
+
+@pytest.mark.parametrize("words", [["list"], ["explain"]])
+def test_programs_get_the_answer(command: Any, play: Any, words: list[str]) -> None:
+    play(EXPLAINED)
+    assert json.loads(command("quotas", *words, "--json").stdout) == EXPLAINED

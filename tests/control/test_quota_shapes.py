@@ -1,0 +1,30 @@
+"""Quotas over HTTP: seen at once, explained by what a query asks, and told what it may."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+
+async def test_uses_are_listed(client: httpx.AsyncClient) -> None:
+    found = (await client.get("/v1/quotas")).json()
+    assert found["counting"] is True
+    assert found["uses"][0]["rate"] == 2048.0
+    assert found["uses"][0]["throttle_ms"] is None
+
+
+async def test_a_quota_is_explained(client: httpx.AsyncClient) -> None:
+    query = {"user": "u v", "client_id": "c&d", "type": "fetch"}
+    found = (await client.get("/v1/quotas/explain", params=query)).json()
+    assert (found["user"], found["client_id"], found["type"]) == ("u v", "c&d", "fetch")
+    found = (await client.get("/v1/quotas/explain")).json()
+    assert (found["user"], found["client_id"], found["type"]) == ("ANONYMOUS", "", "produce")
+
+
+@pytest.mark.parametrize("query", [{"type": "bytes"}, {"usr": "u"}])
+async def test_what_cannot_be_asked_is_told(
+    client: httpx.AsyncClient, query: dict[str, str]
+) -> None:
+    response = await client.get("/v1/quotas/explain", params=query)
+    assert response.status_code == 400
+    assert response.json()["error"]["fields"][0]["path"] == next(iter(query))

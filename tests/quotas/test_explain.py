@@ -1,0 +1,99 @@
+"""Why a quota holds, in words: the place that decides, the others, and the sum with its numbers."""
+
+from __future__ import annotations
+
+import math
+
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType, Tags
+from minibroker.quotas.explain import Explanation, explain
+from minibroker.quotas.ledger import Entry, Sample, Usage
+
+P, R, M = QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION
+WHO = ("u v", "c")
+
+
+def table(
+    kind: QuotaType, bounds: dict[Entity, float], defaults: float | None = None
+) -> QuotaTable:
+    static = {} if defaults is None else {kind: defaults}
+    return QuotaTable({kind: bounds}, frozenset(bounds), static)
+
+
+def entry(kind: QuotaType, rate: float, span_ms: int = 10_000, tokens: float = math.inf) -> Entry:
+    usage, samples = Usage(rate, span_ms), (Sample(0, rate * span_ms / 1000),)
+    return Entry(kind, Tags("", "c"), usage, samples, math.nan, tokens, True)
+
+
+def explained(
+    kind: QuotaType,
+    bounds: dict[Entity, float],
+    found: Entry | None = None,
+    bits: int | None = None,
+) -> Explanation:
+    given = table(kind, bounds)
+    mine = given.bits(kind) if bits is None else bits
+    return explain(given, kind, mine, WHO, entry=found, window_ms=1000)
+
+
+def test_every_level_says_why() -> None:
+    told = explained(
+        P, {Entity("u%20v"): 5, Entity(client="c"): 7, Entity(DEFAULT): 9, Entity("u%20v", "d"): 1}
+    )
+    assert [(at.path, at.value, at.holds, at.why) for at in told.considered] == [
+        ("/config/users/u%20v/clients/c", None, False, "not set"),
+        ("/config/users/u%20v/clients/<default>", None, False, "not set"),
+        ("/config/users/u%20v", 5, True, "holds: it is the first of these that is set"),
+        ("/config/users/<default>/clients/c", None, False, "not set"),
+        ("/config/users/<default>/clients/<default>", None, False, "not set"),
+        ("/config/users/<default>", 9, False, "set, but one before it holds"),
+        ("/config/clients/c", 7, False, "set, but not of those who share this counter"),
+        ("/config/clients/<default>", None, False, "not set"),
+    ]
+    assert told.tags == Tags("u%20v", "")
+    assert told.sharing.startswith("all of this user's connections share one counter")
+    assert "quotas of clients and users and clients of users" in told.sharing
+
+
+def test_the_sum_is_shown_with_its_numbers() -> None:
+    told = explained(P, {Entity(client="c"): 1024}, entry(P, 2048))
+    assert told.throttle_ms == 10_000
+    assert told.formula == (
+        "(rate - quota) / quota * window = (2048 - 1024) / 1024 * 10000 ms = 10000 ms"
+    )
+    assert explained(P, {Entity(client="c"): 1024}, entry(P, 1024)).formula == (
+        "1024 is not above 1024, so nothing is delayed"
+    )
+
+
+def test_request_time_has_a_cap() -> None:
+    told = explained(R, {Entity(client="c"): 1}, entry(R, 5))
+    assert told.throttle_ms == 1000
+    assert told.formula.endswith("= 40000 ms, but never more than one window: 1000 ms")
+    assert explained(R, {Entity(client="c"): 1}, entry(R, 1.01)).throttle_ms == 100
+
+
+def test_tokens_are_told_of_where_there_are_some() -> None:
+    told = explained(M, {Entity(client="c"): 10}, entry(M, 18, tokens=-80))
+    assert told.throttle_ms == 8000
+    assert told.formula.startswith("-tokens / quota * 1000 = 80 / 10 * 1000 = 8000 ms")
+    assert explained(M, {Entity(client="c"): 10}, entry(M, 18, tokens=3)).throttle_ms == 0
+    assert explained(M, {}, entry(M, 18)).formula.startswith("no quota holds")
+
+
+def test_nothing_set_and_nothing_counted() -> None:
+    told = explained(P, {}, bits=0)
+    assert "no quota was ever set" in told.sharing
+    assert told.bound is None
+    assert len(told.samples) == 0
+    assert told.throttle_ms == 0
+    assert told.formula.startswith("no quota holds")
+    assert "this user's connections with this client-id" in explained(P, {}, bits=4).sharing
+    assert "whoever's they are" in explained(P, {}, bits=1).sharing
+
+
+def test_the_deprecated_default_stands_last() -> None:
+    alone = explain(table(P, {}, 9), P, 1, WHO, entry=None, window_ms=1000).considered[-1]
+    assert (alone.path, alone.value, alone.holds) == ("quota.producer.default", 9, True)
+    given = table(P, {Entity(client="c"): 5}, 9)
+    beside = explain(given, P, 1, WHO, entry=None, window_ms=1000).considered[-1]
+    assert (beside.path, beside.holds) == ("quota.producer.default", False)
