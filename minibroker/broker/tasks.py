@@ -141,8 +141,9 @@ class TaskBroker:
             secret=self._secret,
             ready=lambda: None,
             listeners={
-                name: sources.parts[index if len(sources.parts) > 1 else 0]
+                name: sources.parts[index]
                 for name, sources in self.sources.items()
+                if index < len(sources.parts)
             },
             endpoints={name: source.address for name, source in self.sources.items()},
         )

@@ -157,6 +157,7 @@ def layout(seed: int) -> list[str]:
         f"num.network.threads={random.choice((1, 2, 2, 3))}",
         f"num.io.threads={random.choice((1, 2, 2, 4))}",
         f"socket.request.max.bytes={random.choice((65_536, 1 << 20))}",
+        f"acceptor.mode={random.choice(('single', 'sharded'))}",
     ]
 
 
