@@ -45,7 +45,9 @@ def test_topics_of_other_hands_come_grow_and_go(
     made["partitions"]["1"] = [1]
     tree.set("/brokers/topics/theirs", json.dumps(made).encode())
     wait_until(lambda: len(client.leaders("theirs")) == 2, "a second partition", within_s=SOON_S)
-    tree.create("/brokers/topics/theirs/partitions/0/state", b"{}", makepath=True)
+    state = "/brokers/topics/theirs/partitions/1/state"
+    wait_until(lambda: tree.exists(state), "the broker to tell who leads", within_s=SOON_S)
+    assert (read(tree, state)["leader"], read(tree, state)["isr"]) == (1, [1])
     tree.create("/admin/delete_topics/theirs")
     wait_until(lambda: "theirs" not in client.topics(), "the topic to be gone", within_s=SOON_S)
     wait_until(lambda: not tree.get_children("/admin/delete_topics"), "no request to be left")
