@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 from minibroker.cluster.placement import group_owner, partition_owner
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.config.types import INT_MAX
+from minibroker.security.acl import CLUSTER_NAME
 from minibroker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from minibroker.coordinator.service import GroupService
     from minibroker.quotas.manager import Quotas
     from minibroker.runtime.arena import ArenaRef
+    from minibroker.security.acl import Authorizer, Operation, Resource
     from minibroker.storage.log import Log
     from protocol.headers import RequestHeader
     from protocol.registry import ApiKey
@@ -82,6 +84,10 @@ class Context:
     """
     fetch_bytes_max: int = INT_MAX
     """The most that a quota lets the caller fetch at once."""
+    authorizer: Authorizer | None = None
+    """Who may do what; None where everybody may do everything."""
+    finish: Any = None
+    """What a guard (`apis.access`) has yet to do to the response."""
 
     @property
     def version(self) -> int:
@@ -91,6 +97,20 @@ class Context:
         """The caller; from that version on a client knows what to do when it is refused."""
         strict = self.version >= strict_from
         return Mutator(self.caller.principal.name, self.header.client_id or "", strict)
+
+    def allows(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
+        """Whether the caller may do something to a resource, or to the cluster."""
+        if self.authorizer is None:
+            return True
+        host = self.caller.client_host.removeprefix("::ffff:")
+        return self.authorizer.allows(self.caller.principal, host, operation, resource, name)
+
+    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+        """Whether there could be a resource of this kind to which the caller may do it."""
+        if self.authorizer is None:
+            return True
+        host = self.caller.client_host.removeprefix("::ffff:")
+        return self.authorizer.allows_any(self.caller.principal, host, operation, resource)
 
     def partition_owner(self, topic: str, partition: int) -> Owner:
         return partition_owner(topic, partition, self.workers)

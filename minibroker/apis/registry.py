@@ -14,11 +14,14 @@ from minibroker.apis import (
     alter_configs,
     alter_user_scram_credentials,
     api_versions,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
@@ -42,6 +45,8 @@ from minibroker.apis import (
     sasl_handshake,
     sync_group,
 )
+from minibroker.apis.access.guard import guarded
+from minibroker.apis.access.table import GUARDS
 from minibroker.apis.api_versions import unsupported_version
 from minibroker.apis.base import ServedApi
 from protocol import registry
@@ -55,13 +60,15 @@ def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
     for api in apis:
         if api.key in found:
             raise ValueError(f"{api.key.name} is served twice")
+        if api.key not in GUARDS:
+            raise ValueError(f"{api.key.name} has no guard: say in apis.access who may ask for it")
         low, high = api.versions if api.served_from is None else (api.served_from, api.versions[1])
         declared = registry.schema(api.key).valid_versions
         if not (declared.has(low) and declared.has(high)):
             raise ValueError(
                 f"{api.key.name} serves versions {low} to {high}, the protocol declares {declared}"
             )
-        found[api.key] = api
+        found[api.key] = guarded(api, GUARDS[api.key])
     return found
 
 
@@ -71,11 +78,14 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         alter_configs.API,
         alter_user_scram_credentials.API,
         api_versions.API,
+        create_acls.API,
         create_partitions.API,
         create_topics.API,
+        delete_acls.API,
         delete_groups.API,
         delete_records.API,
         delete_topics.API,
+        describe_acls.API,
         describe_client_quotas.API,
         describe_cluster.API,
         describe_configs.API,

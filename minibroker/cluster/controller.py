@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from minibroker.cluster import layout, opening, stored_configs, stored_topics
+from minibroker.cluster.acl_office import AclOffice
 from minibroker.cluster.configs import KINDS, Alteration, plan_alteration
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.foreign_topics import take_over
@@ -119,7 +120,7 @@ class TopicsTaken(NamedTuple):
 Done = TypeVar("Done", Outcome, TopicsTaken)
 
 
-class ClusterController:
+class ClusterController(AclOffice):
     """The cluster's facts with the store behind them; one at a time uses a store."""
 
     def __init__(self, store: Store, settings: Settings, image: Image, random: Random) -> None:
@@ -158,7 +159,7 @@ class ClusterController:
         )
         image = apply(image, BrokerChanged(broker))
         image = await opening.with_topics(image, store, random, has_records)
-        for change in await opening.load_configs(store):
+        for change in await opening.load_configs(store, settings):
             image = apply(image, change)
         opening.check_fit(image, settings)
         protocols = {name: settings.security_protocol(name) for name in endpoints}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from minibroker.config.dynamic import BROKERS
+from minibroker.security.acl import Acls, Pattern, Rule
 
 Uuid: TypeAlias = bytes
 """16 bytes, as in `protocol`."""
@@ -73,6 +74,7 @@ class Image:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    acls: Acls = field(default_factory=dict)
 
     def topic_by_id(self, topic_id: Uuid) -> Topic | None:
         """The topic with this id, or None."""
@@ -127,6 +129,13 @@ class ConfigChanged(NamedTuple):
     config: Mapping[str, str]
 
 
+class AclsChanged(NamedTuple):
+    """All access rules of a pattern from now on; none means that there are none."""
+
+    pattern: Pattern
+    rules: tuple[Rule, ...]
+
+
 class BrokerChanged(NamedTuple):
     """A broker is there, for the first time or with other endpoints."""
 
@@ -154,6 +163,7 @@ Change: TypeAlias = (
     | TopicDeleted
     | PartitionsAdded
     | ConfigChanged
+    | AclsChanged
     | BrokerChanged
     | BrokerGone
     | Reset
@@ -204,6 +214,9 @@ def apply(image: Image, change: Change) -> Image:
             return replace(image, topics={**image.topics, name: grown})
         case ConfigChanged(kind, name, config):
             return replace(image, configs=_with_config(image, (kind, name), config))
+        case AclsChanged(pattern, rules):
+            acls = {known: value for known, value in image.acls.items() if known != pattern}
+            return replace(image, acls={**acls, pattern: rules} if rules else acls)
         case BrokerChanged(broker):
             return replace(image, brokers={**image.brokers, broker.broker_id: broker})
         case BrokerGone(broker_id):

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from minibroker.cluster import layout, stored_configs, stored_topics
+from minibroker.cluster import layout, stored_acls, stored_configs, stored_topics
 from minibroker.cluster.configs import KINDS
 from minibroker.cluster.foreign_topics import take_over
 from minibroker.cluster.image import (
     TOPIC,
     Broker,
+    Change,
     ConfigChanged,
     Image,
     Uuid,
@@ -25,7 +26,13 @@ from minibroker.cluster.image import (
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.tree import Create, NodeExistsError, NoNodeError, Store
 from minibroker.cluster.topics import INTERNAL_TOPICS
-from minibroker.config import CLUSTER_ID, NODE_ID, OFFSETS_TOPIC_NUM_PARTITIONS, Settings
+from minibroker.config import (
+    AUTHORIZER_CLASS_NAME,
+    CLUSTER_ID,
+    NODE_ID,
+    OFFSETS_TOPIC_NUM_PARTITIONS,
+    Settings,
+)
 from protocol.types import uuid_text
 
 HasRecords = Callable[[str], bool]
@@ -99,9 +106,15 @@ async def cluster_id(store: Store, settings: Settings, random: Random) -> str:
     return kept
 
 
-async def load_configs(store: Store) -> list[ConfigChanged]:
-    """What is set for all that are not topics."""
-    return [
+async def load_configs(store: Store, settings: Settings) -> list[Change]:
+    """What is set for all that are not topics, and the access rules if they are in force."""
+    found: list[Change] = []
+    if settings[AUTHORIZER_CLASS_NAME]:
+        try:
+            found += [change async for change in stored_acls.load_all(store)]
+        except layout.LayoutError as error:
+            raise ControllerStartError(f"{error}; mend the node or delete it") from None
+    return found + [
         ConfigChanged(kind, name, await stored_configs.load(store, kind, name))
         for kind in KINDS
         if kind != TOPIC

@@ -8,6 +8,7 @@ broker's.  Kafka's ``KafkaConfig`` is the same thing.
 from __future__ import annotations
 
 from minibroker.config import topics as topics
+from minibroker.config.access_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.connection_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.definitions import *  # noqa: F403 - likewise
 from minibroker.config.group_definitions import *  # noqa: F403 - likewise

@@ -20,7 +20,7 @@ KNOWN_UNSERVED = frozenset().union(
         "",
         """advertised.host.name advertised.port alter.config.policy.class.name
         alter.log.dirs.replication.quota.window.num
-        alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name
+        alter.log.dirs.replication.quota.window.size.seconds
         auto.include.jmx.reporter auto.leader.rebalance.enable background.threads
         broker.heartbeat.interval.ms broker.id.generation.enable broker.session.timeout.ms
         client.quota.callback.class compression.gzip.level compression.lz4.level

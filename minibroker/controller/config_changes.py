@@ -29,6 +29,9 @@ Publish = Callable[[Sequence[Update]], Awaitable[None]]
 class ConfigChanges:
     """One controller's eye on the notices; ``now`` gives seconds of the broker's clock."""
 
+    root = CONFIG_CHANGES
+    """The node below which the notices are."""
+
     def __init__(
         self,
         store: Store,
@@ -50,7 +53,7 @@ class ConfigChanges:
         """Follows until the store is closed or the task cancelled."""
         await follow(
             self._store,
-            CONFIG_CHANGES,
+            self.root,
             self._begin,
             self._heard,
             pause=self._pause,
@@ -58,16 +61,16 @@ class ConfigChanges:
         )
 
     async def _begin(self) -> None:
-        await self._publish(await self._cluster.take_over_all())
-        found = await self._store.children(CONFIG_CHANGES)
+        await self._publish(await self._whole())
+        found = await self._store.children(self.root)
         now = self._now()
         # Nobody says how old they are, so they are as old as our knowledge of them.
-        known = {path: self._seen.get(path, now) for path in map(_path, found)}
+        known = {path: self._seen.get(path, now) for path in map(self._path, found)}
         self._seen = dict(sorted(known.items(), key=lambda entry: entry[1]))
         await self._purge()
 
     async def _heard(self, event: Event) -> None:
-        if event.kind is EventKind.CREATED and event.path != CONFIG_CHANGES:
+        if event.kind is EventKind.CREATED and event.path != self.root:
             self._seen.setdefault(event.path, self._now())
             await self._take_over(event.path)
             await self._purge()
@@ -76,13 +79,21 @@ class ConfigChanges:
 
     async def _take_over(self, path: str) -> None:
         try:
-            kind, name = decode_config_change(path, (await self._store.get(path)).data)
+            updates = await self._told_of(path, (await self._store.get(path)).data)
         except NoNodeError:
             return  # Purged already; what it told of was read by somebody or will be at our start.
         except LayoutError as error:
-            self._log.warning("a notice of a changed config is passed over", why=error)
+            self._log.warning("a notice in the config store is passed over", why=error)
             return
-        await self._publish(await self._cluster.take_over(kind, name))
+        await self._publish(updates)
+
+    async def _whole(self) -> list[Update]:
+        """What is kept, whoever wrote it."""
+        return await self._cluster.take_over_all()
+
+    async def _told_of(self, path: str, data: bytes) -> list[Update]:
+        """What a notice tells of. Raises `LayoutError`."""
+        return await self._cluster.take_over(*decode_config_change(path, data))
 
     async def _purge(self) -> None:
         while self._seen:
@@ -95,6 +106,5 @@ class ConfigChanges:
             except NoNodeError:
                 continue  # Somebody else was faster.
 
-
-def _path(name: str) -> str:
-    return f"{CONFIG_CHANGES}/{name}"
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"

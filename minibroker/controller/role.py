@@ -25,6 +25,7 @@ from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.tree import Store, StoreError
 from minibroker.config import (
     ACCEPTOR_MODE,
+    AUTHORIZER_CLASS_NAME,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NODE_ID,
@@ -33,6 +34,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.control.serve import serve
+from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.config_changes import ConfigChanges
 from minibroker.controller.office import hold_office
@@ -100,6 +102,8 @@ class _Controller:
         self._in_force = QuotasInForce(env.settings, env.ledger)
         sleep = env.clock.sleep_real
         self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
+        kinds = (AclChanges, PrefixedAclChanges) if env.settings[AUTHORIZER_CLASS_NAME] else ()
+        self._acls = [kind(store, cluster, self.publish, env.clock.now, sleep) for kind in kinds]
         is_shared = env.settings[ZOOKEEPER_CONNECT] is not None
         self._topics = TopicChanges(store, cluster, self.publish, sleep, tells_leaders=is_shared)
         env.metrics.watch_busy(env.work_time.busy_ns)
@@ -148,6 +152,8 @@ class _Controller:
             nursery.start_soon(self._take_roles, nursery)
             nursery.start_soon(self._changes.run)
             nursery.start_soon(self._topics.run)
+            for follower in self._acls:
+                nursery.start_soon(follower.run)
             nursery.start_soon(self._serve_until_deposed, nursery.cancel_scope)
             env.ready()
             if env.control is not None:

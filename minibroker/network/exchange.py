@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
+from minibroker.apis.access.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVersions
 from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.config.types import INT_MAX
@@ -56,6 +57,7 @@ class Exchanges:
         self._owners = owners
         self._files = files
         self._meter = meter
+        self._authorizers = Authorizers(env.settings)
         self.quick = 0
         """Requests under way whose owners answer without waiting for anybody."""
 
@@ -137,6 +139,7 @@ class Exchanges:
             served=SERVED,
             reference=partial(_reference, block),
             fetch_bytes_max=self._meter.fetch_bytes_max(client, header) if bounded else INT_MAX,
+            authorizer=self._authorizers.of(self._follower.image),
         )
 
     def refresh(self, ctx: Context) -> None:

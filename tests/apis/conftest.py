@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import trio
 
+from minibroker.apis.access.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
@@ -31,6 +32,7 @@ from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas
 from minibroker.roles.purgatory import Purgatory
 from minibroker.runtime.arena import ArenaRef
+from minibroker.security.principal import ANONYMOUS
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager
@@ -94,6 +96,8 @@ class Desk:
         self.controller = scope
         self.cluster = scope.cluster
         self.settings = scope.settings
+        self.authorizers = Authorizers(scope.settings)
+        self.principal = ANONYMOUS
         self.workers: dict[int, Any] = {}
         self.image: Image | None = None
         """Set it to show the processor another image than the controller's."""
@@ -103,7 +107,8 @@ class Desk:
     def context(self, key: int, version: int, listener: str = "PLAINTEXT") -> Context:
         return Context(
             header=RequestHeader(key, version, 1, "test"),
-            caller=Caller("c-1", listener, "127.0.0.1", 5000),
+            caller=Caller("c-1", listener, "127.0.0.1", 5000, self.principal),
+            authorizer=self.authorizers.of(self.controller.at_processor),
             image=self.image or self.controller.at_processor,
             settings=self.settings,
             workers=WORKERS,
@@ -119,7 +124,8 @@ class Desk:
     ) -> Any:
         """The response as a client decodes it."""
         request = decode(type(request), version, encode(request, version))
-        self.asked = api.split(self.context(api.key, version, listener), request)
+        ctx = self.context(api.key, version, listener)
+        self.asked = api.split(ctx, request)
         replies = {}
         for owner, part in self.asked.items():
             sent = pickle.loads(pickle.dumps(part))
@@ -132,7 +138,8 @@ class Desk:
                 if inspect.isawaitable(reply):
                     reply = await reply
             replies[owner] = pickle.loads(pickle.dumps(reply))
-        response = api.merge(self.context(api.key, version, listener), request, replies)
+        ctx.image = self.image or self.controller.at_processor
+        response = api.merge(ctx, request, replies)
         assert response is not None
         return decode(type(response), version, encode(response, version))
 

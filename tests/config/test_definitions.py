@@ -12,6 +12,7 @@ import pytest
 from minibroker.config import (
     BROKER_SETTINGS,
     Setting,
+    access_definitions,
     connection_definitions,
     definitions,
     group_definitions,
@@ -25,6 +26,7 @@ from minibroker.config.topics import synonyms_of
 
 PACKAGE = Path(__file__).parents[2] / "minibroker"
 DECLARATIONS = (
+    "access_definitions.py",
     "connection_definitions.py",
     "definitions.py",
     "group_definitions.py",
@@ -57,6 +59,7 @@ def constants(*modules: Any) -> dict[str, Setting[Any]]:
 
 
 BROKER = constants(
+    access_definitions,
     connection_definitions,
     definitions,
     group_definitions,

@@ -21,13 +21,18 @@ from minibroker.observability.definitions import CLOSED, CloseReason
 from minibroker.runtime.arena import Block
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import MemoryStream
-from minibroker.security.principal import Principal
+from minibroker.security.principal import Introduction, Principal
 from protocol.headers import RequestHeader
 from protocol.messages.api_versions import ApiVersionsRequest
 from tests.network.certificates import keystore
 from tests.simulation.client import SimulatedClient
 
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
+
+
+def by_host(introduction: Introduction) -> Principal:
+    """Names clients by their addresses, as ``principal.builder.class`` of a test's broker."""
+    return Principal("User", introduction.client_host)
 
 
 class SecuredBroker:
@@ -40,8 +45,8 @@ class SecuredBroker:
         self.asked: set[int] = set()
         """Keys of all requests that got beyond their headers."""
 
-    async def dial(self, listener: str) -> MemoryStream:
-        return await self.broker.sources[listener].connect()
+    async def dial(self, listener: str, host: str = "127.0.0.1") -> MemoryStream:
+        return await self.broker.sources[listener].connect(host)
 
     async def connect(
         self, listener: str, context: ssl.SSLContext | None = None

@@ -1,0 +1,1 @@
+"""Who may ask for what: a guard before each API, which alone knows operations and resources."""

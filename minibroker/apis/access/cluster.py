@@ -1,0 +1,156 @@
+"""The guards of configs, quotas, credentials, access rules, and of the cluster itself.
+
+Owns which right each request wants, and where its errors stand: with each item, or above all of
+them.  It must never know what a config means.  The invariant: where Kafka answers each item, so
+does the guard.  Echoes ``ConfigAdminManager``, ``AclApis`` and the other handlers of ``KafkaApis``
+that look at the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from minibroker.apis.access.guard import ERRORS, Finish, need_cluster
+from minibroker.apis.access.topics import cluster_operations
+from minibroker.apis.base import Context
+from minibroker.apis.config_alteration import TOPIC_TYPE
+from minibroker.apis.operations import NOT_ASKED
+from minibroker.security.acl import CLUSTER_NAME, Operation, Resource
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasResponse,
+    AlterClientQuotasResponseEntryData,
+)
+from protocol.messages.alter_configs import AlterConfigsResourceResponse
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from protocol.messages.create_acls import AclCreationResult, CreateAclsResponse
+from protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsResponse
+from protocol.messages.describe_acls import DescribeAclsResponse
+from protocol.messages.describe_client_quotas import DescribeClientQuotasResponse
+from protocol.messages.describe_configs import DescribeConfigsResult
+from protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsResponse
+from protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalResourceResponse,
+)
+
+GROUP_TYPE: Final = 32
+_TEXT: Final = "Cluster authorization failed."
+
+
+def _config_resource(kind: int, name: str) -> tuple[Resource, str]:
+    """Of what a config of this kind wants a right."""
+    if kind == TOPIC_TYPE:
+        return Resource.TOPIC, name
+    if kind == GROUP_TYPE:
+        return Resource.GROUP, name
+    return Resource.CLUSTER, CLUSTER_NAME
+
+
+def _config_guard(operation: Operation, make: Any, field: str) -> Any:
+    """The guard of a request about configs; ``make`` makes what answers one resource, ``field``
+    is where a response has such answers.
+    """
+
+    def guard(ctx: Context, request: Any) -> Finish | None:
+        fine, refused = [], []
+        for asked in request.resources:
+            resource, name = _config_resource(asked.resource_type, asked.resource_name)
+            if ctx.allows(operation, resource, name):
+                fine.append(asked)
+            else:
+                refused.append((asked, ERRORS[resource]))
+        if not refused:
+            return None
+        request.resources = fine
+
+        def finish(response: Any) -> Any:
+            getattr(response, field).extend(
+                make(
+                    error_code=error,
+                    error_message=None,
+                    resource_type=asked.resource_type,
+                    resource_name=asked.resource_name,
+                )
+                for asked, error in refused
+            )
+            return response
+
+        return finish
+
+    return guard
+
+
+describe_configs: Final = _config_guard(
+    Operation.DESCRIBE_CONFIGS, DescribeConfigsResult, "results"
+)
+alter_configs: Final = _config_guard(
+    Operation.ALTER_CONFIGS, AlterConfigsResourceResponse, "responses"
+)
+incremental_alter_configs: Final = _config_guard(
+    Operation.ALTER_CONFIGS, IncrementalResourceResponse, "responses"
+)
+
+
+def describe_cluster(ctx: Context, _request: Any) -> Finish:
+    """Anybody may; what the caller may do to the cluster is told if that is asked for."""
+
+    def finish(response: Any) -> Any:
+        if response.cluster_authorized_operations != NOT_ASKED:
+            response.cluster_authorized_operations = cluster_operations(ctx)
+        return response
+
+    return finish
+
+
+describe_client_quotas: Final = need_cluster(
+    Operation.DESCRIBE_CONFIGS,
+    lambda _, error: DescribeClientQuotasResponse(
+        error_code=error, error_message=_TEXT, entries=None
+    ),
+)
+alter_client_quotas: Final = need_cluster(
+    Operation.ALTER_CONFIGS,
+    lambda request, error: AlterClientQuotasResponse(
+        entries=[
+            AlterClientQuotasResponseEntryData(
+                error_code=error, error_message=_TEXT, entity=entry.entity
+            )
+            for entry in request.entries
+        ]
+    ),
+)
+describe_user_scram_credentials: Final = need_cluster(
+    Operation.DESCRIBE,
+    lambda _, error: DescribeUserScramCredentialsResponse(error_code=error, error_message=_TEXT),
+)
+alter_user_scram_credentials: Final = need_cluster(
+    Operation.ALTER,
+    lambda request, error: AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user, error_code=error, error_message=_TEXT)
+            for user in dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+        ]
+    ),
+)
+describe_acls: Final = need_cluster(
+    Operation.DESCRIBE,
+    lambda _, error: DescribeAclsResponse(error_code=error, error_message=_TEXT),
+)
+create_acls: Final = need_cluster(
+    Operation.ALTER,
+    lambda request, error: CreateAclsResponse(
+        results=[
+            AclCreationResult(error_code=error, error_message=_TEXT) for _ in request.creations
+        ]
+    ),
+)
+delete_acls: Final = need_cluster(
+    Operation.ALTER,
+    lambda request, error: DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=error, error_message=_TEXT) for _ in request.filters
+        ]
+    ),
+)

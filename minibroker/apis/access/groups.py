@@ -1,0 +1,336 @@
+"""The guards of consumer groups and their offsets.
+
+Owns which right each request wants of a group, and of the topics whose offsets it is about; it must
+never know who is in a group.  The invariant: a group that the caller may not see gives the same
+answer whether it exists or not.  Echoes the first lines of the group handlers of ``KafkaApis``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from minibroker.apis.access.guard import (
+    ERRORS,
+    Finish,
+    Guard,
+    Refused,
+    allowed,
+    authorized,
+    need,
+)
+from minibroker.apis.base import Context
+from minibroker.apis.offset_commit import TOPIC_IDS_SINCE as COMMIT_IDS_SINCE
+from minibroker.apis.offset_fetch import SEVERAL_GROUPS_SINCE
+from minibroker.apis.offset_fetch import TOPIC_IDS_SINCE as FETCH_IDS_SINCE
+from minibroker.apis.operations import NOT_ASKED
+from minibroker.security.acl import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.delete_groups import DeletableGroupResult
+from protocol.messages.describe_groups import DescribedGroup
+from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from protocol.messages.heartbeat import HeartbeatResponse
+from protocol.messages.join_group import JoinGroupResponse
+from protocol.messages.leave_group import LeaveGroupResponse
+from protocol.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.messages.offset_delete import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from protocol.messages.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from protocol.messages.sync_group import SyncGroupResponse
+
+_GROUP_REFUSED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+_TOPIC_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+KEY_RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
+"""What a coordinator's key names, by its type; of others CLUSTER_ACTION is wanted."""
+
+OFFSETS_WITH_ERROR_SINCE: Final = 2
+"""From this version on OffsetFetch can say of a whole group what is wrong."""
+
+
+def _group_id(request: Any) -> str:
+    group_id: str = request.group_id
+    return group_id
+
+
+def _member_guard(response: Callable[..., Any]) -> Guard:
+    """READ of the group, for what its members do."""
+    return need(
+        Operation.READ, Resource.GROUP, _group_id, lambda _, error: response(error_code=error)
+    )
+
+
+join_group: Final = need(
+    Operation.READ,
+    Resource.GROUP,
+    _group_id,
+    lambda _, error: JoinGroupResponse(
+        error_code=error, generation_id=-1, protocol_name="", members=[]
+    ),
+)
+sync_group: Final = _member_guard(SyncGroupResponse)
+heartbeat: Final = _member_guard(HeartbeatResponse)
+leave_group: Final = _member_guard(LeaveGroupResponse)
+
+
+def find_coordinator(ctx: Context, request: Any) -> Finish | Refused | None:
+    """DESCRIBE of each group or transactional id."""
+    resource = KEY_RESOURCES.get(request.key_type)
+
+    def may(key: str) -> bool:
+        if resource is None:
+            return ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+        return ctx.allows(Operation.DESCRIBE, resource, key)
+
+    error = ERRORS[resource or Resource.CLUSTER]
+    if ctx.version < 4:
+        if may(request.key):
+            return None
+        return Refused(
+            FindCoordinatorResponse(
+                error_code=error, error_message=None, node_id=-1, host="", port=-1
+            )
+        )
+    refused = [key for key in request.coordinator_keys if not may(key)]
+    if not refused:
+        return None
+    request.coordinator_keys = [key for key in request.coordinator_keys if key not in refused]
+
+    def finish(response: FindCoordinatorResponse) -> FindCoordinatorResponse:
+        response.coordinators += [
+            Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=None)
+            for key in refused
+        ]
+        return response
+
+    return finish
+
+
+def describe_groups(ctx: Context, request: Any) -> Finish:
+    """DESCRIBE of each group, and what else the caller may do to it if that is asked for."""
+    fine, refused = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, str)
+    request.groups = fine
+
+    def finish(response: Any) -> Any:
+        for group in response.groups:
+            if group.authorized_operations != NOT_ASKED:
+                group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
+        response.groups += [
+            DescribedGroup(
+                group_id=group_id, error_code=_GROUP_REFUSED, authorized_operations=NOT_ASKED
+            )
+            for group_id in refused
+        ]
+        return response
+
+    return finish
+
+
+def list_groups(ctx: Context, _request: Any) -> Finish | None:
+    """DESCRIBE of the cluster shows all; without it those groups of which it is allowed."""
+    if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER):
+        return None
+
+    def finish(response: Any) -> Any:
+        response.groups, _ = allowed(
+            ctx,
+            Operation.DESCRIBE,
+            Resource.GROUP,
+            response.groups,
+            lambda listed: listed.group_id,
+        )
+        return response
+
+    return finish
+
+
+def delete_groups(ctx: Context, request: Any) -> Finish | None:
+    """DELETE of each group."""
+    fine, refused = allowed(ctx, Operation.DELETE, Resource.GROUP, request.groups_names, str)
+    if not refused:
+        return None
+    request.groups_names = fine
+
+    def finish(response: Any) -> Any:
+        response.results += [
+            DeletableGroupResult(group_id=group_id, error_code=_GROUP_REFUSED)
+            for group_id in dict.fromkeys(refused)
+        ]
+        return response
+
+    return finish
+
+
+def offset_commit(ctx: Context, request: Any) -> Finish | Refused | None:
+    """READ of the group, and of each topic."""
+    if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
+        topics = [_not_committed(topic, _GROUP_REFUSED) for topic in request.topics]
+        return Refused(OffsetCommitResponse(topics=topics))
+
+    def name(topic: Any) -> str | None:
+        by_id = ctx.version >= COMMIT_IDS_SINCE
+        return ctx.image.topic_names.get(topic.topic_id) if by_id else topic.name
+
+    fine, refused = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
+    if not refused:
+        return None
+    request.topics = fine
+
+    def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
+        response.topics += [_not_committed(topic, _TOPIC_REFUSED) for topic in refused]
+        return response
+
+    return finish
+
+
+def _not_committed(topic: Any, error: ErrorCode) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+            for each in topic.partitions
+        ],
+    )
+
+
+def offset_delete(ctx: Context, request: Any) -> Finish | Refused | None:
+    """DELETE of the group, READ of each topic."""
+    if not ctx.allows(Operation.DELETE, Resource.GROUP, request.group_id):
+        return Refused(OffsetDeleteResponse(error_code=_GROUP_REFUSED))
+    fine, refused = allowed(
+        ctx, Operation.READ, Resource.TOPIC, request.topics, lambda topic: topic.name
+    )
+    if not refused:
+        return None
+    request.topics = fine
+
+    def finish(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+        if response.error_code == ErrorCode.NONE:
+            response.topics += [
+                OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetDeleteResponsePartition(
+                            partition_index=each.partition_index, error_code=_TOPIC_REFUSED
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in refused
+            ]
+        return response
+
+    return finish
+
+
+def offset_fetch(ctx: Context, request: Any) -> Finish | Refused:
+    """DESCRIBE of each group, and of each topic; those that are not asked for by name are left
+    out unless they may be seen.
+    """
+    if ctx.version < SEVERAL_GROUPS_SINCE:
+        return _older_offset_fetch(ctx, request)
+    fine, refused = allowed(
+        ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, lambda group: group.group_id
+    )
+    hidden = [_hide_topics(ctx, group) for group in fine]
+    request.groups = fine
+
+    def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        for group, topics in zip(response.groups, hidden, strict=True):
+            group.topics = _visible(ctx, group.topics) + [_not_fetched(topic) for topic in topics]
+        response.groups += [
+            OffsetFetchResponseGroup(group_id=group.group_id, error_code=_GROUP_REFUSED)
+            for group in refused
+        ]
+        return response
+
+    return finish
+
+
+def _older_offset_fetch(ctx: Context, request: Any) -> Finish | Refused:
+    if not ctx.allows(Operation.DESCRIBE, Resource.GROUP, request.group_id):
+        if ctx.version >= OFFSETS_WITH_ERROR_SINCE:
+            return Refused(OffsetFetchResponse(error_code=_GROUP_REFUSED))
+        topics = [_not_fetched_older(topic, _GROUP_REFUSED) for topic in request.topics or ()]
+        return Refused(OffsetFetchResponse(topics=topics))
+    hidden = _hide_topics(ctx, request)
+
+    def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        topics = [_not_fetched_older(topic, _TOPIC_REFUSED) for topic in hidden]
+        response.topics = _visible(ctx, response.topics) + topics
+        return response
+
+    return finish
+
+
+def _topic_name(ctx: Context, topic: Any) -> str | None:
+    if ctx.version >= FETCH_IDS_SINCE:
+        return ctx.image.topic_names.get(topic.topic_id)
+    name: str = topic.name
+    return name
+
+
+def _hide_topics(ctx: Context, asked: Any) -> list[Any]:
+    """Takes out of what is asked for the topics that may not be seen; those."""
+    if asked.topics is None:
+        return []
+    asked.topics, hidden = allowed(
+        ctx,
+        Operation.DESCRIBE,
+        Resource.TOPIC,
+        asked.topics,
+        lambda topic: _topic_name(ctx, topic),
+    )
+    return hidden
+
+
+def _visible(ctx: Context, topics: list[Any]) -> list[Any]:
+    """What was found without being asked for by name."""
+    seen, _ = allowed(
+        ctx,
+        Operation.DESCRIBE,
+        Resource.TOPIC,
+        topics,
+        lambda topic: _topic_name(ctx, topic),
+    )
+    return seen
+
+
+def _not_fetched(topic: Any) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=-1, metadata="", error_code=_TOPIC_REFUSED
+            )
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _not_fetched_older(topic: Any, error: ErrorCode) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=index, committed_offset=-1, metadata="", error_code=error
+            )
+            for index in topic.partition_indexes
+        ],
+    )

@@ -1,0 +1,207 @@
+"""The guards of what reads and writes records: Produce, Fetch, ListOffsets and their kin.
+
+Owns which right each of them wants of a topic, and the errors of partitions that lack it; it must
+never look at records.  The invariant: a topic that the caller may not see gives the same answer
+whether it exists or not.  Echoes the first lines of ``handleProduceRequest``,
+``handleFetchRequest`` and ``handleListOffsetRequest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minibroker.apis.access.guard import ERRORS, Finish, Refused, allowed
+from minibroker.apis.base import CloseConnection, Context
+from minibroker.security.acl import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsTopicResult,
+)
+from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from protocol.messages.init_producer_id import InitProducerIdResponse
+from protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+from protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+TOPIC_IDS_SINCE = 13
+"""From this version on Produce and Fetch name topics by their ids."""
+
+NO_ID = -1
+
+_TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _name(ctx: Context, name: Callable[[Any], str]) -> Callable[[Any], str | None]:
+    """A topic's name; None for an id that nobody has, which tells nothing."""
+    if ctx.version < TOPIC_IDS_SINCE:
+        return name
+    return lambda topic: ctx.image.topic_names.get(topic.topic_id)
+
+
+def produce(ctx: Context, request: Any) -> Finish | Refused | None:
+    """WRITE of each topic, and of the transactional id."""
+    if request.transactional_id is not None and not ctx.allows(
+        Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
+    ):
+        error = ERRORS[Resource.TRANSACTIONAL_ID]
+        response = ProduceResponse(
+            responses=[_not_written(topic, error) for topic in request.topic_data]
+        )
+        return Refused(_or_hang_up(request, response))
+    fine, refused = allowed(
+        ctx,
+        Operation.WRITE,
+        Resource.TOPIC,
+        request.topic_data,
+        _name(ctx, lambda topic: topic.name),
+    )
+    if not refused:
+        return None
+    request.topic_data = fine
+
+    def finish(response: Any) -> Any:
+        answers = [_not_written(topic, _TOPIC_REFUSED) for topic in refused]
+        if response is None:
+            return _or_hang_up(request, ProduceResponse(responses=answers))
+        response.responses += answers
+        return response
+
+    return finish
+
+
+def _not_written(topic: Any, error: ErrorCode) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_responses=[
+            PartitionProduceResponse(index=data.index, error_code=error, base_offset=NO_ID)
+            for data in topic.partition_data
+        ],
+    )
+
+
+def _or_hang_up(request: Any, response: ProduceResponse) -> ProduceResponse:
+    if request.acks == 0:
+        raise CloseConnection("records sent with acks=0 were not allowed, and no answer can say so")
+    return response
+
+
+def fetch(ctx: Context, request: Any) -> Finish | None:
+    """READ of each topic; of a follower CLUSTER_ACTION."""
+    name = _name(ctx, lambda topic: topic.topic)
+    state = request.replica_state
+    follows = request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
+    if not follows:
+        fine, refused = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
+    elif ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+        return None
+    else:
+        fine, refused = [], list(request.topics)
+    if not refused:
+        return None
+    request.topics = fine
+    request.max_wait_ms = 0  # An error is answered at once.
+
+    def finish(response: FetchResponse) -> FetchResponse:
+        if response.error_code == ErrorCode.NONE:
+            response.responses += [_not_read(topic) for topic in refused]
+        return response
+
+    return finish
+
+
+def _not_read(topic: Any) -> FetchableTopicResponse:
+    return FetchableTopicResponse(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        partitions=[
+            PartitionData(
+                partition_index=asked.partition,
+                error_code=_TOPIC_REFUSED,
+                high_watermark=-1,
+                records=b"",
+            )
+            for asked in topic.partitions
+        ],
+    )
+
+
+def list_offsets(ctx: Context, request: Any) -> Finish | None:
+    """DESCRIBE of each topic."""
+    fine, refused = allowed(
+        ctx, Operation.DESCRIBE, Resource.TOPIC, request.topics, lambda topic: topic.name
+    )
+    if not refused:
+        return None
+    request.topics = fine
+
+    def finish(response: Any) -> Any:
+        response.topics += [
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=asked.partition_index, error_code=_TOPIC_REFUSED
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in refused
+        ]
+        return response
+
+    return finish
+
+
+def delete_records(ctx: Context, request: Any) -> Finish | None:
+    """DELETE of each topic."""
+    fine, refused = allowed(
+        ctx, Operation.DELETE, Resource.TOPIC, request.topics, lambda topic: topic.name
+    )
+    if not refused:
+        return None
+    request.topics = fine
+
+    def finish(response: Any) -> Any:
+        response.topics += [
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(
+                        partition_index=asked.partition_index,
+                        low_watermark=-1,
+                        error_code=_TOPIC_REFUSED,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in refused
+        ]
+        return response
+
+    return finish
+
+
+def init_producer_id(ctx: Context, request: Any) -> Refused | None:
+    """WRITE of the transactional id; without one IDEMPOTENT_WRITE, or WRITE of any topic."""
+    if request.transactional_id is not None:
+        resource = Resource.TRANSACTIONAL_ID
+        fine = ctx.allows(Operation.WRITE, resource, request.transactional_id)
+    else:
+        resource = Resource.CLUSTER
+        fine = ctx.allows(Operation.IDEMPOTENT_WRITE, resource) or ctx.allows_any(
+            Operation.WRITE, Resource.TOPIC
+        )
+    if fine:
+        return None
+    return Refused(
+        InitProducerIdResponse(error_code=ERRORS[resource], producer_id=NO_ID, producer_epoch=NO_ID)
+    )

@@ -1,0 +1,52 @@
+"""Which guard stands before which API: all of them, so that none is open by oversight.
+
+Owns the table alone; what each guard asks for is for the modules beside this one.  The invariant:
+every API that is served has its line here, be it that anybody may ask.  Echoes the dispatch of
+``KafkaApis.handle``, each of whose methods begins with its own check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from minibroker.apis.access import cluster, groups, records, topics
+from minibroker.apis.access.guard import Guard, open_to_all
+from protocol.registry import ApiKey
+
+GUARDS: Final[Mapping[ApiKey, Guard]] = {
+    ApiKey.PRODUCE: records.produce,
+    ApiKey.FETCH: records.fetch,
+    ApiKey.LIST_OFFSETS: records.list_offsets,
+    ApiKey.METADATA: topics.metadata,
+    ApiKey.OFFSET_COMMIT: groups.offset_commit,
+    ApiKey.OFFSET_FETCH: groups.offset_fetch,
+    ApiKey.FIND_COORDINATOR: groups.find_coordinator,
+    ApiKey.JOIN_GROUP: groups.join_group,
+    ApiKey.HEARTBEAT: groups.heartbeat,
+    ApiKey.LEAVE_GROUP: groups.leave_group,
+    ApiKey.SYNC_GROUP: groups.sync_group,
+    ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+    ApiKey.LIST_GROUPS: groups.list_groups,
+    ApiKey.SASL_HANDSHAKE: open_to_all,
+    ApiKey.API_VERSIONS: open_to_all,
+    ApiKey.CREATE_TOPICS: topics.create_topics,
+    ApiKey.DELETE_TOPICS: topics.delete_topics,
+    ApiKey.DELETE_RECORDS: records.delete_records,
+    ApiKey.INIT_PRODUCER_ID: records.init_producer_id,
+    ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
+    ApiKey.CREATE_ACLS: cluster.create_acls,
+    ApiKey.DELETE_ACLS: cluster.delete_acls,
+    ApiKey.DESCRIBE_CONFIGS: cluster.describe_configs,
+    ApiKey.ALTER_CONFIGS: cluster.alter_configs,
+    ApiKey.SASL_AUTHENTICATE: open_to_all,
+    ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+    ApiKey.DELETE_GROUPS: groups.delete_groups,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: cluster.incremental_alter_configs,
+    ApiKey.OFFSET_DELETE: groups.offset_delete,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: cluster.alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster.alter_user_scram_credentials,
+    ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+}

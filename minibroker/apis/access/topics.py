@@ -1,0 +1,181 @@
+"""The guards of what makes, shows and removes topics.
+
+Owns which right each request wants of a topic or of the cluster, and the errors of topics that lack
+it; it must never know what topics are made of.  The invariant: a topic that the caller may not see
+gives the same answer whether it exists or not.  Echoes the first lines of
+``handleTopicMetadataRequest``, ``handleCreateTopicsRequest`` and ``handleDeleteTopicsRequest``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from minibroker.apis.access.guard import Finish, allowed, authorized
+from minibroker.apis.base import Context
+from minibroker.apis.operations import NOT_ASKED
+from minibroker.config import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
+from minibroker.security.acl import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.create_partitions import CreatePartitionsTopicResult
+from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from protocol.types import ZERO_UUID
+
+_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_TEXT: Final = "Authorization failed."
+CONFIGS_SINCE: Final = 5
+"""From this version on CreateTopics shows what a new topic is like."""
+
+
+def metadata(ctx: Context, request: Any) -> Finish:
+    """DESCRIBE of each topic; CREATE of those that would be made, or of the cluster."""
+    wants_all = request.topics is None or (ctx.version == 0 and not request.topics)
+    fine, hidden = allowed(
+        ctx,
+        Operation.DESCRIBE,
+        Resource.TOPIC,
+        request.topics or (),
+        lambda asked: _asked_name(ctx, asked),
+    )
+    fine, not_made = _not_to_be_made(ctx, request, fine)
+    refused = [_refusal(asked) for asked in (*not_made, *hidden)]
+    if not wants_all:
+        request.topics = fine
+    nothing_left = not wants_all and not fine
+
+    def finish(response: MetadataResponse) -> MetadataResponse:
+        topics = [] if nothing_left else response.topics
+        if wants_all:
+            topics, _ = allowed(
+                ctx, Operation.DESCRIBE, Resource.TOPIC, topics, lambda topic: topic.name
+            )
+        for topic in topics:
+            if topic.topic_authorized_operations != NOT_ASKED and topic.name is not None:
+                topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
+        response.topics = topics + refused
+        if response.cluster_authorized_operations != NOT_ASKED:
+            response.cluster_authorized_operations = cluster_operations(ctx)
+        return response
+
+    return finish
+
+
+def cluster_operations(ctx: Context) -> int:
+    """What the caller may do to the cluster, as far as it may know."""
+    if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER):
+        return authorized(ctx, Resource.CLUSTER)
+    return 0
+
+
+def _asked_name(ctx: Context, asked: Any) -> str | None:
+    if asked.topic_id != ZERO_UUID:
+        return ctx.image.topic_names.get(asked.topic_id)
+    name: str | None = asked.name
+    return name
+
+
+def _not_to_be_made(ctx: Context, request: Any, asked: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Those that are there or may be made, and the others."""
+    if not (request.allow_auto_topic_creation and ctx.settings[AUTO_CREATE_TOPICS_ENABLE]):
+        return asked, []
+    if ctx.allows(Operation.CREATE, Resource.CLUSTER):
+        return asked, []
+    return allowed(
+        ctx,
+        Operation.CREATE,
+        Resource.TOPIC,
+        asked,
+        lambda one: None if one.topic_id != ZERO_UUID or one.name in ctx.image.topics else one.name,
+    )
+
+
+def _refusal(asked: Any) -> MetadataResponseTopic:
+    if asked.topic_id != ZERO_UUID:
+        return MetadataResponseTopic(error_code=_REFUSED, name=None, topic_id=asked.topic_id)
+    return MetadataResponseTopic(error_code=_REFUSED, name=asked.name or "")
+
+
+def create_topics(ctx: Context, request: Any) -> Finish:
+    """CREATE of the cluster or of each topic; DESCRIBE_CONFIGS to be told what it is like."""
+    refused = list[Any]()
+    if not ctx.allows(Operation.CREATE, Resource.CLUSTER):
+        request.topics, refused = allowed(
+            ctx, Operation.CREATE, Resource.TOPIC, request.topics, lambda topic: topic.name
+        )
+
+    def finish(response: CreateTopicsResponse) -> CreateTopicsResponse:
+        if ctx.version >= CONFIGS_SINCE:
+            for made in response.topics:
+                if made.error_code == ErrorCode.NONE and not ctx.allows(
+                    Operation.DESCRIBE_CONFIGS, Resource.TOPIC, made.name
+                ):
+                    made.topic_config_error_code = _REFUSED
+                    made.num_partitions = made.replication_factor = -1
+                    made.configs = []
+        response.topics += [
+            CreatableTopicResult(name=name, error_code=_REFUSED, error_message=_TEXT)
+            for name in dict.fromkeys(topic.name for topic in refused)
+        ]
+        return response
+
+    return finish
+
+
+def delete_topics(ctx: Context, request: Any) -> Finish | None:
+    """DELETE of each topic; the name of one that was asked for by id is shown to who may see it."""
+    if not ctx.settings[DELETE_TOPIC_ENABLE]:
+        return None
+    named, refused_names = allowed(ctx, Operation.DELETE, Resource.TOPIC, request.topic_names, str)
+    fine, refused = allowed(
+        ctx,
+        Operation.DELETE,
+        Resource.TOPIC,
+        request.topics,
+        lambda topic: _asked_name(ctx, topic),
+    )
+    request.topic_names, request.topics = named, fine
+    if not (refused or refused_names):
+        return None
+    answers = [_not_deleted(name, ZERO_UUID) for name in refused_names]
+    for topic in refused:
+        name = _asked_name(ctx, topic)
+        if topic.topic_id != ZERO_UUID and not ctx.allows(
+            Operation.DESCRIBE, Resource.TOPIC, name or ""
+        ):
+            name = None
+        answers.append(_not_deleted(name, topic.topic_id))
+
+    def finish(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
+        response.responses += answers
+        return response
+
+    return finish
+
+
+def _not_deleted(name: str | None, topic_id: bytes) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=_REFUSED, error_message=None
+    )
+
+
+def create_partitions(ctx: Context, request: Any) -> Finish | None:
+    """ALTER of each topic."""
+    request.topics, refused = allowed(
+        ctx, Operation.ALTER, Resource.TOPIC, request.topics, lambda topic: topic.name
+    )
+    if not refused:
+        return None
+
+    def finish(response: Any) -> Any:
+        response.results += [
+            CreatePartitionsTopicResult(
+                name=name,
+                error_code=_REFUSED,
+                error_message="The topic authorization is failed.",
+            )
+            for name in dict.fromkeys(topic.name for topic in refused)
+        ]
+        return response
+
+    return finish

@@ -1,0 +1,75 @@
+"""CreateAcls (30): add access rules, each for itself.
+
+Versions 1-3.  A rule that there is already is added by doing nothing.  The answer goes out when
+every process knows the rules.  Without an authorizer SECURITY_DISABLED says that they would have no
+effect.  Echoes ``AclApis.handleCreateAcls``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.acl_filters import DISABLED
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.cluster.acls import Binding
+from minibroker.cluster.topics import Refusal
+from protocol.errors import ErrorCode
+from protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from protocol.registry import ApiKey
+
+Part = tuple[Binding, ...]
+Reply = tuple[Refusal | None, ...]
+
+
+def split(ctx: Context, request: CreateAclsRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    return {} if ctx.authorizer is None else {CONTROLLER: tuple(map(_binding, request.creations))}
+
+
+def _binding(wanted: AclCreation) -> Binding:
+    return Binding(
+        wanted.resource_type,
+        wanted.resource_name,
+        wanted.resource_pattern_type,
+        wanted.principal,
+        wanted.host,
+        wanted.operation,
+        wanted.permission_type,
+    )
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Decide, keep, and wait until everybody knows."""
+    refusals, updates = await scope.cluster.create_acls(part)
+    await scope.publish(updates)
+    return refusals
+
+
+def merge(
+    _ctx: Context, request: CreateAclsRequest, replies: Mapping[Owner, Reply]
+) -> CreateAclsResponse:
+    """One answer a rule, in the order of the request."""
+    disabled = (DISABLED,) * len(request.creations)
+    return CreateAclsResponse(
+        results=[
+            AclCreationResult(
+                error_code=refusal.code if refusal else ErrorCode.NONE,
+                error_message=refusal.text if refusal else None,
+            )
+            for refusal in replies.get(CONTROLLER, disabled)
+        ]
+    )
+
+
+API: Api[CreateAclsRequest, Part, Reply, CreateAclsResponse] = Api(
+    key=ApiKey.CREATE_ACLS,
+    versions=(1, 3),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+)

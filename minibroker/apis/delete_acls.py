@@ -1,0 +1,80 @@
+"""DeleteAcls (31): remove the access rules that filters find, each filter for itself.
+
+Versions 1-3.  What was removed is told with each filter that found it.  The answer goes out when
+every process knows.  Without an authorizer SECURITY_DISABLED says that rules have no effect.
+Echoes ``AclApis.handleDeleteAcls``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.acl_filters import DISABLED, as_filter
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.cluster.acl_office import Found
+from minibroker.cluster.acls import Filter
+from minibroker.cluster.topics import Refusal
+from protocol.messages.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from protocol.registry import ApiKey
+
+Part = tuple[Filter, ...]
+Reply = list[Found | Refusal]
+
+
+def split(ctx: Context, request: DeleteAclsRequest) -> Mapping[Owner, Part]:
+    """All to the controller."""
+    if ctx.authorizer is None:
+        return {}
+    return {
+        CONTROLLER: tuple(as_filter(given, given.resource_type_filter) for given in request.filters)
+    }
+
+
+async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+    """Find, remove, and wait until everybody knows."""
+    answers, updates = await scope.cluster.delete_acls(part)
+    await scope.publish(updates)
+    return answers
+
+
+def merge(
+    _ctx: Context, request: DeleteAclsRequest, replies: Mapping[Owner, Reply]
+) -> DeleteAclsResponse:
+    """One answer a filter, in the order of the request."""
+    disabled: Reply = [DISABLED] * len(request.filters)
+    return DeleteAclsResponse(filter_results=list(map(_result, replies.get(CONTROLLER, disabled))))
+
+
+def _result(found: Found | Refusal) -> DeleteAclsFilterResult:
+    if isinstance(found, Refusal):
+        return DeleteAclsFilterResult(error_code=found.code, error_message=found.text)
+    return DeleteAclsFilterResult(
+        error_message=None,
+        matching_acls=[
+            DeleteAclsMatchingAcl(
+                error_message=None,
+                resource_type=pattern.resource,
+                resource_name=pattern.name,
+                pattern_type=pattern.type,
+                principal=rule.principal,
+                host=rule.host,
+                operation=rule.operation,
+                permission_type=rule.permission,
+            )
+            for pattern, rule in found
+        ],
+    )
+
+
+API: Api[DeleteAclsRequest, Part, Reply, DeleteAclsResponse] = Api(
+    key=ApiKey.DELETE_ACLS,
+    versions=(1, 3),
+    split=split,
+    execute_at_controller=execute_at_controller,
+    merge=merge,
+)

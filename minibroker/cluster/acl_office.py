@@ -1,0 +1,84 @@
+"""The controller's decisions on access rules: plan, keep, then part of the image.
+
+Owns that order for rules, as `ClusterController`, of which it is a part, does for all else; it
+must never judge who may change them.  The invariant: rules that the store could not keep are in no
+image.  Echoes the ACL methods of Kafka's ``QuorumController``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from minibroker.cluster import stored_acls
+from minibroker.cluster.acls import Binding, Filter, plan_creation, plan_deletion
+from minibroker.cluster.image import AclsChanged, Change, Image, Update
+from minibroker.cluster.store.tree import Operation, Store
+from minibroker.cluster.topics import Refusal
+from minibroker.security.acl import Pattern, Rule
+
+Found = list[tuple[Pattern, Rule]]
+
+
+class AclOffice:
+    """The half of the controller that keeps access rules."""
+
+    _store: Store
+    _image: Image
+    _lock: trio.Lock
+
+    async def create_acls(
+        self, wanted: Sequence[Binding]
+    ) -> tuple[tuple[Refusal | None, ...], list[Update]]:
+        """Add rules, each for itself: why not, and the updates to publish."""
+        async with self._lock:
+            plans = plan_creation(self._image, wanted)
+            changes = [plan for plan in plans if isinstance(plan, AclsChanged)]
+            refusals = tuple(plan if isinstance(plan, Refusal) else None for plan in plans)
+            return refusals, await self._keep_acls(changes)
+
+    async def delete_acls(
+        self, wanted: Sequence[Filter]
+    ) -> tuple[list[Found | Refusal], list[Update]]:
+        """Remove what each filter finds: that, or why it is none, and the updates to publish."""
+        async with self._lock:
+            answers, changes = plan_deletion(self._image, wanted)
+            return answers, await self._keep_acls(changes)
+
+    async def take_over_acls(self, pattern: Pattern) -> list[Update]:
+        """Look again at a pattern's rules, which others may have written; `LayoutError`."""
+        async with self._lock:
+            rules = await stored_acls.load(self._store, pattern)
+            return self._advance(self._acl_differences({pattern: rules}))
+
+    async def take_over_all_acls(self) -> list[Update]:
+        """The same for all patterns."""
+        async with self._lock:
+            kept = dict.fromkeys(self._image.acls, tuple[Rule, ...]())
+            async for pattern, rules in stored_acls.load_all(self._store):
+                kept[pattern] = rules
+            return self._advance(self._acl_differences(kept))
+
+    def _acl_differences(self, kept: dict[Pattern, tuple[Rule, ...]]) -> list[AclsChanged]:
+        known = self._image.acls
+        return [
+            AclsChanged(pattern, rules)
+            for pattern, rules in kept.items()
+            if set(rules) != set(known.get(pattern, ()))
+        ]
+
+    async def _keep_acls(self, changes: Sequence[AclsChanged]) -> list[Update]:
+        if not changes:
+            return []
+        for path in stored_acls.PERSISTENT_PATHS:
+            await self._store.ensure(path)
+        return await self._commit(await stored_acls.told_steps(self._store, changes), changes)
+
+    async def _commit(
+        self, operations: Sequence[Operation], changes: Sequence[Change]
+    ) -> list[Update]:
+        raise NotImplementedError
+
+    def _advance(self, changes: Sequence[Change]) -> list[Update]:
+        raise NotImplementedError

@@ -1,0 +1,166 @@
+"""The rules for access rules: which may be set, whom a filter finds, and what is then left.
+
+Owns the checks of what somebody sent and the words of each refusal; what rules mean is
+``security.acl``'s to know.  The invariant: a rule that was accepted can be found by the filter that
+repeats it.  Echoes Kafka's ``AclControlManager`` and ``AclBindingFilter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from minibroker.cluster.image import AclsChanged, Image
+from minibroker.cluster.topics import Refusal
+from minibroker.security.acl import (
+    CLUSTER_NAME,
+    WILDCARD,
+    Acls,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    Resource,
+    Rule,
+)
+from minibroker.security.principal import BadPrincipal, parse
+from protocol.errors import ErrorCode
+
+
+class Binding(NamedTuple):
+    """A rule as somebody sent it; numbers may be those of nothing."""
+
+    resource: int
+    name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class Filter(NamedTuple):
+    """Which rules are meant; null means any."""
+
+    resource: int
+    name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+
+def check_binding(wanted: Binding) -> tuple[Pattern, Rule] | Refusal:
+    """What a rule is about and what it says, or why it is none."""
+    problem = _problem(wanted)
+    if problem is not None:
+        return Refusal(ErrorCode.INVALID_REQUEST, problem)
+    pattern = Pattern(Resource(wanted.resource), wanted.name, PatternType(wanted.pattern_type))
+    rule = Rule(
+        str(parse(wanted.principal)),
+        wanted.host,
+        Operation(wanted.operation),
+        Permission(wanted.permission),
+    )
+    return pattern, rule
+
+
+def _problem(wanted: Binding) -> str | None:
+    known = (
+        ("resourceType", wanted.resource, list(Resource)[2:]),
+        ("patternType", wanted.pattern_type, [PatternType.LITERAL, PatternType.PREFIXED]),
+        ("operation", wanted.operation, list(Operation)[2:]),
+        ("permissionType", wanted.permission, [Permission.DENY, Permission.ALLOW]),
+    )
+    for what, value, allowed in known:
+        if value not in allowed:
+            return f"Invalid {what} {value}"
+    if not wanted.name or not wanted.host:
+        return f"{'Host' if wanted.name else 'Resource name'} should not be empty"
+    if wanted.resource == Resource.CLUSTER and wanted.name not in (CLUSTER_NAME, WILDCARD):
+        return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    try:
+        parse(wanted.principal)
+    except BadPrincipal as bad:
+        return f"Could not parse principal: {bad}"
+    return None
+
+
+def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged | Refusal]:
+    """For each rule, what its pattern has from now on, or why nothing changes."""
+    plans: list[AclsChanged | Refusal] = []
+    after: dict[Pattern, tuple[Rule, ...]] = {}
+    for one in wanted:
+        checked = check_binding(one)
+        if isinstance(checked, Refusal):
+            plans.append(checked)
+            continue
+        pattern, rule = checked
+        rules = after.get(pattern, image.acls.get(pattern, ()))
+        after[pattern] = rules if rule in rules else (*rules, rule)
+        plans.append(AclsChanged(pattern, after[pattern]))
+    return plans
+
+
+def check_filter(wanted: Filter) -> Refusal | None:
+    """Why a filter is none, or None if it is one."""
+    known = (
+        (wanted.resource, Resource),
+        (wanted.pattern_type, PatternType),
+        (wanted.operation, Operation),
+        (wanted.permission, Permission),
+    )
+    if all(value and value in list(kind) for value, kind in known):
+        return None
+    return Refusal(ErrorCode.INVALID_REQUEST, "The filter has an element that is not known.")
+
+
+def find(acls: Acls, wanted: Filter) -> Iterator[tuple[Pattern, Rule]]:
+    """The rules that a filter finds, by pattern."""
+    for pattern, rules in sorted(acls.items()):
+        if _finds_pattern(pattern, wanted):
+            for rule in rules:
+                if _finds_rule(rule, wanted):
+                    yield pattern, rule
+
+
+def _finds_pattern(pattern: Pattern, wanted: Filter) -> bool:
+    if wanted.resource not in (Resource.ANY, pattern.resource):
+        return False
+    loose = (PatternType.ANY, PatternType.MATCH)
+    if wanted.pattern_type not in (*loose, pattern.type):
+        return False
+    if wanted.name is None or pattern.name == wanted.name:
+        return True
+    return wanted.pattern_type == PatternType.MATCH and (
+        pattern.matches(wanted.name) if wanted.name != WILDCARD else False
+    )
+
+
+def _finds_rule(rule: Rule, wanted: Filter) -> bool:
+    return (
+        wanted.principal in (None, rule.principal)
+        and wanted.host in (None, rule.host)
+        and wanted.operation in (Operation.ANY, rule.operation)
+        and wanted.permission in (Permission.ANY, rule.permission)
+    )
+
+
+def plan_deletion(
+    image: Image, wanted: Sequence[Filter]
+) -> tuple[list[list[tuple[Pattern, Rule]] | Refusal], list[AclsChanged]]:
+    """What each filter finds, or why it is none, and what the patterns have from now on."""
+    answers: list[list[tuple[Pattern, Rule]] | Refusal] = []
+    gone: dict[Pattern, set[Rule]] = {}
+    for one in wanted:
+        found = check_filter(one) or list(find(image.acls, one))
+        answers.append(found)
+        if not isinstance(found, Refusal):
+            for pattern, rule in found:
+                gone.setdefault(pattern, set()).add(rule)
+    changes = [
+        AclsChanged(pattern, tuple(rule for rule in image.acls[pattern] if rule not in rules))
+        for pattern, rules in gone.items()
+    ]
+    return answers, changes

@@ -1,0 +1,149 @@
+"""Access rules in a store: their nodes, their JSON, and the notices that tell of them.
+
+Owns which nodes a pattern's rules take, in Kafka's two trees and with its words; what rules mean is
+``security.acl``'s to know.  The invariant: what Kafka's tools of the ZooKeeper age wrote can be
+read here and the other way round, but that a slash in a name is escaped, where Kafka loses it.
+Echoes ``ZkAclStore`` and ``AclEntry``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, TypeVar
+
+from minibroker.cluster.image import AclsChanged
+from minibroker.cluster.layout import LayoutError
+from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Set, Store
+from minibroker.cluster.store.tree import Operation as Step
+from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
+
+E = TypeVar("E", bound=IntEnum)
+
+RESOURCES: Final = tuple(Resource)[2:]
+ROOTS: Final[Mapping[PatternType, str]] = {
+    PatternType.LITERAL: "/kafka-acl",
+    PatternType.PREFIXED: "/kafka-acl-extended/prefixed",
+}
+CHANGES: Final[Mapping[PatternType, str]] = {
+    PatternType.LITERAL: "/kafka-acl-changes",
+    PatternType.PREFIXED: "/kafka-acl-extended-changes",
+}
+PERSISTENT_PATHS: Final = (*ROOTS.values(), *CHANGES.values())
+"""Nodes that exist once there are rules to keep."""
+
+
+def _word(value: IntEnum) -> str:
+    """``TransactionalId`` for TRANSACTIONAL_ID."""
+    return value.name.title().replace("_", "")
+
+
+def _from_word(kind: type[E], word: str) -> E:
+    for value in kind:
+        if word.upper() in (_word(value).upper(), value.name):
+            return value
+    raise ValueError(f"{word} is no {kind.__name__}")
+
+
+def path_of(pattern: Pattern) -> str:
+    """The node that holds a pattern's rules."""
+    name = pattern.name.replace("%", "%25").replace("/", "%2F")
+    return f"{ROOTS[pattern.type]}/{_word(pattern.resource)}/{name}"
+
+
+def encode(rules: Sequence[Rule]) -> bytes:
+    """The data of such a node."""
+    acls = [
+        {
+            "principal": rule.principal,
+            "permissionType": _word(rule.permission),
+            "operation": _word(rule.operation),
+            "host": rule.host,
+        }
+        for rule in rules
+    ]
+    return json.dumps({"version": 1, "acls": acls}, separators=(",", ":")).encode()
+
+
+def decode(path: str, data: bytes) -> tuple[Rule, ...]:
+    """The rules in it; raises `LayoutError`."""
+    try:
+        return tuple(
+            Rule(
+                str(found["principal"]),
+                str(found["host"]),
+                _from_word(Operation, found["operation"]),
+                _from_word(Permission, found["permissionType"]),
+            )
+            for found in (json.loads(data)["acls"] if data else ())
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LayoutError(f"{path}: cannot be read as access rules: {error!r}") from None
+
+
+def encode_change(pattern: Pattern) -> bytes:
+    """The data of a notice that a pattern's rules were written."""
+    if pattern.type is PatternType.LITERAL:
+        return f"{pattern.resource.name}:{pattern.name}".encode()
+    fields = {
+        "version": 1,
+        "resourceType": pattern.resource.name,
+        "name": pattern.name,
+        "patternType": pattern.type.name,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_change(path: str, data: bytes) -> Pattern:
+    """The pattern in such a notice; raises `LayoutError`."""
+    try:
+        if data.startswith(b"{"):
+            fields = json.loads(data)
+            resource, name = fields["resourceType"], fields["name"]
+            pattern_type = _from_word(PatternType, fields["patternType"])
+        else:
+            resource, name = data.decode().split(":", 1)
+            pattern_type = PatternType.LITERAL
+        return Pattern(_from_word(Resource, resource), str(name), pattern_type)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LayoutError(f"{path}: does not say whose rules were written: {error!r}") from None
+
+
+async def load(store: Store, pattern: Pattern) -> tuple[Rule, ...]:
+    """A pattern's rules; none if there are none. Raises `LayoutError`."""
+    path = path_of(pattern)
+    try:
+        return decode(path, (await store.get(path)).data)
+    except NoNodeError:
+        return ()
+
+
+async def load_all(store: Store) -> AsyncIterator[AclsChanged]:
+    """All rules that there are. Raises `LayoutError`."""
+    for pattern_type, root in ROOTS.items():
+        for resource in RESOURCES:
+            try:
+                names = await store.children(f"{root}/{_word(resource)}")
+            except NoNodeError:
+                continue
+            for found in names:
+                name = found.replace("%2F", "/").replace("%25", "%")
+                pattern = Pattern(resource, name, pattern_type)
+                yield AclsChanged(pattern, await load(store, pattern))
+
+
+async def told_steps(store: Store, changes: Sequence[AclsChanged]) -> list[Step]:
+    """What makes the store hold the last of several changes of each pattern, and tells of it."""
+    steps: list[Step] = []
+    for pattern, rules in dict(changes).items():
+        path = path_of(pattern)
+        is_there = await store.exists(path)
+        if rules:
+            await store.ensure(path.rpartition("/")[0])
+            steps.append(Set(path, encode(rules)) if is_there else Create(path, encode(rules)))
+        elif is_there:
+            steps.append(Delete(path))
+        notice = f"{CHANGES[pattern.type]}/acl_changes_"
+        steps.append(Create(notice, encode_change(pattern), sequential=True))
+    return steps

@@ -1,0 +1,36 @@
+"""Desks with an authorizer, and who stands at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minibroker.apis.registry import APIS
+from minibroker.cluster.acls import Binding
+from minibroker.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, Resource
+from minibroker.security.principal import Principal
+
+ON = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
+ROOT, ALICE = Principal("User", "root"), Principal("User", "alice")
+SETTINGS = (ON, f"super.users={ROOT}")
+
+
+async def grant(
+    desk: Any,
+    resource: Resource,
+    name: str = CLUSTER_NAME,
+    *operations: Operation,
+    permission: Permission = Permission.ALLOW,
+) -> None:
+    """Lets Alice do something."""
+    wanted = [
+        Binding(resource, name, PatternType.LITERAL, str(ALICE), "*", operation, permission)
+        for operation in operations
+    ]
+    _, updates = await desk.cluster.create_acls(wanted)
+    await desk.controller.publish(updates)
+
+
+async def ask_as(desk: Any, who: Principal, request: Any, version: int) -> Any:
+    """The response to a request as the registry serves it."""
+    desk.principal = who
+    return await desk.ask(APIS[type(request).__api_key__], request, version)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from minibroker.apis.access.authorizers import Authorizers
+from minibroker.cluster.image import AclsChanged, BrokerGone, Image, apply
+from minibroker.config import Settings
+from minibroker.security.acl import Operation, Pattern, Permission, Resource, Rule
+from minibroker.security.principal import ANONYMOUS
+from tests.apis.access.callers import ALICE, SETTINGS
+
+PATTERN = Pattern(Resource.TOPIC, "cats")
+RULE = Rule("User:*", "*", Operation.READ, Permission.ALLOW)
+
+
+def test_it_follows_the_rules_and_is_made_anew_only_with_them() -> None:
+    assert Authorizers(Settings.from_sources()).of(Image()) is None
+    authorizers = Authorizers(Settings.from_sources(pairs=SETTINGS))
+    image = Image()
+    first = authorizers.of(image)
+    assert first is not None
+    assert authorizers.of(apply(image, BrokerGone(7))) is first
+    image = apply(image, AclsChanged(PATTERN, (RULE,)))
+    second = authorizers.of(image)
+    assert second is not None
+    asked = (ALICE, "h", Operation.READ, Resource.TOPIC, "cats")
+    assert (first.allows(*asked), second.allows(*asked)) == (False, True)
+    assert apply(image, AclsChanged(PATTERN, ())).acls == {}
+
+
+def test_what_no_rule_speaks_of_may_be_open() -> None:
+    open_house = (*SETTINGS, "allow.everyone.if.no.acl.found=true")
+    authorizer = Authorizers(Settings.from_sources(pairs=open_house)).of(Image())
+    assert authorizer is not None
+    assert authorizer.allows(ANONYMOUS, "h", Operation.READ, Resource.TOPIC, "cats")

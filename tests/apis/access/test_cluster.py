@@ -1,0 +1,71 @@
+"""Configs: each resource by its own right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.cluster.topics import NewTopic
+from minibroker.security.acl import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.apis.access.callers import ALICE, SETTINGS, ask_as, grant
+from tests.apis.conftest import DeskMaker
+
+KINDS = {(2, "mine"): 0, (2, "theirs"): 29, (4, "1"): 31, (32, "a-group"): 30, (8, "x"): 31}
+"""Resources by type and name, and the error of who may do something to the first alone."""
+
+
+@pytest.fixture
+async def desk(make_desk: DeskMaker) -> Any:
+    made = await make_desk(*SETTINGS)
+    outcome = await made.cluster.create_topics([NewTopic("mine"), NewTopic("theirs")])
+    await made.controller.publish(outcome.updates)
+    await grant(made, Resource.TOPIC, "mine", Operation.ALTER_CONFIGS)
+    return made
+
+
+async def test_each_resource_has_a_right_of_its_own(desk: Any) -> None:
+    described = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+            for kind, name in KINDS
+        ]
+    )
+    response = await ask_as(desk, ALICE, described, 4)
+    found = {(one.resource_type, one.resource_name): one.error_code for one in response.results}
+    assert found == KINDS
+    altered = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[AlterableConfig(name="retention.ms", config_operation=0, value="1")],
+            )
+            for kind, name in KINDS
+        ]
+    )
+    response = await ask_as(desk, ALICE, altered, 1)
+    found = {(one.resource_type, one.resource_name): one.error_code for one in response.responses}
+    assert found == KINDS
+    assert desk.cluster.image.topic_overrides("mine") == {"retention.ms": "1"}
+    assert desk.cluster.image.topic_overrides("theirs") == {}
+
+
+async def test_the_cluster_opens_brokers_but_no_topics(desk: Any) -> None:
+    await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.DESCRIBE_CONFIGS)
+    resources = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in ((4, "1"), (2, "theirs"))
+    ]
+    response = await ask_as(desk, ALICE, DescribeConfigsRequest(resources=resources), 4)
+    assert [one.error_code for one in response.results] == [
+        0,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ]

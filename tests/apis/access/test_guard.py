@@ -1,0 +1,51 @@
+"""Guards: none without an authorizer, a request's own way with one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minibroker.apis.access.guard import allowed, authorized, guarded, open_to_all
+from minibroker.apis.describe_cluster import API
+from minibroker.apis.operations import TOPIC_OPERATIONS
+from minibroker.security.acl import Operation, Resource
+from protocol.messages.describe_cluster import DescribeClusterRequest
+from tests.apis.access.callers import ALICE, ROOT, SETTINGS, ask_as, grant
+from tests.apis.conftest import DeskMaker
+
+
+async def test_without_an_authorizer_no_guard_runs(desk: Any) -> None:
+    def never(_ctx: Any, _request: Any) -> None:
+        raise AssertionError("a guard ran")
+
+    response = await desk.ask(guarded(API, never), DescribeClusterRequest(), 0)
+    assert response.brokers
+
+
+async def test_who_has_no_name_to_hide_is_fine(make_desk: DeskMaker) -> None:
+    desk = await make_desk(*SETTINGS)
+    await grant(desk, Resource.TOPIC, "cats", Operation.READ)
+    desk.principal = ALICE
+    ctx = desk.context(0, 0)
+    names = ["cats", "dogs", None, "cats"]
+    assert allowed(ctx, Operation.READ, Resource.TOPIC, names, lambda name: name) == (
+        ["cats", None, "cats"],
+        ["dogs"],
+    )
+    open_to_all(ctx, None)
+    assert ctx.finish is None
+    assert authorized(ctx, Resource.TOPIC, "cats") == 1 << Operation.READ | 1 << Operation.DESCRIBE
+    desk.principal = ROOT
+    assert authorized(desk.context(0, 0), Resource.TOPIC, "dogs") == TOPIC_OPERATIONS
+
+
+async def test_an_address_within_an_address_is_the_same_host(make_desk: DeskMaker) -> None:
+    desk = await make_desk(*SETTINGS)
+    await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.DESCRIBE)
+    desk.principal = ALICE
+    ctx = desk.context(0, 0)
+    ctx.caller = ctx.caller._replace(client_host="::ffff:10.0.0.1")
+    assert ctx.allows(Operation.DESCRIBE, Resource.CLUSTER)
+    assert not ctx.allows_any(Operation.WRITE, Resource.TOPIC)
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = await ask_as(desk, ALICE, request, 0)
+    assert response.cluster_authorized_operations == 1 << Operation.DESCRIBE

@@ -1,0 +1,91 @@
+"""Records: topics that are allowed go on beside those that are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.base import CloseConnection
+from minibroker.cluster.topics import NewTopic
+from minibroker.security.acl import Operation, Permission, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.apis.access.callers import ALICE, SETTINGS, ask_as, grant
+from tests.apis.conftest import DeskMaker
+
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.fixture
+async def desk(make_desk: DeskMaker) -> Any:
+    made = await make_desk(*SETTINGS)
+    outcome = await made.cluster.create_topics([NewTopic("hidden")])
+    await made.controller.publish(outcome.updates)
+    await grant(made, Resource.TOPIC, "absent", Operation.ALL)
+    return made
+
+
+def produce(*names: str, acks: int = 1, transactional_id: str | None = None) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        transactional_id=transactional_id,
+        topic_data=[
+            TopicProduceData(name=name, partition_data=[PartitionProduceData(records=None)])
+            for name in names
+        ],
+    )
+
+
+async def produced(desk: Any, request: ProduceRequest) -> dict[str, int]:
+    response = await ask_as(desk, ALICE, request, 9)
+    return {one.name: one.partition_responses[0].error_code for one in response.responses}
+
+
+async def test_topics_are_judged_one_by_one(desk: Any) -> None:
+    assert await produced(desk, produce("hidden", "absent", "nowhere")) == {
+        "hidden": REFUSED,
+        "absent": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "nowhere": REFUSED,
+    }
+    assert desk.asked == {}
+
+
+async def test_a_transactional_id_is_judged_first(desk: Any) -> None:
+    no_id = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert await produced(desk, produce("absent", transactional_id="tx")) == {"absent": no_id}
+    response = await ask_as(desk, ALICE, InitProducerIdRequest(transactional_id="tx"), 4)
+    assert (response.error_code, response.producer_id) == (no_id, -1)
+
+
+async def test_acks_0_leave_nothing_but_to_hang_up(desk: Any) -> None:
+    with pytest.raises(CloseConnection, match="not allowed"):
+        await ask_as(desk, ALICE, produce("hidden", acks=0), 9)
+
+
+@pytest.mark.parametrize("version", [14, 15])
+async def test_a_follower_needs_the_cluster(desk: Any, version: int) -> None:
+    topic_id = desk.cluster.image.topics["hidden"].topic_id
+    asked = FetchTopic(topic="hidden", topic_id=topic_id, partitions=[FetchPartition()])
+    request = FetchRequest(topics=[asked], max_wait_ms=30_000)
+    if version < 15:
+        request.replica_id = 2
+    else:
+        request.replica_state = ReplicaState(replica_id=2)
+    await grant(desk, Resource.TOPIC, "hidden", Operation.READ)
+    response = await ask_as(desk, ALICE, request, version)
+    [found] = response.responses
+    assert found.partitions[0].error_code == REFUSED
+
+
+async def test_producer_ids_are_for_who_may_write_anywhere(desk: Any) -> None:
+    request = InitProducerIdRequest(transactional_id=None)
+    assert desk.workers == {}
+    desk.principal = ALICE
+    ctx = desk.context(22, 4)
+    assert ctx.allows_any(Operation.WRITE, Resource.TOPIC)
+    await grant(desk, Resource.TOPIC, "*", Operation.WRITE, permission=Permission.DENY)
+    response = await ask_as(desk, ALICE, request, 4)
+    assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -1,0 +1,425 @@
+"""Every API before and after its caller may ask: errors, rights, and that none is left out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from trio.testing import MockClock
+
+from minibroker.apis.access.guard import open_to_all
+from minibroker.apis.access.table import GUARDS
+from minibroker.apis.registry import APIS
+from minibroker.runtime.stream import StreamClosed
+from minibroker.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, Resource
+from protocol.errors import ErrorCode
+from protocol.messages import alter_configs as ac
+from protocol.messages import create_acls as ca
+from protocol.messages import delete_acls as da
+from protocol.messages import describe_configs as dc
+from protocol.messages import fetch as f
+from protocol.messages import incremental_alter_configs as iac
+from protocol.messages import list_offsets as lo
+from protocol.messages import metadata as m
+from protocol.messages import offset_commit as oc
+from protocol.messages import offset_delete as od
+from protocol.messages import offset_fetch as of
+from protocol.messages import produce as p
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_groups import DeleteGroupsRequest
+from protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.describe_acls import DescribeAclsRequest
+from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from protocol.messages.describe_groups import DescribeGroupsRequest
+from protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+)
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.heartbeat import HeartbeatRequest
+from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from protocol.messages.sync_group import SyncGroupRequest
+from protocol.records import Record, build_batch
+from protocol.registry import ApiKey
+from protocol.schema import Struct
+from tests.network.secured import SecuredBroker, secured
+from tests.simulation.client import SimulatedClient
+
+TOPIC, GROUP = "secret-topic", "secret-group"
+ADMIN, NOBODY = "10.0.0.1", "10.0.0.2"
+SETTINGS = (
+    "principal.builder.class=tests.network.secured:by_host",
+    "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
+    f"super.users=User:{ADMIN};User:somebody",
+    "group.initial.rebalance.delay.ms=0",
+)
+NO_TOPIC, NO_GROUP, NO_CLUSTER = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+)
+DENIALS = {NO_TOPIC, NO_GROUP, NO_CLUSTER, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+
+Right = tuple[Operation, Resource, str]
+Make = Callable[[int, bytes], Any]
+"""A request of a version; the other argument is the topic's id."""
+
+
+class Row(NamedTuple):
+    """A request, the error that who may do nothing gets, and the rights that suffice."""
+
+    make: Make
+    error: ErrorCode
+    rights: tuple[Right, ...]
+
+
+def topic(*operations: Operation) -> tuple[Right, ...]:
+    return tuple((operation, Resource.TOPIC, TOPIC) for operation in operations)
+
+
+def group(*operations: Operation) -> tuple[Right, ...]:
+    return tuple((operation, Resource.GROUP, GROUP) for operation in operations)
+
+
+def cluster(*operations: Operation) -> tuple[Right, ...]:
+    return tuple((operation, Resource.CLUSTER, CLUSTER_NAME) for operation in operations)
+
+
+def produce(version: int, topic_id: bytes) -> Any:
+    data = p.PartitionProduceData(index=0, records=build_batch([Record(0, 0, None, b"v")]))
+    return p.ProduceRequest(
+        acks=1,
+        topic_data=[p.TopicProduceData(name=TOPIC, topic_id=topic_id, partition_data=[data])],
+    )
+
+
+def fetch(version: int, topic_id: bytes) -> Any:
+    asked = f.FetchPartition(partition=0, partition_max_bytes=1000)
+    return f.FetchRequest(topics=[f.FetchTopic(topic=TOPIC, topic_id=topic_id, partitions=[asked])])
+
+
+def list_offsets(version: int, topic_id: bytes) -> Any:
+    asked = lo.ListOffsetsPartition(timestamp=-1)
+    return lo.ListOffsetsRequest(topics=[lo.ListOffsetsTopic(name=TOPIC, partitions=[asked])])
+
+
+def metadata(version: int, topic_id: bytes) -> Any:
+    if version >= 12:
+        asked = m.MetadataRequestTopic(name=None, topic_id=topic_id)
+    else:
+        asked = m.MetadataRequestTopic(name=TOPIC)
+    return m.MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
+
+
+def offset_commit(version: int, topic_id: bytes) -> Any:
+    each = oc.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    asked = oc.OffsetCommitRequestTopic(name=TOPIC, topic_id=topic_id, partitions=[each])
+    return oc.OffsetCommitRequest(group_id=GROUP, topics=[asked])
+
+
+def offset_fetch(version: int, topic_id: bytes) -> Any:
+    if version < 8:
+        older = of.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
+        return of.OffsetFetchRequest(group_id=GROUP, topics=[older])
+    asked = of.OffsetFetchRequestTopics(name=TOPIC, topic_id=topic_id, partition_indexes=[0])
+    return of.OffsetFetchRequest(
+        groups=[of.OffsetFetchRequestGroup(group_id=GROUP, topics=[asked])]
+    )
+
+
+def offset_delete(version: int, topic_id: bytes) -> Any:
+    asked = od.OffsetDeleteRequestTopic(
+        name=TOPIC, partitions=[od.OffsetDeleteRequestPartition(partition_index=0)]
+    )
+    return od.OffsetDeleteRequest(group_id=GROUP, topics=[asked])
+
+
+def find_coordinator(version: int, topic_id: bytes) -> Any:
+    if version >= 4:
+        return FindCoordinatorRequest(coordinator_keys=[GROUP])
+    return FindCoordinatorRequest(key=GROUP)
+
+
+def join_group(version: int, topic_id: bytes) -> Any:
+    protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+    return JoinGroupRequest(
+        group_id=GROUP, session_timeout_ms=10_000, protocol_type="consumer", protocols=[protocol]
+    )
+
+
+def sync_group(version: int, topic_id: bytes) -> Any:
+    return SyncGroupRequest(group_id=GROUP, member_id="m", protocol_type="c", protocol_name="r")
+
+
+def leave_group(version: int, topic_id: bytes) -> Any:
+    if version < 3:
+        return LeaveGroupRequest(group_id=GROUP, member_id="m")
+    return LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id="m")])
+
+
+def delete_topics(version: int, topic_id: bytes) -> Any:
+    if version < 6:
+        return DeleteTopicsRequest(topic_names=[TOPIC])
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id)])
+
+
+def create_acls(version: int, topic_id: bytes) -> Any:
+    return ca.CreateAclsRequest(creations=[rule(Operation.READ, Resource.TOPIC, "other")])
+
+
+def rule(operation: Operation, resource: Resource, name: str) -> ca.AclCreation:
+    return ca.AclCreation(
+        resource_type=resource,
+        resource_name=name,
+        resource_pattern_type=PatternType.LITERAL,
+        principal=f"User:{NOBODY}",
+        host="*",
+        operation=operation,
+        permission_type=Permission.ALLOW,
+    )
+
+
+ANY_RULE: dict[str, Any] = {
+    "resource_name_filter": None,
+    "pattern_type_filter": PatternType.ANY,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": Operation.ANY,
+    "permission_type": Permission.ANY,
+}
+QUOTA = AlterClientQuotasRequest(
+    entries=[
+        AlterClientQuotasRequestEntryData(
+            entity=[EntityData(entity_type="user", entity_name="x")],
+            ops=[OpData(key="producer_byte_rate", value=1000.0, remove=False)],
+        )
+    ]
+)
+CREDENTIAL = ScramCredentialUpsertion(
+    name="x", mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
+)
+
+
+def always(request: Any) -> Make:
+    return lambda _version, _topic_id: request
+
+
+ROWS: dict[ApiKey, Row] = {
+    ApiKey.PRODUCE: Row(produce, NO_TOPIC, topic(Operation.WRITE)),
+    ApiKey.FETCH: Row(fetch, NO_TOPIC, topic(Operation.READ)),
+    ApiKey.LIST_OFFSETS: Row(list_offsets, NO_TOPIC, topic(Operation.DESCRIBE)),
+    ApiKey.METADATA: Row(metadata, NO_TOPIC, topic(Operation.DESCRIBE)),
+    ApiKey.OFFSET_COMMIT: Row(
+        offset_commit, NO_GROUP, (*group(Operation.READ), *topic(Operation.READ))
+    ),
+    ApiKey.OFFSET_FETCH: Row(
+        offset_fetch, NO_GROUP, (*group(Operation.DESCRIBE), *topic(Operation.DESCRIBE))
+    ),
+    ApiKey.FIND_COORDINATOR: Row(find_coordinator, NO_GROUP, group(Operation.DESCRIBE)),
+    ApiKey.JOIN_GROUP: Row(join_group, NO_GROUP, group(Operation.READ)),
+    ApiKey.HEARTBEAT: Row(
+        always(HeartbeatRequest(group_id=GROUP)), NO_GROUP, group(Operation.READ)
+    ),
+    ApiKey.LEAVE_GROUP: Row(leave_group, NO_GROUP, group(Operation.READ)),
+    ApiKey.SYNC_GROUP: Row(sync_group, NO_GROUP, group(Operation.READ)),
+    ApiKey.DESCRIBE_GROUPS: Row(
+        always(DescribeGroupsRequest(groups=[GROUP])), NO_GROUP, group(Operation.DESCRIBE)
+    ),
+    ApiKey.CREATE_TOPICS: Row(
+        always(
+            CreateTopicsRequest(
+                topics=[CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)]
+            )
+        ),
+        NO_TOPIC,
+        topic(Operation.CREATE, Operation.DESCRIBE_CONFIGS),
+    ),
+    ApiKey.DELETE_TOPICS: Row(delete_topics, NO_TOPIC, topic(Operation.DELETE)),
+    ApiKey.DELETE_RECORDS: Row(
+        always(
+            DeleteRecordsRequest(
+                topics=[DeleteRecordsTopic(name=TOPIC, partitions=[DeleteRecordsPartition()])]
+            )
+        ),
+        NO_TOPIC,
+        topic(Operation.DELETE),
+    ),
+    ApiKey.INIT_PRODUCER_ID: Row(
+        always(InitProducerIdRequest(transactional_id=None)),
+        NO_CLUSTER,
+        cluster(Operation.IDEMPOTENT_WRITE),
+    ),
+    ApiKey.DESCRIBE_ACLS: Row(
+        always(DescribeAclsRequest(resource_type_filter=1, **ANY_RULE)),
+        NO_CLUSTER,
+        cluster(Operation.DESCRIBE),
+    ),
+    ApiKey.CREATE_ACLS: Row(create_acls, NO_CLUSTER, cluster(Operation.ALTER)),
+    ApiKey.DELETE_ACLS: Row(
+        always(
+            da.DeleteAclsRequest(filters=[da.DeleteAclsFilter(resource_type_filter=3, **ANY_RULE)])
+        ),
+        NO_CLUSTER,
+        cluster(Operation.ALTER),
+    ),
+    ApiKey.DESCRIBE_CONFIGS: Row(
+        always(
+            dc.DescribeConfigsRequest(
+                resources=[dc.DescribeConfigsResource(resource_type=2, resource_name=TOPIC)]
+            )
+        ),
+        NO_TOPIC,
+        topic(Operation.DESCRIBE_CONFIGS),
+    ),
+    ApiKey.ALTER_CONFIGS: Row(
+        always(
+            ac.AlterConfigsRequest(
+                resources=[ac.AlterConfigsResource(resource_type=2, resource_name=TOPIC)]
+            )
+        ),
+        NO_TOPIC,
+        topic(Operation.ALTER_CONFIGS),
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Row(
+        always(
+            iac.IncrementalAlterConfigsRequest(
+                resources=[iac.AlterConfigsResource(resource_type=4, resource_name="")]
+            )
+        ),
+        NO_CLUSTER,
+        cluster(Operation.ALTER_CONFIGS),
+    ),
+    ApiKey.CREATE_PARTITIONS: Row(
+        always(CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=TOPIC, count=2)])),
+        NO_TOPIC,
+        topic(Operation.ALTER),
+    ),
+    ApiKey.DELETE_GROUPS: Row(
+        always(DeleteGroupsRequest(groups_names=[GROUP])), NO_GROUP, group(Operation.DELETE)
+    ),
+    ApiKey.OFFSET_DELETE: Row(
+        offset_delete, NO_GROUP, (*group(Operation.DELETE), *topic(Operation.READ))
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Row(
+        always(DescribeClientQuotasRequest(components=[])),
+        NO_CLUSTER,
+        cluster(Operation.DESCRIBE_CONFIGS),
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: Row(always(QUOTA), NO_CLUSTER, cluster(Operation.ALTER_CONFIGS)),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Row(
+        always(DescribeUserScramCredentialsRequest(users=None)),
+        NO_CLUSTER,
+        cluster(Operation.DESCRIBE),
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Row(
+        always(AlterUserScramCredentialsRequest(upsertions=[CREDENTIAL])),
+        NO_CLUSTER,
+        cluster(Operation.ALTER),
+    ),
+}
+SHOWN_IN_PART = {ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_CLUSTER}
+"""What they show depends on rights, but nobody is refused."""
+
+
+def error_codes(part: Any) -> Iterator[int]:
+    """All errors anywhere in a response."""
+    if isinstance(part, list):
+        for item in part:
+            yield from error_codes(item)
+    elif isinstance(part, Struct):
+        for name in part.__slots__:
+            value = getattr(part, name)
+            if name.endswith("error_code"):
+                yield value
+            else:
+                yield from error_codes(value)
+
+
+@pytest.fixture
+async def at(tmp_path: Path, autojump_clock: MockClock) -> AsyncIterator[SecuredBroker]:
+    async with secured(tmp_path, autojump_clock, *SETTINGS) as made:
+        yield made
+
+
+async def caller(at: SecuredBroker, host: str) -> SimulatedClient:
+    return SimulatedClient(await at.dial("PLAINTEXT", host))
+
+
+async def topic_id(admin: SimulatedClient) -> bytes:
+    """The topic's id; it is made if it is not there."""
+    made = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+    await admin.ask(CreateTopicsRequest(topics=[made]), 7)
+    asked = m.MetadataRequest(topics=[m.MetadataRequestTopic(name=TOPIC)])
+    found: bytes = (await admin.ask(asked, 10)).topics[0].topic_id
+    return found
+
+
+@pytest.mark.parametrize("key", ROWS, ids=lambda key: key.name)
+async def test_who_has_no_right_is_refused_and_who_has_it_is_served(
+    at: SecuredBroker, key: ApiKey, autojump_clock: MockClock
+) -> None:
+    row, api = ROWS[key], APIS[key]
+    admin, nobody = await caller(at, ADMIN), await caller(at, NOBODY)
+    versions = range(api.served_from or api.versions[0], api.versions[1] + 1)
+    for version in versions:
+        refused = await nobody.ask(row.make(version, await topic_id(admin)), version)
+        assert set(error_codes(refused)) - {0} == {row.error}, version
+        granted = [rule(*right) for right in row.rights]
+        response = await admin.ask(ca.CreateAclsRequest(creations=granted), 3)
+        assert set(error_codes(response)) == {0}
+        served = await nobody.ask(row.make(version, await topic_id(admin)), version)
+        assert not DENIALS & set(error_codes(served)), version
+        everything = da.DeleteAclsFilter(resource_type_filter=1, **ANY_RULE)
+        gone = await admin.ask(da.DeleteAclsRequest(filters=[everything]), 3)
+        assert len(gone.filter_results[0].matching_acls) >= len(granted)
+
+
+@pytest.mark.parametrize("key", [ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE])
+async def test_a_group_is_not_enough_without_its_topics(
+    at: SecuredBroker, key: ApiKey, autojump_clock: MockClock
+) -> None:
+    row, api = ROWS[key], APIS[key]
+    admin, nobody = await caller(at, ADMIN), await caller(at, NOBODY)
+    if key == ApiKey.OFFSET_DELETE:  # of a group that is there
+        await admin.ask(offset_commit(9, await topic_id(admin)), 9)
+    await admin.ask(ca.CreateAclsRequest(creations=[rule(*row.rights[0])]), 3)
+    for version in range(api.versions[0], api.versions[1] + 1):
+        answer = await nobody.ask(row.make(version, await topic_id(admin)), version)
+        assert set(error_codes(answer)) - {0} == {NO_TOPIC}, version
+
+
+def test_no_api_escapes_the_table() -> None:
+    open_ones = {key for key, guard in GUARDS.items() if guard is open_to_all}
+    assert {ApiKey(key) for key in APIS} == set(GUARDS)
+    assert set(GUARDS) == set(ROWS) | open_ones | SHOWN_IN_PART
+    assert open_ones == {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+
+
+async def test_with_acks_0_there_is_nothing_to_say_but_goodbye(
+    at: SecuredBroker, autojump_clock: MockClock
+) -> None:
+    admin, nobody = await caller(at, ADMIN), await caller(at, NOBODY)
+    request = produce(9, await topic_id(admin))
+    request.acks = 0
+    await nobody.tell(request, 9)
+    with pytest.raises(StreamClosed):
+        await nobody.receive_frame()

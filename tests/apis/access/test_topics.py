@@ -1,0 +1,118 @@
+"""Topics: what is hidden, what is shown, and what may be made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.operations import NOT_ASKED
+from minibroker.cluster.topics import NewTopic
+from minibroker.security.acl import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.apis.access.callers import ALICE, ROOT, SETTINGS, ask_as, grant
+from tests.apis.conftest import DeskMaker
+
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.fixture
+async def desk(make_desk: DeskMaker) -> Any:
+    """Of four names there are two topics, and of each pair Alice may see one."""
+    made = await make_desk(*SETTINGS)
+    outcome = await made.cluster.create_topics([NewTopic("seen"), NewTopic("hidden")])
+    await made.controller.publish(outcome.updates)
+    await grant(made, Resource.TOPIC, "seen", Operation.DESCRIBE)
+    await grant(made, Resource.TOPIC, "absent", Operation.DESCRIBE)
+    return made
+
+
+def asked(*names: str, create: bool = False, **fields: Any) -> MetadataRequest:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=create, **fields)
+
+
+async def names(desk: Any, request: MetadataRequest, version: int = 9) -> dict[Any, int]:
+    response = await ask_as(desk, ALICE, request, version)
+    return {topic.name: topic.error_code for topic in response.topics}
+
+
+async def test_what_is_hidden_is_the_same_whether_it_exists_or_not(desk: Any) -> None:
+    found = await names(desk, asked("seen", "hidden", "absent", "nowhere"))
+    assert found == {"seen": 0, "hidden": REFUSED, "absent": UNKNOWN, "nowhere": REFUSED}
+
+
+@pytest.mark.parametrize("version", [0, 1, 13])
+async def test_all_means_all_that_may_be_seen(desk: Any, version: int) -> None:
+    every = MetadataRequest(topics=[] if version == 0 else None)
+    assert await names(desk, every, version) == {"seen": 0}
+    assert await names(desk, asked("hidden"), min(version, 11)) == {"hidden": REFUSED}
+
+
+async def test_the_name_of_a_hidden_topic_is_not_told_by_its_id(desk: Any) -> None:
+    ids = {name: topic.topic_id for name, topic in desk.cluster.image.topics.items()}
+    topics = [
+        MetadataRequestTopic(name=None, topic_id=ids["seen"]),
+        MetadataRequestTopic(name=None, topic_id=ids["hidden"]),
+        MetadataRequestTopic(name=None, topic_id=b"x" * 16),
+    ]
+    response = await ask_as(desk, ALICE, MetadataRequest(topics=topics), 13)
+    assert {(one.name, one.error_code) for one in response.topics} == {
+        ("seen", 0),
+        (None, REFUSED),
+        (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    }
+
+
+async def test_asking_makes_a_topic_only_for_who_may_make_it(desk: Any) -> None:
+    assert await names(desk, asked("absent", create=True)) == {"absent": REFUSED}
+    assert "absent" not in desk.cluster.image.topics
+    await grant(desk, Resource.TOPIC, "absent", Operation.CREATE)
+    assert await names(desk, asked("absent", create=True)) == {"absent": 0}
+
+
+async def test_what_the_caller_may_do_is_told(desk: Any) -> None:
+    fields = {
+        "include_topic_authorized_operations": True,
+        "include_cluster_authorized_operations": True,
+    }
+    response = await ask_as(desk, ALICE, asked("seen", "hidden", **fields), 9)
+    found = {topic.name: topic.topic_authorized_operations for topic in response.topics}
+    assert found == {"seen": 1 << Operation.DESCRIBE, "hidden": NOT_ASKED}
+    assert response.cluster_authorized_operations == 0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_topics_are_made_by_who_may_make_these_or_any(desk: Any, whole: bool) -> None:
+    if whole:
+        await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.CREATE)
+    else:
+        await grant(desk, Resource.TOPIC, "mine", Operation.CREATE)
+    await grant(desk, Resource.TOPIC, "mine", Operation.DESCRIBE_CONFIGS)
+    topics = [
+        CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        for name in ("mine", "theirs")
+    ]
+    response = await ask_as(desk, ALICE, CreateTopicsRequest(topics=topics), 7)
+    results = {result.name: result for result in response.topics}
+    assert results["mine"].error_code == 0
+    assert results["mine"].configs
+    theirs = results["theirs"]
+    assert theirs.error_code == (0 if whole else REFUSED)
+    if whole:
+        assert theirs.topic_config_error_code == REFUSED
+        assert (theirs.num_partitions, theirs.configs) == (-1, [])
+
+
+async def test_deleting_by_id_tells_no_name_that_may_not_be_seen(desk: Any) -> None:
+    ids = {name: topic.topic_id for name, topic in desk.cluster.image.topics.items()}
+    topics = [DeleteTopicState(name=None, topic_id=ids[name]) for name in ("seen", "hidden")]
+    response = await ask_as(desk, ALICE, DeleteTopicsRequest(topics=topics), 6)
+    found = [(result.name, result.error_code) for result in response.responses]
+    assert found == [("seen", REFUSED), (None, REFUSED)]
+    response = await ask_as(desk, ROOT, DeleteTopicsRequest(topics=topics), 6)
+    assert {result.error_code for result in response.responses} == {0}

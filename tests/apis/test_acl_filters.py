@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from minibroker.apis.acl_filters import as_filter
+from minibroker.cluster.acls import Filter
+from protocol.messages.delete_acls import DeleteAclsFilter
+from tests.apis.test_create_acls import ANY
+
+
+def test_every_field_finds_its_place() -> None:
+    given = DeleteAclsFilter(
+        **{**ANY, "resource_name_filter": "n", "principal_filter": "p", "host_filter": "h"}
+    )
+    assert as_filter(given, 7) == Filter(7, "n", 1, "p", "h", 1, 1)

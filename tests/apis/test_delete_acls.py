@@ -1,0 +1,19 @@
+"""DeleteAcls: a rule that two filters find is told with both; see also ``test_create_acls``."""
+
+from __future__ import annotations
+
+from minibroker.apis.delete_acls import API
+from minibroker.security.acl import Operation, Resource
+from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from tests.apis.access.callers import SETTINGS, grant
+from tests.apis.conftest import DeskMaker
+from tests.apis.test_create_acls import ANY
+
+
+async def test_a_rule_that_two_filters_find_is_told_twice(make_desk: DeskMaker) -> None:
+    desk = await make_desk(*SETTINGS)
+    await grant(desk, Resource.GROUP, "g", Operation.READ)
+    filters = [DeleteAclsFilter(**ANY), DeleteAclsFilter(**{**ANY, "resource_type_filter": 3})]
+    gone = await desk.ask(API, DeleteAclsRequest(filters=filters), 3)
+    assert [len(result.matching_acls) for result in gone.filter_results] == [1, 1]
+    assert not desk.controller.at_processor.acls

@@ -1,0 +1,27 @@
+"""DescribeAcls: what a filter finds; that rules come and go, see ``test_create_acls``."""
+
+from __future__ import annotations
+
+from minibroker.apis.describe_acls import API as DESCRIBE
+from minibroker.security.acl import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.describe_acls import DescribeAclsRequest
+from tests.apis.access.callers import ALICE, SETTINGS, grant
+from tests.apis.conftest import DeskMaker
+from tests.apis.test_create_acls import ANY
+
+
+async def test_a_filter_that_is_none_is_refused(make_desk: DeskMaker) -> None:
+    desk = await make_desk(*SETTINGS)
+    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, "operation": 77}), 3)
+    assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_rules_of_one_pattern_stand_together(make_desk: DeskMaker) -> None:
+    desk = await make_desk(*SETTINGS)
+    await grant(desk, Resource.TOPIC, "cats", Operation.READ, Operation.WRITE)
+    found = await desk.ask(
+        DESCRIBE, DescribeAclsRequest(**{**ANY, "principal_filter": str(ALICE)}), 3
+    )
+    [resource] = found.resources
+    assert [rule.operation for rule in resource.acls] == [Operation.READ, Operation.WRITE]

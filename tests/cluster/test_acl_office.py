@@ -1,0 +1,84 @@
+"""The controller's access rules: kept, part of the image, and there again in its next life."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from minibroker.cluster.acls import Binding, Filter
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.image import apply_update
+from minibroker.cluster.opening import ControllerStartError
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.store.tree import Create
+from minibroker.cluster.topics import Refusal
+from minibroker.config import Settings
+from minibroker.security.acl import Pattern, Resource
+
+READ = Binding(2, "cats", 3, "User:alice", "*", 3, 3)
+ON = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+async def started(store: SqliteStore, *pairs: str) -> ClusterController:
+    return await ClusterController.start(
+        store,
+        Settings.from_sources(pairs=pairs),
+        endpoints={"PLAINTEXT": ("h", 1)},
+        random=Random(1),
+        wall_ms=0,
+    )
+
+
+async def restarted(store: SqliteStore, *pairs: str) -> ClusterController:
+    for path in ("/controller", "/brokers/ids/1"):
+        await store.delete(path)
+    return await started(store, *pairs)
+
+
+async def test_rules_are_there_again_after_a_restart() -> None:
+    store = SqliteStore(MEMORY)
+    cluster = await started(store, ON)
+    before = cluster.image
+    refusals, updates = await cluster.create_acls([READ, READ._replace(operation=0)])
+    assert refusals[0] is None
+    assert isinstance(refusals[1], Refusal)
+    for update in updates:
+        before = apply_update(before, update)
+    assert before.acls == cluster.image.acls
+    again = await restarted(store, ON)
+    assert again.image.acls == cluster.image.acls
+    answers, _ = await again.delete_acls([Filter(2, "cats", 3, None, None, 1, 1)])
+    assert isinstance(answers[0], list)
+    assert len(answers[0]) == 1
+    assert not again.image.acls
+    assert (await restarted(store, ON)).image.acls == {}
+    assert (await again.create_acls([]))[1] == []
+    await store.close()
+
+
+async def test_what_others_wrote_is_taken_over() -> None:
+    store = SqliteStore(MEMORY)
+    cluster = await started(store, ON)
+    await cluster.create_acls([READ])
+    rules = (await store.get("/kafka-acl/Topic/cats")).data
+    await store.multi([Create("/kafka-acl/Topic/dogs", rules)])
+    await store.delete("/kafka-acl/Topic/cats")
+    dogs, cats = Pattern(Resource.TOPIC, "dogs"), Pattern(Resource.TOPIC, "cats")
+    assert await cluster.take_over_acls(dogs)
+    assert set(cluster.image.acls) == {cats, dogs}
+    assert await cluster.take_over_all_acls()
+    assert set(cluster.image.acls) == {dogs}
+    assert await cluster.take_over_all_acls() == []
+    await store.close()
+
+
+async def test_rules_that_cannot_be_read_stop_the_start_if_they_are_in_force() -> None:
+    store = SqliteStore(MEMORY)
+    await started(store)
+    await store.ensure("/kafka-acl/Topic")
+    await store.multi([Create("/kafka-acl/Topic/cats", b"nonsense")])
+    await restarted(store)
+    with pytest.raises(ControllerStartError, match="/kafka-acl/Topic/cats"):
+        await restarted(store, ON)
+    await store.close()

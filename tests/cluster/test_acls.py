@@ -1,0 +1,110 @@
+"""Access rules as they are sent: which are none, whom filters find, and what is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.cluster.acls import (
+    Binding,
+    Filter,
+    check_binding,
+    check_filter,
+    find,
+    plan_creation,
+    plan_deletion,
+)
+from minibroker.cluster.image import AclsChanged, Image, apply
+from minibroker.cluster.topics import Refusal
+from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
+
+GOOD = Binding(2, "cats", 3, "User:alice", "*", 3, 3)
+ANY = Filter(1, None, 1, None, None, 1, 1)
+
+
+def made(*bindings: Binding) -> Image:
+    image = Image()
+    for plan in plan_creation(image, bindings):
+        assert isinstance(plan, AclsChanged)
+        image = apply(image, plan)
+    return image
+
+
+def test_a_rule_is_kept_once() -> None:
+    image = made(GOOD, GOOD, GOOD._replace(operation=4))
+    rules = (
+        Rule("User:alice", "*", Operation.READ, Permission.ALLOW),
+        Rule("User:alice", "*", Operation.WRITE, Permission.ALLOW),
+    )
+    assert image.acls == {Pattern(Resource.TOPIC, "cats"): rules}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"resource": 1},
+        {"resource": 0},
+        {"resource": 9},
+        {"pattern_type": 1},
+        {"pattern_type": 2},
+        {"operation": 1},
+        {"operation": 99},
+        {"permission": 1},
+        {"name": ""},
+        {"host": ""},
+        {"principal": "alice"},
+        {"resource": 4, "name": "another-cluster"},
+    ],
+)
+def test_what_is_no_rule_is_refused_and_others_go_on(wrong: dict[str, Any]) -> None:
+    plans = plan_creation(Image(), [GOOD._replace(**wrong), GOOD])
+    assert isinstance(plans[0], Refusal)
+    assert isinstance(plans[1], AclsChanged)
+    assert isinstance(check_binding(GOOD._replace(**wrong)), Refusal)
+
+
+IMAGE = made(
+    GOOD,
+    GOOD._replace(name="ca", pattern_type=4),
+    GOOD._replace(name="*", principal="User:bob", permission=2),
+    GOOD._replace(resource=3, host="10.0.0.1", operation=8),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (ANY, {"cats", "ca", "*", "cats group"}),
+        (ANY._replace(resource=2), {"cats", "ca", "*"}),
+        (ANY._replace(resource=3), {"cats group"}),
+        (ANY._replace(name="cats"), {"cats", "cats group"}),
+        (ANY._replace(name="cats", pattern_type=2, resource=2), {"cats", "ca", "*"}),
+        (ANY._replace(name="dogs", pattern_type=PatternType.MATCH), {"*"}),
+        (ANY._replace(name="*", pattern_type=PatternType.MATCH), {"*"}),
+        (ANY._replace(pattern_type=PatternType.PREFIXED), {"ca"}),
+        (ANY._replace(name="ca", pattern_type=PatternType.LITERAL), set()),
+        (ANY._replace(principal="User:bob"), {"*"}),
+        (ANY._replace(host="10.0.0.1"), {"cats group"}),
+        (ANY._replace(operation=8), {"cats group"}),
+        (ANY._replace(permission=2), {"*"}),
+    ],
+)
+def test_whom_a_filter_finds(wanted: Filter, names: set[str]) -> None:
+    found = {
+        f"{pattern.name} group" if pattern.resource is Resource.GROUP else pattern.name
+        for pattern, _ in find(IMAGE.acls, wanted)
+    }
+    assert found == names
+    assert check_filter(wanted) is None
+
+
+def test_what_is_found_is_gone_and_a_filter_that_is_none_removes_nothing() -> None:
+    answers, changes = plan_deletion(IMAGE, [ANY._replace(resource=2), ANY._replace(operation=99)])
+    assert isinstance(answers[0], list)
+    assert len(answers[0]) == 3
+    assert isinstance(answers[1], Refusal)
+    image = IMAGE
+    for change in changes:
+        image = apply(image, change)
+    assert [pattern.resource for pattern in image.acls] == [Resource.GROUP]

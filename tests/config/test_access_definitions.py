@@ -1,0 +1,25 @@
+"""Settings of access rules: Kafka's class names, and principals that are some."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.config import AUTHORIZER_CLASS_NAME, SUPER_USERS, ConfigError, Settings
+from minibroker.config.access_definitions import AUTHORIZERS
+
+
+def test_rules_are_in_force_only_if_an_authorizer_is_named() -> None:
+    assert not Settings.from_sources()[AUTHORIZER_CLASS_NAME]
+    for name in AUTHORIZERS:
+        settings = Settings.from_sources(pairs=[f"authorizer.class.name={name}"])
+        assert settings[AUTHORIZER_CLASS_NAME] == name
+    with pytest.raises(ConfigError, match="must be empty or one of"):
+        Settings.from_sources(pairs=["authorizer.class.name=org.example.Mine"])
+
+
+def test_super_users_are_principals() -> None:
+    settings = Settings.from_sources(pairs=["super.users=User:CN=a,O=b; User:root;"])
+    assert settings[SUPER_USERS] == ("User:CN=a,O=b", "User:root")
+    assert settings.text("super.users") == "User:CN=a,O=b;User:root"
+    with pytest.raises(ConfigError, match="a principal is KIND:NAME"):
+        Settings.from_sources(pairs=["super.users=root"])

@@ -1,0 +1,106 @@
+"""Rules that others write into the store are followed, in both of Kafka's trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.image import Image, Update, apply_update
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+from minibroker.cluster.stored_acls import CHANGES, encode, encode_change, path_of
+from minibroker.config import Settings
+from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
+from minibroker.controller.config_changes import KEPT_S
+from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
+
+RULE = Rule("User:alice", "*", Operation.READ, Permission.ALLOW)
+LITERAL = Pattern(Resource.TOPIC, "cats")
+PREFIXED = Pattern(Resource.TOPIC, "ca", PatternType.PREFIXED)
+
+
+class Desk:
+    def __init__(self, store: SqliteStore, cluster: ClusterController) -> None:
+        self.store = store
+        self.image: Image = cluster.image
+        self.followers = [
+            kind(store, cluster, self.publish, trio.current_time)
+            for kind in (AclChanges, PrefixedAclChanges)
+        ]
+
+    async def publish(self, updates: Sequence[Update]) -> None:
+        for update in updates:
+            self.image = apply_update(self.image, update)
+
+    async def write(self, pattern: Pattern, data: bytes | None = None) -> None:
+        path = path_of(pattern)
+        await self.store.ensure(path.rpartition("/")[0])
+        await self.store.create(path, encode([RULE]) if data is None else data)
+
+    async def tell(self, pattern: Pattern, data: bytes | None = None) -> None:
+        notice = encode_change(pattern) if data is None else data
+        await self.store.create(f"{CHANGES[pattern.type]}/acl_changes_", notice, sequential=True)
+        await wait_all_tasks_blocked()
+
+
+async def made_desk() -> Desk:
+    store = SqliteStore(MEMORY)
+    cluster = await ClusterController.start(
+        store,
+        Settings.from_sources(),
+        endpoints={"PLAINTEXT": ("h", 1)},
+        random=Random(1),
+        wall_ms=0,
+    )
+    return Desk(store, cluster)
+
+
+async def begin(desk: Desk, nursery: trio.Nursery) -> None:
+    for follower in desk.followers:
+        nursery.start_soon(follower.run)
+    await wait_all_tasks_blocked()
+
+
+async def test_both_trees_are_followed(nursery: trio.Nursery) -> None:
+    desk = await made_desk()
+    await desk.write(LITERAL)
+    await begin(desk, nursery)
+    assert desk.image.acls == {LITERAL: (RULE,)}
+    await desk.write(PREFIXED)
+    await desk.tell(PREFIXED)
+    assert desk.image.acls == {LITERAL: (RULE,), PREFIXED: (RULE,)}
+    await desk.store.delete(path_of(LITERAL))
+    await desk.tell(LITERAL)
+    assert desk.image.acls == {PREFIXED: (RULE,)}
+
+
+async def test_what_cannot_be_read_changes_nothing(nursery: trio.Nursery) -> None:
+    desk = await made_desk()
+    await begin(desk, nursery)
+    await desk.write(LITERAL)
+    await desk.tell(LITERAL)
+    await desk.store.set(path_of(LITERAL), b"nonsense")
+    await desk.tell(LITERAL)
+    await desk.tell(LITERAL, b"nonsense")
+    assert desk.image.acls == {LITERAL: (RULE,)}
+
+
+async def test_rules_that_cannot_be_read_hold_up_no_start(nursery: trio.Nursery) -> None:
+    desk = await made_desk()
+    await desk.write(LITERAL, b"nonsense")
+    await begin(desk, nursery)
+    await desk.write(PREFIXED)
+    await desk.tell(PREFIXED)
+    assert desk.image.acls == {PREFIXED: (RULE,)}
+
+
+async def test_old_notices_are_removed(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    desk = await made_desk()
+    await begin(desk, nursery)
+    await desk.tell(LITERAL)
+    await trio.sleep(KEPT_S + 1)
+    await desk.tell(LITERAL)
+    assert len(await desk.store.children(CHANGES[PatternType.LITERAL])) == 1
