@@ -9,8 +9,7 @@ let in is counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Accepto
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -105,10 +104,13 @@ class Door:
         self._take_over(settings, {})
         env.metrics.watch_gauges(self._gauges)
 
-    def on_image(self, before: Image, after: Image) -> None:
-        """Takes over what was changed while the broker runs."""
+    def on_image(self, before: Image, after: Image) -> Awaitable[None] | None:
+        """Takes over what was changed while the broker runs; returns what to wait for, which is
+        that all hosts with limits were looked up.
+        """
         if after.configs is not before.configs:
             self._take_over(effective(self._env.settings, after.configs), after.configs)
+        return None if self.hosts.are_settled else self.hosts.settled()
 
     def _take_over(self, settings: Settings, configs: Configs) -> None:
         self._settings, self._configs = settings, configs
@@ -212,12 +214,13 @@ class Door:
     @contextmanager
     def blocked(self, who: Who, reason: str) -> Iterator[None]:
         """While this connection waits, those that come behind it at its listener wait, too."""
-        began = time.perf_counter_ns()
+        began = self._env.clock.now()
         try:
             with self._waiting(who, reason, blocks=True):
                 yield
         finally:
-            self._env.metrics.acceptor_blocked(who.listener, time.perf_counter_ns() - began)
+            blocked_s = self._env.clock.now() - began
+            self._env.metrics.acceptor_blocked(who.listener, blocked_s)
 
     @contextmanager
     def _waiting(self, who: Who, reason: str, *, blocks: bool) -> Iterator[None]:

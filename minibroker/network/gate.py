@@ -8,7 +8,6 @@ closed unheard or waits, and at most ``WAITING_MAX`` wait; whoever was let in co
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -158,15 +157,16 @@ class Gate:
                 await trio.lowlevel.checkpoint()
 
     async def _wait_for_room(self, listener: str) -> None:
-        began, now = time.perf_counter_ns(), self._env.clock.now
-        self._waits.begin(listener, now(), blocks=True)
+        now = self._env.clock.now
+        began = now()
+        self._waits.begin(listener, began, blocks=True)
         try:
             while len(self._waiting) >= WAITING_MAX:
                 self._room = trio.Event()
                 await self._room.wait()
         finally:
             self._waits.end(listener, now(), blocks=True)
-            self._env.metrics.acceptor_blocked(listener, time.perf_counter_ns() - began)
+            self._env.metrics.acceptor_blocked(listener, now() - began)
 
     def _begin(self, listener: str, connection: Connection) -> None:
         env = self._env

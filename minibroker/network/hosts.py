@@ -44,9 +44,14 @@ class Hosts:
         """Those of the hosts that have no address, or not yet."""
         return sorted({host for host in hosts if not self.addresses(host)})
 
+    @property
+    def are_settled(self) -> bool:
+        """Whether all that is wanted has been looked up."""
+        return self._wanted <= self._known.keys()
+
     async def settled(self) -> None:
         """Returns when all that is wanted has been looked up."""
-        while self._wanted - set(self._known):
+        while not self.are_settled:
             await self._settled.wait()
 
     async def run(self) -> None:

@@ -186,8 +186,8 @@ ACCEPTOR_BLOCKED: Final = Metric(
     "minibroker_acceptor_blocked_seconds_total",
     Kind.COUNTER,
     ("listener",),
-    "Time a listener's next connection was kept waiting: by full slots of all processors, by "
-    "`max.connections` or by `max.connection.creation.rate`.",
+    "Time, on the broker's clock, that a listener's next connection was kept waiting: by full "
+    "slots of all processors, by `max.connections` or by `max.connection.creation.rate`.",
     "kafka.network:type=Acceptor,name=AcceptorBlockedPercent,listener=…",
     _NS,
 )

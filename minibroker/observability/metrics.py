@@ -219,9 +219,9 @@ class ProcessMetrics:
         """Count the end of a connection that was never open in this process."""
         self._add(CLOSED.name, (self._known(listener), reason.value), 1)
 
-    def acceptor_blocked(self, listener: str, blocked_ns: int) -> None:
-        """Add time in which no processor had a free slot for this listener's connection."""
-        self._add(ACCEPTOR_BLOCKED.name, (self._known(listener),), blocked_ns)
+    def acceptor_blocked(self, listener: str, blocked_s: float) -> None:
+        """Add time, on the broker's clock, in which this listener's next connection waited."""
+        self._add(ACCEPTOR_BLOCKED.name, (self._known(listener),), round(blocked_s * 1e9))
 
     # Sources, read only when a snapshot is taken ----------------------------------------------
 

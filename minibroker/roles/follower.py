@@ -1,14 +1,15 @@
 """How a role follows the controller: it greets it, holds the image, and answers its questions.
 
 Owns this process's copy of the cluster image, never what follows from a change; that is the
-role's ``on_image``. Invariant: a change is answered when ``on_image`` has returned, so a change
-that the controller reports as done has reached everybody. A reborn controller sends the whole
-image anew; the role sees it as one more step from the old image to the new one.
+role's ``on_image``. Invariant: a change is answered when ``on_image`` has returned, and what it may
+have given to wait for is over, so a change that the controller reports as done has reached
+everybody. A reborn controller sends the whole image anew; the role sees it as one more step from
+the old image to the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -25,8 +26,10 @@ from minibroker.roles.questions import (
 )
 from minibroker.runtime.link import Conversation, Link
 
-ImageStep = Callable[[Image, Image], None]
-"""Called with the image before and after a change."""
+ImageStep = Callable[[Image, Image], Awaitable[None] | None]
+"""Called with the image before and after a change. What it returns, if it does, is waited for
+before a change counts as taken over; the next ones come all the same.
+"""
 
 
 def _nothing_follows(before: Image, after: Image) -> None:
@@ -59,14 +62,15 @@ class Follower:
     async def _greet(self, conversation: Conversation) -> None:
         env = self._env
         welcome: Welcome = await conversation.ask(Greeting(env.role, env.index, env.incarnation))
-        self._take(welcome.image)
+        rest = self._take(welcome.image)
         self._welcomed.set()
+        if rest is not None:
+            await rest
         await conversation.ask(ImageTaken())
 
-    def _take(self, image: Image) -> None:
+    def _take(self, image: Image) -> Awaitable[None] | None:
         before, self.image = self.image, image
-        if image is not before:
-            self._on_image(before, image)
+        return None if image is before else self._on_image(before, image)
 
     def _answer(self, question: Any) -> Any:
         if isinstance(question, Update):
@@ -83,13 +87,15 @@ class Follower:
             raise TypeError(f"{self._env.name} has no answer to {type(question).__name__}")
         return self._on_ask(question)
 
-    def _update(self, update: Update) -> None:
-        self._take(apply_update(self.image, update))
+    def _update(self, update: Update) -> Awaitable[None] | None:
+        return self._take(apply_update(self.image, update))
 
     async def _update_later(self, update: Update) -> None:
         # It may overtake the task that takes the welcome's image, which it builds on.
         await self._welcomed.wait()
-        self._update(update)
+        rest = self._update(update)
+        if rest is not None:
+            await rest
 
     async def ask(self, question: object) -> Any:
         """As ``Link.ask``, of the controller."""

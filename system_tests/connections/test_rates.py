@@ -40,7 +40,8 @@ def test_who_comes_too_fast_waits_to_the_millisecond(
     turn_clock(broker, advance_ms=1)
     assert waiting[1].answered()
     assert gauge(broker, THROTTLE, listener="PLAINTEXT") == pytest.approx(0.2)
-    assert gauge(broker, "minibroker_acceptor_blocked_seconds_total") > 0
+    blocked = gauge(broker, "minibroker_acceptor_blocked_seconds_total")
+    assert blocked == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("recheck", [True, False])

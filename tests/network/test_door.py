@@ -162,9 +162,9 @@ class House:
     def gauge(self, name: str, *labels: str) -> float | None:
         return self.env.metrics.snapshot().gauges.get((name, labels))
 
-    def blocked(self, listener: str = PLAINTEXT) -> bool:
+    def blocked_ms(self, listener: str = PLAINTEXT) -> float:
         counters = self.env.metrics.snapshot().counters
-        return counters.get((ACCEPTOR_BLOCKED.name, (listener,)), 0) > 0
+        return counters.get((ACCEPTOR_BLOCKED.name, (listener,)), 0) / 1e6
 
 
 @asynccontextmanager
@@ -199,7 +199,7 @@ async def hung_up(client: MemoryStream) -> bool:
 
 @pytest.mark.parametrize("setting", ["max.connections", "listener.name.plaintext.max.connections"])
 async def test_at_the_limit_the_next_one_waits_for_a_slot(
-    setting: str, make_env: MakeEnvironment
+    setting: str, make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env, f"{setting}=3") as at:
         processor = await at.processor()
@@ -209,10 +209,11 @@ async def test_at_the_limit_the_next_one_waits_for_a_slot(
         assert await at.reasons() == [setting]
         (listener,) = (await at.report()).door.listeners
         assert (listener.connections, listener.waiting, listener.held) == (3, 1, 0)
+        await trio.sleep(2)
         await processor.close(min(processor.open))
         await wait_all_tasks_blocked()
         assert at.open == [2, 3, 4]
-        assert at.blocked()
+        assert at.blocked_ms() == pytest.approx(2000)
         assert at.gauge(COUNTED.name, PLAINTEXT) == 3
 
 
@@ -237,7 +238,7 @@ async def test_an_address_has_its_share_and_those_beyond_are_hung_up_on(
         await wait_all_tasks_blocked()
         (again,) = await at.connect()
         assert not await hung_up(again)
-        assert not at.blocked()
+        assert at.blocked_ms() == 0
 
 
 async def test_redpandas_limit_drops_where_kafkas_would_wait(make_env: MakeEnvironment) -> None:
@@ -275,7 +276,7 @@ async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
 
 
 async def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_used(
-    make_env: MakeEnvironment,
+    make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     own = "listener.name.plaintext.max.connections=2"
     async with house(make_env, "max.connections=4", TWO, own, processors=2) as at:
@@ -288,12 +289,13 @@ async def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_
         # The second takes another place; the third waits, as the listener has a limit, too.
         assert at.open == [3, 4, 5, 6]
         assert at.gauge(COUNTED.name, PLAINTEXT) == at.gauge(COUNTED.name, EXTERNAL) == 2
-        assert not at.blocked()  # so far nothing had to wait, nor is what waits counted yet
+        await trio.sleep(2)
+        assert at.blocked_ms() == 0  # so far nothing had to wait, nor is what waits counted yet
         owner = next(each for each in at.processors if 1 << 32 | 6 in each.open)
         await owner.close(1 << 32 | 6)
         await wait_all_tasks_blocked()
         assert at.open == [3, 4, 5, 7]
-        assert at.blocked()
+        assert at.blocked_ms() == pytest.approx(2000)
         assert {wanted.spared for each in at.processors for wanted in each.asked} == {PLAINTEXT}
 
 
@@ -341,7 +343,7 @@ async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
 
 
 async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_slots(
-    make_env: MakeEnvironment,
+    make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env, TWO) as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
@@ -350,13 +352,14 @@ async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_sl
         await at.connect(1, listener=EXTERNAL)
         for _ in range(SLOTS):
             await handoff.receive()
+        await trio.sleep(2)
         for _ in range(2):
             await handoff.send(Done(1, ()))
         await wait_all_tasks_blocked()
         waited = [(await handoff.receive())[0].listener for _ in range(2)]
         assert sorted(waited) == [EXTERNAL, PLAINTEXT]
-        assert at.blocked(PLAINTEXT)
-        assert at.blocked(EXTERNAL)
+        assert at.blocked_ms(PLAINTEXT) == pytest.approx(2000)
+        assert at.blocked_ms(EXTERNAL) == pytest.approx(2000)
 
 
 async def test_what_a_reborn_acceptor_finds_counts(make_env: MakeEnvironment) -> None:
@@ -385,7 +388,7 @@ async def test_when_they_come_too_fast_the_next_waits_its_time(
         autojump_clock.jump(0.001)
         await wait_all_tasks_blocked()
         assert len(at.open) == 6
-        assert at.blocked()
+        assert at.blocked_ms() == pytest.approx(200)
         assert at.gauge(ACCEPT_THROTTLE.name, PLAINTEXT) == pytest.approx(183.5, abs=20)
         assert at.gauge(BROKER_ACCEPT_RATE.name) == at.gauge(ACCEPT_RATE.name, PLAINTEXT, "")
 
@@ -434,7 +437,7 @@ async def test_who_comes_too_fast_is_held_then_let_in_or_hung_up_on(
         assert at.gauge(IP_ACCEPT_THROTTLE.name, PLAINTEXT) == 200
         assert at.gauge(ACCEPT_RATE.name, "", "10.0.0.1") == pytest.approx(5, abs=0.1)
         assert at.gauge(COUNTED.name, PLAINTEXT) == len(at.open) == (52 if recheck else 51)
-        assert not at.blocked()
+        assert at.blocked_ms() == 0
 
 
 async def test_a_rate_of_nothing_shuts_an_address_out(

@@ -57,12 +57,20 @@ async def test_the_limit_of_a_host_holds_once_it_is_known_and_all_others_meanwhi
 ) -> None:
     async with house(make_env) as at:
         await at.processor()
-        overrides = "slow.test:1,10.0.0.2:1"
-        await at.configure("brokers", "<default>", {"max.connections.per.ip.overrides": overrides})
+        overrides = {"max.connections.per.ip.overrides": "slow.test:1,10.0.0.2:1"}
+        done = trio.Event()
+
+        async def configure() -> None:
+            await at.configure("brokers", "<default>", overrides)
+            done.set()
+
+        at.nursery.start_soon(configure)
+        await wait_all_tasks_blocked()
         first = await at.connect(2, "10.0.0.1") + await at.connect(2, "10.0.0.2")
         assert [await hung_up(client) for client in first] == [False, False, False, True]
+        assert not done.is_set()  # who made the change is told when all of it holds
         resolver.answer("slow.test", "10.0.0.1")
-        await wait_all_tasks_blocked()
+        await done.wait()
         (late,) = await at.connect(1, "10.0.0.1")
         assert await hung_up(late)
         setting = "max.connections.per.ip.overrides"

@@ -54,7 +54,7 @@ def shown() -> Shown:
     processor.connection_opened("PLAINTEXT")
     processor.connection_opened("PLAINTEXT")
     processor.connection_closed("PLAINTEXT", CloseReason.BAD_FRAME)
-    processor.acceptor_blocked("PLAINTEXT", 1_500_000_000)
+    processor.acceptor_blocked("PLAINTEXT", 1.5)
     processor.watch_queue("connection_slots", lambda: Fill(3, 20, 7, 1))
     processor.watch_gauges(
         lambda: {

@@ -162,11 +162,11 @@ def test_listeners_past_the_bound_are_counted_together(metrics: ProcessMetrics) 
 def test_the_acceptor_that_opens_nothing_shows_no_open_connections() -> None:
     acceptor = ProcessMetrics("acceptor")
     acceptor.connection_accepted("PLAINTEXT")
-    acceptor.acceptor_blocked("PLAINTEXT", 5)
-    acceptor.acceptor_blocked("PLAINTEXT", 6)
+    acceptor.acceptor_blocked("PLAINTEXT", 0.2)
+    acceptor.acceptor_blocked("PLAINTEXT", 0.1)
     snapshot = acceptor.snapshot()
     assert snapshot.gauges == {}
-    assert snapshot.counters[ACCEPTOR_BLOCKED.name, ("PLAINTEXT",)] == 11
+    assert snapshot.counters[ACCEPTOR_BLOCKED.name, ("PLAINTEXT",)] == 300_000_000
 
 
 def test_record_bytes_are_counted_both_ways() -> None:
