@@ -1,0 +1,47 @@
+"""Quotas set over a connection, and requests of a size.
+
+It owns the messages; what comes of them is for the tests.  The invariant: what was set is in force
+in every process when `set_quota` returns, as the broker answers only then.
+"""
+
+from __future__ import annotations
+
+from protocol.compiler import encode
+from protocol.headers import RequestHeader, encode_request_header
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.registry import ApiKey
+from system_tests.connections.dialling import Client
+
+VERSION = 9
+
+
+def set_quota(client: Client, entity: dict[str, str | None], **quotas: float) -> None:
+    """Gives an entity, by type and name, quotas."""
+    entry = AlterClientQuotasRequestEntryData(
+        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
+        ops=[OpData(key=key, value=value) for key, value in quotas.items()],
+    )
+    response = client.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
+    assert [each.error_code for each in response.entries] == [0], response
+
+
+def produce_of(size: int, client_id: str) -> ProduceRequest:
+    """A Produce request for a topic that is not there, whose header and body are so many bytes."""
+    header = encode_request_header(RequestHeader(ApiKey.PRODUCE, VERSION, 1, client_id))
+
+    def made(room: int) -> ProduceRequest:
+        data = [PartitionProduceData(index=0, records=bytes(room))]
+        return ProduceRequest(
+            acks=1, topic_data=[TopicProduceData(name="none", partition_data=data)]
+        )
+
+    room = size
+    while len(header) + len(encode(made(room), VERSION)) > size:
+        room -= 1
+    return made(room)

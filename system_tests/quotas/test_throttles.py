@@ -1,0 +1,73 @@
+"""Throttles over real sockets and processes, to the millisecond on a clock that stands still."""
+
+from __future__ import annotations
+
+import pytest
+
+from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.dialling import Client, gauge, turn_clock
+from system_tests.faults.test_killed_processes import kill, names_of
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import ask, wait_ready
+from system_tests.quotas.setting import VERSION, produce_of, set_quota
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+
+
+def throttled(client: Client, size: int) -> int:
+    """What a client is told that sends so many bytes."""
+    told: int = client.ask(produce_of(size, client.client_id), VERSION).throttle_time_ms
+    return told
+
+
+@pytest.fixture
+def broker(limited: Limited, dial: Dial) -> RunningBroker:
+    started = limited("num.network.threads=2")
+    set_quota(dial(started)[0], {"client-id": "dialling"}, producer_byte_rate=1024)
+    turn_clock(started, freeze=True)
+    return started
+
+
+def test_a_throttled_connection_is_read_again_to_the_millisecond(
+    broker: RunningBroker, dial: Dial
+) -> None:
+    client, neighbour = dial(broker, 2)
+    neighbour.client_id = "neighbour"
+    assert throttled(client, 20480) == 10_000
+    client.speak()
+    assert throttled(neighbour, 20480) == 0
+    turn_clock(broker, advance_ms=9999)
+    assert client.silent()
+    turn_clock(broker, advance_ms=1)
+    assert client.answered()
+
+
+def test_all_processes_count_as_one(broker: RunningBroker, dial: Dial) -> None:
+    clients = dial(broker, 8)
+    told = [throttled(client, 2560) for client in clients]
+    assert told == [0, 0, 0, 0, 2500, 5000, 7500, 10_000]
+    [use] = [
+        use
+        for use in ask(broker, "GET", "/v1/quotas")["uses"]
+        if use["client_id"] == "dialling" and use["type"] == "produce"
+    ]
+    assert (use["rate"], use["quota"], use["throttle_ms"]) == (2048, 1024, 6250)
+    why = ask(broker, "GET", "/v1/quotas/explain?client_id=dialling&type=produce")
+    assert (why["throttle_ms"], why["path"]) == (10_000, "/config/clients/dialling")
+    average = "minibroker_quota_throttle_time_seconds"
+    assert gauge(broker, average, type="Produce", client_id="dialling") == 6.25
+
+
+@pytest.mark.parametrize("role", ["processor", "worker", "controller"])
+def test_a_kill_leaves_nobody_muted_and_nothing_uncounted(
+    role: str, broker: RunningBroker, dial: Dial
+) -> None:
+    (client,) = dial(broker)
+    assert throttled(client, 20480) == 10_000
+    turn_clock(broker, freeze=False)
+    for name in names_of(broker, role):
+        kill(broker, name)
+    wait_ready(broker)
+    (again,) = dial(broker)
+    # Some seconds have passed, which is what the rest is less by.
+    assert 0 < throttled(again, 1024) <= 11_000
