@@ -29,7 +29,9 @@ from minibroker.connections.token_messages import (
 
 
 class _Key:
-    """One key: who holds how many of its tokens, and who waits for one."""
+    """One key: who holds how many of its tokens, and who waits for one. There may be many of them,
+    so what is mostly empty is of a kind that is small when it is.
+    """
 
     __slots__ = ("collecting", "fresh", "held", "out", "queue", "reclaim")
 
@@ -39,12 +41,12 @@ class _Key:
         """The sum of ``held``."""
         self.reclaim = False
         """Nobody keeps a token that is not in use."""
-        self.fresh: set[int] = set()
-        """Who was given tokens since it was last asked, some of which may be on their way back: a
-        newcomer may have got another one meanwhile."""
-        self.collecting: set[int] = set()
+        self.fresh: frozenset[int] = frozenset()
+        """Who was given tokens in reclaim since it was last asked, some of which may be on their
+        way back: a newcomer may have got another one meanwhile."""
+        self.collecting: frozenset[int] = frozenset()
         """Who has not answered yet in a round that asks for what is not in use."""
-        self.queue: deque[tuple[int, int]] = deque()
+        self.queue: list[tuple[int, int]] = []
         """Processor and number of newcomers. Bounded by those that wait at all processors."""
 
     def hold(self, peer: int, count: int) -> None:
@@ -88,9 +90,8 @@ class Home:
         self._awaited.discard(peer)
         for name, key in list(self._keys.items()):
             key.hold(peer, -key.held.get(peer, 0))
-            key.collecting.discard(peer)
-            key.fresh.discard(peer)
-            key.queue = deque(waiting for waiting in key.queue if waiting[0] != peer)
+            key.collecting -= {peer}
+            key.queue = [waiting for waiting in key.queue if waiting[0] != peer]
             self._go_on(name, key)
 
     def receive(self, peer: int, message: ToHome) -> None:
@@ -108,8 +109,8 @@ class Home:
                 self._go_on(name, key)
             case Collected(_, name, count):
                 key = self._key(name)
-                key.collecting.discard(peer)
-                key.fresh.discard(peer)
+                key.collecting -= {peer}
+                key.fresh -= {peer}
                 key.hold(peer, -count)
                 self._go_on(name, key)
 
@@ -139,12 +140,12 @@ class Home:
         assert limit is not None  # Nobody tells of a key without a limit.
         while key.queue:
             if key.out < limit:
-                self._grant(name, key, limit, key.queue.popleft()[0])
-            elif asked := key.fresh & key.held.keys() if key.reclaim else set(key.held):
+                self._grant(name, key, limit, key.queue.pop(0)[0])
+            elif asked := key.fresh & key.held.keys() if key.reclaim else frozenset(key.held):
                 self._collect(name, key, asked)
                 return
             else:
-                peer, number = key.queue.popleft()
+                peer, number = key.queue.pop(0)
                 self._send(peer, Denied(self._term, name, number))
         if key.reclaim and limit > self._processors and 2 * (limit - key.out) > limit:
             key.reclaim = False
@@ -161,13 +162,14 @@ class Home:
             receivers += [peer for peer in range(self._processors) if self._is_there(peer, asker)]
         for peer in receivers:
             key.hold(peer, count)
-            key.fresh.add(peer)
+            if key.reclaim:  # Else all are asked in the next round anyway.
+                key.fresh |= {peer}
             self._send(peer, Grant(self._term, name, count, key.reclaim))
 
     def _is_there(self, peer: int, asker: int) -> bool:
         return peer != asker and peer not in self._gone
 
-    def _collect(self, name: str, key: _Key, asked: set[int]) -> None:
+    def _collect(self, name: str, key: _Key, asked: frozenset[int]) -> None:
         key.reclaim = True
         key.collecting = asked
         for peer in sorted(asked):

@@ -50,7 +50,7 @@ class _Account:
         self.used = 0
         self.cached = 0
         self.reclaim = False
-        self.waiting: deque[int] = deque()
+        self.waiting: list[int] = []  # Mostly empty, and then much smaller than a deque.
 
 
 class _Newcomer:
@@ -105,8 +105,7 @@ class Shard:
             self._void(account)
             account.waiting.clear()
             self._settle(name, account)
-        for peer in peers:
-            self._tell(peer)
+        self._tell(peers)
         if self._is_open:
             self._ready.extend(self._newcomers)
             self._proceed()
@@ -119,7 +118,7 @@ class Shard:
                 self._void(account)
                 waiting += [(name, number) for number in account.waiting]
                 self._settle(name, account)
-        self._tell(peer)
+        self._tell([peer])
         for name, number in waiting:
             self._send(name, Ask(self._term, name, number))
 
@@ -128,18 +127,17 @@ class Shard:
         # More may be in use than the limit says, so what becomes free is the home's to give.
         account.reclaim = True
 
-    def _tell(self, peer: int) -> None:
-        used = [
-            (name, account.used)
-            for name, account in self._accounts.items()
-            if account.used
-            and home_of(name, self._processors) == peer
-            and self._limits.of(name) is not None
-        ]
-        for start in range(0, max(1, len(used)), HOLDINGS_MAX):
-            end = start + HOLDINGS_MAX
-            told = Holdings(self._term, tuple(used[start:end]), end < len(used))
-            self._actions.append(Send(peer, told))
+    def _tell(self, peers: Iterable[int]) -> None:
+        used: dict[int, list[tuple[str, int]]] = {peer: [] for peer in peers}
+        for name, account in self._accounts.items():
+            home = home_of(name, self._processors)
+            if account.used and home in used and self._limits.of(name) is not None:
+                used[home].append((name, account.used))
+        for peer, found in used.items():
+            for start in range(0, max(1, len(found)), HOLDINGS_MAX):
+                end = start + HOLDINGS_MAX
+                told = Holdings(self._term, tuple(found[start:end]), end < len(found))
+                self._actions.append(Send(peer, told))
 
     def admit(self, number: int, ip: str) -> None:
         """A newcomer: it is let in or turned away by an action, now or later."""
@@ -242,7 +240,7 @@ class Shard:
 
     def _serve(self, account: _Account) -> None:
         while account.cached and account.waiting:
-            number = account.waiting.popleft()
+            number = account.waiting.pop(0)
             account.cached -= 1
             account.used += 1
             self._newcomers[number].held += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from random import Random
 
@@ -11,7 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minibroker.connections.counts import Refusal
-from minibroker.connections.token_messages import TOTAL, DropLimits, Holdings, TurnAway
+from minibroker.connections.token_messages import (
+    TOTAL,
+    Admit,
+    DropLimits,
+    Holdings,
+    TurnAway,
+)
 from minibroker.connections.tokens import Tokens
 from tests.connections.token_world import World
 
@@ -402,3 +409,15 @@ def test_of_what_comes_from_later_terms_only_the_latest_is_kept() -> None:
     tokens.enter((1, 8), DropLimits(total=5))
     assert not tokens._later
     assert tokens.admit(7, HERE) == [TurnAway(7, Refusal.DROPPED)]
+
+
+def test_an_address_takes_about_a_kilobyte_in_all_books_together() -> None:
+    tokens, addresses = Tokens(0, 1), 2000
+    tokens.enter((1, 1), DropLimits(10**6, 100))
+    ips = [f"10.{number // 256}.{number % 256}.1" for number in range(addresses)]
+    tracemalloc.start()
+    for number, ip in enumerate(ips):
+        assert tokens.admit(number, ip) == [Admit(number)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 1200 * addresses
