@@ -111,7 +111,7 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestInterleavings.settings = settings(stateful_step_count=50, deadline=None)
 
 
 class Storm:
