@@ -16,18 +16,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import trio
 
-from minibroker.cluster import layout, opening, stored_configs, stored_topics
+from minibroker.cluster import layout, opening, producer_ids, stored_configs, stored_topics
 from minibroker.cluster.acl_office import AclOffice
 from minibroker.cluster.configs import KINDS, Alteration, plan_alteration
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
-from minibroker.cluster.foreign_topics import take_over
+from minibroker.cluster.foreign_topics import TopicsTaken, take_over
 from minibroker.cluster.image import (
     EMPTY,
-    TOPIC,
     Broker,
     BrokerChanged,
     Change,
@@ -75,8 +74,6 @@ from minibroker.config import (
 )
 from protocol.errors import ErrorCode
 
-PRODUCER_IDS_PER_BLOCK = 1000
-
 ATTEMPTS_MAX = 5
 """How often something is tried that others undo by what they write at the same time."""
 
@@ -110,14 +107,8 @@ class ConfigOutcome(NamedTuple):
     updates: list[Update]
 
 
-class TopicsTaken(NamedTuple):
-    """The updates to publish, and by topic why it was not taken over, empty where it was."""
-
-    updates: list[Update]
-    problems: Mapping[str, str]
-
-
-Done = TypeVar("Done", Outcome, TopicsTaken)
+Done = TypeVar("Done", Outcome, ConfigOutcome, TopicsTaken)
+Plans: TypeAlias = Sequence[ConfigChanged | Refusal]
 
 
 class ClusterController(AclOffice):
@@ -276,10 +267,12 @@ class ClusterController(AclOffice):
         validate_only: bool = False,
     ) -> ConfigOutcome:
         """Change what is set for topics and brokers, each for itself (see `plan_alteration`)."""
-        async with self._lock:
+
+        def plan() -> list[ConfigChanged | Refusal]:
             image, settings = self._image, self._settings
-            plans = [plan_alteration(image, settings, one, unresolvable) for one in wanted]
-            return await self._keep_configs(plans, validate_only)
+            return [plan_alteration(image, settings, one, unresolvable) for one in wanted]
+
+        return await self._keep_configs(plan, validate_only=validate_only)
 
     async def alter_quotas(
         self,
@@ -289,7 +282,8 @@ class ClusterController(AclOffice):
         validate_only: bool = False,
     ) -> ConfigOutcome:
         """Change the quotas of entities, each for itself (see `plan_change`)."""
-        async with self._lock:
+
+        def plan() -> list[ConfigChanged | Refusal]:
             repeated = {
                 entity for entity, n in Counter(one.entity for one in wanted).items() if n > 1
             }
@@ -302,23 +296,31 @@ class ClusterController(AclOffice):
                     plans.append(Refusal(ErrorCode.INVALID_REQUEST, problem))
                 else:
                     plans.append(plan_change(self._image, one, unresolvable))
-            return await self._keep_configs(plans, validate_only)
+            return plans
+
+        return await self._keep_configs(plan, validate_only=validate_only)
 
     async def alter_credentials(
         self, wanted: Sequence[CredentialChange]
     ) -> tuple[dict[str, Refusal | None], list[Update]]:
         """Change the SCRAM credentials of users, each for itself: why not, and the updates."""
-        async with self._lock:
-            plans = plan_credentials(self._image, wanted)
-            outcome = await self._keep_configs(list(plans.values()), validate_only=False)
-            return dict(zip(plans, outcome.refusals, strict=True)), outcome.updates
+        plans: dict[str, ConfigChanged | Refusal] = {}
+
+        def plan() -> Plans:
+            plans.update(plan_credentials(self._image, wanted))
+            return list(plans.values())
+
+        outcome = await self._keep_configs(plan)
+        return dict(zip(plans, outcome.refusals, strict=True)), outcome.updates
 
     async def take_over(self, kind: str, name: str) -> list[Update]:
         """Look again at what the store holds for a resource, which others may have written."""
         if kind not in KINDS:
             return []
         async with self._lock:
-            return self._advance(await self._differences([(kind, name)]))
+            return self._advance(
+                await stored_configs.differences(self._store, self._image, [(kind, name)])
+            )
 
     async def take_over_all(self) -> list[Update]:
         """The same for every resource."""
@@ -328,7 +330,11 @@ class ClusterController(AclOffice):
                 for kind in KINDS
                 for name in await stored_configs.names(self._store, kind)
             ]
-            return self._advance(await self._differences([*kept, *self._image.configs]))
+            return self._advance(
+                await stored_configs.differences(
+                    self._store, self._image, [*kept, *self._image.configs]
+                )
+            )
 
     async def take_over_topics(self, names: Collection[str]) -> TopicsTaken:
         """Look again at topics that others may have made, changed or deleted."""
@@ -373,19 +379,7 @@ class ClusterController(AclOffice):
     async def allocate_producer_ids(self) -> layout.ProducerIdBlock:
         """A block of producer ids that nobody ever got and nobody else will get."""
         async with self._lock:
-            broker_id = self._settings[NODE_ID]
-            try:
-                found = await self._store.get(layout.PRODUCER_IDS)
-            except NoNodeError:
-                block = layout.ProducerIdBlock(0, PRODUCER_IDS_PER_BLOCK)
-                data = layout.encode_producer_ids(broker_id, block)
-                await self._store.create(layout.PRODUCER_IDS, data)
-            else:
-                first = layout.decode_producer_ids(found.data)
-                block = layout.ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK)
-                data = layout.encode_producer_ids(broker_id, block)
-                await self._store.set(layout.PRODUCER_IDS, data, version=found.version)
-            return block
+            return await producer_ids.allocate(self._store, self._settings[NODE_ID])
 
     async def reset(self) -> list[Update]:
         """Drop every topic; the internal ones are there again at once, empty and with new ids.
@@ -456,25 +450,29 @@ class ClusterController(AclOffice):
         self._image = apply_update(image, update)
         return [*waiting, update]
 
-    async def _keep_configs(
-        self, plans: Sequence[ConfigChanged | Refusal], validate_only: bool
-    ) -> ConfigOutcome:
-        refusals = tuple(plan if isinstance(plan, Refusal) else None for plan in plans)
-        changes = [plan for plan in plans if isinstance(plan, ConfigChanged)]
-        if validate_only:
-            return ConfigOutcome(refusals, [])
-        operations = await stored_configs.told_steps(self._store, changes)
-        return ConfigOutcome(refusals, await self._commit(operations, changes))
+    async def _take_over_configs(self, resources: Iterable[tuple[str, str]]) -> list[Update]:
+        found = await stored_configs.differences(self._store, self._image, resources)
+        return self._advance(found)
 
-    async def _differences(self, resources: Iterable[tuple[str, str]]) -> list[ConfigChanged]:
-        found = []
-        for kind, name in dict.fromkeys(resources):
-            if kind == TOPIC and name not in self._image.topics:
-                continue
-            config = await stored_configs.load(self._store, kind, name)
-            if config != self._image.configs.get((kind, name), EMPTY):
-                found.append(ConfigChanged(kind, name, config))
-        return found
+    async def _keep_configs(
+        self, plan: Callable[[], Plans], *, validate_only: bool = False
+    ) -> ConfigOutcome:
+        """Keep what is planned, on top of what others may have written a moment ago."""
+
+        async def attempt() -> ConfigOutcome:
+            planned = [one[:2] for one in plan() if isinstance(one, ConfigChanged)]
+            self._unreturned = self._advance(
+                await stored_configs.differences(self._store, self._image, planned)
+            )
+            plans = plan()
+            refusals = tuple(one if isinstance(one, Refusal) else None for one in plans)
+            changes = [one for one in plans if isinstance(one, ConfigChanged)]
+            if validate_only:
+                return ConfigOutcome(refusals, self._advance([]))
+            operations = await stored_configs.told_steps(self._store, changes)
+            return ConfigOutcome(refusals, await self._commit(operations, changes))
+
+        return await self._against_others((), attempt)
 
     def _new_topic_id(self) -> Uuid:
         return opening.new_uuid(self._random)

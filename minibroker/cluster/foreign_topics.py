@@ -24,6 +24,7 @@ from minibroker.cluster.image import (
     Topic,
     TopicCreated,
     TopicDeleted,
+    Update,
     Uuid,
 )
 from minibroker.cluster.topics import (
@@ -52,6 +53,13 @@ class Taken(NamedTuple):
     changes: tuple[Change, ...] = ()
     rewritten: Topic | None = None
     problem: str = ""
+
+
+class TopicsTaken(NamedTuple):
+    """The updates to publish, and by topic why it was not taken over, empty where it was."""
+
+    updates: list[Update]
+    problems: Mapping[str, str]
 
 
 def take_over(

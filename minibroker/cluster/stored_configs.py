@@ -7,11 +7,11 @@ a notice is written after what it tells of.  Echoes the config methods of Kafka'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from minibroker.cluster import layout
 from minibroker.cluster.configs import usable_config
-from minibroker.cluster.image import EMPTY, USER, ConfigChanged
+from minibroker.cluster.image import EMPTY, TOPIC, USER, ConfigChanged, Image
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
 from minibroker.quotas.entity import CLIENTS_OF
 
@@ -42,6 +42,20 @@ async def load(store: Store, kind: str, name: str) -> Mapping[str, str]:
         return usable_config(kind, layout.decode_config(path, (await store.get(path)).data))
     except (NoNodeError, layout.LayoutError):
         return EMPTY
+
+
+async def differences(
+    store: Store, image: Image, resources: Iterable[tuple[str, str]]
+) -> list[ConfigChanged]:
+    """What the store holds for resources, where it is not what the image has."""
+    found = []
+    for kind, name in dict.fromkeys(resources):
+        if kind == TOPIC and name not in image.topics:
+            continue
+        config = await load(store, kind, name)
+        if config != image.configs.get((kind, name), EMPTY):
+            found.append(ConfigChanged(kind, name, config))
+    return found
 
 
 async def steps(store: Store, kind: str, name: str, config: Mapping[str, str]) -> list[Operation]:

@@ -14,7 +14,8 @@ from typing import Final
 
 import trio
 
-from minibroker.cluster.controller import ClusterController, TopicsTaken
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.foreign_topics import TopicsTaken
 from minibroker.cluster.image import Update
 from minibroker.cluster.layout import DELETE_TOPICS, TOPICS, topic_in
 from minibroker.cluster.store.tree import Event, EventKind, Store

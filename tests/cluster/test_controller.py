@@ -13,11 +13,11 @@ import trio
 
 from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.controller import (
-    PRODUCER_IDS_PER_BLOCK,
     ClusterController,
 )
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.opening import ControllerStartError, new_uuid
+from minibroker.cluster.producer_ids import PRODUCER_IDS_PER_BLOCK
 from minibroker.cluster.quotas import QuotaChange
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store

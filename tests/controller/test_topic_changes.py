@@ -11,6 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from minibroker.cluster.configs import Alteration, Op
+from minibroker.cluster.configs import Operation as ConfigStep
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.layout import decode_topic
@@ -283,6 +285,26 @@ async def test_who_deletes_or_grows_a_topic_after_another_builds_on_that(desk: D
     await desk.publish(outcome.updates)
     assert [one.refusal and one.refusal.code for one in outcome.topics] == [3, None]
     assert list(desk.image.topics) == [OFFSETS]
+
+
+async def test_configs_that_others_wrote_a_moment_ago_are_built_upon(desk: Desk) -> None:
+    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 1)])).updates)
+    theirs = b'{"version":1,"config":{"retention.ms":"5"}}'
+    await desk.store.create("/config/topics/t", theirs)
+    step = Alteration("topics", "t", (ConfigStep("segment.bytes", Op.SET, "1000"),))
+    await desk.publish((await desk.cluster.alter_configs([step])).updates)
+    both = {"retention.ms": "5", "segment.bytes": "1000"}
+    assert desk.image.topic_overrides("t") == both
+
+    async def remove() -> None:
+        await SqliteStore.multi(desk.store, [Delete("/config/topics/t")])
+
+    desk.store.before = [remove]
+    step = Alteration("topics", "t", (ConfigStep("segment.bytes", Op.SET, "2000"),))
+    await desk.publish((await desk.cluster.alter_configs([step])).updates)
+    assert desk.image.topic_overrides("t") == {"segment.bytes": "2000"}
+    kept = json.loads((await desk.store.get("/config/topics/t")).data)["config"]
+    assert kept == {"segment.bytes": "2000"}
 
 
 async def test_a_store_that_never_holds_still_is_an_error_and_loses_no_update(desk: Desk) -> None:

@@ -1,0 +1,14 @@
+"""Producer ids are given once, also by one who comes after another."""
+
+from __future__ import annotations
+
+from minibroker.cluster.producer_ids import PRODUCER_IDS_PER_BLOCK, allocate
+from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
+
+
+async def test_blocks_follow_one_another_whoever_asks() -> None:
+    store = SqliteStore(MEMORY)
+    blocks = [await allocate(store, broker_id) for broker_id in (1, 2, 1)]
+    assert [block.first for block in blocks] == [n * PRODUCER_IDS_PER_BLOCK for n in range(3)]
+    assert {block.size for block in blocks} == {PRODUCER_IDS_PER_BLOCK}
+    await store.close()
