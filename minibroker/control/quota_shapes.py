@@ -25,11 +25,29 @@ class QuotaUse(NamedTuple):
         Doc("Bytes a second, percent of a process's time, or partitions a second."),
     ]
     quota: Annotated[float | None, Doc("What they may use; null without a quota.")]
-    share: Annotated[float | None, Doc("Rate divided by quota.")]
+    share: Annotated[float | None, Doc("Rate divided by quota; null if that is 0.")]
     path: Annotated[str | None, Doc("Where the quota is set.")]
     throttle_ms: Annotated[
         float | None, Doc("Average throttle in the last minute; null if there was none.")
     ]
+    throttled_ago_ms: Annotated[
+        int | None, Doc("When the last throttle began; null if there was none.")
+    ]
+    last_throttle_ms: Annotated[
+        int | None, Doc("For how long that was; if for longer than ago, somebody is held now.")
+    ]
+
+
+class QuotaThrottle(NamedTuple):
+    """A throttle that began lately."""
+
+    number: Annotated[int, Doc("Since the broker's start, one more than the one before.")]
+    ago_ms: int
+    type: QuotaKind
+    user: Annotated[str, Doc("Whose counter it is, as in `QuotaUse`.")]
+    client_id: str
+    api: Annotated[str, Doc("What was asked for, e.g. `Produce`.")]
+    throttle_ms: int
 
 
 class Quotas(NamedTuple):
@@ -42,6 +60,7 @@ class Quotas(NamedTuple):
     exempt_percent: Annotated[float, Doc("Time worked for requests that no quota holds.")]
     uses: tuple[QuotaUse, ...]
     uses_total: Annotated[int, Doc("How many counters there are; some of them may be long unused.")]
+    throttles: Annotated[tuple[QuotaThrottle, ...], Doc("The last of all, newest first.")]
 
 
 class QuotaQuestion(NamedTuple):

@@ -13,8 +13,9 @@ from typing import Final, get_args
 from minibroker.control import quota_shapes as shown
 from minibroker.quotas.entity import Bound, QuotaType, bound_of
 from minibroker.quotas.explain import KEY_OF, SETTING_OF, explain, tags_of
-from minibroker.quotas.ledger import Entry, Ledger
+from minibroker.quotas.ledger import Entry, Ledger, NamedThrottle
 from minibroker.quotas.manager import EXEMPT, Quotas
+from protocol import registry
 
 USES_SHOWN_MAX: Final = 500
 """Counters that are shown, those used last."""
@@ -35,12 +36,25 @@ def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown
         window_ms=ledger.window_ms,
         samples=ledger.samples,
         exempt_percent=sum(exempt),
-        uses=tuple(_use(quotas, entry) for entry in entries if entry.kind != EXEMPT),
+        uses=tuple(_use(quotas, entry, now_ms) for entry in entries if entry.kind != EXEMPT),
         uses_total=ledger.used() - len(exempt),
+        throttles=tuple(_throttle(each, now_ms) for each in ledger.lately()),
     )
 
 
-def _use(quotas: Quotas, entry: Entry) -> shown.QuotaUse:
+def _throttle(throttle: NamedThrottle, now_ms: int) -> shown.QuotaThrottle:
+    return shown.QuotaThrottle(
+        number=throttle.number,
+        ago_ms=max(0, now_ms - throttle.last.at_ms),
+        type=KINDS[QuotaType(throttle.kind)],
+        user=throttle.tags.user,
+        client_id=throttle.tags.client,
+        api=registry.schema(throttle.api_key).name,
+        throttle_ms=throttle.last.throttle_ms,
+    )
+
+
+def _use(quotas: Quotas, entry: Entry, now_ms: int) -> shown.QuotaUse:
     kind = QuotaType(entry.kind)
     bound = bound_of(quotas.table, kind, entry.tags)
     return shown.QuotaUse(
@@ -49,9 +63,11 @@ def _use(quotas: Quotas, entry: Entry) -> shown.QuotaUse:
         client_id=entry.tags.client,
         rate=entry.usage.rate,
         quota=None if bound is None else bound.value,
-        share=None if bound is None else entry.usage.rate / bound.value,
+        share=entry.usage.rate / bound.value if bound and bound.value else None,
         path=_path(kind, bound),
         throttle_ms=None if math.isnan(entry.throttle_ms) else entry.throttle_ms,
+        throttled_ago_ms=None if entry.last is None else max(0, now_ms - entry.last.at_ms),
+        last_throttle_ms=None if entry.last is None else entry.last.throttle_ms,
     )
 
 

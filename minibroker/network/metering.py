@@ -132,7 +132,7 @@ class Meter:
     def _start(
         self, client: Client, who: Who, api_key: int, throttle: Throttle, now_ms: int
     ) -> None:
-        self.quotas.throttled(throttle, who, now_ms)
+        self.quotas.throttled(throttle, who, api_key, now_ms)
         client.throttle()
         self._env.metrics.throttled(api_key, throttle.ms * NS_PER_MS)
         if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):

@@ -33,6 +33,7 @@ SETTING_OF: Final = {
     QuotaType.PRODUCE: "quota.producer.default",
     QuotaType.FETCH: "quota.consumer.default",
 }
+_NOBODY: Final = "-"
 _KINDS: Final = {CLIENT: "clients", USER: "users", USER_AND_CLIENT: "clients of users"}
 
 
@@ -112,8 +113,12 @@ def _considered(
     table: QuotaTable, kind: QuotaType, tags: Tags, who: tuple[str, str], bound: Bound | None
 ) -> Iterator[Considered]:
     possible = candidates(tags)
-    for level in levels(sanitize(who[0]), who[1]):
+    # Where there is no name, nothing can be set for it.
+    user, client = sanitize(who[0]) or _NOBODY, who[1] or _NOBODY
+    for level in levels(user, client):
         entity = level.entity
+        if (entity.user == _NOBODY and not who[0]) or (entity.client == _NOBODY and not who[1]):
+            continue
         value = table.bound(kind, entity)
         holds = bound is not None and bound.entity == entity
         if holds:

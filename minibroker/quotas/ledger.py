@@ -31,6 +31,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from minibroker.quotas.entity import Tags
+from minibroker.quotas.lately import WORDS, Lately
 from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS
 
 COUNTERS_MAX: Final = 131_072
@@ -55,11 +56,15 @@ _AVERAGE_RING: Final = AVERAGE_SAMPLES + 1
 _LAST, _THROTTLED, _AT, _AVERAGE_AT, _TOKENS, _TOKENS_MS, _TEXT_LENGTH = range(7)
 _OLDEST, _CHECK = 7, 8
 """The oldest sample's start, which holds until the time beside it; 0 if it has to be looked up."""
-_HEAD: Final = 9
+_DELAY: Final = 9
+"""The throttle that began at the time in ``_THROTTLED``."""
+_HEAD: Final = 10
 
 # Words of the page before the sets: what is kept for the ledger as a whole.
 _BITS: Final = 0
+_LATELY: Final = 8
 _PAGE_WORDS: Final = mmap.PAGESIZE // _WORD
+assert _LATELY + WORDS <= _PAGE_WORDS
 
 
 class Usage(NamedTuple):
@@ -76,6 +81,23 @@ class Sample(NamedTuple):
     total: float
 
 
+class LastThrottle(NamedTuple):
+    """When it began, and for how long it is, or was."""
+
+    at_ms: int
+    throttle_ms: int
+
+
+class NamedThrottle(NamedTuple):
+    """One of the last throttles of all; the newest has the largest number."""
+
+    number: int
+    kind: str
+    tags: Tags
+    api_key: int
+    last: LastThrottle
+
+
 class Entry(NamedTuple):
     """A counter as it is shown; NaN stands for no throttle in the last minute."""
 
@@ -84,6 +106,7 @@ class Entry(NamedTuple):
     usage: Usage
     samples: tuple[Sample, ...]
     throttle_ms: float
+    last: LastThrottle | None
     tokens: float
     used: bool
     """Whether something was recorded in the last hour; the throttle times may be younger."""
@@ -115,6 +138,7 @@ class Ledger:
         self._page = whole[: mmap.PAGESIZE].cast("Q")
         self.hashes = whole[mmap.PAGESIZE : mmap.PAGESIZE + self.slots * _WORD].cast("Q")
         self._bytes = whole
+        self._lately = Lately(self._page[_LATELY:])
 
     # What is kept for all --------------------------------------------------------------------
 
@@ -130,6 +154,27 @@ class Ledger:
         finally:
             self.unlock(self.slots + self._sets)
         return self.ever_set(number)
+
+    def note_throttle(self, digest: int, api_key: int, throttle_ms: int, now_ms: int) -> None:
+        """A throttle of a counter begins."""
+        self.lock(self.slots + self._sets)
+        try:
+            self._lately.note(digest, api_key, throttle_ms, now_ms)
+        finally:
+            self.unlock(self.slots + self._sets)
+
+    def lately(self) -> Iterator[NamedThrottle]:
+        """The last throttles, newest first, but those of counters that were given up since."""
+        self.lock(self.slots + self._sets)
+        try:
+            found = self._lately.newest_first()
+        finally:
+            self.unlock(self.slots + self._sets)
+        for number, at_ms, digest, api_key, throttle_ms in found:
+            slot = self._slot_of(digest)
+            if slot is not None:
+                kind, tags = self._names(slot)
+                yield NamedThrottle(number, kind, tags, api_key, LastThrottle(at_ms, throttle_ms))
 
     # Locks -----------------------------------------------------------------------------------
 
@@ -211,24 +256,32 @@ class Ledger:
 
     def entry(self, kind: str, tags: Tags, now_ms: int) -> Entry | None:
         """The same of one counter; None if it has not been used."""
-        digest = digest_of(kind, tags)
+        slot = self._slot_of(digest_of(kind, tags))
+        return None if slot is None else self._entry(slot, now_ms)
+
+    def _slot_of(self, digest: int) -> int | None:
         first = digest % self._sets * WAYS
         hashes = self.hashes[first : first + WAYS].tolist()
-        return self._entry(first + hashes.index(digest), now_ms) if digest in hashes else None
+        return first + hashes.index(digest) if digest in hashes else None
+
+    def _names(self, slot: int) -> tuple[str, Tags]:
+        base = self.base(slot)
+        at = (base + self.text_at) * _WORD
+        raw = bytes(self._bytes[at : at + int(self.doubles[base + _TEXT_LENGTH])])
+        kind, user, client = (raw.decode("utf-8", "replace") + "\0\0").split("\0")[:3]
+        return kind, Tags(user, client)
 
     def _entry(self, slot: int, now_ms: int) -> Entry | None:
         base = self.base(slot)
         self.lock(slot)
         try:
             words = self.doubles[base : base + self.text_at].tolist()
-            at = (base + self.text_at) * _WORD
-            raw = bytes(self._bytes[at : at + int(words[_TEXT_LENGTH])])
+            kind, tags = self._names(slot)
         finally:
             self.unlock(slot)
         used = now_ms - words[_LAST] <= EXPIRES_MS
         if not used and now_ms - words[_THROTTLED] > EXPIRES_MS:
             return None
-        kind, user, client = (raw.decode("utf-8", "replace") + "\0\0").split("\0")[:3]
         ring, at = self.ring, _HEAD
         sums, starts, lasts = (words[at + n * ring : at + (n + 1) * ring] for n in range(3))
         usage = measured((sums, starts, lasts), now_ms, self.samples, self.window_ms)
@@ -238,7 +291,10 @@ class Ledger:
             if start < math.inf
         )
         average = self._average(words, now_ms)
-        return Entry(kind, Tags(user, client), usage, tuple(samples), average, words[_TOKENS], used)
+        last = None
+        if words[_THROTTLED] > -math.inf:
+            last = LastThrottle(int(words[_THROTTLED]), int(words[_DELAY]))
+        return Entry(kind, tags, usage, tuple(samples), average, last, words[_TOKENS], used)
 
     def _average(self, words: Sequence[float], now_ms: int) -> float:
         at, ring = self.average_at, _AVERAGE_RING
@@ -360,8 +416,8 @@ class Counter:
         lasts = doubles[first + 2 * ring : first + 3 * ring].tolist()
         doubles[base + _CHECK] = min(lasts) + expires_ms
 
-    def throttled(self, throttle_ms: int, now_ms: int) -> None:
-        """Adds a throttle time to their average."""
+    def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None:
+        """A throttle begins: it is the last one, and counts for their average."""
         ledger, ring = self._ledger, _AVERAGE_RING
         slot = self._enter(now_ms)
         try:
@@ -376,11 +432,13 @@ class Counter:
                 _empty(doubles, first + at, ring, now_ms)
                 doubles[base + _AVERAGE_AT] = at
             doubles[first + 2 * ring + at] = now_ms
+            doubles[base + _DELAY] = throttle_ms
             doubles[base + _THROTTLED] = now_ms
             doubles[first + 3 * ring + at] += 1
             doubles[first + at] += throttle_ms
         finally:
             ledger.unlock(slot)
+        ledger.note_throttle(self._digest, api_key, throttle_ms, now_ms)
 
     def tokens(self, quota: float, burst: float, now_ms: int, permits: float) -> float:
         """Fills a bucket of ``burst`` tokens at ``quota`` a second, and takes ``permits``.

@@ -49,7 +49,7 @@ class AnyCounter(Protocol):
 
     def record(self, value: float, now_ms: int) -> tuple[float, int]: ...
 
-    def throttled(self, throttle_ms: int, now_ms: int) -> None: ...
+    def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None: ...
 
     def tokens(self, quota: float, burst: float, now_ms: int, permits: float) -> float: ...
 
@@ -180,9 +180,9 @@ class Quotas:
                 self._exempt = self._ledger.counter(EXEMPT, _EXEMPT_TAGS, now_ms)
             self._exempt.add(worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
-    def throttled(self, throttle: Throttle, who: Who, now_ms: int) -> None:
-        """Somebody is held."""
-        self.share(throttle.kind, who, now_ms).counter.throttled(throttle.ms, now_ms)
+    def throttled(self, throttle: Throttle, who: Who, api_key: int, now_ms: int) -> None:
+        """Somebody is held, for a request of an API."""
+        self.share(throttle.kind, who, now_ms).counter.throttled(throttle.ms, api_key, now_ms)
 
 
 class MutationQuota:

@@ -47,6 +47,7 @@ from minibroker.control.quota_shapes import (
     QuotaQuestion,
     Quotas,
     QuotaSample,
+    QuotaThrottle,
     QuotaUse,
 )
 from minibroker.observability.metrics import ProcessMetrics, Snapshot
@@ -162,8 +163,9 @@ class FakeBackend:
         )
 
     async def quotas(self) -> Quotas:
-        use = QuotaUse("produce", "", "c", 2048.0, 1024.0, 2.0, "/config/clients/c", None)
-        return Quotas(True, "mute", 1000, 11, 0.5, (use,), 1)
+        use = QuotaUse("produce", "", "c", 2048.0, 1024.0, 2.0, "/config/clients/c", None, 40, 900)
+        throttle = QuotaThrottle(7, 40, "produce", "", "c", "Produce", 900)
+        return Quotas(True, "mute", 1000, 11, 0.5, (use,), 1, (throttle,))
 
     async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
         level = QuotaLevel("/config/clients/c", 1024.0, True, "holds")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from minibroker.control.quota_shapes import QuotaQuestion
+from minibroker.control.quota_shapes import QuotaQuestion, QuotaThrottle
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas
+from protocol.registry import ApiKey
 
 WHO = ("u v", "c")
 
@@ -18,7 +19,7 @@ def test_uses_are_shown_with_their_quotas() -> None:
     bounds = {QuotaType.PRODUCE: {Entity("u%20v"): 1024.0}}
     defaults = {QuotaType.FETCH: 100.0}
     quotas.set_table(QuotaTable(bounds, frozenset([Entity("u%20v")]), defaults))
-    quotas.throttled(quotas.produced(WHO, 20480, 0), WHO, 0)
+    quotas.throttled(quotas.produced(WHO, 20480, 0), WHO, ApiKey.PRODUCE, 0)
     quotas.fetched(WHO, 500, 1)
     quotas.exempt(100_000_000, 2)
     view = quotas_view(quotas, ledger, "mute", 2)
@@ -29,6 +30,18 @@ def test_uses_are_shown_with_their_quotas() -> None:
     assert (fetch.quota, fetch.path, fetch.throttle_ms) == (100, "quota.consumer.default", None)
     assert (produce.type, produce.user, produce.client_id) == ("produce", "u%20v", "")
     assert (produce.path, produce.throttle_ms) == ("/config/users/u%20v", 10_000)
+    assert (produce.throttled_ago_ms, produce.last_throttle_ms) == (2, 10_000)
+    assert (fetch.throttled_ago_ms, fetch.last_throttle_ms) == (None, None)
+    assert view.throttles == (QuotaThrottle(1, 2, "produce", "u%20v", "", "Produce", 10_000),)
+
+
+def test_a_quota_of_nothing_has_no_share() -> None:
+    ledger = Ledger(11, 1000, shared=False)
+    quotas = Quotas(ledger)
+    quotas.set_table(QuotaTable(defaults={QuotaType.FETCH: 0.0}))
+    quotas.fetched(WHO, 500, 1)
+    (use,) = quotas_view(quotas, ledger, "mute", 2).uses
+    assert (use.quota, use.share) == (0, None)
 
 
 def test_who_was_never_seen_is_explained_too() -> None:

@@ -23,7 +23,7 @@ def test_every_type_has_its_gauges() -> None:
     assert read_gauges(ledger, TABLE, 0) == {}
     quotas.set_table(TABLE)
     throttle = quotas.produced(WHO, 20480, 0)
-    quotas.throttled(throttle, WHO, 0)
+    quotas.throttled(throttle, WHO, 0, 0)
     quotas.fetched(WHO, 1000, 0)
     quotas.worked(WHO, 500_000_000, 0)
     quotas.exempt(100_000_000, 0)

@@ -25,7 +25,8 @@ class OracleCounter:
         self.rate.record(value, now_ms)
         return self.rate.measure(now_ms), self.rate.span_ms(now_ms)
 
-    def throttled(self, throttle_ms: int, now_ms: int) -> None:
+    def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None:
+        del api_key
         self.average.record(throttle_ms, now_ms)
 
     def tokens(self, quota: float, burst: float, now_ms: int, permits: float) -> float:

@@ -21,7 +21,7 @@ def table(
 
 def entry(kind: QuotaType, rate: float, span_ms: int = 10_000, tokens: float = math.inf) -> Entry:
     usage, samples = Usage(rate, span_ms), (Sample(0, rate * span_ms / 1000),)
-    return Entry(kind, Tags("", "c"), usage, samples, math.nan, tokens, True)
+    return Entry(kind, Tags("", "c"), usage, samples, math.nan, None, tokens, True)
 
 
 def explained(
@@ -97,3 +97,17 @@ def test_the_deprecated_default_stands_last() -> None:
     given = table(P, {Entity(client="c"): 5}, 9)
     beside = explain(given, P, 1, WHO, entry=None, window_ms=1000).considered[-1]
     assert (beside.path, beside.holds) == ("quota.producer.default", False)
+
+
+def test_a_name_that_nobody_has_is_no_place_to_look() -> None:
+    users = explain(table(P, {Entity("u"): 9}, 9), P, 2, ("u", ""), entry=None, window_ms=1000)
+    assert [at.path for at in users.considered if at.value == 9 and at.holds] == ["/config/users/u"]
+    assert [at.path for at in users.considered][:2] == [
+        "/config/users/u/clients/<default>",
+        "/config/users/u",
+    ]
+    anybodys = explain(table(P, {Entity(client="c"): 9}), P, 1, ("", "c"), entry=None, window_ms=9)
+    paths = [at.path for at in anybodys.considered]
+    assert "/config/users/<default>/clients/c" in paths
+    assert not [path for path in paths if "//" in path or path.endswith("/")]
+    assert [at.path for at in anybodys.considered if at.holds] == ["/config/clients/c"]

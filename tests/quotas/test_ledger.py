@@ -42,7 +42,7 @@ def step(counter: Counter | OracleCounter, what: str, value: float, now_ms: int)
     if what == "add":
         return counter.add(value, now_ms)
     if what == "throttled":
-        return counter.throttled(int(value), now_ms)
+        return counter.throttled(int(value), 0, now_ms)
     return counter.tokens(10, 100, now_ms, value)
 
 
@@ -114,7 +114,7 @@ def test_a_counter_is_shown_for_an_hour_after_its_last_record() -> None:
     counter.add(1, 0)
     assert ledger.entry(KIND, TAGS, EXPIRES_MS) is not None
     assert ledger.entry(KIND, TAGS, EXPIRES_MS + 1) is None
-    counter.throttled(7, EXPIRES_MS)
+    counter.throttled(7, 0, EXPIRES_MS)
     entry = ledger.entry(KIND, TAGS, EXPIRES_MS + 1)
     assert entry is not None
     assert (entry.used, entry.throttle_ms) == (False, 7.0)
@@ -200,7 +200,7 @@ def for_ever(ledger: Ledger, done: int) -> None:
         for counter in counters:
             now_ms += 7
             counter.record(1, now_ms)
-            counter.throttled(1, now_ms)
+            counter.throttled(1, 0, now_ms)
             os.write(done, b".")
 
 
@@ -246,6 +246,30 @@ def test_a_sample_torn_while_it_began_is_begun_again() -> None:
         ledger.doubles[base + 8] = 0
         at = (int(torn[2]) + 1) % ledger.ring
         for n, word in list(enumerate((0.0, 5500.0, 5500.0)))[:stop]:
-            ledger.doubles[base + 9 + n * ledger.ring + at] = word
+            ledger.doubles[base + 10 + n * ledger.ring + at] = word
     assert ours.record(5, 5500) == theirs.record(5, 5500)
     assert ours.record(5, 9000) == theirs.record(5, 9000)
+
+
+def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given_up() -> None:
+    ledger = small(shared=True)
+    one, other = ledger.counter(KIND, TAGS, 0), ledger.counter("Fetch", Tags("", "c"), 0)
+    one.throttled(70, 0, 5)
+    other.throttled(80, 1, 6)
+    assert [(at.number, at.kind, at.tags, at.api_key, at.last) for at in ledger.lately()] == [
+        (2, "Fetch", Tags("", "c"), 1, (6, 80)),
+        (1, KIND, TAGS, 0, (5, 70)),
+    ]
+    ledger.hashes[one._slot] = 0
+    assert [at.number for at in ledger.lately()] == [2]
+
+
+def test_the_last_throttle_of_a_counter_is_told() -> None:
+    ledger = small()
+    counter = ledger.counter(KIND, TAGS, 0)
+    (entry,) = ledger.entries(0, 1)
+    assert entry.last is None
+    counter.throttled(70, 0, 5)
+    counter.throttled(30, 0, 9)
+    (entry,) = ledger.entries(10, 1)
+    assert entry.last == (9, 30)

@@ -1,0 +1,65 @@
+"""The last throttles of a whole broker, in a few words of shared memory.
+
+Owns where each record lies and how a torn one is told from a whole one; it must never know a lock,
+a name or a clock: who calls has locked, and counters are digests here.  Invariant: the newest
+``LATELY_MAX`` are kept, numbered from 1 by one each, whichever process was killed while writing.
+Kafka has no counterpart: it logs throttles, if at all, at debug level.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+LATELY_MAX: Final = 96
+"""Throttles kept; all of them fit into the page before the counters."""
+
+
+class Throttled(NamedTuple):
+    """A throttle that began: of which counter, for which API, and for how long."""
+
+    number: int
+    at_ms: int
+    digest: int
+    api_key: int
+    throttle_ms: int
+
+
+_WIDTH: Final = len(Throttled._fields)
+
+WORDS: Final = 1 + LATELY_MAX * _WIDTH
+"""What it needs of the memory, which must be zeros at first."""
+
+
+class Lately:
+    """The ring; its first word is the newest one's number."""
+
+    def __init__(self, words: memoryview[int]) -> None:
+        """``words`` are unsigned and at least ``WORDS``."""
+        self._words = words
+
+    def note(self, digest: int, api_key: int, throttle_ms: int, now_ms: int) -> None:
+        """A throttle begins."""
+        words = self._words
+        number = words[0] + 1
+        at = _place(number)
+        # Without a number while it is torn; who is killed before the end leaves it to the next.
+        words[at] = 0
+        words[at + 1], words[at + 2], words[at + 3] = now_ms, digest, api_key
+        words[at + 4] = throttle_ms
+        words[at] = number
+        words[0] = number
+
+    def newest_first(self) -> list[Throttled]:
+        """Those that are kept."""
+        newest = self._words[0]
+        found = []
+        for number in range(newest, max(0, newest - LATELY_MAX), -1):
+            at = _place(number)
+            throttled = Throttled(*self._words[at : at + _WIDTH].tolist())
+            if throttled.number == number:
+                found.append(throttled)
+        return found
+
+
+def _place(number: int) -> int:
+    return 1 + number % LATELY_MAX * _WIDTH
