@@ -21,7 +21,7 @@ from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.config.types import INT_MAX
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
-from minibroker.network.metering import Meter, Spent
+from minibroker.network.metering import Meter, Spent, is_exempt
 from minibroker.network.sending import Chunk, OpenFiles, send_response
 from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
@@ -80,7 +80,8 @@ class Exchanges:
             env.work_time.settle()
             worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
             sizes = request_bytes, sum(map(len, chunks))
-            spent = Spent(header, exchange.request, response, *sizes, worked_ns)
+            exempt = is_exempt(header.api_key, exchange.request)
+            spent = Spent(exempt, header, exchange.request, response, *sizes, worked_ns)
             other = await self._meter.hold(client, spent)
             if other is not None:
                 chunks = _encoded(header, other)

@@ -38,8 +38,9 @@ LENGTH_BYTES: Final = 4
 
 
 class Spent(NamedTuple):
-    """A request that was carried out, and what it took so far."""
+    """A request that was carried out, and what it took so far; see `is_exempt`."""
 
+    exempt: bool
     header: RequestHeader
     request: Any
     response: Any
@@ -96,7 +97,7 @@ class Meter:
             return None
         self._start(client, who, spent.header.api_key, throttle, now_ms)
         response = spent.response
-        if is_consumer_fetch(spent):
+        if spent.header.api_key == ApiKey.FETCH and not spent.exempt:
             self.quotas.not_fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
             response = FetchResponse()
         return _told(response, throttle.ms)
@@ -118,13 +119,15 @@ class Meter:
         """What beside time was too much: of any request at most one thing."""
         if spent.header.api_key == ApiKey.PRODUCE:
             return self.quotas.produced(who, spent.request_bytes, now_ms)
-        if is_consumer_fetch(spent):
+        if spent.header.api_key == ApiKey.FETCH:
+            if spent.exempt:
+                return Throttle(QuotaType.FETCH, 0)
             return self.quotas.fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
         told_ms = getattr(spent.response, "throttle_time_ms", 0)
         return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms)
 
     def _worked(self, who: Who, spent: Spent, now_ms: int) -> Throttle:
-        if is_exempt(spent):
+        if spent.exempt:
             self.quotas.exempt(spent.worked_ns, now_ms)
             return Throttle(QuotaType.REQUEST, 0)
         return self.quotas.worked(who, spent.worked_ns, now_ms)
@@ -141,7 +144,7 @@ class Meter:
     def sent(self, client: Client, spent: Spent, network_ns: int) -> None:
         """Counts what was worked for a request beside that: reading it, sending the answer."""
         now_ms = self._now_ms()
-        if is_exempt(spent):
+        if spent.exempt:
             self.quotas.exempt(network_ns, now_ms)
         else:
             self.quotas.worked_on(_who(client, spent.header), network_ns, now_ms)
@@ -174,18 +177,15 @@ def _told(response: Any, throttle_ms: int) -> Any:
     return response
 
 
-def is_exempt(spent: Spent) -> bool:
+def is_exempt(api_key: int, request: Any) -> bool:
     """Whether no quota of time holds a request: what cannot be answered, and other brokers'."""
-    if spent.header.api_key == ApiKey.PRODUCE:
-        return bool(spent.request.acks == 0)
-    return spent.header.api_key == ApiKey.FETCH and not is_consumer_fetch(spent)
+    if api_key == ApiKey.PRODUCE:
+        return bool(request.acks == 0)
+    return api_key == ApiKey.FETCH and is_follower_fetch(request)
 
 
-def is_consumer_fetch(spent: Spent) -> bool:
-    """Whether a request is a fetch of anybody but another broker."""
-    if spent.header.api_key != ApiKey.FETCH:
-        return False
-    request = spent.request
+def is_follower_fetch(request: Any) -> bool:
+    """Whether a fetch is another broker's."""
     state = request.replica_state
     replica_id: int = request.replica_id if state is None else state.replica_id
-    return replica_id < 0
+    return replica_id >= 0

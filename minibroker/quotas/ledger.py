@@ -352,7 +352,8 @@ class Counter:
         ledger = self._ledger
         while True:
             slot = self._slot
-            ledger.lock(slot)
+            if ledger.lock_fd >= 0:  # `lock` without its call, for this is asked for every request
+                lockf(ledger.lock_fd, LOCK_EX, 1, slot)
             if ledger.hashes[slot] == self._digest:
                 return slot
             ledger.unlock(slot)
@@ -408,13 +409,14 @@ class Counter:
         doubles[base + _CHECK] = 0
         expires_ms = ledger.samples * ledger.window_ms
         first = base + _HEAD
-        lasts = doubles[first + 2 * ring : first + 3 * ring].tolist()
-        for n, last in enumerate(lasts):
-            if now_ms - last >= expires_ms:
-                _empty(doubles, first + n, ring, now_ms)
-        doubles[base + _OLDEST] = min(doubles[first + ring : first + 2 * ring].tolist())
-        lasts = doubles[first + 2 * ring : first + 3 * ring].tolist()
-        doubles[base + _CHECK] = min(lasts) + expires_ms
+        dates = doubles[first + ring : first + 3 * ring].tolist()
+        if now_ms - min(dates[ring:]) >= expires_ms:
+            for n, last in enumerate(dates[ring:]):
+                if now_ms - last >= expires_ms:
+                    _empty(doubles, first + n, ring, now_ms)
+            dates = doubles[first + ring : first + 3 * ring].tolist()
+        doubles[base + _OLDEST] = min(dates[:ring])
+        doubles[base + _CHECK] = min(dates[ring:]) + expires_ms
 
     def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None:
         """A throttle begins: it is the last one, and counts for their average."""

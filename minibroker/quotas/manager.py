@@ -80,6 +80,10 @@ class Throttle(NamedTuple):
     ms: int
 
 
+_FREE: Final = {kind: Throttle(kind, 0) for kind in QuotaType}
+"""What nearly every request gets."""
+
+
 def larger(first: Throttle, second: Throttle) -> Throttle | None:
     """The one of two throttles that holds; of equal ones the second.  None if neither does."""
     chosen = first if first.ms > second.ms else second
@@ -125,24 +129,24 @@ class Quotas:
             shares[who] = found
         return found
 
-    def _record(self, kind: QuotaType, who: Who, value: float, now_ms: int) -> int:
+    def _record(self, kind: QuotaType, who: Who, value: float, now_ms: int) -> Throttle:
         if not self.bits[kind]:
-            return 0
-        counter, _, bound = self.share(kind, who, now_ms)
-        rate, span_ms = counter.record(value, now_ms)
-        if bound is None or rate <= bound.value:
-            return 0
-        return min(throttle_ms(rate, bound.value, span_ms), INT_MAX)
+            return _FREE[kind]
+        share = self._shares[kind].get(who) or self.share(kind, who, now_ms)
+        rate, span_ms = share.counter.record(value, now_ms)
+        if share.bound is None or rate <= share.bound.value:
+            return _FREE[kind]
+        return Throttle(kind, min(throttle_ms(rate, share.bound.value, span_ms), INT_MAX))
 
     # Bytes -----------------------------------------------------------------------------------
 
     def produced(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody sent to be kept."""
-        return Throttle(QuotaType.PRODUCE, self._record(QuotaType.PRODUCE, who, size, now_ms))
+        return self._record(QuotaType.PRODUCE, who, size, now_ms)
 
     def fetched(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody is about to be sent."""
-        return Throttle(QuotaType.FETCH, self._record(QuotaType.FETCH, who, size, now_ms))
+        return self._record(QuotaType.FETCH, who, size, now_ms)
 
     def not_fetched(self, who: Who, size: int, now_ms: int) -> None:
         """The same bytes, which were not sent after all."""
@@ -164,8 +168,9 @@ class Quotas:
     def worked(self, who: Who, worked_ns: int, now_ms: int) -> Throttle:
         """Time that processes worked for somebody's request; no longer held than one window."""
         percent = worked_ns / NS_PER_PERCENT_SECOND
-        delay_ms = self._record(QuotaType.REQUEST, who, percent, now_ms)
-        return Throttle(QuotaType.REQUEST, min(delay_ms, self._ledger.window_ms))
+        found = self._record(QuotaType.REQUEST, who, percent, now_ms)
+        longest_ms = self._ledger.window_ms
+        return found if found.ms <= longest_ms else found._replace(ms=longest_ms)
 
     def worked_on(self, who: Who, worked_ns: int, now_ms: int) -> None:
         """The same of what was only known when the answer had gone: nobody is held for it now."""

@@ -12,7 +12,7 @@ from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.network.accepted import Accepted
 from minibroker.network.client import Client
 from minibroker.network.connection import Event, State
-from minibroker.network.metering import Meter, Spent, is_consumer_fetch, is_exempt
+from minibroker.network.metering import Meter, Spent, is_exempt
 from minibroker.quotas.entity import QuotaType
 from minibroker.roles.environment import PROCESSOR
 from minibroker.runtime.stream import memory_stream_pair
@@ -28,7 +28,8 @@ MS = 1_000_000
 
 def spent(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> Spent:
     header = RequestHeader(request.__api_key__, 9, 1, "c")
-    return Spent(header, request, response, size, size, worked_ns)
+    exempt = is_exempt(request.__api_key__, request)
+    return Spent(exempt, header, request, response, size, size, worked_ns)
 
 
 def limited(**quotas: str) -> Image:
@@ -43,20 +44,19 @@ def make_client() -> Client:
 
 
 @pytest.mark.parametrize(
-    ("request_", "exempt", "consumer_fetch"),
+    ("request_", "exempt"),
     [
-        (ProduceRequest(acks=0), True, False),
-        (ProduceRequest(acks=1), False, False),
-        (FetchRequest(), False, True),
-        (FetchRequest(replica_id=1), True, False),
-        (FetchRequest(replica_state=ReplicaState(replica_id=1)), True, False),
-        (FetchRequest(replica_state=ReplicaState(replica_id=-1)), False, True),
-        (MetadataRequest(), False, False),
+        (ProduceRequest(acks=0), True),
+        (ProduceRequest(acks=1), False),
+        (FetchRequest(), False),
+        (FetchRequest(replica_id=1), True),
+        (FetchRequest(replica_state=ReplicaState(replica_id=1)), True),
+        (FetchRequest(replica_state=ReplicaState(replica_id=-1)), False),
+        (MetadataRequest(), False),
     ],
 )
-def test_which_requests_no_quota_holds(request_: Any, exempt: bool, consumer_fetch: bool) -> None:
-    assert is_exempt(spent(request_)) is exempt
-    assert is_consumer_fetch(spent(request_)) is consumer_fetch
+def test_which_requests_no_quota_holds(request_: Any, exempt: bool) -> None:
+    assert is_exempt(request_.__api_key__, request_) is exempt
 
 
 async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:
