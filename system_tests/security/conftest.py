@@ -1,0 +1,70 @@
+"""One secured broker for these tests, its certificates, and its users.
+
+It owns the settings that both sides must agree on; the tests own what is expected. The invariant:
+certificates and keys are made for the run and lie in a temporary folder only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+
+from system_tests.harness.brokers import RunningBroker, start_minibroker
+
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+PASSWORDS = {"alice": "wonderland", "bob": "builder"}
+ROOT = "ANONYMOUS"
+"""Who comes in over PLAINTEXT, where these tests administer."""
+
+
+class Secured(NamedTuple):
+    """A broker, where each listener is, and who signs its certificate."""
+
+    broker: RunningBroker
+    plaintext: str
+    sasl_ssl: str
+    ssl: str
+    authority: Path
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """The broker that all these tests share."""
+    folder = tmp_path_factory.mktemp("secured")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    client = authority.issue_cert(common_name="carol")
+    client.private_key_and_cert_chain_pem.write_to_path(folder / "carol.pem")
+    users = " ".join(f'user_{name}="{secret}"' for name, secret in PASSWORDS.items())
+    settings = {
+        "group.initial.rebalance.delay.ms": "0",
+        "ssl.keystore.location": f"{folder}/server.pem",
+        "ssl.truststore.location": f"{folder}/authority.pem",
+        "listener.name.ssl.ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=([^,]*),.*$/$1/L",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{JAAS} {users};",
+        "connections.max.reauth.ms": "3000",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ROOT};User:alice;User:carol",
+    }
+    more = [
+        word for name in ("SASL_SSL", "SSL") for word in ("--listener", f"{name}://127.0.0.1:0")
+    ]
+    running = start_minibroker(*more, settings=settings)
+    plaintext, sasl_ssl, with_tls = running.bootstrap_servers.split(",")
+    yield Secured(running, plaintext, sasl_ssl, with_tls, folder / "authority.pem", folder)
+    try:
+        assert running.stop() == 0
+        printed = running.printed()
+        assert "Traceback" not in printed
+        assert not any(secret in printed for secret in PASSWORDS.values())
+    finally:
+        running.forget()

@@ -1,0 +1,138 @@
+"""Kafka's own kafka-configs.sh, kafka-acls.sh and Java clients: users, rules, whom they bind."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from system_tests.security.conftest import JAAS, PASSWORDS, Secured
+
+MODULES = {
+    "PLAIN": f'{JAAS} username="{{user}}" password="{{password}}";',
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+    'username="{user}" password="{password}";',
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+    'unsecuredLoginStringClaim_sub="{user}";',
+}
+MODULES["SCRAM-SHA-512"] = MODULES["SCRAM-SHA-256"]
+
+Tool = Callable[..., tuple[int, str]]
+CONFIGS = "kafka.admin.ConfigCommand"
+ACLS = "org.apache.kafka.tools.AclCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+
+pytestmark = [pytest.mark.java, pytest.mark.minibroker]
+
+
+@pytest.fixture
+def tool(kafka_libs: Path) -> Tool:
+    """Run a tool; gives its exit status and all that it printed."""
+
+    def run(program: str, server: str, *words: str) -> tuple[int, str]:
+        java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
+        done = subprocess.run(
+            [*java, program, "--bootstrap-server", server, *words],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def config_of(at: Secured, folder: Path, mechanism: str, user: str, password: str) -> str:
+    """A properties file with which a client in Java proves who it is."""
+    file = folder / "client.properties"
+    module = MODULES[mechanism].format(user=user, password=password)
+    file.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\nsasl.jaas.config={module}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={at.authority}\n"
+        "request.timeout.ms=10000\ndefault.api.timeout.ms=15000\n"
+    )
+    return str(file)
+
+
+def set_password(tool: Tool, at: Secured, user: str, mechanism: str) -> None:
+    add = f"{mechanism}=[iterations=8192,password={PASSWORDS['bob']}]"
+    words = ("--alter", "--entity-type", "users", "--entity-name", user, "--add-config", add)
+    code, printed = tool(CONFIGS, at.plaintext, *words)
+    assert code == 0, printed
+
+
+def test_users_are_made_described_and_removed(tool: Tool, secured: Secured) -> None:
+    user = f"user-{uuid.uuid4().hex[:6]}"
+    set_password(tool, secured, user, "SCRAM-SHA-512")
+    entity = ("--entity-type", "users", "--entity-name", user)
+    _, printed = tool(CONFIGS, secured.plaintext, "--describe", *entity)
+    wanted = f"SCRAM credential configs for user-principal '{user}' are"
+    assert f"{wanted} SCRAM-SHA-512=iterations=8192" in printed
+    gone = ("--alter", *entity, "--delete-config", "SCRAM-SHA-512")
+    assert tool(CONFIGS, secured.plaintext, *gone)[0] == 0
+    _, printed = tool(CONFIGS, secured.plaintext, "--describe", *entity)
+    assert wanted not in printed
+
+
+@pytest.mark.parametrize("mechanism", MODULES)
+def test_a_client_in_java_proves_who_it_is(
+    tool: Tool, secured: Secured, tmp_path: Path, mechanism: str
+) -> None:
+    if mechanism.startswith("SCRAM"):
+        set_password(tool, secured, "alice", mechanism)
+        password = PASSWORDS["bob"]
+    else:
+        password = PASSWORDS["alice"]
+    name = f"java-{mechanism.lower()}"
+    config = config_of(secured, tmp_path, mechanism, "alice", password)
+    words = ("--command-config", config, "--create", "--topic", name)
+    code, printed = tool(TOPICS, secured.sasl_ssl, *words)
+    assert code == 0, printed
+    assert f"Created topic {name}." in printed
+    if mechanism != "OAUTHBEARER":
+        config = config_of(secured, tmp_path, mechanism, "alice", "not it")
+        code, printed = tool(
+            TOPICS, secured.sasl_ssl, "--command-config", config, "--list", "--topic", name
+        )
+        assert code != 0
+        assert "SaslAuthenticationException" in printed
+
+
+def test_rules_are_made_bind_are_listed_and_removed(
+    tool: Tool, secured: Secured, tmp_path: Path
+) -> None:
+    topic = f"ruled-{uuid.uuid4().hex[:6]}"
+    assert tool(TOPICS, secured.plaintext, "--create", "--topic", topic)[0] == 0
+    bob = config_of(secured, tmp_path, "PLAIN", "bob", PASSWORDS["bob"])
+    look = ("--command-config", bob, "--list")
+    assert topic not in tool(TOPICS, secured.sasl_ssl, *look)[1]
+
+    code, printed = tool(
+        ACLS,
+        secured.plaintext,
+        *("--add", "--allow-principal", "User:bob", "--operation", "Read"),
+        *("--topic", "ruled-", "--resource-pattern-type", "prefixed"),
+    )
+    assert code == 0, printed
+    assert topic in tool(TOPICS, secured.sasl_ssl, *look)[1]
+    denied = ("--command-config", bob, "--delete", "--topic", topic)
+    code, printed = tool(TOPICS, secured.sasl_ssl, *denied)
+    assert code != 0
+    assert "TopicAuthorizationException" in printed
+    match = ("--topic", topic, "--resource-pattern-type", "match")
+    _, printed = tool(ACLS, secured.plaintext, "--list", *match)
+    assert "(principal=User:bob, host=*, operation=READ, permissionType=ALLOW)" in printed
+
+    _, printed = tool(ACLS, secured.sasl_ssl, "--command-config", bob, "--list")
+    assert "ClusterAuthorizationException" in printed
+    code, printed = tool(
+        ACLS,
+        secured.plaintext,
+        *("--remove", "--force", "--topic", "ruled-", "--resource-pattern-type", "prefixed"),
+    )
+    assert code == 0, printed
+    assert topic not in tool(TOPICS, secured.sasl_ssl, *look)[1]
