@@ -22,6 +22,11 @@ pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
 ROLES = ("acceptor", "processor", "worker", "controller")
 SEED = 20_260_801
 BeginRun = Callable[..., Run]
+Mode = tuple[str, ...]
+MODES = pytest.mark.parametrize(
+    "mode", [(), ("--set", "acceptor.mode=sharded")], ids=["single", "sharded"]
+)
+"""Who accepts: one process for all, or each processor for itself."""
 
 
 def kill(broker: RunningBroker, name: str) -> None:
@@ -78,10 +83,13 @@ def test_a_plain_producer_loses_nothing_either(
     assert not anomalies.invented
 
 
-def test_processes_die_in_any_order_at_any_moment(start: Starter, begin_run: BeginRun) -> None:
+@MODES
+def test_processes_die_in_any_order_at_any_moment(
+    mode: Mode, start: Starter, begin_run: BeginRun
+) -> None:
     print(f"seed {SEED}")
     dice = random.Random(SEED)
-    broker = start()
+    broker = start(*mode)
     run = begin_run(broker)
     run.wait_progress()
     names = sorted(name for name in processes(broker) if name.split("-")[0] in ROLES)
@@ -95,8 +103,11 @@ def test_processes_die_in_any_order_at_any_moment(start: Starter, begin_run: Beg
     assert not judge(history)
 
 
-def test_killed_processes_leave_the_broker_answering(start: Starter, begin_run: BeginRun) -> None:
-    broker = start()
+@MODES
+def test_killed_processes_leave_the_broker_answering(
+    mode: Mode, start: Starter, begin_run: BeginRun
+) -> None:
+    broker = start(*mode)
     everyone = [each for each in processes(broker).values() if each.name.split("-")[0] in ROLES]
     for each in everyone:
         assert each.pid is not None
@@ -113,8 +124,9 @@ def test_killed_processes_leave_the_broker_answering(start: Starter, begin_run: 
     assert not judge(run.finish())
 
 
-def test_a_life_holds_no_more_descriptors_than_the_one_before(start: Starter) -> None:
-    broker = start()
+@MODES
+def test_a_life_holds_no_more_descriptors_than_the_one_before(mode: Mode, start: Starter) -> None:
+    broker = start(*mode)
     wait_ready(broker)
     names = [name for name in processes(broker) if name.split("-")[0] in ROLES]
     before = at_rest(broker, names)

@@ -3,8 +3,8 @@
 Owns the truth that no processor knows: which connections are open anywhere. Links deliver in order
 and one message at a time; a killed processor's last messages may still arrive, or be lost, before
 its end is noticed; each side notices a new link at its own moment. Invariant, checked at every
-step: nobody is let in while as many are open as the highest limit says under which any living
-processor is.
+step: nobody is let in while as many are open as the highest limit says of all terms from the one
+that the last living processor is in to the one of the first.
 """
 
 from __future__ import annotations
@@ -229,7 +229,9 @@ class World:
         return self.in_use(key) + sum(key in (TOTAL, ip) for ip in waiting)
 
     def highest(self, key: str) -> float:
-        limits = [self.terms[processor.term].of(key) for processor in self.living.values()]
+        present = [processor.term for processor in self.living.values()]
+        # Who has come to a later term may have let in what the terms on the way allowed.
+        limits = [terms.of(key) for terms in self.terms[min(present) : max(present) + 1]]
         return max(math.inf if limit is None else limit for limit in limits)
 
     def check_books(self) -> None:
