@@ -14,18 +14,21 @@ from typing import Final, NamedTuple
 
 from protocol import registry
 from protocol.errors import DecodeError, EncodeError
+from protocol.registry import ApiKey
 from protocol.schema import Message, field
 from protocol.types import INT16, INT32, PLAIN_NULLABLE_STRING, STRING_LENGTH_MAX
 from protocol.wire import Buffer, skip_tagged_fields
 
 
-class RequestHeaderSchema(Message, versions="1-2", flexible="2+"):
-    """Version 2 goes before requests in the compact encoding, version 1 before all others."""
+class RequestHeaderSchema(Message, versions="0-2", flexible="2+"):
+    """Version 2 goes before requests in the compact encoding, version 1 before all others but
+    version 0 of ControlledShutdown.
+    """
 
     request_api_key: int = field(INT16)
     request_api_version: int = field(INT16)
     correlation_id: int = field(INT32)
-    client_id: str | None = field(PLAIN_NULLABLE_STRING, default="")
+    client_id: str | None = field(PLAIN_NULLABLE_STRING, versions="1+", default="")
 
 
 class ResponseHeaderSchema(Message, versions="0-1", flexible="1+"):
@@ -35,7 +38,7 @@ class ResponseHeaderSchema(Message, versions="0-1", flexible="1+"):
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what. `client_id` is None when the client sent null."""
+    """Who asks for what. `client_id` is None when the client sent null, or could send none."""
 
     api_key: int
     api_version: int
@@ -44,6 +47,7 @@ class RequestHeader(NamedTuple):
 
 
 _FIXED: Final = struct.Struct(">hhih")
+_BARE: Final = struct.Struct(">hhi")
 _CORRELATION: Final = struct.Struct(">i")
 
 
@@ -58,6 +62,8 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
         key, version, correlation_id, length = _FIXED.unpack_from(buf, pos)
     except struct.error:
         raise DecodeError("request header is cut short", pos) from None
+    if version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN:
+        return RequestHeader(key, version, correlation_id, None), pos + _BARE.size
     pos += 10
     client_id = None
     if length >= 0:
@@ -78,6 +84,8 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
 
 def encode_request_header(header: RequestHeader) -> bytes:
     """The header in the version that its API and version call for."""
+    if registry.schema(header.api_key).request_header_version(header.api_version) == 0:
+        return _BARE.pack(header.api_key, header.api_version, header.correlation_id)
     data = b"" if header.client_id is None else header.client_id.encode("utf-8")
     if len(data) > STRING_LENGTH_MAX:
         raise EncodeError(f"client id has {len(data)} bytes, more than {STRING_LENGTH_MAX}")

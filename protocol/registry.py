@@ -20,12 +20,16 @@ from protocol.versions import Versions
 
 
 class ApiKey(enum.IntEnum):
-    """The number of each API, under Kafka's name. 4 to 7 went with Kafka's ZooKeeper mode."""
+    """The number of each API, under Kafka's name. 4 to 7 are those of its ZooKeeper mode."""
 
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -127,7 +131,12 @@ class ApiSchema(NamedTuple):
         return self.request.__flexible__.has(version)
 
     def request_header_version(self, version: int) -> int:
-        """Which request header goes before a request of `version`."""
+        """Which request header goes before a request of `version`.
+
+        0 only for the oldest ControlledShutdown, which is older than client ids.
+        """
+        if self.key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
+            return 0
         return 2 if self.flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:

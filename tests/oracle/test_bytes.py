@@ -1,17 +1,20 @@
 """Our bytes, read by others and written by them again: they must be the same bytes.
 
-kio reads and writes every API; kafka-python those it has classes for. Nobody translates between
-our objects and theirs, so only the bytes are compared. Values are kept to what kio's types hold:
-error codes that exist, times that are none before 1970.
+kio reads and writes every API that Kafka 4 has; kafka-python those it has classes for. Nobody
+translates between our objects and theirs, so only the bytes are compared. The APIs of Kafka's
+ZooKeeper mode are left to Kafka 3.9, whose classes have written the bytes beside this file. Values
+are kept to what kio's types hold: error codes that exist, times that are none before 1970.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import json
 import pkgutil
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import kafka.protocol
@@ -26,7 +29,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsResponse
 from protocol.registry import ApiKey, schema
 from protocol.schema import Array, Field, Message, Struct
-from protocol.types import Type
+from protocol.types import Type, uuid_text
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 SAMPLES = 3
@@ -90,7 +93,9 @@ def kio_copy(cls: type[Message], version: int, data: bytes) -> bytes:
     return written.getvalue()
 
 
-@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls", [cls for cls in MESSAGES if cls.__api_key__ in api_key_map], ids=lambda cls: cls.__name__
+)
 def test_kio_reads_and_writes_our_bytes(
     cls: type[Message], seed: int, project_message: Project
 ) -> None:
@@ -123,3 +128,50 @@ def test_kafka_python_reads_and_writes_our_bytes(
 
 def test_kafka_python_has_the_apis_of_clients() -> None:
     assert len(KAFKA_PYTHON) >= 80
+
+
+def zookeeper_mode() -> list[tuple[type[Message], int, bytes, Any]]:
+    of_name = {cls.__name__: cls for cls in MESSAGES}
+    found = []
+    _, *lines = Path(__file__).with_name("zookeeper_mode.txt").read_text().splitlines()
+    for line in lines:
+        name, version, data, said = line.split(" ", 3)
+        found.append((of_name[name], int(version), bytes.fromhex(data), json.loads(said)))
+    return found
+
+
+def as_kafka_says(value: Any, version: int) -> Any:
+    """What Kafka's ``JsonConverter`` makes of the same object."""
+    if isinstance(value, list):
+        return [as_kafka_says(element, version) for element in value]
+    if isinstance(value, Struct):
+        return {
+            camel(item.name): as_kafka_says(getattr(value, item.name), version)
+            for item in value.__fields__
+            if item.versions.has(version)
+        }
+    return uuid_text(value) if isinstance(value, bytes) else value
+
+
+def camel(name: str) -> str:
+    first, *rest = name.replace("kraft", "k_raft").split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "data", "said"),
+    zookeeper_mode(),
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_kafka_wrote_in_its_zookeeper_mode_is_read_and_written_alike(
+    cls: type[Message], version: int, data: bytes, said: Any
+) -> None:
+    message = compiler.decode(cls, version, data)
+    assert as_kafka_says(message, version) == said
+    assert compiler.encode(message, version) == data
+
+
+def test_kafka_wrote_every_version() -> None:
+    written = {(cls, version) for cls, version, _, _ in zookeeper_mode()}
+    assert {cls.__api_key__ for cls, _ in written} == set(map(int, ApiKey)) - set(api_key_map)
+    assert written == {(cls, version) for cls, _ in written for version in versions_of(cls)}

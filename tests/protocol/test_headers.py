@@ -23,9 +23,10 @@ def test_request_headers_are_what_construct_reads(
 ) -> None:
     api = schema(key)
     for version in range(api.valid_versions.low, api.valid_versions.high + 1):
-        header = RequestHeader(key, version, correlation, client)
+        number = api.request_header_version(version)
+        header = RequestHeader(key, version, correlation, client if number else None)
         data = headers.encode_request_header(header)
-        tree = construct_for(RequestHeaderSchema, api.request_header_version(version))
+        tree = construct_for(RequestHeaderSchema, number)
         parsed = tree.parse(data)
         assert tree.build(parsed) == data
         fields = (parsed.request_api_key, parsed.request_api_version)

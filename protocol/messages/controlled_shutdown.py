@@ -1,0 +1,28 @@
+"""ControlledShutdown (API key 7): a broker that is to stop asks the controller for leave.
+
+Versions 0 to 3, in the compact encoding from 3 on. Kafka has it up to 3.9, in ZooKeeper mode.
+Before version 0 of the request stands a header without a client id.
+
+What changed:
+  2  request adds broker_epoch
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import INT16, INT32, INT64, STRING
+
+
+class ControlledShutdownRequest(Message, api_key=7, versions="0-3", flexible="3+"):
+    broker_id: int = field(INT32)
+    broker_epoch: int = field(INT64, versions="2+", default=-1)
+
+
+class RemainingPartition(Struct):
+    topic_name: str = field(STRING)
+    partition_index: int = field(INT32)
+
+
+class ControlledShutdownResponse(Message, api_key=7, versions="0-3", flexible="3+"):
+    error_code: int = field(INT16)
+    remaining_partitions: list[RemainingPartition] = field(array(RemainingPartition))

@@ -1,0 +1,76 @@
+"""LeaderAndIsr (API key 4): a controller tells a broker which partitions it leads or follows.
+
+Versions 0 to 7, in the compact encoding from 4 on. Kafka has it up to 3.9, in ZooKeeper mode.
+
+What changed:
+  1  request adds is_new
+  2  request adds broker_epoch, topic_states, drops ungrouped_partition_states and their topic_name
+  3  request adds adding_replicas, removing_replicas
+  5  request adds type, topic_id; response adds topics, drops partition_errors and their topic_name
+  6  request adds leader_recovery_state
+  7  request adds is_kraft_controller
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BOOLEAN, INT8, INT16, INT32, INT64, STRING, UUID, Uuid
+
+
+class LeaderAndIsrPartitionState(Struct):
+    topic_name: str = field(STRING, versions="0-1")
+    partition_index: int = field(INT32)
+    controller_epoch: int = field(INT32)
+    leader: int = field(INT32)
+    leader_epoch: int = field(INT32)
+    isr: list[int] = field(array(INT32))
+    partition_epoch: int = field(INT32)
+    replicas: list[int] = field(array(INT32))
+    adding_replicas: list[int] = field(array(INT32), versions="3+")
+    removing_replicas: list[int] = field(array(INT32), versions="3+")
+    is_new: bool = field(BOOLEAN, versions="1+")
+    leader_recovery_state: int = field(INT8, versions="6+")
+
+
+class LeaderAndIsrTopicState(Struct):
+    topic_name: str = field(STRING)
+    topic_id: Uuid = field(UUID, versions="5+")
+    partition_states: list[LeaderAndIsrPartitionState] = field(array(LeaderAndIsrPartitionState))
+
+
+class LeaderAndIsrLiveLeader(Struct):
+    broker_id: int = field(INT32)
+    host_name: str = field(STRING)
+    port: int = field(INT32)
+
+
+class LeaderAndIsrRequest(Message, api_key=4, versions="0-7", flexible="4+"):
+    controller_id: int = field(INT32)
+    is_kraft_controller: bool = field(BOOLEAN, versions="7+")
+    controller_epoch: int = field(INT32)
+    broker_epoch: int = field(INT64, versions="2+", default=-1)
+    type: int = field(INT8, versions="5+")
+    ungrouped_partition_states: list[LeaderAndIsrPartitionState] = field(
+        array(LeaderAndIsrPartitionState), versions="0-1"
+    )
+    topic_states: list[LeaderAndIsrTopicState] = field(array(LeaderAndIsrTopicState), versions="2+")
+    live_leaders: list[LeaderAndIsrLiveLeader] = field(array(LeaderAndIsrLiveLeader))
+
+
+class LeaderAndIsrPartitionError(Struct):
+    topic_name: str = field(STRING, versions="0-4")
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+
+
+class LeaderAndIsrTopicError(Struct):
+    topic_id: Uuid = field(UUID)
+    partition_errors: list[LeaderAndIsrPartitionError] = field(array(LeaderAndIsrPartitionError))
+
+
+class LeaderAndIsrResponse(Message, api_key=4, versions="0-7", flexible="4+"):
+    error_code: int = field(INT16)
+    partition_errors: list[LeaderAndIsrPartitionError] = field(
+        array(LeaderAndIsrPartitionError), versions="0-4"
+    )
+    topics: list[LeaderAndIsrTopicError] = field(array(LeaderAndIsrTopicError), versions="5+")

@@ -1,0 +1,59 @@
+"""StopReplica (API key 5): a controller tells a broker to stop, or delete, partitions.
+
+Versions 0 to 4, in the compact encoding from 2 on. Kafka has it up to 3.9, in ZooKeeper mode.
+
+What changed:
+  1  request adds broker_epoch, topics, drops ungrouped_partitions
+  3  request adds topic_states, drops delete_partitions, topics
+  4  request adds is_kraft_controller
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, field
+from protocol.types import BOOLEAN, INT16, INT32, INT64, STRING
+
+
+class StopReplicaPartitionV0(Struct):
+    topic_name: str = field(STRING)
+    partition_index: int = field(INT32)
+
+
+class StopReplicaTopicV1(Struct):
+    name: str = field(STRING)
+    partition_indexes: list[int] = field(array(INT32))
+
+
+class StopReplicaPartitionState(Struct):
+    partition_index: int = field(INT32)
+    leader_epoch: int = field(INT32, default=-1)
+    delete_partition: bool = field(BOOLEAN)
+
+
+class StopReplicaTopicState(Struct):
+    topic_name: str = field(STRING)
+    partition_states: list[StopReplicaPartitionState] = field(array(StopReplicaPartitionState))
+
+
+class StopReplicaRequest(Message, api_key=5, versions="0-4", flexible="2+"):
+    controller_id: int = field(INT32)
+    is_kraft_controller: bool = field(BOOLEAN, versions="4+")
+    controller_epoch: int = field(INT32)
+    broker_epoch: int = field(INT64, versions="1+", default=-1)
+    delete_partitions: bool = field(BOOLEAN, versions="0-2")
+    ungrouped_partitions: list[StopReplicaPartitionV0] = field(
+        array(StopReplicaPartitionV0), versions="0"
+    )
+    topics: list[StopReplicaTopicV1] = field(array(StopReplicaTopicV1), versions="1-2")
+    topic_states: list[StopReplicaTopicState] = field(array(StopReplicaTopicState), versions="3+")
+
+
+class StopReplicaPartitionError(Struct):
+    topic_name: str = field(STRING)
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+
+
+class StopReplicaResponse(Message, api_key=5, versions="0-4", flexible="2+"):
+    error_code: int = field(INT16)
+    partition_errors: list[StopReplicaPartitionError] = field(array(StopReplicaPartitionError))
