@@ -236,6 +236,8 @@ class Api(Generic[Request, Part, Reply, Response]):
     may_wait: bool = False
     """Whether ``execute`` may wait for other clients or for time; such a wait is cut short when
     the broker stops."""
+    cluster_action: bool = False
+    """Whether it is for brokers: who may ask for it is not held by quotas of request time."""
     left_out: tuple[str, ...] = ()
     """What is not done, each with its reason; the docs list them."""
 

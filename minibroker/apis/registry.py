@@ -14,6 +14,7 @@ from minibroker.apis import (
     alter_configs,
     alter_user_scram_credentials,
     api_versions,
+    controlled_shutdown,
     create_acls,
     create_partitions,
     create_topics,
@@ -33,6 +34,7 @@ from minibroker.apis import (
     incremental_alter_configs,
     init_producer_id,
     join_group,
+    leader_and_isr,
     leave_group,
     list_groups,
     list_offsets,
@@ -43,7 +45,9 @@ from minibroker.apis import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    stop_replica,
     sync_group,
+    update_metadata,
 )
 from minibroker.apis.access.guard import guarded
 from minibroker.apis.access.table import GUARDS
@@ -78,6 +82,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         alter_configs.API,
         alter_user_scram_credentials.API,
         api_versions.API,
+        controlled_shutdown.API,
         create_acls.API,
         create_partitions.API,
         create_topics.API,
@@ -97,6 +102,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         incremental_alter_configs.API,
         init_producer_id.API,
         join_group.API,
+        leader_and_isr.API,
         leave_group.API,
         list_groups.API,
         list_offsets.API,
@@ -107,6 +113,8 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         produce.API,
         sasl_authenticate.API,
         sasl_handshake.API,
+        stop_replica.API,
         sync_group.API,
+        update_metadata.API,
     ]
 )

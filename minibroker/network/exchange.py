@@ -80,7 +80,7 @@ class Exchanges:
             env.work_time.settle()
             worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
             sizes = request_bytes, sum(map(len, chunks))
-            exempt = is_exempt(header.api_key, exchange.request)
+            exempt = is_exempt(header.api_key, exchange.request, response)
             spent = Spent(exempt, header, exchange.request, response, *sizes, worked_ns)
             other = await self._meter.hold(client, spent)
             if other is not None:

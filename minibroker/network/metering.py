@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
+from minibroker.apis.registry import APIS
 from minibroker.cluster.image import Image
 from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import QUOTA_THROTTLE_MODE
@@ -25,6 +26,7 @@ from minibroker.quotas.manager import Throttle, Who, larger
 from minibroker.quotas.throttle import Throttled
 from minibroker.roles.environment import Environment
 from minibroker.runtime.clock import now_ms
+from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchResponse
 from protocol.registry import ApiKey
 
@@ -177,11 +179,15 @@ def _told(response: Any, throttle_ms: int) -> Any:
     return response
 
 
-def is_exempt(api_key: int, request: Any) -> bool:
-    """Whether no quota of time holds a request: what cannot be answered, and other brokers'."""
+def is_exempt(api_key: int, request: Any, response: Any) -> bool:
+    """Whether no quota of time holds a request: what cannot be answered, and brokers'."""
     if api_key == ApiKey.PRODUCE:
         return bool(request.acks == 0)
-    return api_key == ApiKey.FETCH and is_follower_fetch(request)
+    if api_key == ApiKey.FETCH:
+        return is_follower_fetch(request)
+    if APIS[api_key].cluster_action:
+        return bool(response.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return False
 
 
 def is_follower_fetch(request: Any) -> bool:

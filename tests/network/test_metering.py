@@ -16,10 +16,18 @@ from minibroker.network.metering import Meter, Spent, is_exempt
 from minibroker.quotas.entity import QuotaType
 from minibroker.roles.environment import PROCESSOR
 from minibroker.runtime.stream import memory_stream_pair
+from protocol.errors import ErrorCode
 from protocol.headers import RequestHeader
+from protocol.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
 from protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
+from protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from protocol.registry import ApiKey
 from tests.roles.conftest import MakeEnvironment
 
@@ -28,7 +36,7 @@ MS = 1_000_000
 
 def spent(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> Spent:
     header = RequestHeader(request.__api_key__, 9, 1, "c")
-    exempt = is_exempt(request.__api_key__, request)
+    exempt = is_exempt(request.__api_key__, request, response)
     return Spent(exempt, header, request, response, size, size, worked_ns)
 
 
@@ -56,7 +64,26 @@ def make_client() -> Client:
     ],
 )
 def test_which_requests_no_quota_holds(request_: Any, exempt: bool) -> None:
-    assert is_exempt(request_.__api_key__, request_) is exempt
+    assert is_exempt(request_.__api_key__, request_, None) is exempt
+
+
+@pytest.mark.parametrize(
+    ("request_", "response"),
+    [
+        (LeaderAndIsrRequest(), LeaderAndIsrResponse),
+        (StopReplicaRequest(), StopReplicaResponse),
+        (UpdateMetadataRequest(), UpdateMetadataResponse),
+        (ControlledShutdownRequest(), ControlledShutdownResponse),
+    ],
+)
+def test_what_brokers_ask_for_is_held_if_one_is_none(request_: Any, response: Any) -> None:
+    """Whatever goes wrong else, it is no client's request (KIP-124)."""
+    for error, exempt in (
+        (ErrorCode.NONE, True),
+        (ErrorCode.STALE_BROKER_EPOCH, True),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, False),
+    ):
+        assert is_exempt(request_.__api_key__, request_, response(error_code=error)) is exempt
 
 
 async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:

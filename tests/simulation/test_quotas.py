@@ -55,8 +55,8 @@ class House:
         """Milliseconds since the beginning."""
         return round((trio.current_time() - self.began) * 1000)
 
-    async def connect(self, client_id: str = "c") -> SimulatedClient:
-        return SimulatedClient(await self.broker.sources[LISTENER].connect(), client_id)
+    async def connect(self, client_id: str = "c", host: str = "127.0.0.1") -> SimulatedClient:
+        return SimulatedClient(await self.broker.sources[LISTENER].connect(host), client_id)
 
     async def set(self, entity: dict[str, str | None], **quotas: float | None) -> None:
         """Sets quotas, or removes those that are None; ``client_id`` is the type client-id."""
@@ -335,9 +335,12 @@ def plainest(api: ServedApi) -> Message:
     return request
 
 
-@pytest.mark.parametrize(
-    ("api", "version"), VERSIONS, ids=[f"{api.key.name}-{version}" for api, version in VERSIONS]
-)
+def each(chosen: list[tuple[ServedApi, int]]) -> pytest.MarkDecorator:
+    names = [f"{api.key.name}-{version}" for api, version in chosen]
+    return pytest.mark.parametrize(("api", "version"), chosen, ids=names)
+
+
+@each([(api, version) for api, version in VERSIONS if not api.cluster_action])
 async def test_every_api_throttles_in_every_version(
     house: Open, autojump_clock: MockClock, api: ServedApi, version: int
 ) -> None:
@@ -354,6 +357,34 @@ async def test_every_api_throttles_in_every_version(
         assert it.ms - at == 1000
         if _has_field(response, version):
             assert response.throttle_time_ms == 1000
+
+
+ALLOWED, REFUSED = "10.0.0.1", "10.0.0.2"
+BROKERS_ONLY = (
+    "principal.builder.class=tests.network.secured:by_host",
+    "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
+    f"super.users=User:127.0.0.1;User:{ALLOWED}",
+)
+
+
+@each([(api, version) for api, version in VERSIONS if api.cluster_action])
+async def test_what_brokers_ask_for_throttles_only_who_is_none(
+    house: Open, autojump_clock: MockClock, api: ServedApi, version: int
+) -> None:
+    async with house(*BROKERS_ONLY, "num.network.threads=1", "num.io.threads=1") as it:
+        await it.set({"user": None}, **{TIME: 0.000001})
+        for host, error, held_ms in (
+            (ALLOWED, ErrorCode.NONE, 0),
+            (REFUSED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 1000),
+        ):
+            client = await it.connect(host=host)
+            at = it.ms
+            for _ in range(3):  # What is known only afterwards counts for the next.
+                response = await client.ask(plainest(api), version)
+                denied = response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                assert denied == bool(error)
+            assert it.ms - at >= held_ms
+            assert held_ms or it.ms == at
 
 
 def _has_field(response: Message, version: int) -> bool:

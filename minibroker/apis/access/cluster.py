@@ -1,4 +1,4 @@
-"""The guards of configs, quotas, credentials, access rules, and of the cluster itself.
+"""The guards of configs, quotas, credentials, access rules, of the cluster, and between brokers.
 
 Owns which right each request wants, and where its errors stand: with each item, or above all of
 them.  It must never know what a config means.  The invariant: where Kafka answers each item, so
@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from minibroker.apis import controlled_shutdown as shutdown
+from minibroker.apis import leader_and_isr as leaders
+from minibroker.apis import stop_replica as stop
+from minibroker.apis import update_metadata as update
 from minibroker.apis.access.guard import ERRORS, Finish, need_cluster
 from minibroker.apis.access.topics import cluster_operations
 from minibroker.apis.base import Context
@@ -154,3 +158,8 @@ delete_acls: Final = need_cluster(
         ]
     ),
 )
+
+leader_and_isr: Final = need_cluster(Operation.CLUSTER_ACTION, leaders.refusal)
+stop_replica: Final = need_cluster(Operation.CLUSTER_ACTION, stop.refusal)
+update_metadata: Final = need_cluster(Operation.CLUSTER_ACTION, update.refusal)
+controlled_shutdown: Final = need_cluster(Operation.CLUSTER_ACTION, shutdown.refusal)

@@ -21,12 +21,14 @@ from protocol.messages import delete_acls as da
 from protocol.messages import describe_configs as dc
 from protocol.messages import fetch as f
 from protocol.messages import incremental_alter_configs as iac
+from protocol.messages import leader_and_isr as li
 from protocol.messages import list_offsets as lo
 from protocol.messages import metadata as m
 from protocol.messages import offset_commit as oc
 from protocol.messages import offset_delete as od
 from protocol.messages import offset_fetch as of
 from protocol.messages import produce as p
+from protocol.messages import stop_replica as sr
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -37,6 +39,7 @@ from protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
+from protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_groups import DeleteGroupsRequest
@@ -58,6 +61,7 @@ from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.messages.sync_group import SyncGroupRequest
+from protocol.messages.update_metadata import UpdateMetadataRequest
 from protocol.records import Record, build_batch
 from protocol.registry import ApiKey
 from protocol.schema import Struct
@@ -128,6 +132,27 @@ def metadata(version: int, topic_id: bytes) -> Any:
     else:
         asked = m.MetadataRequestTopic(name=TOPIC)
     return m.MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
+
+
+def leader_and_isr(version: int, topic_id: bytes) -> Any:
+    state = li.LeaderAndIsrPartitionState(topic_name=TOPIC)
+    if version < 2:
+        return li.LeaderAndIsrRequest(ungrouped_partition_states=[state])
+    asked = li.LeaderAndIsrTopicState(topic_name=TOPIC, partition_states=[state])
+    return li.LeaderAndIsrRequest(topic_states=[asked])
+
+
+def stop_replica(version: int, topic_id: bytes) -> Any:
+    if version == 0:
+        oldest = sr.StopReplicaPartitionV0(topic_name=TOPIC)
+        return sr.StopReplicaRequest(ungrouped_partitions=[oldest])
+    if version < 3:
+        older = sr.StopReplicaTopicV1(name=TOPIC, partition_indexes=[0])
+        return sr.StopReplicaRequest(topics=[older])
+    asked = sr.StopReplicaTopicState(
+        topic_name=TOPIC, partition_states=[sr.StopReplicaPartitionState()]
+    )
+    return sr.StopReplicaRequest(topic_states=[asked])
 
 
 def offset_commit(version: int, topic_id: bytes) -> Any:
@@ -228,6 +253,14 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.FETCH: Row(fetch, NO_TOPIC, topic(Operation.READ)),
     ApiKey.LIST_OFFSETS: Row(list_offsets, NO_TOPIC, topic(Operation.DESCRIBE)),
     ApiKey.METADATA: Row(metadata, NO_TOPIC, topic(Operation.DESCRIBE)),
+    ApiKey.LEADER_AND_ISR: Row(leader_and_isr, NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)),
+    ApiKey.STOP_REPLICA: Row(stop_replica, NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)),
+    ApiKey.UPDATE_METADATA: Row(
+        always(UpdateMetadataRequest()), NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)
+    ),
+    ApiKey.CONTROLLED_SHUTDOWN: Row(
+        always(ControlledShutdownRequest()), NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)
+    ),
     ApiKey.OFFSET_COMMIT: Row(
         offset_commit, NO_GROUP, (*group(Operation.READ), *topic(Operation.READ))
     ),

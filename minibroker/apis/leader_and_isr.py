@@ -1,0 +1,128 @@
+"""LeaderAndIsr (4): a controller tells the broker which partitions it leads or follows.
+
+Versions 0-7.  This broker is its own controller, so nobody else makes it lead or follow anything:
+a partition that isn't here gets UNKNOWN_TOPIC_OR_PARTITION, and is not made; another topic id
+INCONSISTENT_TOPIC_ID; what is here STALE_CONTROLLER_EPOCH, as in Kafka for a leader epoch that is
+not newer.  Only a KRaft controller, which may repeat itself, is told that what it says holds, if it
+does.  Requests with an old epoch are refused as a whole.  Echoes
+``ReplicaManager.becomeLeaderOrFollower``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from minibroker.apis.base import Api, Context, Owner
+from minibroker.apis.control_requests import (
+    NOT_FROM_HERE,
+    broker_epoch_problem,
+    controller_epoch_problem,
+)
+from minibroker.cluster.image import Image
+from protocol.errors import ErrorCode
+from protocol.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from protocol.registry import ApiKey
+from protocol.types import ZERO_UUID, Uuid
+
+Decide = Callable[[str, Uuid, LeaderAndIsrPartitionState], ErrorCode]
+
+
+def split(_ctx: Context, _request: LeaderAndIsrRequest) -> Mapping[Owner, None]:
+    """Nobody needs to be asked."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: LeaderAndIsrRequest, _replies: Mapping[Owner, None]
+) -> LeaderAndIsrResponse:
+    """An error a partition, or one for all."""
+    image = ctx.image
+    stale = broker_epoch_problem(image, request.broker_epoch)
+    stale = stale or controller_epoch_problem(image, request.controller_epoch)
+    if stale:
+        return refusal(request, stale)
+
+    def decide(name: str, topic_id: Uuid, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        return _decision(image, name, topic_id, state, may_repeat=request.is_kraft_controller)
+
+    return _response(request, ErrorCode.NONE, decide)
+
+
+def refusal(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
+    """The same error above all and for each partition."""
+    return _response(request, error, lambda _name, _id, _state: error)
+
+
+def _decision(
+    image: Image,
+    name: str,
+    topic_id: Uuid,
+    state: LeaderAndIsrPartitionState,
+    *,
+    may_repeat: bool,
+) -> ErrorCode:
+    partition = image.partition(name, state.partition_index)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic_id not in (ZERO_UUID, image.topics[name].topic_id):
+        return ErrorCode.INCONSISTENT_TOPIC_ID
+    is_newer = state.leader_epoch > partition.leader_epoch
+    if is_newer and image.controller_id not in state.replicas:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    said = state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas)
+    known = partition.leader, partition.leader_epoch, partition.isr, partition.replicas
+    return ErrorCode.NONE if may_repeat and said == known else NOT_FROM_HERE
+
+
+def _response(
+    request: LeaderAndIsrRequest, error: ErrorCode, decide: Decide
+) -> LeaderAndIsrResponse:
+    errors = dict[tuple[str, Uuid], dict[int, ErrorCode]]()
+    for name, topic_id, state in _states(request):
+        of_topic = errors.setdefault((name, topic_id), {})
+        of_topic[state.partition_index] = decide(name, topic_id, state)
+    topics = [
+        LeaderAndIsrTopicError(
+            topic_id=topic_id,
+            partition_errors=[
+                LeaderAndIsrPartitionError(topic_name=name, partition_index=index, error_code=code)
+                for index, code in of_topic.items()
+            ],
+        )
+        for (name, topic_id), of_topic in errors.items()
+    ]
+    flat = [one for topic in topics for one in topic.partition_errors]
+    return LeaderAndIsrResponse(error_code=error, partition_errors=flat, topics=topics)
+
+
+def _states(
+    request: LeaderAndIsrRequest,
+) -> Iterator[tuple[str, Uuid, LeaderAndIsrPartitionState]]:
+    """The partitions, as old and as newer versions have them."""
+    for state in request.ungrouped_partition_states:
+        yield state.topic_name, ZERO_UUID, state
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield topic.topic_name, topic.topic_id, state
+
+
+API: Api[LeaderAndIsrRequest, None, None, LeaderAndIsrResponse] = Api(
+    key=ApiKey.LEADER_AND_ISR,
+    versions=(0, 7),
+    split=split,
+    merge=merge,
+    cluster_action=True,
+    left_out=(
+        (
+            "becoming leader or follower: this broker is its own controller, refuses to be told by "
+            "another with STALE_CONTROLLER_EPOCH, and makes no partition that it doesn't have"
+        ),
+        "broker epochs of ZooKeeper: with each start the controller's epoch is the broker's, too",
+    ),
+)

@@ -1,0 +1,106 @@
+"""StopReplica (5): a controller tells the broker to stop partitions, or to delete them.
+
+Versions 0-4.  This broker has the only copy of what it keeps and is its own controller, so it stops
+and deletes nothing that anybody tells it to: topics go by DeleteTopics.  Of a partition that isn't
+here nothing is left to stop, which is no error in Kafka either; one that is here gets
+FENCED_LEADER_EPOCH for an old leader epoch, else STALE_CONTROLLER_EPOCH.  Requests with an old
+epoch are refused as a whole, without a word on partitions.  Echoes ``ReplicaManager.stopReplicas``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from minibroker.apis.base import Api, Context, Owner
+from minibroker.apis.control_requests import (
+    NOT_FROM_HERE,
+    broker_epoch_problem,
+    controller_epoch_problem,
+)
+from minibroker.cluster.image import Image
+from protocol.errors import ErrorCode
+from protocol.messages.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from protocol.registry import ApiKey
+
+NO_LEADER_EPOCH: Final = -1
+DURING_DELETION: Final = -2
+"""Leader epochs that are none: requests before version 3 have no other."""
+
+
+def split(_ctx: Context, _request: StopReplicaRequest) -> Mapping[Owner, None]:
+    """Nobody needs to be asked."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: StopReplicaRequest, _replies: Mapping[Owner, None]
+) -> StopReplicaResponse:
+    """An error a partition, or one for all."""
+    image = ctx.image
+    stale = broker_epoch_problem(image, request.broker_epoch)
+    stale = stale or controller_epoch_problem(image, request.controller_epoch)
+    if stale:
+        return StopReplicaResponse(error_code=stale)
+    return _response({
+        (name, index): _decision(image, name, index, leader_epoch)
+        for name, index, leader_epoch in _partitions(request)
+    })  # fmt: skip
+
+
+def refusal(request: StopReplicaRequest, error: ErrorCode) -> StopReplicaResponse:
+    """The same error above all and for each partition."""
+    response = _response({(name, index): error for name, index, _ in _partitions(request)})
+    response.error_code = error
+    return response
+
+
+def _decision(image: Image, name: str, index: int, leader_epoch: int) -> ErrorCode:
+    partition = image.partition(name, index)
+    if partition is None:
+        return ErrorCode.NONE
+    if leader_epoch in (NO_LEADER_EPOCH, DURING_DELETION):
+        return NOT_FROM_HERE
+    is_old = leader_epoch < partition.leader_epoch
+    return ErrorCode.FENCED_LEADER_EPOCH if is_old else NOT_FROM_HERE
+
+
+def _partitions(request: StopReplicaRequest) -> Iterator[tuple[str, int, int]]:
+    """Topic, number and leader epoch of each, as every version has them."""
+    for one in request.ungrouped_partitions:
+        yield one.topic_name, one.partition_index, NO_LEADER_EPOCH
+    for topic in request.topics:
+        for index in topic.partition_indexes:
+            yield topic.name, index, NO_LEADER_EPOCH
+    for newer in request.topic_states:
+        for state in newer.partition_states:
+            yield newer.topic_name, state.partition_index, state.leader_epoch
+
+
+def _response(errors: Mapping[tuple[str, int], ErrorCode]) -> StopReplicaResponse:
+    return StopReplicaResponse(
+        error_code=ErrorCode.NONE,
+        partition_errors=[
+            StopReplicaPartitionError(topic_name=name, partition_index=index, error_code=error)
+            for (name, index), error in errors.items()
+        ],
+    )
+
+
+API: Api[StopReplicaRequest, None, None, StopReplicaResponse] = Api(
+    key=ApiKey.STOP_REPLICA,
+    versions=(0, 4),
+    split=split,
+    merge=merge,
+    cluster_action=True,
+    left_out=(
+        (
+            "stopping and deleting: here is the only copy, and only this broker's own controller "
+            "deletes, when DeleteTopics asks for it; others are refused with STALE_CONTROLLER_EPOCH"
+        ),
+    ),
+)

@@ -1,0 +1,116 @@
+"""UpdateMetadata (6): a controller tells the broker of all brokers and of partitions.
+
+Versions 0-8.  This broker is its own controller and takes nothing over from another: an update that
+says what is known here is answered without an error, any other with what is wrong with it:
+UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID, else STALE_CONTROLLER_EPOCH.  Brokers are told
+whole, partitions only as far as they changed; a partition that is told to be gone, and is, agrees.
+Echoes ``ReplicaManager.maybeUpdateMetadataCache`` and ``ZkMetadataCache``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from minibroker.apis.base import Api, Context, Owner
+from minibroker.apis.control_requests import (
+    NOT_FROM_HERE,
+    broker_epoch_problem,
+    controller_epoch_problem,
+)
+from minibroker.cluster.image import Broker, Image
+from protocol.errors import ErrorCode
+from protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from protocol.registry import ApiKey
+from protocol.types import ZERO_UUID, Uuid
+
+GONE: Final = -2
+"""The leader of a partition whose topic is deleted."""
+
+
+def split(_ctx: Context, _request: UpdateMetadataRequest) -> Mapping[Owner, None]:
+    """Nobody needs to be asked."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: UpdateMetadataRequest, _replies: Mapping[Owner, None]
+) -> UpdateMetadataResponse:
+    """One error for all: the first there is."""
+    image = ctx.image
+    error = broker_epoch_problem(image, request.broker_epoch)
+    error = error or controller_epoch_problem(image, request.controller_epoch)
+    for name, topic_id, state in _states(request):
+        error = error or _partition_problem(image, name, topic_id, state)
+    if not error and not _are_known(image, request.live_brokers, ctx.version):
+        error = NOT_FROM_HERE
+    return refusal(request, error)
+
+
+def refusal(_request: UpdateMetadataRequest, error: ErrorCode) -> UpdateMetadataResponse:
+    """All that this response says."""
+    return UpdateMetadataResponse(error_code=error)
+
+
+def _partition_problem(
+    image: Image, name: str, topic_id: Uuid, state: UpdateMetadataPartitionState
+) -> ErrorCode:
+    partition = image.partition(name, state.partition_index)
+    if partition is None:
+        gone = state.leader == GONE
+        return ErrorCode.NONE if gone else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic_id not in (ZERO_UUID, image.topics[name].topic_id):
+        return ErrorCode.INCONSISTENT_TOPIC_ID
+    said = state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas)
+    known = partition.leader, partition.leader_epoch, partition.isr, partition.replicas
+    return ErrorCode.NONE if said == known else NOT_FROM_HERE
+
+
+def _are_known(image: Image, told: list[UpdateMetadataBroker], version: int) -> bool:
+    """Whether these are the brokers that there are, as far as this version can tell them."""
+    if {one.id for one in told} != set(image.brokers):
+        return False
+    return all(_is_known(image.brokers[one.id], one, version) for one in told)
+
+
+def _is_known(broker: Broker, told: UpdateMetadataBroker, version: int) -> bool:
+    if version == 0:
+        return (told.v0_host, told.v0_port) in broker.endpoints.values()
+    if version >= 2 and told.rack != broker.rack:
+        return False
+    if version < 3:
+        said = {(endpoint.host, endpoint.port) for endpoint in told.endpoints}
+        return said == set(broker.endpoints.values())
+    named = {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in told.endpoints}
+    return named == dict(broker.endpoints)
+
+
+def _states(
+    request: UpdateMetadataRequest,
+) -> Iterator[tuple[str, Uuid, UpdateMetadataPartitionState]]:
+    """The partitions, as old and as newer versions have them."""
+    for state in request.ungrouped_partition_states:
+        yield state.topic_name, ZERO_UUID, state
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield topic.topic_name, topic.topic_id, state
+
+
+API: Api[UpdateMetadataRequest, None, None, UpdateMetadataResponse] = Api(
+    key=ApiKey.UPDATE_METADATA,
+    versions=(0, 8),
+    split=split,
+    merge=merge,
+    cluster_action=True,
+    left_out=(
+        (
+            "taking over what another controller says: this broker is its own, and refuses what "
+            "differs from what it knows"
+        ),
+    ),
+)

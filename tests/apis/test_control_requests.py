@@ -1,0 +1,38 @@
+"""What comes too late, by either epoch."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.apis.control_requests import broker_epoch_problem, controller_epoch_problem
+from minibroker.cluster.image import Image
+from protocol.errors import ErrorCode
+
+IMAGE = Image(controller_epoch=5)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (-1, ErrorCode.NONE),
+        (0, ErrorCode.STALE_BROKER_EPOCH),
+        (4, ErrorCode.STALE_BROKER_EPOCH),
+        (5, ErrorCode.NONE),
+        (2**63 - 1, ErrorCode.NONE),
+    ],
+)
+def test_an_earlier_life_of_the_broker(epoch: int, error: ErrorCode) -> None:
+    assert broker_epoch_problem(IMAGE, epoch) is error
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (-1, ErrorCode.STALE_CONTROLLER_EPOCH),
+        (4, ErrorCode.STALE_CONTROLLER_EPOCH),
+        (5, ErrorCode.NONE),
+        (2**31 - 1, ErrorCode.NONE),
+    ],
+)
+def test_a_controller_that_is_none_any_more(epoch: int, error: ErrorCode) -> None:
+    assert controller_epoch_problem(IMAGE, epoch) is error

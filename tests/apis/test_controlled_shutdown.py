@@ -1,0 +1,58 @@
+"""Every version of ControlledShutdown tells what nobody would lead, and stops nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minibroker.apis.controlled_shutdown import API
+from minibroker.cluster.topics import NewTopic
+from protocol.errors import ErrorCode
+from protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from tests.apis.conftest import DeskMaker
+
+VERSIONS = range(4)
+
+
+@pytest.fixture
+async def desk(make_desk: DeskMaker) -> Any:
+    made = await make_desk()
+    outcome = await made.cluster.create_topics([NewTopic("t", 2)])
+    await made.controller.publish(outcome.updates)
+    return made
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_has_no_other_copy_does_not_hold_it_up(desk: Any, version: int) -> None:
+    response = await desk.ask(API, ControlledShutdownRequest(broker_id=1), version)
+    assert (response.error_code, response.remaining_partitions) == (ErrorCode.NONE, [])
+    assert desk.asked == {}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_should_have_other_copies_remains(desk: Any, version: int) -> None:
+    image = desk.controller.at_processor
+    topic = image.topics["t"]
+    first, second = topic.partitions
+    copied = replace(second, replicas=(1, 2))
+    topics = {**image.topics, "t": topic._replace(partitions=(first, copied))}
+    desk.image = replace(image, topics=topics)
+    response = await desk.ask(API, ControlledShutdownRequest(broker_id=1), version)
+    remaining = [(one.topic_name, one.partition_index) for one in response.remaining_partitions]
+    assert remaining == [("t", 1)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_another_broker_is_not_there(desk: Any, version: int) -> None:
+    for epoch in (-1, 0):
+        asked = ControlledShutdownRequest(broker_id=2, broker_epoch=epoch)
+        response = await desk.ask(API, asked, version)
+        assert response.error_code == ErrorCode.BROKER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_an_earlier_life_of_the_broker_is_over(desk: Any, version: int) -> None:
+    asked = ControlledShutdownRequest(broker_id=1, broker_epoch=0)
+    assert (await desk.ask(API, asked, version)).error_code == ErrorCode.STALE_BROKER_EPOCH

@@ -1,0 +1,121 @@
+"""Every version of UpdateMetadata takes nothing over, and is content with what is known anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.update_metadata import API, GONE
+from minibroker.cluster.topics import NewTopic
+from protocol.errors import ErrorCode
+from protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from tests.apis.conftest import ENDPOINTS, DeskMaker
+
+VERSIONS = range(9)
+
+
+@pytest.fixture
+async def desk(make_desk: DeskMaker) -> Any:
+    made = await make_desk("broker.rack=r1")
+    outcome = await made.cluster.create_topics([NewTopic("t", 2)])
+    await made.controller.publish(outcome.updates)
+    return made
+
+
+def broker(**fields: Any) -> UpdateMetadataBroker:
+    host, port = ENDPOINTS["OUTSIDE"]
+    endpoints = [
+        UpdateMetadataEndpoint(listener=name, host=at[0], port=at[1])
+        for name, at in ENDPOINTS.items()
+    ]
+    known = {"id": 1, "v0_host": host, "v0_port": port, "endpoints": endpoints, "rack": "r1"}
+    return UpdateMetadataBroker(**{**known, **fields})
+
+
+def partition(desk: Any, index: int = 1, **fields: Any) -> UpdateMetadataPartitionState:
+    found = desk.controller.image.topics["t"].partitions[min(index, 1)]
+    known = {
+        "topic_name": "t",
+        "partition_index": index,
+        "leader": found.leader,
+        "leader_epoch": found.leader_epoch,
+        "isr": list(found.isr),
+        "replicas": list(found.replicas),
+    }
+    return UpdateMetadataPartitionState(**{**known, **fields})
+
+
+def request(desk: Any, *states: UpdateMetadataPartitionState, **fields: Any) -> Any:
+    known = {
+        "controller_epoch": desk.controller.image.controller_epoch,
+        "live_brokers": [broker()],
+        "ungrouped_partition_states": list(states),
+        "topic_states": [
+            UpdateMetadataTopicState(topic_name=state.topic_name, partition_states=[state])
+            for state in states
+        ],
+    }
+    return UpdateMetadataRequest(**{**known, **fields})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_known_is_fine(desk: Any, version: int) -> None:
+    before = desk.controller.image
+    told = request(desk, partition(desk), partition(desk, topic_name="u", leader=GONE))
+    assert (await desk.ask(API, told, version)).error_code == ErrorCode.NONE
+    assert desk.controller.image is before
+    assert desk.asked == {}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_news_is_refused(desk: Any, version: int) -> None:
+    for fields, error in (
+        ({"leader": 2}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"leader": GONE}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"leader_epoch": 9}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"isr": [1, 2]}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"replicas": [2, 1]}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"index": 2}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic_name": "u"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        told = request(desk, partition(desk, 0), partition(desk, **fields))
+        assert (await desk.ask(API, told, version)).error_code == error, fields
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_other_brokers_are_news(desk: Any, version: int) -> None:
+    moved = UpdateMetadataEndpoint(listener="PLAINTEXT", host="elsewhere", port=1)
+    cases: list[list[UpdateMetadataBroker]] = [
+        [],
+        [broker(id=2)],
+        [broker(), broker(id=2)],
+        [broker(endpoints=[moved], v0_host="elsewhere")],
+    ]
+    if version >= 2:
+        cases.append([broker(rack="r2")])
+    for brokers in cases:
+        response = await desk.ask(API, request(desk, live_brokers=brokers), version)
+        assert response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+async def test_another_id_is_another_topic(desk: Any) -> None:
+    told = request(desk, partition(desk))
+    told.topic_states[0].topic_id = b"x" * 16
+    assert (await desk.ask(API, told, 8)).error_code == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert (await desk.ask(API, told, 6)).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_comes_too_late_is_refused(desk: Any, version: int) -> None:
+    late = request(desk, partition(desk, 2), controller_epoch=0)
+    assert (await desk.ask(API, late, version)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    if version >= 5:
+        late.broker_epoch = 0
+        assert (await desk.ask(API, late, version)).error_code == ErrorCode.STALE_BROKER_EPOCH
