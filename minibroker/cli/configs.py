@@ -161,7 +161,12 @@ def _entity_options(function: Any) -> Any:
 @click.option("--delete-config", multiple=True, metavar="K,K", help="With --alter: what to unset.")
 @click.option("--entity-type", multiple=True, metavar="TYPE", help=", ".join(TYPES) + ".")
 @click.option("--entity-name", multiple=True, metavar="NAME", help="Its name.")
-@click.option("--entity-default", count=True, help="The default of the type, in place of a name.")
+@click.option(
+    "--entity-default",
+    count=True,
+    show_default=False,
+    help="The default of the type, in place of a name.",
+)
 @_entity_options
 @click.pass_context
 def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:

@@ -265,17 +265,17 @@ class ProcessorConnections(NamedTuple):
 
 
 class ListenerView(NamedTuple):
-    """A listener, its connections and the limits that were set for it alone."""
+    """A listener, its connections and the limits that bound it alone: its own, or the broker's
+    where the inter-broker listener has none.
+    """
 
     listener: str
     host: str
     port: int
     connections: Annotated[int, Doc("Those that count against limits.")]
-    limit: Annotated[int | None, Doc("Its own `max.connections`; null for none.")]
+    limit: Annotated[int | None, Doc("`max.connections`; null for none.")]
     rate: Annotated[float, Doc("New connections a second, as the limit measures them.")]
-    rate_limit: Annotated[
-        float | None, Doc("Its own `max.connection.creation.rate`; null for none.")
-    ]
+    rate_limit: Annotated[float | None, Doc("`max.connection.creation.rate`; null for none.")]
     blocked_share: Annotated[
         float, Doc("The share, 0 to 1, of the last ten seconds in which one had to wait here.")
     ]

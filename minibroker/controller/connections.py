@@ -110,9 +110,9 @@ def _listeners(
             host,
             port,
             connections=sum(each.connections for each in figures) if doors else served[listener],
-            limit=_own(settings, listener, MAX_CONNECTIONS),
+            limit=_own(settings, listener, MAX_CONNECTIONS, protected),
             rate=sum(each.rate for each in figures),
-            rate_limit=_own(settings, listener, MAX_CONNECTION_CREATION_RATE),
+            rate_limit=_own(settings, listener, MAX_CONNECTION_CREATION_RATE, protected),
             blocked_share=sum(each.blocked_share for each in figures) / max(len(figures), 1),
             waiting=sum(each.waiting for each in figures),
             held=sum(each.held for each in figures),
@@ -128,8 +128,10 @@ def _limit(value: int) -> int | None:
     return None if value >= UNLIMITED else value
 
 
-def _own(settings: Settings, listener: str, key: Setting[int]) -> int | None:
-    return _limit(settings.value_at(listener_name(listener, key.name), UNLIMITED))
+def _own(settings: Settings, listener: str, key: Setting[int], protected: str | None) -> int | None:
+    # The total does not bound the inter-broker listener together with the others, but alone.
+    otherwise = settings[key] if listener == protected else UNLIMITED
+    return _limit(settings.value_at(listener_name(listener, key.name), otherwise))
 
 
 def _processors(place: Place, reports: Reports, now: float) -> Iterator[shown.ProcessorConnections]:

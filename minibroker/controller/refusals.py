@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from minibroker.config.dynamic import DEFAULT_NAME
+from minibroker.connections.address import client_ip
 from minibroker.network.happenings import Happening, Limit, Refusal
 from minibroker.observability.definitions import CloseReason
 from minibroker.roles.environment import PROCESSOR, role_name
@@ -19,7 +20,7 @@ from minibroker.roles.environment import PROCESSOR, role_name
 def sentence(refusal: Refusal) -> str:
     """Why a connection was turned away or sent away."""
     happening, limit, why = refusal
-    host = happening.host
+    host = client_ip(happening.host)
     if limit is None:
         return _distrusted(happening, why) or _without_limit(happening)
     match happening.reason:
@@ -85,7 +86,7 @@ def _distrusted(happening: Happening, why: str) -> str:
         if reason == happening.reason:
             # What a client chose may hold anything, such as escapes of a terminal.
             plain = "".join(character if character.isprintable() else "?" for character in why)
-            return f"{happening.host} was turned away: {what} ({plain}); {advice}"
+            return f"{client_ip(happening.host)} was turned away: {what} ({plain}); {advice}"
     return ""
 
 
@@ -93,10 +94,10 @@ def _without_limit(happening: Happening) -> str:
     process = role_name(PROCESSOR, happening.processor or 0)
     if happening.reason == CloseReason.PROCESS_DIED:
         return (
-            f"{happening.host} lost its connection: {process} died before it was served; connect "
-            f"again."
+            f"{client_ip(happening.host)} lost its connection: {process} died before it was "
+            f"served; connect again."
         )
     return (
-        f"{happening.host} was turned away: {process} may open no more files; close connections, "
-        f"or raise the system's limit (ulimit -n)."
+        f"{client_ip(happening.host)} was turned away: {process} may open no more files; close "
+        f"connections, or raise the system's limit (ulimit -n)."
     )

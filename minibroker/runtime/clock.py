@@ -48,6 +48,10 @@ SIMULATED_WALL_MS: Final = 1_704_067_200_000
 # new slot gives, and processes would disagree about a frozen clock by some microseconds.
 SETTLE_S: Final = 0.001
 
+# A sum of floats may fall short of what it should be by its last bits, and then a deadline that has
+# been reached would not seem so until time passes again, which it doesn't while it is frozen.
+ROUNDED_OFF: Final = 4
+
 SLOTS: Final = 64
 READ_RETRIES: Final = 8
 _SLOT_DOUBLES: Final = 8  # one cache line: virtual base, real base, speed, rate, frozen
@@ -198,16 +202,17 @@ class SharedClock(trio.abc.Clock):
         return ClockState(
             rate=slot.rate,
             frozen=bool(slot.frozen),
-            offset_ms=(now - real) * 1000,
+            offset_ms=round((now - real) * 1000, 6),
             now=now,
             wall_ms=int((self._wall_base_s + now) * 1000),
         )
 
     def advance(self, milliseconds: float) -> None:
-        """Let `milliseconds` pass at once, frozen or not."""
+        """Let `milliseconds` pass at once, frozen or not, and no less."""
         _check_advance(milliseconds)
         slot = self._read()
-        self._publish(slot._replace(virtual_base=slot.virtual_base + milliseconds / 1000))
+        then = slot.virtual_base + milliseconds / 1000
+        self._publish(slot._replace(virtual_base=then + ROUNDED_OFF * math.ulp(then)))
 
     def freeze(self, frozen: bool) -> None:
         """Stop time (a thousandth of a second ahead, see `SETTLE_S`) or let it run again."""

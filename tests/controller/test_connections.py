@@ -64,7 +64,7 @@ def test_an_acceptor_counts_and_processors_show_what_they_have() -> None:
     assert (found.mode, found.now, found.total, found.limit) == ("single", NOW, 4, 40)
     assert (found.rate, found.rate_limit) == (2.0, None)
     assert found.listeners == (
-        shown.ListenerView("INSIDE", "::1", 9092, 1, None, 0.5, None, 0.0, 0, 0, protected=True),
+        shown.ListenerView("INSIDE", "::1", 9092, 1, 40, 0.5, None, 0.0, 0, 0, protected=True),
         shown.ListenerView(
             *("OUTSIDE", "127.0.0.1", 9093, 3, 30, 1.5, 20, 0.5, 1, 2), protected=False
         ),
@@ -88,7 +88,7 @@ def test_without_a_door_they_are_counted_where_they_are_served() -> None:
     served = (view(), view(host="::1"), view("INSIDE"))
     found = look(None, ProcessorReport(served, 5, NOTHING))
     assert (found.total, found.limit) == (5, 40)
-    assert [(each.connections, each.limit) for each in found.listeners] == [(1, None), (2, 30)]
+    assert [(each.connections, each.limit) for each in found.listeners] == [(1, 40), (2, 30)]
     assert found.processors[0].slots_used == 0
     assert found.processors[0].connections[1].client_address == "[::1]:5"
 

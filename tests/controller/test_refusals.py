@@ -109,3 +109,9 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
 )
 def test_a_reason_in_words(told: Refusal, text: str) -> None:
     assert sentence(told) == text
+
+
+def test_an_address_is_called_what_its_limit_calls_it() -> None:
+    happening = Happening(1, 1.0, "refused", "A", "::ffff:10.0.0.7", 5, 1, "max_connections_per_ip")
+    told = Refusal(happening, Limit("max.connections.per.ip", 2))
+    assert sentence(told).startswith("10.0.0.7 was turned away: ")
