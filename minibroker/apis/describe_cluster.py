@@ -64,5 +64,4 @@ API: Api[DescribeClusterRequest, None, None, DescribeClusterResponse] = Api(
     versions=(0, 2),
     split=split,
     merge=merge,
-    left_out=("authorization: there is no authorizer, so every operation is allowed",),
 )

@@ -181,5 +181,4 @@ API: Api[MetadataRequest, Part, Reply, MetadataResponse] = Api(
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=("authorization: there is no authorizer, so every operation is allowed to everybody",),
 )
