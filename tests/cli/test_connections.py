@@ -45,7 +45,10 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playing]:
     return begin
 
 
-def test_what_is_no_terminal_gets_it_once_and_whole(command: Command, play: Any) -> None:
+def test_what_is_no_terminal_gets_it_once_and_whole(
+    command: Command, play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # whoever runs the tests may have set it
     play(answer())
     result = command("connections", "-b", "unused:1")
     assert result.exit_code == 0
