@@ -25,6 +25,13 @@ from system_tests.harness.brokers import RunningBroker, start_minibroker
 pytestmark = [pytest.mark.minibroker]
 
 RATE = "connection_creation_rate"
+QUOTAS = {
+    RATE,
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+}
 Command = Callable[..., tuple[int, list[str]]]
 
 
@@ -83,6 +90,17 @@ def admin(own: RunningBroker) -> AdminClient:
         (["--broker", "1"], "listener.name.plaintext.max.connections=400"),
         (["--ip", "127.0.0.9"], f"{RATE}=100"),
         (["--entity-type", "ips", "--entity-default"], f"{RATE}=200"),
+        (["--client", "c d"], "producer_byte_rate=1048576"),
+        (["--client-defaults"], "consumer_byte_rate=100"),
+        (["--user", "u v"], "request_percentage=12.5"),
+        (["--user-defaults"], "controller_mutation_rate=0.5"),
+        (["--client", "c", "--user", "u"], "request_percentage=200"),
+        (["--user", "u", "--client-defaults"], "consumer_byte_rate=20000000"),
+        (
+            "--entity-type users --entity-default --entity-type clients --entity-name c".split(),
+            "producer_byte_rate=1",
+        ),
+        (["--user-defaults", "--client-defaults"], "producer_byte_rate=2"),
     ],
 )
 def test_kafkas_command_sets_describes_and_removes(
@@ -110,7 +128,7 @@ def test_kafkas_command_sets_describes_and_removes(
     assert ours(*describe_it) == (0, described)
     # What is not there cannot be removed; Kafka 4 says so of quotas only, Kafka 3 of all.
     assert ours(*remove_it)[0] == 1
-    assert kafkas(*remove_it)[0] == int(key == RATE)
+    assert kafkas(*remove_it)[0] == int(key in QUOTAS)
 
 
 @pytest.mark.java
