@@ -80,7 +80,8 @@ class Exchanges:
             env.work_time.settle()
             worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
             sizes = request_bytes, sum(map(len, chunks))
-            exempt = is_exempt(header.api_key, exchange.request, response)
+            assert exchange.ctx is not None
+            exempt = is_exempt(exchange.ctx, exchange.request, response)
             spent = Spent(exempt, header, exchange.request, response, *sizes, worked_ns)
             other = await self._meter.hold(client, spent)
             if other is not None:
@@ -187,6 +188,7 @@ class _Exchange:
         self._shared = shared
         self._client = client
         self._block = block
+        self.ctx: Context | None = None
         self.request: Any = None
         """What was asked, once it is known."""
         self.io_ns = 0
@@ -200,7 +202,7 @@ class _Exchange:
         header, at = decode_request_header(self._block.view)
         client.client_id = header.client_id
         client.in_flight = header.api_key
-        ctx = shared.context(client, header, self._block)
+        ctx = self.ctx = shared.context(client, header, self._block)
         api = _served(header)
         if api is None:
             return header, unsupported_version(ctx.served)

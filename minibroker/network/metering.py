@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
+from minibroker.apis.base import Context
 from minibroker.apis.registry import APIS
 from minibroker.cluster.image import Image
 from minibroker.cluster.quotas_in_force import QuotasInForce
@@ -26,6 +27,7 @@ from minibroker.quotas.manager import Throttle, Who, larger
 from minibroker.quotas.throttle import Throttled
 from minibroker.roles.environment import Environment
 from minibroker.runtime.clock import now_ms
+from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchResponse
 from protocol.registry import ApiKey
@@ -179,19 +181,23 @@ def _told(response: Any, throttle_ms: int) -> Any:
     return response
 
 
-def is_exempt(api_key: int, request: Any, response: Any) -> bool:
-    """Whether no quota of time holds a request: what cannot be answered, and brokers'."""
-    if api_key == ApiKey.PRODUCE:
+def is_exempt(ctx: Context, request: Any, response: Any) -> bool:
+    """Whether no quota of time holds a request: what cannot be answered, and other brokers'.
+
+    Who says to be a broker must be allowed to act for the cluster, or everybody would say so.
+    """
+    key = ctx.header.api_key
+    if key == ApiKey.PRODUCE:
         return bool(request.acks == 0)
-    if api_key == ApiKey.FETCH:
-        return is_follower_fetch(request)
-    if APIS[api_key].cluster_action:
+    if key == ApiKey.FETCH:
+        return is_follower_fetch(request) and ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+    if APIS[key].cluster_action:
         return bool(response.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return False
 
 
 def is_follower_fetch(request: Any) -> bool:
-    """Whether a fetch is another broker's."""
+    """Whether a fetch says to be another broker's."""
     state = request.replica_state
     replica_id: int = request.replica_id if state is None else state.replica_id
     return replica_id >= 0

@@ -8,14 +8,19 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.apis.base import Caller, Context
 from minibroker.cluster.image import ConfigChanged, Image, apply
+from minibroker.config import Settings
 from minibroker.network.accepted import Accepted
 from minibroker.network.client import Client
 from minibroker.network.connection import Event, State
 from minibroker.network.metering import Meter, Spent, is_exempt
 from minibroker.quotas.entity import QuotaType
 from minibroker.roles.environment import PROCESSOR
+from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.stream import memory_stream_pair
+from minibroker.security.acl import Authorizer
+from minibroker.security.principal import Principal
 from protocol.errors import ErrorCode
 from protocol.headers import RequestHeader
 from protocol.messages.controlled_shutdown import (
@@ -34,9 +39,27 @@ from tests.roles.conftest import MakeEnvironment
 MS = 1_000_000
 
 
+def context(request: Any, authorizer: Authorizer | None = None) -> Context:
+    """That of a request of Alice's."""
+    caller = Caller("1", "PLAINTEXT", "127.0.0.1", 1, Principal("User", "alice"))
+    return Context(
+        header=RequestHeader(request.__api_key__, 9, 1, "c"),
+        caller=caller,
+        image=Image(),
+        settings=Settings.from_sources(),
+        workers=1,
+        received=0,
+        now=0,
+        wall_ms=0,
+        served={},
+        reference=lambda _: ArenaRef(0, 0, 0, 0),
+        authorizer=authorizer,
+    )
+
+
 def spent(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> Spent:
     header = RequestHeader(request.__api_key__, 9, 1, "c")
-    exempt = is_exempt(request.__api_key__, request, response)
+    exempt = is_exempt(context(request), request, response)
     return Spent(exempt, header, request, response, size, size, worked_ns)
 
 
@@ -64,7 +87,7 @@ def make_client() -> Client:
     ],
 )
 def test_which_requests_no_quota_holds(request_: Any, exempt: bool) -> None:
-    assert is_exempt(request_.__api_key__, request_, None) is exempt
+    assert is_exempt(context(request_), request_, None) is exempt
 
 
 @pytest.mark.parametrize(
@@ -83,7 +106,14 @@ def test_what_brokers_ask_for_is_held_if_one_is_none(request_: Any, response: An
         (ErrorCode.STALE_BROKER_EPOCH, True),
         (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, False),
     ):
-        assert is_exempt(request_.__api_key__, request_, response(error_code=error)) is exempt
+        assert is_exempt(context(request_), request_, response(error_code=error)) is exempt
+
+
+def test_who_says_to_be_a_broker_must_be_allowed_to() -> None:
+    follower = FetchRequest(replica_id=1)
+    for name, exempt in (("alice", True), ("bob", False)):
+        authorizer = Authorizer({}, [Principal("User", name)])
+        assert is_exempt(context(follower, authorizer), follower, None) is exempt
 
 
 async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:
