@@ -7,12 +7,12 @@ Echoes ``ClientQuotaMetadataManager``.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-from minibroker.cluster.image import CLIENT, USER, Image
+from minibroker.cluster.image import CLIENT, EMPTY, USER, Image
 from minibroker.config import QUOTA_CONSUMER_DEFAULT, QUOTA_PRODUCER_DEFAULT, Settings
 from minibroker.config.types import LONG_MAX
-from minibroker.quotas.entity import QuotaType, read_table
+from minibroker.quotas.entity import QuotaTable, QuotaType
 from minibroker.quotas.manager import AnyLedger, Quotas
 
 
@@ -20,20 +20,26 @@ class QuotasInForce:
     """One process's quotas; `follow` every image."""
 
     def __init__(self, settings: Settings, ledger: AnyLedger) -> None:
-        self._defaults = defaults(settings)
-        self._configs: Any = None
-        self._seen: dict[tuple[str, str], Any] | None = None
+        self._configs: Mapping[tuple[str, str], Mapping[str, str]] = {}
         self.quotas = Quotas(ledger)
+        self.quotas.set_table(QuotaTable(defaults=defaults(settings)))
 
     def follow(self, image: Image) -> None:
         """From now on the quotas of an image hold."""
-        if image.configs is self._configs:
+        before, self._configs = self._configs, image.configs
+        if before is self._configs:
             return
-        self._configs = image.configs
-        seen = {key: config for key, config in image.configs.items() if key[0] in (USER, CLIENT)}
-        if seen != self._seen:
-            self._seen = seen
-            self.quotas.set_table(read_table(seen, self._defaults))
+        # A config that nobody has changed is the same object in the next image.
+        changed = {
+            key: config
+            for key, config in image.configs.items()
+            if key[0] in (USER, CLIENT) and before.get(key) is not config
+        }
+        changed.update(
+            {key: EMPTY for key in before if key[0] in (USER, CLIENT) and key not in image.configs}
+        )
+        if changed:
+            self.quotas.set_table(self.quotas.table.with_configs(changed))
 
 
 def defaults(settings: Settings) -> dict[QuotaType, float]:

@@ -9,7 +9,7 @@ Echoes ``ClientQuotaManager.DefaultQuotaCallback`` and Kafka's ``Sanitizer``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -75,11 +75,12 @@ class Tags(NamedTuple):
 class QuotaTable:
     """What is set: bounds by entity for each type, and the defaults of the broker's settings.
 
-    ``entities`` has all that have any quota.  A default of None is unlimited.
+    ``kinds`` are those of all entities that have any quota, or had one in the table that this one
+    was made from.  A default of None is unlimited.
     """
 
     bounds: Mapping[QuotaType, Mapping[Entity, float]] = field(default_factory=dict)
-    entities: frozenset[Entity] = frozenset()
+    kinds: int = 0
     defaults: Mapping[QuotaType, float] = field(default_factory=dict)
 
     def bound(self, kind: QuotaType, entity: Entity) -> float | None:
@@ -92,12 +93,26 @@ class QuotaTable:
         A quota of one type counts for all, as in Kafka with ZooKeeper, but that a default of the
         settings counts for its own.
         """
-        bits = CLIENT if kind in self.defaults else 0
-        for entity in self.entities:
-            bits |= entity.bit
-            if bits == CLIENT | USER | USER_AND_CLIENT:
-                break
-        return bits
+        return self.kinds | (CLIENT if kind in self.defaults else 0)
+
+    def with_configs(self, changed: Mapping[tuple[str, str], Mapping[str, str]]) -> QuotaTable:
+        """The table after the configs of some resources, by kind and name, have become these.
+
+        Only those of users and clients matter, and of what stands in them the quotas.
+        """
+        bounds = {kind: dict(self.bounds.get(kind, _NONE)) for kind in QuotaType}
+        kinds = self.kinds
+        for (resource, name), config in changed.items():
+            entity = parse_entity(resource, name)
+            if entity is None:
+                continue
+            for key, kind in KEYS.items():
+                if key in config:
+                    bounds[kind][entity] = float(config[key])
+                    kinds |= entity.bit
+                else:
+                    bounds[kind].pop(entity, None)
+        return QuotaTable(bounds, kinds, self.defaults)
 
 
 _NONE: Final[Mapping[Entity, float]] = {}
@@ -196,28 +211,3 @@ def parse_entity(kind: str, name: str) -> Entity | None:
     if not user or "/" in user or "/" in client or (CLIENTS_OF in name and not client):
         return None
     return Entity(user, client)
-
-
-def read_table(
-    configs: Mapping[tuple[str, str], Mapping[str, str]], defaults: Mapping[QuotaType, float]
-) -> QuotaTable:
-    """The table of all quotas in configs, by kind and name, that were found valid."""
-    bounds: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in QuotaType}
-    entities = set()
-    for entity, config in quota_configs(configs):
-        for key, text in config.items():
-            kind = KEYS.get(key)
-            if kind is not None:
-                bounds[kind][entity] = float(text)
-                entities.add(entity)
-    return QuotaTable(bounds, frozenset(entities), defaults)
-
-
-def quota_configs(
-    configs: Mapping[tuple[str, str], Mapping[str, str]],
-) -> Iterator[tuple[Entity, Mapping[str, str]]]:
-    """The configs of users and clients, which may hold more than quotas."""
-    for (kind, name), config in configs.items():
-        entity = parse_entity(kind, name)
-        if entity is not None:
-            yield entity, config

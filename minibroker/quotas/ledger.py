@@ -25,6 +25,7 @@ import heapq
 import math
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from fcntl import LOCK_EX, LOCK_UN, lockf
 from hashlib import blake2b
@@ -130,7 +131,7 @@ class Ledger:
         size = (self.slots_at + self.slots * self.words) * _WORD
         self.lock_fd = -1
         if shared:
-            self.lock_fd = os.memfd_create("minibroker-quotas")
+            self.lock_fd = _nameless_file("minibroker-quotas")
             os.ftruncate(self.lock_fd, size)
         self._memory = mmap.mmap(self.lock_fd, size) if shared else mmap.mmap(-1, size)
         whole = memoryview(self._memory)
@@ -303,6 +304,14 @@ class Ledger:
         live = [n for n, last in enumerate(lasts) if now_ms - last < expires_ms]
         count = sum(counts[n] for n in live)
         return sum(sums[n] for n in live) / count if count else math.nan
+
+
+def _nameless_file(called: str) -> int:
+    """A descriptor of a file in memory, or where the system has none, of one that is deleted."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(called)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def digest_of(kind: str, tags: Tags) -> int:

@@ -16,7 +16,7 @@ def make(*pairs: str) -> QuotasInForce:
 def test_quotas_follow_the_image() -> None:
     in_force = make()
     in_force.follow(Image())
-    assert in_force.quotas.table.entities == frozenset()
+    assert in_force.quotas.table.kinds == 0
     image = apply(Image(), ConfigChanged("users", "u", {"producer_byte_rate": "5"}))
     in_force.follow(image)
     assert in_force.quotas.enabled
@@ -26,7 +26,7 @@ def test_quotas_follow_the_image() -> None:
     in_force.follow(image)
     assert in_force.quotas.table is before
     in_force.follow(apply(image, ConfigChanged("users", "u", {})))
-    assert in_force.quotas.table.entities == frozenset()
+    assert in_force.quotas.table.bound(QuotaType.PRODUCE, Entity("u")) is None
     assert in_force.quotas.enabled  # there were some: who shares a counter stays as it is
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minibroker.control.quota_shapes import QuotaQuestion, QuotaThrottle
 from minibroker.controller.quotas import quota_explained, quotas_view
-from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import USER, Entity, QuotaTable, QuotaType
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas
 from protocol.registry import ApiKey
@@ -18,7 +18,7 @@ def test_uses_are_shown_with_their_quotas() -> None:
     assert quotas_view(quotas, ledger, "mute", 0).uses == ()
     bounds = {QuotaType.PRODUCE: {Entity("u%20v"): 1024.0}}
     defaults = {QuotaType.FETCH: 100.0}
-    quotas.set_table(QuotaTable(bounds, frozenset([Entity("u%20v")]), defaults))
+    quotas.set_table(QuotaTable(bounds, USER, defaults))
     quotas.throttled(quotas.produced(WHO, 20480, 0), WHO, ApiKey.PRODUCE, 0)
     quotas.fetched(WHO, 500, 1)
     quotas.exempt(100_000_000, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minibroker.observability.quota_gauges import read_gauges
-from minibroker.quotas.entity import Entity, QuotaTable, QuotaType, Tags
+from minibroker.quotas.entity import USER, Entity, QuotaTable, QuotaType, Tags
 from minibroker.quotas.ledger import EXPIRES_MS, Ledger
 from minibroker.quotas.manager import MutationQuota, Quotas
 
@@ -13,7 +13,7 @@ TABLE = QuotaTable(
         QuotaType.PRODUCE: {Entity("u%20v"): 1024.0},
         QuotaType.CONTROLLER_MUTATION: {Entity("u%20v"): 10.0},
     },
-    frozenset([Entity("u%20v")]),
+    USER,
 )
 
 

@@ -22,7 +22,6 @@ from minibroker.quotas.entity import (
     desanitize,
     levels,
     parse_entity,
-    read_table,
     sanitize,
     sharing_group,
 )
@@ -46,7 +45,10 @@ def table(*entities: Entity, defaults: float | None = None) -> QuotaTable:
     """Each entity's bound is its place in the list, from 1 on."""
     bounds = {entity: float(number) for number, entity in enumerate(entities, 1)}
     static = {} if defaults is None else {PRODUCE: defaults}
-    return QuotaTable({PRODUCE: bounds}, frozenset(entities), static)
+    kinds = 0
+    for entity in entities:
+        kinds |= entity.bit
+    return QuotaTable({PRODUCE: bounds}, kinds, static)
 
 
 @pytest.mark.parametrize("first", range(len(LEVELS)))
@@ -159,12 +161,19 @@ def test_an_entity_is_read_from_where_it_is_kept(
 def test_the_table_has_what_is_a_quota() -> None:
     configs = {
         ("users", "u"): {"producer_byte_rate": "5", "SCRAM-SHA-256": "x"},
-        ("users", "v"): {"SCRAM-SHA-256": "x"},
+        ("users", "v/clients/c"): {"SCRAM-SHA-256": "x"},
         ("clients", "c"): {"request_percentage": "0.5"},
         ("topics", "t"): {"retention.ms": "5"},
     }
-    found = read_table(configs, {QuotaType.FETCH: 7.0})
-    assert found.entities == {Entity("u"), Entity(client="c")}
+    empty = QuotaTable(defaults={QuotaType.FETCH: 7.0})
+    found = empty.with_configs(configs)
+    assert found.kinds == USER | CLIENT
     assert found.bound(PRODUCE, Entity("u")) == 5.0
     assert found.bound(QuotaType.REQUEST, Entity(client="c")) == 0.5
     assert found.defaults == {QuotaType.FETCH: 7.0}
+    later = found.with_configs({("users", "u"): {}, ("clients", "c"): {"request_percentage": "2"}})
+    assert later.bound(PRODUCE, Entity("u")) is None
+    assert later.bound(QuotaType.REQUEST, Entity(client="c")) == 2.0
+    assert later.kinds == USER | CLIENT
+    assert found.bound(PRODUCE, Entity("u")) == 5.0
+    assert empty.bound(PRODUCE, Entity("u")) is None

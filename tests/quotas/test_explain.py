@@ -16,7 +16,10 @@ def table(
     kind: QuotaType, bounds: dict[Entity, float], defaults: float | None = None
 ) -> QuotaTable:
     static = {} if defaults is None else {kind: defaults}
-    return QuotaTable({kind: bounds}, frozenset(bounds), static)
+    kinds = 0
+    for entity in bounds:
+        kinds |= entity.bit
+    return QuotaTable({kind: bounds}, kinds, static)
 
 
 def entry(kind: QuotaType, rate: float, span_ms: int = 10_000, tokens: float = math.inf) -> Entry:

@@ -51,7 +51,10 @@ def table(
     kind: QuotaType, *bounds: tuple[Entity, float], defaults: float | None = None
 ) -> QuotaTable:
     static = {} if defaults is None else {kind: defaults}
-    return QuotaTable({kind: dict(bounds)}, frozenset(entity for entity, _ in bounds), static)
+    kinds = 0
+    for entity, _ in bounds:
+        kinds |= entity.bit
+    return QuotaTable({kind: dict(bounds)}, kinds, static)
 
 
 def test_without_a_quota_nothing_is_recorded() -> None:
