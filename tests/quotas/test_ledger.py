@@ -42,7 +42,7 @@ def step(counter: Counter | OracleCounter, what: str, value: float, now_ms: int)
     if what == "add":
         return counter.add(value, now_ms)
     if what == "throttled":
-        return counter.throttled(int(value), 0, now_ms)
+        return counter.throttled(max(0, int(value)), 0, now_ms)
     return counter.tokens(10, 100, now_ms, value)
 
 
