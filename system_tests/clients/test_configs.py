@@ -97,7 +97,15 @@ def admin(own: RunningBroker) -> AdminClient:
         (["--client", "c", "--user", "u"], "request_percentage=200"),
         (["--user", "u", "--client-defaults"], "consumer_byte_rate=20000000"),
         (
-            "--entity-type users --entity-default --entity-type clients --entity-name c".split(),
+            [
+                "--entity-type",
+                "users",
+                "--entity-default",
+                "--entity-type",
+                "clients",
+                "--entity-name",
+                "c",
+            ],
             "producer_byte_rate=1",
         ),
         (["--user-defaults", "--client-defaults"], "producer_byte_rate=2"),
