@@ -41,7 +41,7 @@ system-test: $(VENV)/.installed-dev ## Whole brokers under faults; the log read 
 	$(BIN)/python .ci/totals.py $(REPORTS)/system.xml || status=1; \
 	exit $$status
 
-lint: $(VENV)/.installed-dev ## Style, types, layers, and that generated pages are current
+lint: $(VENV)/.installed-dev ## Style, security, types, layers, and that generated pages are current
 	$(BIN)/ruff check $(SOURCES) .ci
 	$(BIN)/ruff format --check $(SOURCES) .ci
 	$(BIN)/mypy $(SOURCES)

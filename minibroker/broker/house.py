@@ -32,7 +32,7 @@ from minibroker.network.identity import try_identities
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 
 PREFIX: Final = "minibroker-"
-MEMORY_DIRECTORY: Final = Path("/dev/shm")
+MEMORY_DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - mkdtemp makes what is used of it
 DATA: Final = "data"
 MARK: Final = ".temporary"
 """Only a directory that holds this file is ever swept away: others may bear such a name too."""

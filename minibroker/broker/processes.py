@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from random import Random
+from random import SystemRandom
 from typing import NamedTuple
 
 import trio
@@ -221,7 +221,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         ledger=shared.ledger,
         metrics=_metrics(seat.name),
         work_time=WorkTime(),
-        random=Random(),
+        random=SystemRandom(),  # Member ids speak for members: nobody is to guess one.
         data_dir=shared.house.data_dir,
         secret=shared.secret,
         ready=life.ready,

@@ -69,7 +69,7 @@ class TaskBroker:
         self._switchboard = switchboard or MemorySwitchboard()
         self._lives: dict[str, _Life] = {}
         self._stopping = False
-        self._secret = Random(f"{seed} secret").randbytes(32)
+        self._secret = _chance(seed, "secret").randbytes(32)
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
         self.ledger = Ledger(
             settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=False
@@ -81,7 +81,7 @@ class TaskBroker:
         sources = self._processors if sharded else 1
         self.sources = {
             name: MemorySources(
-                ("127.0.0.1", SIMULATED_PORT + number), sources, Random(f"{seed} {name}")
+                ("127.0.0.1", SIMULATED_PORT + number), sources, _chance(seed, name)
             )
             for number, name in enumerate(names)
         }
@@ -136,7 +136,7 @@ class TaskBroker:
             ledger=self.ledger,
             metrics=ProcessMetrics(role_name(role, index)),
             work_time=self.work_time,
-            random=Random(f"{self._seed} {role} {index} {incarnation}"),
+            random=_chance(self._seed, role, index, incarnation),
             data_dir=self._data_dir,
             secret=self._secret,
             ready=lambda: None,
@@ -165,3 +165,8 @@ class TaskBroker:
                 life.env.stopping.set()
             for life in lives:
                 await life.ended.wait()
+
+
+def _chance(seed: int, *whose: object) -> Random:
+    """Somebody's chance in a run that the same seed repeats."""
+    return Random(" ".join(map(str, (seed, *whose))))  # noqa: S311 - to be foreseen, in a simulation

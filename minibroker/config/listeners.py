@@ -16,7 +16,7 @@ from typing import NamedTuple
 from minibroker.config.types import BadValueError, HostPort, Kind, SettingType, parse_host_port
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-META_ADDRESSES = ("0.0.0.0", "::")
+META_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - what people may write, and then mean
 EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")

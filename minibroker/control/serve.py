@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from minibroker.config.listeners import META_ADDRESSES
+
 if TYPE_CHECKING:
     from minibroker.control.backend import Backend
 
@@ -50,8 +52,8 @@ def _listening(listener: socket.socket, address: Any) -> socket.socket:
 def listener_url(listener: socket.socket) -> str:
     """Where people reach the listener, e.g. ``http://127.0.0.1:8080``; loopback for any address."""
     host, port = listener.getsockname()[:2]
-    if host in {"0.0.0.0", "::"}:
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    if host in META_ADDRESSES:
+        host = "::1" if ":" in host else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -90,7 +90,7 @@ class KeeperAddress:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - read when a lease fails
             # Its standard input is a pipe whose other end dies with this process, however it
             # dies; its own session keeps it out of reach of the terminal's Ctrl-C.
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [*self._command, str(listener.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

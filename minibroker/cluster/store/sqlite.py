@@ -45,7 +45,7 @@ MEMORY = ":memory:"
 FORMAT = 1
 """Kept as SQLite's user_version; a file of another format is refused."""
 
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE node (
     path TEXT PRIMARY KEY,
     parent TEXT NOT NULL,
@@ -56,7 +56,6 @@ CREATE TABLE node (
 ) WITHOUT ROWID;
 CREATE INDEX node_parent ON node (parent);
 INSERT INTO node (path, parent, data) VALUES ('/', '', x'');
-PRAGMA user_version = {FORMAT};
 """
 
 
@@ -82,7 +81,7 @@ class SqliteStore(Store):
         self._db.execute("PRAGMA synchronous = FULL")
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
         if found == 0:
-            self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
         elif found != FORMAT:
             self._db.close()
             raise StoreError(self._path, f"has format {found}, this program reads {FORMAT}")
