@@ -45,6 +45,7 @@ from minibroker.roles.environment import (
     handoff_name,
 )
 from minibroker.roles.questions import DetailsWanted, ImageTaken, Welcome
+from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
@@ -67,7 +68,10 @@ class Processor:
 
     async def run(self) -> None:
         while True:
-            message, connection = await self.handoff.receive()
+            try:
+                message, connection = await self.handoff.receive()
+            except ChannelClosed:
+                return  # The acceptor was told to end.
             if isinstance(message, Accepted):
                 self.open[message.number] = (message, connection)
                 await self.handoff.send(Done(1, ()))

@@ -46,6 +46,15 @@ def test_a_turn_is_lost_while_full() -> None:
     assert slots.take() == 0
 
 
+def test_with_one_slot_each_waits_for_the_one_before() -> None:
+    slots = joined(1, 1)
+    assert slots.take() == 0
+    for _ in range(4):
+        assert slots.take() is None
+        slots.freed(0)
+        assert slots.take() == 0
+
+
 def test_several_are_freed_at_a_time_but_never_more_than_are_in_use() -> None:
     slots = joined(1, 3)
     assert [slots.take() for _ in range(4)] == [0, 0, 0, None]
