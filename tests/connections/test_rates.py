@@ -57,6 +57,12 @@ def test_the_inter_broker_listener_does_not_burden_the_broker() -> None:
     assert rates.figures(0, 100).broker == 1
 
 
+def test_the_inter_broker_listener_does_not_wait_for_the_broker() -> None:
+    rates = made(total=5, listeners={INTERNAL: 100}, protected=INTERNAL)
+    assert [rates.accepted(EXTERNAL, 0) for _ in range(7)][5:] == [200, 400]
+    assert rates.accepted(INTERNAL, 0) == 0
+
+
 def test_an_address_within_its_rate_is_counted_everywhere() -> None:
     rates = made(11, ips={IP: 5})
     for _ in range(50):

@@ -318,8 +318,8 @@ async def test_nothing_is_accepted_before_every_processor_told_what_it_has(
         first.close()
         await wait_all_tasks_blocked()
         assert at.env.metrics.snapshot().gauges[COUNTED.name, (LISTENER,)] in (1, 2)
-        await at.connect()
-        assert at.counted(ACCEPTED.name) == 2  # the other one goes on meanwhile
+        await at.connect(3)
+        assert at.counted(ACCEPTED.name) == 4  # the other one goes on meanwhile
 
 
 async def test_it_ends_when_it_is_told_to(make_env: MakeEnvironment) -> None:

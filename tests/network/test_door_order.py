@@ -6,12 +6,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.connections.counts import Use
+from minibroker.network.accepted import Done, Leave, Offers, OffersWanted, Present
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     BROKER_ACCEPT_RATE,
     COUNTED,
     CloseReason,
 )
+from minibroker.roles.environment import handoff_name
 from tests.network.test_door import EXTERNAL, IP_RATE, PLAINTEXT, TWO, House, house, hung_up
 from tests.roles.conftest import MakeEnvironment
 
@@ -50,7 +53,7 @@ async def test_whom_redpandas_limits_turn_away_is_in_no_rate(
         await at.connect(9)
         assert at.closed() == {CloseReason.DROPPED: 8}
         assert at.gauge(BROKER_ACCEPT_RATE.name) == 1
-        assert not at.blocked()
+        assert at.blocked_ms() == 0
 
 
 async def test_the_rate_is_waited_for_before_an_address_s_connections_are_counted(
@@ -89,6 +92,55 @@ async def test_who_waits_for_a_slot_is_in_the_rates_once(
         await wait_all_tasks_blocked()
         assert at.open == [2]
         assert at.gauge(BROKER_ACCEPT_RATE.name) == 2
+
+
+async def test_a_held_connection_waits_for_a_slot_when_its_time_is_up(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "max.connections=51") as at:
+        processor = await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
+        (held,) = (await at.connect(51))[50:]
+        await at.connect(1, "10.0.0.2")
+        await pass_time(clock, 0.2)
+        assert len(at.open) == 51
+        assert not await hung_up(held)
+        await processor.close(min(processor.open))
+        await wait_all_tasks_blocked()
+        assert at.open == [*range(2, 53)]
+
+
+async def test_who_was_held_for_nothing_is_no_longer_in_redpandas_count(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "kafka_connections_max=1") as at:
+        await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "0"})
+        (held,) = await at.connect()
+        assert await hung_up(*await at.connect(1, "10.0.0.2"))
+        await pass_time(clock, 1)
+        assert await hung_up(held)
+        assert not await hung_up(*await at.connect(1, "10.0.0.2"))
+
+
+async def test_who_is_not_with_its_processor_yet_is_sent_away_as_soon_as_it_is(
+    make_env: MakeEnvironment,
+) -> None:
+    own = "listener.name.plaintext.max.connections=2"
+    async with house(make_env, "max.connections=1", TWO, own) as at:
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        await handoff.send(Present((), more=False))
+        await at.connect(1, listener=EXTERNAL)
+        (waiting, _) = await handoff.receive()
+        await at.connect(1, listener=PLAINTEXT)
+        told = [(await handoff.receive())[0] for _ in range(2)]
+        # Who shall leave is asked for at once, not only when the newcomer has been taken.
+        assert OffersWanted(1, PLAINTEXT) in told
+        await handoff.send(Offers(()))
+        await handoff.send(Done(1, ()))
+        assert (await handoff.receive())[0] == OffersWanted(1, PLAINTEXT)
+        await handoff.send(Offers((Use(0, waiting.number),)))
+        assert (await handoff.receive())[0] == Leave((waiting.number,))
 
 
 async def test_a_raised_limit_lets_in_who_waits(make_env: MakeEnvironment) -> None:

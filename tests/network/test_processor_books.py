@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
+import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.network.accepted import (
     PRESENT_MAX,
+    Accepted,
     Leave,
     Offers,
     OffersWanted,
     Open,
     Present,
 )
+from minibroker.network.processor import TAKEN_BEFORE_YIELD
+from minibroker.network.slots import SLOTS
 from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.handoff import MemoryHandoff
+from minibroker.runtime.stream import memory_stream_pair
 from tests.network.test_processor import HELLO, LISTENER, house
 from tests.roles.conftest import MakeEnvironment
 
@@ -86,3 +96,40 @@ async def test_the_least_recently_used_are_offered_and_leave_when_told(
         assert at.closed_numbers == [2]
         assert await clients[1].wait_closed() == b""
         assert at.closed() == {CloseReason.MAX_CONNECTIONS: 1}
+
+
+async def test_many_new_ones_leave_turns_to_those_that_are_there(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = MemoryHandoff.receive
+
+    async def receive_at_once(handoff: MemoryHandoff) -> tuple[Any, Any]:
+        # As over a socket: what is there already is taken without a turn for anybody.
+        try:
+            packet, connection = handoff._incoming.receive_nowait()
+        except trio.WouldBlock:
+            return await receive(handoff)
+        return pickle.loads(packet), connection
+
+    async with house(make_env) as at:
+        monkeypatch.setattr(MemoryHandoff, "receive", receive_at_once)
+        assert isinstance(at.handoff, MemoryHandoff)
+        for number in range(100, 100 + SLOTS):
+            _, server = memory_stream_pair()
+            accepted = Accepted(LISTENER, server.local, server.peer, number)
+            at.handoff._outgoing.send_nowait((pickle.dumps(accepted), server))
+        assert TAKEN_BEFORE_YIELD < SLOTS
+        told, _ = await receive(at.handoff)
+        assert told.taken < SLOTS  # as this was told in between
+
+
+async def test_a_connection_that_did_not_arrive_is_told_as_closed(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        assert at.handoff is not None
+        # The kernel leaves a descriptor out where there is no room for it.
+        await at.handoff.send(Accepted(LISTENER, ("127.0.0.1", 9092), ("10.0.0.1", 5), 7))
+        await at.listen()
+        assert (at.taken, at.closed_numbers) == (1, [7])
+        assert at.closed() == {CloseReason.LIMIT: 1}

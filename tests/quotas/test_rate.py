@@ -80,6 +80,17 @@ def test_one_event_measured_just_before_the_window_ends(
     assert rate.measure(samples * window_s * 1000 - 1) == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_sample_more_than_windows_is_kept_until_its_last_event_is_old() -> None:
+    rate = Rate(11, 1000)
+    rate.record(1, 0)
+    for now in (999, *range(1000, 12_000, 1000)):
+        rate.record(1, now)
+    # The first sample's last event is 10,001 ms old, so it counts, as the twelfth.
+    assert rate.measure(11_000) == pytest.approx(13 / 11)
+    assert rate.measure(11_998) == pytest.approx(13 / 11.998)
+    assert rate.measure(11_999) == pytest.approx(11 / 10.999)
+
+
 def test_a_throttle_is_exact_to_the_millisecond() -> None:
     rate, now = Rate(11, 1000), 0
     for _ in range(10):
