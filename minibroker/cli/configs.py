@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from minibroker.cli import credentials
 from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
@@ -183,6 +184,8 @@ def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
     )
     additions, deletions = _wishes(given)
     if given["zookeeper"] is not None:
+        if ctx.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
+            raise UsageMistake("Only one of --bootstrap-server or --zookeeper must be specified")
         _in_zookeeper(given, entities, additions, deletions)
         return
     with Client(bootstrap) as client:

@@ -8,6 +8,7 @@ Echoes ``ConfigCommand.alterConfigWithZk`` of Kafka 3.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -52,6 +53,8 @@ def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
         raise UsageMistake(text) from None
     access = access_from(settings)
     assert access is not None
+    # It would tell of every attempt; how it ends is told once, below.
+    logging.getLogger("minibroker").addHandler(logging.NullHandler())
 
     async def run() -> T:
         store = await ZooKeeperStore.open(access)

@@ -28,7 +28,8 @@ def configs(own: MiniBroker) -> Any:
     """Run the command; gives its lines, or the error's text after asserting its exit code."""
 
     def run(*words: str) -> list[str] | str:
-        result = CliRunner().invoke(app, ["configs", "-b", own.bootstrap_servers, *words])
+        env = {"MINIBROKER_BOOTSTRAP_SERVER": own.bootstrap_servers}
+        result = CliRunner().invoke(app, ["configs", *words], env=env)
         if isinstance(result.exception, CliError):
             assert result.exception.exit_code == 1
             return str(result.exception)
@@ -165,6 +166,7 @@ def test_a_file_says_what_to_set(configs: Any, tmp_path: Path) -> None:
         ("--ip 1.2.3.4 --entity-type ips --describe", "should not be used in conjunction"),
         ("--zookeeper :0 --broker 1 --describe", "must be host:port"),
         ("--zookeeper localhost --broker 1 --describe --all", "must be specified for --all"),
+        ("--zookeeper a:1 -b b:1 --broker 1 --describe", "Only one of --bootstrap-server or"),
         ("--colour red", "No such option"),
     ],
 )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
 
 from minibroker.cli.entities import Entities
-from minibroker.cli.errors import CliError, Refused, UsageMistake
+from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
 from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.store import zookeeper_client
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
+from minibroker.cluster.store.zookeeper_client import Access
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import Settings
+from minibroker.config.types import parse_connect_string
 
 RATE = "connection_creation_rate"
 
@@ -89,6 +93,17 @@ async def test_what_a_broker_would_refuse_is_not_written(
 def test_an_address_that_is_none_is_told_so() -> None:
     with pytest.raises(UsageMistake, match=r"--zookeeper :0: .*must be host:port"):
         in_zookeeper(":0", lambda store: store.get("/"))
+
+
+def test_a_server_that_is_not_there_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    access = Access(parse_connect_string("127.0.0.1:1"), 0.2, 0.2)
+    monkeypatch.setattr(zookeeper_client, "access_from", lambda _settings: access)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with pytest.raises(Unreachable, match="no ZooKeeper answered at"):
+        in_zookeeper("127.0.0.1:1", lambda store: store.get("/"))
+    assert capsys.readouterr().err == ""
 
 
 async def test_users_and_clients_are_altered_and_described(store: Store) -> None:
