@@ -9,7 +9,7 @@ given a reference into it has answered or died; so no owner ever reads another r
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -51,12 +51,16 @@ class Exchanges:
         owners: Mapping[Owner, Link],
         files: OpenFiles,
         meter: Meter,
+        *,
+        used: Callable[[int], None],
     ) -> None:
+        """``used`` is told the number of a connection that is about to be answered."""
         self._env = env
         self._follower = follower
         self._owners = owners
         self._files = files
         self._meter = meter
+        self._used = used
         self._authorizers = Authorizers(env.settings)
         self.quick = 0
         """Requests under way whose owners answer without waiting for anybody."""
@@ -115,6 +119,8 @@ class Exchanges:
 
     async def _send(self, client: Client, header: RequestHeader, chunks: Sequence[Chunk]) -> int:
         client.state.on(Event.RESPONSE_READY)
+        # Before it is sent: who has an answer was used before whoever asks after that.
+        self._used(client.number)
         key, version = header.api_key, _response_version(header)
         start = encode_response_header(key, version, header.correlation_id)
         sent = await send_response(client.stream, self._files, start, chunks)

@@ -107,7 +107,9 @@ class _Processor:
         self._follower = Follower(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
-        self._exchanges = Exchanges(env, self._follower, owners, self._files, self._meter)
+        self._exchanges = Exchanges(
+            env, self._follower, owners, self._files, self._meter, used=self._use
+        )
         self._identities = Identities(
             env.settings,
             env.clock,
@@ -325,6 +327,10 @@ class _Processor:
             if not self._clients:
                 self._all_closed.set()
 
+    def _use(self, number: int) -> None:
+        """An answer is a sign of life, as a request is."""
+        self._idle.use(number, self._env.clock.now())
+
     def _note_end(self, client: Client) -> None:
         reason, processor = client.close_reason, self._env.index
         if reason is CloseReason.MAX_CONNECTIONS:
@@ -352,7 +358,6 @@ class _Processor:
             if await self._identities.takes(client, reader, block):
                 continue
             await self._exchanges.serve(client, block)
-            self._idle.use(client.number, now())  # An answer is a sign of life too.
             if client.throttle_over is not None:
                 await client.throttle_over.wait()
             if self._env.stopping.is_set():

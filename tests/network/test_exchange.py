@@ -88,11 +88,17 @@ class Desk:
         self.controller = Owner(nursery)
         zero, one = (worker.link for worker in self.workers)
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
-        self.exchanges = Exchanges(env, cast("Any", Followed()), owners, OpenFiles(), Meter(env))
+        self.exchanges = Exchanges(
+            *(env, cast("Any", Followed()), owners, OpenFiles(), Meter(env)), used=self._use
+        )
+        self.used: list[tuple[int, State]] = []
         client, server = memory_stream_pair()
         self.theirs = SimulatedClient(client)
         accepted = Accepted("PLAINTEXT", server.local, server.peer, 1)
         self.ours = Client(accepted, server, 0)
+
+    def _use(self, number: int) -> None:
+        self.used.append((number, self.ours.state.state))
 
     async def take(self, body: bytes) -> None:
         """Serves one request with this body."""
@@ -135,6 +141,11 @@ async def test_a_request_nobody_need_be_asked_about(desk: Desk) -> None:
     assert desk.ours.client_id == "t"
     assert (desk.ours.state.state, desk.ours.in_flight) == (State.NOT_MUTED, None)
     assert desk.memory_used == 0
+
+
+async def test_a_connection_is_used_before_its_answer_is_sent(desk: Desk) -> None:
+    await desk.ask(ApiVersionsRequest(), 0)
+    assert desk.used == [(1, State.RESPONSE_PENDING)]
 
 
 async def test_records_are_shown_in_place_and_freed_afterwards(desk: Desk) -> None:
