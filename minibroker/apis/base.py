@@ -60,6 +60,10 @@ class Caller(NamedTuple):
     principal: Principal = ANONYMOUS
 
 
+def _nobody_asks(_operation: Operation, _resource: Resource, _name: str) -> None:
+    """Where there is no log."""
+
+
 @dataclass(slots=True)
 class Context:
     """What ``split``, ``again`` and ``merge`` may look at.
@@ -86,6 +90,8 @@ class Context:
     """The most that a quota lets the caller fetch at once."""
     authorizer: Authorizer | None = None
     """Who may do what; None where everybody may do everything."""
+    denied: Callable[[Operation, Resource, str], None] = _nobody_asks
+    """Tells people that the caller was refused something."""
     finish: Any = None
     """What a guard (`apis.access`) has yet to do to the response."""
 
@@ -98,12 +104,26 @@ class Context:
         strict = self.version >= strict_from
         return Mutator(self.caller.principal.name, self.header.client_id or "", strict)
 
-    def allows(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
-        """Whether the caller may do something to a resource, or to the cluster."""
+    def allows(
+        self,
+        operation: Operation,
+        resource: Resource,
+        name: str = CLUSTER_NAME,
+        *,
+        quietly: bool = False,
+    ) -> bool:
+        """Whether the caller may do something to a resource, or to the cluster.
+
+        With ``quietly`` nobody is told if not: it was not what the caller asked for.
+        """
         if self.authorizer is None:
             return True
         host = self.caller.client_host.removeprefix("::ffff:")
-        return self.authorizer.allows(self.caller.principal, host, operation, resource, name)
+        if self.authorizer.allows(self.caller.principal, host, operation, resource, name):
+            return True
+        if not quietly:
+            self.denied(operation, resource, name)
+        return False
 
     def allows_any(self, operation: Operation, resource: Resource) -> bool:
         """Whether there could be a resource of this kind to which the caller may do it."""

@@ -49,8 +49,7 @@ from minibroker.apis import (
     sync_group,
     update_metadata,
 )
-from minibroker.apis.access.guard import guarded
-from minibroker.apis.access.table import GUARDS
+from minibroker.apis.access.door import guarded
 from minibroker.apis.api_versions import unsupported_version
 from minibroker.apis.base import ServedApi
 from protocol import registry
@@ -64,15 +63,13 @@ def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
     for api in apis:
         if api.key in found:
             raise ValueError(f"{api.key.name} is served twice")
-        if api.key not in GUARDS:
-            raise ValueError(f"{api.key.name} has no guard: say in apis.access who may ask for it")
         low, high = api.versions if api.served_from is None else (api.served_from, api.versions[1])
         declared = registry.schema(api.key).valid_versions
         if not (declared.has(low) and declared.has(high)):
             raise ValueError(
                 f"{api.key.name} serves versions {low} to {high}, the protocol declares {declared}"
             )
-        found[api.key] = guarded(api, GUARDS[api.key])
+        found[api.key] = guarded(api)
     return found
 
 

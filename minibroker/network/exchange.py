@@ -23,6 +23,7 @@ from minibroker.network.client import Client
 from minibroker.network.connection import Event
 from minibroker.network.metering import Meter, Spent, is_exempt
 from minibroker.network.sending import Chunk, OpenFiles, send_response
+from minibroker.observability.log import Log
 from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
 from minibroker.roles.questions import ApiPart
@@ -36,6 +37,7 @@ from protocol.headers import RequestHeader, decode_request_header, encode_respon
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
+    from minibroker.security.acl import Operation, Resource
     from protocol.messages.api_versions import ApiVersionsRequest
 
 SERVED: Final[ServedVersions] = {api.key: api.versions for api in APIS.values()}
@@ -62,6 +64,7 @@ class Exchanges:
         self._meter = meter
         self._used = used
         self._authorizers = Authorizers(env.settings)
+        self._log = Log(env.name)
         self.quick = 0
         """Requests under way whose owners answer without waiting for anybody."""
 
@@ -148,6 +151,17 @@ class Exchanges:
             reference=partial(_reference, block),
             fetch_bytes_max=self._meter.fetch_bytes_max(client, header) if bounded else INT_MAX,
             authorizer=self._authorizers.of(self._follower.image),
+            denied=partial(self._tell_denial, client),
+        )
+
+    def _tell_denial(
+        self, client: Client, operation: Operation, resource: Resource, name: str
+    ) -> None:
+        self._log.info(
+            f"{operation.name} was denied",
+            principal=client.caller.principal,
+            client=client.caller.client_host,
+            resource=f"{resource.name}:{name}",
         )
 
     def refresh(self, ctx: Context) -> None:

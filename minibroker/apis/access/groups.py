@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from minibroker.apis.access.door import Refused
 from minibroker.apis.access.guard import (
     ERRORS,
     Finish,
     Guard,
-    Refused,
     allowed,
     authorized,
     need,
@@ -142,7 +142,7 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
 
 def list_groups(ctx: Context, _request: Any) -> Finish | None:
     """DESCRIBE of the cluster shows all; without it those groups of which it is allowed."""
-    if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER):
+    if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER, quietly=True):
         return None
 
     def finish(response: Any) -> Any:
@@ -152,6 +152,7 @@ def list_groups(ctx: Context, _request: Any) -> Finish | None:
             Resource.GROUP,
             response.groups,
             lambda listed: listed.group_id,
+            quietly=True,
         )
         return response
 
@@ -307,6 +308,7 @@ def _visible(ctx: Context, topics: list[Any]) -> list[Any]:
         Resource.TOPIC,
         topics,
         lambda topic: _topic_name(ctx, topic),
+        quietly=True,
     )
     return seen
 

@@ -1,19 +1,18 @@
-"""A guard before an API: it takes out of a request what the caller may not have.
+"""What guards are made of: a guard takes out of a request what the caller may not have.
 
-Owns how guards and APIs are put together; which rights an API wants is for the modules beside this
-one.  A guard runs before ``split``: it leaves in the request what is allowed, and gives what is to
-be done to the response, or the whole response where nothing is left.  The invariant: an API that is
-guarded sees nothing that its caller may not ask for; without an authorizer no guard runs.  Echoes
+Owns the pieces that the guards beside this module share; it must never know an API.  A guard leaves
+in the request what is allowed, and gives what is to be done to the response, or the whole response
+where nothing is left.  The invariant: who asks twice for the same is judged once.  Echoes
 ``AuthHelper``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from minibroker.apis.base import Context, Owner, Round, ServedApi
+from minibroker.apis.access.door import Refused
+from minibroker.apis.base import Context
 from minibroker.apis.operations import SUPPORTED, bits
 from minibroker.security.acl import CLUSTER_NAME, Operation, Resource
 from protocol.errors import ErrorCode
@@ -22,12 +21,6 @@ T = TypeVar("T")
 
 Finish = Callable[[Any], Any]
 """From an API's response to the one to send; either may be None, where there is none."""
-
-
-class Refused(NamedTuple):
-    """Nothing of a request is allowed; ``response`` says so."""
-
-    response: Any
 
 
 Guard = Callable[[Context, Any], "Finish | Refused | None"]
@@ -41,37 +34,14 @@ ERRORS: Mapping[Resource, ErrorCode] = {
 }
 
 
-def guarded(api: ServedApi, guard: Guard) -> ServedApi:
-    """The API with a guard before it."""
-
-    def split(ctx: Context, request: Any) -> Mapping[Owner, Any]:
-        if ctx.authorizer is not None:
-            ctx.finish = guard(ctx, request)
-            if isinstance(ctx.finish, Refused):
-                return {}
-        return api.split(ctx, request)
-
-    def merge(ctx: Context, request: Any, replies: Mapping[Owner, Any]) -> Any:
-        if ctx.finish is None:
-            return api.merge(ctx, request, replies)
-        if isinstance(ctx.finish, Refused):
-            return ctx.finish.response
-        return ctx.finish(api.merge(ctx, request, replies))
-
-    def again(ctx: Context, request: Any, replies: Mapping[Owner, Any]) -> Round | None:
-        if api.again is None or isinstance(ctx.finish, Refused):
-            return None
-        return api.again(ctx, request, replies)
-
-    return replace(api, split=split, merge=merge, again=api.again and again)
-
-
 def allowed(
     ctx: Context,
     operation: Operation,
     resource: Resource,
     items: Iterable[T],
     name: Callable[[T], str | None],
+    *,
+    quietly: bool = False,
 ) -> tuple[list[T], list[T]]:
     """Those of some items that the caller may do it to, and the others; who has no name is fine."""
     fine, refused = list[T](), list[T]()
@@ -82,14 +52,15 @@ def allowed(
             fine.append(item)
             continue
         if called not in known:
-            known[called] = ctx.allows(operation, resource, called)
+            known[called] = ctx.allows(operation, resource, called, quietly=quietly)
         (fine if known[called] else refused).append(item)
     return fine, refused
 
 
 def authorized(ctx: Context, resource: Resource, name: str = CLUSTER_NAME) -> int:
     """The operations that the caller may do to a resource, as a bit field."""
-    return bits(one for one in SUPPORTED[resource] if ctx.allows(one, resource, name))
+    may = (one for one in SUPPORTED[resource] if ctx.allows(one, resource, name, quietly=True))
+    return bits(may)
 
 
 def open_to_all(_ctx: Context, _request: Any) -> None:

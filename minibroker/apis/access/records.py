@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.apis.access.guard import ERRORS, Finish, Refused, allowed
+from minibroker.apis.access.door import Refused
+from minibroker.apis.access.guard import ERRORS, Finish, allowed
 from minibroker.apis.base import CloseConnection, Context
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
@@ -197,8 +198,8 @@ def init_producer_id(ctx: Context, request: Any) -> Refused | None:
         fine = ctx.allows(Operation.WRITE, resource, request.transactional_id)
     else:
         resource = Resource.CLUSTER
-        fine = ctx.allows(Operation.IDEMPOTENT_WRITE, resource) or ctx.allows_any(
-            Operation.WRITE, Resource.TOPIC
+        fine = ctx.allows_any(Operation.WRITE, Resource.TOPIC) or ctx.allows(
+            Operation.IDEMPOTENT_WRITE, resource
         )
     if fine:
         return None

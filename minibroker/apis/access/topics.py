@@ -48,7 +48,12 @@ def metadata(ctx: Context, request: Any) -> Finish:
         topics = [] if nothing_left else response.topics
         if wants_all:
             topics, _ = allowed(
-                ctx, Operation.DESCRIBE, Resource.TOPIC, topics, lambda topic: topic.name
+                ctx,
+                Operation.DESCRIBE,
+                Resource.TOPIC,
+                topics,
+                lambda topic: topic.name,
+                quietly=True,
             )
         for topic in topics:
             if topic.topic_authorized_operations != NOT_ASKED and topic.name is not None:
@@ -79,7 +84,7 @@ def _not_to_be_made(ctx: Context, request: Any, asked: list[Any]) -> tuple[list[
     """Those that are there or may be made, and the others."""
     if not (request.allow_auto_topic_creation and ctx.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return asked, []
-    if ctx.allows(Operation.CREATE, Resource.CLUSTER):
+    if ctx.allows(Operation.CREATE, Resource.CLUSTER, quietly=True):
         return asked, []
     return allowed(
         ctx,
@@ -99,7 +104,7 @@ def _refusal(asked: Any) -> MetadataResponseTopic:
 def create_topics(ctx: Context, request: Any) -> Finish:
     """CREATE of the cluster or of each topic; DESCRIBE_CONFIGS to be told what it is like."""
     refused = list[Any]()
-    if not ctx.allows(Operation.CREATE, Resource.CLUSTER):
+    if not ctx.allows(Operation.CREATE, Resource.CLUSTER, quietly=True):
         request.topics, refused = allowed(
             ctx, Operation.CREATE, Resource.TOPIC, request.topics, lambda topic: topic.name
         )
@@ -108,7 +113,7 @@ def create_topics(ctx: Context, request: Any) -> Finish:
         if ctx.version >= CONFIGS_SINCE:
             for made in response.topics:
                 if made.error_code == ErrorCode.NONE and not ctx.allows(
-                    Operation.DESCRIBE_CONFIGS, Resource.TOPIC, made.name
+                    Operation.DESCRIBE_CONFIGS, Resource.TOPIC, made.name, quietly=True
                 ):
                     made.topic_config_error_code = _REFUSED
                     made.num_partitions = made.replication_factor = -1

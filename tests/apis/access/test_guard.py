@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from minibroker.apis.access.guard import allowed, authorized, guarded, open_to_all
-from minibroker.apis.describe_cluster import API
+from minibroker.apis.access.guard import allowed, authorized, open_to_all
 from minibroker.apis.operations import TOPIC_OPERATIONS
 from minibroker.security.acl import Operation, Resource
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from tests.apis.access.callers import ALICE, ROOT, SETTINGS, ask_as, grant
 from tests.apis.conftest import DeskMaker
-
-
-async def test_without_an_authorizer_no_guard_runs(desk: Any) -> None:
-    def never(_ctx: Any, _request: Any) -> None:
-        raise AssertionError("a guard ran")
-
-    response = await desk.ask(guarded(API, never), DescribeClusterRequest(), 0)
-    assert response.brokers
 
 
 async def test_who_has_no_name_to_hide_is_fine(make_desk: DeskMaker) -> None:

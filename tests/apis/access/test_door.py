@@ -1,0 +1,57 @@
+"""Guards are neither run nor loaded where nobody is to be stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from minibroker.apis.access import table
+from minibroker.apis.registry import APIS
+from minibroker.security.acl import Operation, Resource
+from protocol.messages.describe_cluster import DescribeClusterRequest
+from protocol.messages.list_groups import ListGroupsRequest
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.registry import ApiKey
+from tests.apis.access.callers import ALICE, SETTINGS
+from tests.apis.conftest import DeskMaker
+
+
+async def test_without_an_authorizer_no_guard_runs(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(_ctx: Any, _request: Any) -> None:
+        raise AssertionError("a guard ran")
+
+    monkeypatch.setattr(table, "GUARDS", dict.fromkeys(ApiKey, never))
+    response = await desk.ask(APIS[ApiKey.DESCRIBE_CLUSTER], DescribeClusterRequest(), 0)
+    assert response.brokers
+
+
+def test_guards_are_not_loaded_with_the_broker() -> None:
+    table_name = "minibroker.apis.access.table"
+    look = f"import sys, minibroker.broker.processes; print({table_name!r} in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip() == "False"
+
+
+async def test_people_are_told_of_what_was_denied_and_not_of_what_was_only_looked_for(
+    make_desk: DeskMaker,
+) -> None:
+    desk = await make_desk(*SETTINGS)
+    desk.principal = ALICE
+    told: list[tuple[Operation, Resource, str]] = []
+    asked = MetadataRequest(
+        topics=[MetadataRequestTopic(name="cats")], include_topic_authorized_operations=True
+    )
+    for request, key in ((asked, ApiKey.METADATA), (ListGroupsRequest(), ApiKey.LIST_GROUPS)):
+        ctx = desk.context(key, 4)
+        ctx.denied = lambda *what: told.append(what)
+        APIS[key].split(ctx, request)
+        if key == ApiKey.METADATA:
+            APIS[key].merge(ctx, request, {})
+    assert told == [(Operation.DESCRIBE, Resource.TOPIC, "cats")]
