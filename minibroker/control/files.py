@@ -21,6 +21,7 @@ MEDIA_TYPES: Final = {
     "index.html": "text/html",
     "stage.css": "text/css",
     "style.css": "text/css",
+    "quotas.css": "text/css",
     "icon.svg": "image/svg+xml",
     "dom.js": _SCRIPT,
     "flights.js": _SCRIPT,
@@ -29,8 +30,11 @@ MEDIA_TYPES: Final = {
     "model.js": _SCRIPT,
     "panels.js": _SCRIPT,
     "polling.js": _SCRIPT,
+    "quotas.js": _SCRIPT,
     "room.js": _SCRIPT,
     "stage.js": _SCRIPT,
+    "usage.js": _SCRIPT,
+    "views.js": _SCRIPT,
     "words.js": _SCRIPT,
 }
 

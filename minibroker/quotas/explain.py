@@ -104,7 +104,7 @@ def _sharing(bits: int, tags: Tags) -> str:
     elif tags.user:
         who = "all of this user's connections"
     else:
-        who = "all connections with this client-id, whoever's they are"
+        who = "all connections with this client-id, whoever's they are,"
     ever = " and ".join(name for bit, name in _KINDS.items() if bits & bit)
     return f"{who} share one counter, as quotas of {ever} were set since the broker's start"
 

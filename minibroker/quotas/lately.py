@@ -38,7 +38,7 @@ class Lately:
         self._words = words
 
     def note(self, digest: int, api_key: int, throttle_ms: int, now_ms: int) -> None:
-        """A throttle begins."""
+        """A throttle begins; no number may be negative."""
         words = self._words
         number = words[0] + 1
         at = _place(number)

@@ -263,6 +263,19 @@ def test_marks_of_all_processors_are_bounded(rules: Browser) -> None:
         ("duration", [356_400_000], "4 d 3 h"),
         ("ago", [3], "just now"),
         ("ago", [1500], "1.5 s ago"),
+        ("amount", ["produce", 999.4], "999 B/s"),
+        ("amount", ["fetch", 999.6], "1 kB/s"),
+        ("amount", ["fetch", 1048576], "1.05 MB/s"),
+        ("amount", ["request", 12.345], "12.3 %"),
+        ("amount", ["controller_mutation", 0.5], "0.5 partitions/s"),
+        ("use", ["produce", 500, 1000], "500 B/s / 1 kB/s"),
+        ("use", ["produce", 33_700, 30_000], "33.7 / 30 kB/s"),
+        ("use", ["request", 0.001, 8], "< 0.01 / 8 %"),
+        ("exact", [1048576.25], "1,048,576.25"),
+        ("party", [{"user": "a%2Fb", "client_id": ""}], "user a/b"),
+        ("party", [{"user": "a", "client_id": "b"}], "user a, client-id b"),
+        ("party", [{"user": "", "client_id": ""}], "client-id none given"),
+        ("decoded", ["cut%2"], "cut%2"),
         ("fullness", [3, 0], 1),
         ("fullness", [0, 0], 0),
         ("fullness", [9, 3], 1),
@@ -277,10 +290,10 @@ def test_figures_read_as_people_write_them(
 
 def test_a_slow_broker_is_asked_less_and_a_silent_one_least(rules: Browser) -> None:
     pauses = [
-        call(rules, "polling", "pauseAfter", failures, took)
-        for failures, took in ((0, 10), (0, 240), (0, 900), (1, 10), (3, 10), (50, 10))
+        call(rules, "polling", "pauseAfter", *given)
+        for given in ((0, 10), (0, 240), (0, 900), (1, 10), (3, 10), (50, 10), (0, 10, 500))
     ]
-    assert pauses == [240, 240, 900, 500, 2000, 5000]
+    assert pauses == [240, 240, 900, 500, 2000, 5000, 490]
 
 
 ASKED = """

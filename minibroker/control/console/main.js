@@ -1,13 +1,19 @@
-// The page put together: the poller feeds the model, the model feeds the drawing, and what people
-// point at or choose is kept here. Owns nothing else. The invariant: all that is shown comes from
+// The page put together: pollers feed the models, the models feed the drawings, and what people
+// point at or choose is kept here. Owns nothing else. The invariant: all that a view shows comes from
 // one scene, the last one; if the broker doesn't answer, it says so and shows that scene as old.
 
 import { element, Meter, write } from "./dom.js";
 import { advance, ipOf, NOTHING } from "./model.js";
 import { Addresses, Chosen, ofAddress, Refusals } from "./panels.js";
-import { poll } from "./polling.js";
+import { ask, poll } from "./polling.js";
+import { Explained, Throttles, Uses } from "./quotas.js";
 import { Stage } from "./stage.js";
+import * as usage from "./usage.js";
+import { Views } from "./views.js";
 import * as words from "./words.js";
+
+/** Between two questions about quotas, whose rates are averages over seconds anyway. */
+const QUOTAS_PERIOD_MS = 500;
 
 const place = (id) => document.getElementById(id);
 
@@ -16,6 +22,10 @@ let answeredAt = null;
 /** What was chosen: `{ connection }`, `{ members, heading }` or `{ ip }`. */
 let chosen = {};
 let pointedAt = null;
+let quotas = usage.UNKNOWN;
+/** The counter that is to be explained, and what the broker explained. */
+let puzzle = null;
+let explanation = null;
 
 const totals = { connections: new Meter("connections"), rate: new Meter("new per second") };
 place("totals").append(totals.connections.root, totals.rate.root);
@@ -27,11 +37,18 @@ const addresses = new Addresses(place("addresses"), { choose: chooseAddress, poi
 const refusals = new Refusals(place("refusals"));
 const details = new Chosen(place("chosen"), { choose: chooseConnection });
 
+const uses = new Uses(place("uses"), { choose: explain });
+const throttles = new Throttles(place("throttles"), { choose: explain });
+const explained = new Explained(place("explained"));
+const views = new Views(document.querySelectorAll("[role=tab]"), onShow);
+
 function draw() {
-  stage.draw(scene, isShown);
-  addresses.show(scene, chosen.ip);
-  refusals.show(scene);
-  showChosen();
+  if (views.shows("connections")) {
+    stage.draw(scene, isShown);
+    addresses.show(scene, chosen.ip);
+    refusals.show(scene);
+    showChosen();
+  }
   const { connections, limit, rate, rateLimit } = scene.totals;
   totals.connections.show(words.against(connections, limit), words.fullness(connections, limit), limit !== null);
   totals.rate.show(words.rate(rate, rateLimit), words.fullness(rate, rateLimit), rateLimit !== null);
@@ -105,6 +122,58 @@ function showTip(mark, event) {
   tip.style.transform = `translate(${left}px, ${event.clientY + 16}px)`;
 }
 
+// Quotas -----------------------------------------------------------------------------------------
+
+function drawQuotas() {
+  write(place("held"), quotas.held ? words.count(quotas.held) : "");
+  place("held").title = quotas.held ? "throttled now" : "";
+  if (!views.shows("quotas")) return;
+  const [first] = scene.listeners ?? [];
+  uses.show(quotas, puzzle && usage.keyOf(puzzle), first ? `${first.host}:${first.port}` : "");
+  throttles.show(quotas);
+  explained.show(puzzle, explanation);
+}
+
+function explain(counter) {
+  const again = puzzle !== null && usage.keyOf(puzzle) === usage.keyOf(counter);
+  puzzle = again ? null : counter;
+  explanation = null;
+  drawQuotas();
+  askWhy();
+}
+
+/** Ask once for what is to be explained; with every answer about quotas it is asked anew. */
+async function askWhy() {
+  const asked = puzzle;
+  if (asked === null) return;
+  const query = new URLSearchParams({
+    user: words.decoded(asked.user),
+    client_id: asked.client_id,
+    type: asked.type,
+  });
+  const found = await ask(`v1/quotas/explain?${query}`).catch(() => null);
+  if (found === null || asked !== puzzle) return;
+  const isFirst = explanation === null;
+  explanation = found;
+  explained.show(puzzle, explanation);
+  // On a phone it is below everything else.
+  if (isFirst) place("explained").parentElement.scrollIntoView({ block: "nearest" });
+}
+
+function onQuotas(answer) {
+  quotas = usage.advance(quotas, answer, performance.now());
+  drawQuotas();
+  if (views.shows("quotas")) askWhy();
+}
+
+function onShow() {
+  // The first time there is nothing yet to draw.
+  place("legend").hidden = place("view-connections").hidden;
+  place("quotas-legend").hidden = place("view-quotas").hidden;
+  if (answeredAt !== null) redraw();
+  if (quotas.newest !== null) drawQuotas();
+}
+
 // The broker -------------------------------------------------------------------------------------
 
 function onAnswer(answer) {
@@ -125,3 +194,5 @@ function onSilence(why, pause) {
 }
 
 poll("v1/connections", onAnswer, onSilence);
+// Whether the broker answers is told by the other one.
+poll("v1/quotas", onQuotas, () => {}, QUOTAS_PERIOD_MS);

@@ -15,13 +15,13 @@ export const PATIENCE_MS = 4000;
  * How long to wait before the next question, after `failures` in a row, or after an answer that
  * took `took` ms: a broker at work on thousands of connections is left alone as long as it worked.
  */
-export function pauseAfter(failures, took) {
-  if (failures === 0) return Math.max(PERIOD_MS - took, took, 0);
+export function pauseAfter(failures, took, period = PERIOD_MS) {
+  if (failures === 0) return Math.max(period - took, took, 0);
   return Math.min(PAUSE_MAX_MS, PERIOD_MS * 2 ** Math.min(failures, 10));
 }
 
 /** Ask for ever: `onAnswer(answer)`, or `onSilence(why, pause)` with the time until the next try. */
-export function poll(url, onAnswer, onSilence) {
+export function poll(url, onAnswer, onSilence, period = PERIOD_MS) {
   let failures = 0;
   let timer = null;
   let asking = false;
@@ -41,7 +41,7 @@ export function poll(url, onAnswer, onSilence) {
       why = error;
     }
     asking = false;
-    const pause = pauseAfter(failures, performance.now() - began);
+    const pause = pauseAfter(failures, performance.now() - began, period);
     timer = setTimeout(look, pause);
     // What fails in drawing is a fault of the page, not of the broker: it goes to the browser's log.
     if (why === null) onAnswer(answer);
@@ -56,7 +56,8 @@ export function poll(url, onAnswer, onSilence) {
   look();
 }
 
-async function ask(url) {
+/** Ask once; what is thrown says in words why there is no answer. */
+export async function ask(url) {
   let response;
   try {
     response = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });

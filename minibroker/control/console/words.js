@@ -75,3 +75,88 @@ export function markLabel({ count: many, members }) {
 export function software({ software_name: name, software_version: version }) {
   return name ? `${name} ${version ?? ""}`.trim() : "didn't say";
 }
+
+// Quotas -----------------------------------------------------------------------------------------
+
+const KINDS = {
+  produce: "bytes produced",
+  fetch: "bytes fetched",
+  request: "request time",
+  controller_mutation: "changes of topics",
+};
+const THREE_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const ALL_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 15 });
+
+/** `bytes produced` of `produce` */
+export function kindOf(type) {
+  return KINDS[type] ?? type;
+}
+
+/** `1.05 MB/s`, `12.5 %`, `3 partitions/s` */
+export function amount(type, number) {
+  if (type === "request") return `${short(number)} %`;
+  if (type === "controller_mutation") return `${short(number)} partitions/s`;
+  const units = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"];
+  let unit = 0;
+  while (number >= 999.5 && unit < units.length - 1) {
+    number /= 1000;
+    unit += 1;
+  }
+  return `${short(number)} ${units[unit]}`;
+}
+
+function short(number) {
+  return number > 0 && number < 0.01 ? "< 0.01" : THREE_DIGITS.format(number);
+}
+
+/** `500 kB/s / 1 MB/s`, or `50 / 100 kB/s` where units are the same. */
+export function use(type, rate, quota) {
+  const [used, may] = [amount(type, rate), amount(type, quota)];
+  const [number, unit] = [used.replace(/ \S+$/, ""), used.match(/ \S+$/)[0]];
+  return may.endsWith(unit) ? `${number} / ${may}` : `${used} / ${may}`;
+}
+
+/** `1,048,576` and every other digit there is. */
+export function exact(number) {
+  return ALL_DIGITS.format(number);
+}
+
+/** Kinds and names of those who share a counter; users come encoded, and may be cut. */
+export function parties({ user, client_id: client }) {
+  const found = [];
+  if (user) found.push(["user", decoded(user)]);
+  if (client) found.push(["client-id", client]);
+  return found.length ? found : [["client-id", "none given"]];
+}
+
+/** The name behind an encoded one, or that one where it cannot be decoded. */
+export function decoded(name) {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name;
+  }
+}
+
+/** `user alice, client-id reports` */
+export function party(counter) {
+  return parties(counter)
+    .map((each) => each.join(" "))
+    .join(", ");
+}
+
+/** `throttled 1.2 s`, or the average in the last minute, or a dash. */
+export function throttle({ throttled, throttle_ms: average }) {
+  if (throttled !== null) return `throttled ${duration(throttled)}`;
+  return average === null ? "–" : `${duration(average)} on average`;
+}
+
+/** Who is counted, but not among the rows. */
+export function rest({ left, unbounded, unlisted }) {
+  const told = [
+    left && `${count(left)} who use less of theirs`,
+    unbounded && `${count(unbounded)} without a quota`,
+    unlisted && `${count(unlisted)} that were active longer ago`,
+  ].filter(Boolean);
+  return told.length ? `Counted beside these: ${told.join(", ")}.` : "";
+}

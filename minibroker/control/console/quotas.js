@@ -1,0 +1,205 @@
+// The quotas, drawn: who uses how much of which, who was throttled lately, and why. Owns those
+// elements; what follows from an answer is usage.js's. It must never know when the broker is asked.
+// The invariant: names that clients and users chose are text, and a row stays while its counter does.
+
+import { element, Keyed, Meter, set, svg, write } from "./dom.js";
+import { LINE, trace } from "./usage.js";
+import * as words from "./words.js";
+
+/** Who a counter counts for, as elements: kinds muted, names as they are. */
+function nameOf(counter) {
+  const parts = words.parties(counter).flatMap(([kind, name]) => [element("i", "", kind), element("b", "", name)]);
+  return element("span", "party", ...parts);
+}
+
+class Line {
+  constructor() {
+    const { width, height } = LINE;
+    this.root = svg("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none" });
+    set(this.root, { "aria-hidden": true });
+    this.bound = svg("path", { class: "bound" });
+    this.use = svg("path", { class: "use" });
+    // The same line once more, seen above the bound alone.
+    this.over = svg("svg", { width, overflow: "hidden" });
+    this.excess = svg("path", { class: "excess" });
+    this.over.append(this.excess);
+    this.throttled = svg("path", { class: "throttled" });
+    this.root.append(this.bound, this.use, this.over, this.throttled);
+  }
+
+  show(line, quota, now) {
+    const { use, throttled, bound } = trace(line, quota, now);
+    set(this.use, { d: use });
+    set(this.excess, { d: use });
+    set(this.over, { height: bound });
+    set(this.bound, { d: `M0 ${bound}H${LINE.width}` });
+    set(this.throttled, { d: throttled });
+  }
+}
+
+export class Uses {
+  constructor(root, { choose }) {
+    this.root = root;
+    this.choose = choose;
+    this.parts = new WeakMap();
+    const head = element("tr");
+    for (const name of ["who, and what of", "last two minutes", "use / quota", "throttle"]) {
+      const cell = element("th", "", name);
+      set(cell, { scope: "col" });
+      head.append(cell);
+    }
+    const body = element("tbody");
+    this.table = element("table", "", element("thead", "", head), body);
+    this.empty = element("p", "empty");
+    this.advice = element("p", "empty", "To give each client-id 1 MiB/s for what it produces:");
+    this.command = element("code", "command");
+    set(this.command, { tabindex: 0 });
+    this.more = element("p", "more");
+    root.append(this.table, this.empty, this.advice, this.command, this.more);
+    this.rows = new Keyed(body, {
+      make: (use) => this.make(use),
+      show: (row, use) => this.fill(row, use),
+    });
+  }
+
+  make(use) {
+    const button = element("button", "entity", nameOf(use), element("span", "what", words.kindOf(use.type)));
+    button.type = "button";
+    button.addEventListener("click", () => this.choose(use));
+    const line = new Line();
+    const meter = new Meter(`${words.kindOf(use.type)} of ${words.party(use)}`);
+    const throttle = element("span");
+    const name = element("th", "", button);
+    set(name, { scope: "row" });
+    const cells = [line.root, meter.root, throttle].map((each) => element("td", "", each));
+    const row = element("tr", "", name, ...cells);
+    row.dataset.type = use.type;
+    this.parts.set(row, { button, line, meter, throttle });
+    return row;
+  }
+
+  fill(row, use) {
+    const { button, line, meter, throttle } = this.parts.get(row);
+    const { type, key, rate, quota, throttled } = use;
+    line.show(this.scene.lines.get(key), quota, this.scene.now);
+    meter.show(words.use(type, rate, quota), words.fullness(rate, quota));
+    write(throttle, words.throttle(use));
+    throttle.className = throttled === null ? "calm" : "held";
+    row.classList.toggle("held", throttled !== null);
+    // Two animations that look the same, in turn: each new throttle starts one.
+    if (use.again && this.isNew) row.dataset.beat = row.dataset.beat === "1" ? "2" : "1";
+    set(button, { "aria-pressed": key === this.chosen });
+  }
+
+  /** By use, but while somebody is among the rows, those stay where they are. */
+  inOrder(uses) {
+    if (!this.root.matches(":hover, :focus-within")) return uses;
+    const found = new Map(uses.map((use) => [use.key, use]));
+    const stay = [...this.rows.children.keys()].filter((key) => found.has(key));
+    return [...stay.map((key) => found.get(key)), ...uses.filter(({ key }) => !this.rows.children.has(key))];
+  }
+
+  show(scene, chosen, bootstrap) {
+    this.isNew = scene !== this.scene;
+    this.scene = scene;
+    this.chosen = chosen;
+    this.rows.update(this.inOrder(scene.uses), (use) => use.key);
+    const none = scene.uses.length === 0;
+    this.table.hidden = none;
+    for (const each of [this.empty, this.advice, this.command]) each.hidden = !none;
+    const why = scene.counting ? "No quota holds for anybody who was active lately." : "No quota is set.";
+    write(this.empty, why);
+    const at = bootstrap ? ` -b ${bootstrap}` : "";
+    write(this.command, `minibroker configs${at} --alter --client-defaults --add-config producer_byte_rate=1048576`);
+    write(this.more, none ? "" : words.rest(scene));
+  }
+}
+
+export class Throttles {
+  constructor(root, { choose }) {
+    this.choose = choose;
+    this.parts = new WeakMap();
+    const list = element("ol", "throttles");
+    this.empty = element("p", "empty", "Nobody was throttled lately.");
+    root.append(list, this.empty);
+    this.items = new Keyed(list, {
+      make: (throttle) => this.make(throttle),
+      show: (item, throttle) => this.fill(item, throttle),
+    });
+  }
+
+  make(throttle) {
+    const button = element("button", "entity", nameOf(throttle));
+    button.type = "button";
+    button.addEventListener("click", () => this.choose(throttle));
+    const [delay, times] = [element("span", "delay"), element("span", "times")];
+    const ago = element("span", "ago");
+    const what = element("p", "what", `${throttle.api} · ${words.kindOf(throttle.type)}`);
+    const item = element("li", "", element("div", "throttle-head", button, delay, times, ago), what);
+    this.parts.set(item, { delay, times, ago });
+    return item;
+  }
+
+  fill(item, { throttle_ms: delay, times, ago_ms: ago }) {
+    const parts = this.parts.get(item);
+    write(parts.delay, words.duration(delay));
+    write(parts.times, times > 1 ? `× ${words.count(times)}` : "");
+    write(parts.ago, words.ago(ago));
+    item.classList.toggle("held", delay > ago);
+  }
+
+  show({ throttles }) {
+    this.items.update(throttles, (throttle) => throttle.key);
+    this.empty.hidden = throttles.length > 0;
+  }
+}
+
+export class Explained {
+  constructor(root) {
+    this.empty = element("p", "empty", "Click somebody to see why they are throttled, or aren't.");
+    this.who = element("p", "note");
+    this.verdict = element("p", "verdict");
+    this.formula = element("p", "formula");
+    this.facts = element("dl");
+    this.values = ["rate", "quota", "set at", "shared"].map((name) => {
+      const value = element("dd");
+      this.facts.append(element("dt", "", name), value);
+      return value;
+    });
+    this.caption = element("p", "what", "Where it may be set, the first that is set holds:");
+    const list = element("ol", "levels");
+    this.told = [this.who, this.verdict, this.formula, this.facts, this.caption, list];
+    root.append(this.empty, ...this.told);
+    this.levels = new Keyed(list, {
+      make: ({ path }) => element("li", "", element("code", "", path), element("span", "level-value"), element("span", "why")),
+      show: (item, level) => this.fill(item, level),
+    });
+    this.show(null);
+  }
+
+  fill(item, { value, holds, why }) {
+    const [, number, reason] = item.children;
+    write(number, value === null ? "" : words.exact(value));
+    write(reason, why);
+    item.className = holds ? "holds" : value === null ? "unset" : "";
+  }
+
+  /** What the broker explained, or nothing; `counter` is whom it was asked about. */
+  show(counter, found = null) {
+    this.empty.hidden = counter !== null;
+    for (const each of this.told) each.hidden = counter === null || (each !== this.who && found === null);
+    if (counter === null) return;
+    write(this.who, `${words.kindOf(counter.type)} of ${words.party(counter)}`);
+    if (found === null) return;
+    const { type, rate, quota, path, window_ms: window, throttle_ms: delay, sharing, formula } = found;
+    write(this.verdict, delay > 0 ? `A request now would wait ${words.duration(delay)}` : "A request now would not wait");
+    this.verdict.classList.toggle("held", delay > 0);
+    write(this.formula, formula);
+    const [rates, quotas, places, shared] = this.values;
+    write(rates, `${words.amount(type, rate)} over the last ${words.duration(window)}`);
+    write(quotas, quota === null ? "none" : words.amount(type, quota));
+    write(places, path ?? "nowhere");
+    write(shared, sharing);
+    this.levels.update(found.levels, (level) => level.path);
+  }
+}

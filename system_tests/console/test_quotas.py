@@ -1,0 +1,95 @@
+"""The quotas in front of a whole broker: one is set, a throttle begins, is explained, and ends."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from confluent_kafka import Producer
+from selenium.webdriver.common.keys import Keys
+
+from system_tests.console.conftest import Limited, Look
+from system_tests.console.page import Page
+from system_tests.console.test_page import PHONE, SCRIPT
+from system_tests.harness.brokers import RunningBroker
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+
+
+def produce(broker: RunningBroker, client_id: str, size: int) -> None:
+    """Send one record; who sent it hangs up only with the test."""
+    config = {"bootstrap.servers": broker.bootstrap_servers, "client.id": client_id}
+    producer = Producer(config)
+    producer.produce("orders", b"x" * size)
+    assert producer.flush(20) == 0
+
+
+def turn_clock(page: Page, by_ms: int) -> None:
+    body = json.dumps({"advance_ms": by_ms}).encode()
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{page.origin}/v1/clock", body, headers)
+    with urllib.request.urlopen(request) as response:
+        assert response.status == 200
+
+
+def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look: Look) -> None:
+    broker = limited()
+    page = look(broker)
+    assert not page.find("#view-quotas").is_displayed()
+    page.find("#tab-connections").send_keys(Keys.ARROW_RIGHT)
+    page.wait(lambda: "No quota is set." in page.text("#uses"), "the view to be drawn")
+    assert not page.find("#view-connections").is_displayed()
+    # What the page says sets one does, but for less than it says.
+    program, *words = shlex.split(page.text("#uses .command"))
+    assert program == "minibroker"
+    command = [word.replace("=1048576", "=1000") for word in words]
+    subprocess.run([sys.executable, "-m", "minibroker", *command], check=True, timeout=30)
+
+    produce(broker, SCRIPT, 20_000)
+    produced = "#uses tr[data-type=produce]"
+    page.wait(lambda: page.count(f"{produced}.held") == 1, "the throttle to be shown")
+    assert SCRIPT in page.text(produced)
+    assert "/ 1 kB/s" in page.text(f"{produced} .meter-value")
+    assert "throttled" in page.text(f"{produced} span.held")
+    assert page.text("#held") == "1"
+    assert "M" in str(page.find(f"{produced} .throttled").get_attribute("d"))
+    assert page.texts("#throttles li.held .what") == ["Produce · bytes produced"]
+
+    page.find(f"{produced} button").send_keys(Keys.ENTER)
+    page.wait(lambda: "would wait" in page.text("#explained"), "the explanation")
+    assert SCRIPT in page.text("#explained .note")
+    assert "(rate - quota) / quota * window" in page.text("#explained .formula")
+    assert page.texts("#explained .holds code") == ["/config/clients/<default>"]
+    assert "1,000" in page.text("#explained .holds")
+    assert page.count("#explained .levels li") == 5
+
+    turn_clock(page, 60_000)
+    page.wait(lambda: page.count("#uses .held") == 0, "the throttle to end")
+    page.wait(lambda: "would not wait" in page.text("#explained"), "that to be explained")
+    page.wait(lambda: page.count("#throttles li.held") == 0, "it to be past")
+    assert page.text("#held") == ""
+    assert page.count("img") == 1  # the page's own
+    assert "taken" not in page.browser.driver.title
+    page.find("#throttles button").click()
+    page.wait(lambda: "Click somebody" in page.text("#explained"), "the same, chosen no more")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_shows_quotas_without_scrolling_sideways(
+    dark: bool, limited: Limited, look: Look
+) -> None:
+    broker = limited("quota.producer.default=1000")
+    page = look(broker, PHONE, dark=dark)
+    page.find("#tab-quotas").click()
+    produce(broker, "reports-of-a-client-with-a-name-that-is-long" * 3, 20_000)
+    page.wait(lambda: page.count("#uses tr.held") == 1, "the throttle")
+    page.find("#uses tbody button").click()
+    page.wait(lambda: "would wait" in page.text("#explained"), "the explanation")
+    assert page.texts("#explained .holds code") == ["quota.producer.default"]
+    script = "const { scrollWidth, clientWidth } = document.documentElement"
+    width, visible = page.browser.run(f"{script}; return [scrollWidth, clientWidth]")
+    assert width == visible <= PHONE[0]
