@@ -25,7 +25,13 @@ from minibroker.config.listeners import (
     listener_problems,
     security_protocol,
 )
-from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting, listener_name
+from minibroker.config.setting import (
+    BROKER_SETTINGS,
+    LISTENER_PREFIX,
+    Setting,
+    broker_setting,
+    listener_name,
+)
 from minibroker.config.types import BadValueError
 
 T = TypeVar("T")
@@ -228,11 +234,25 @@ class Settings:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should be told at the start: at most one line."""
-        if not self.ignored:
-            return ()
-        names = ", ".join(sorted(entry.name for entry in self.ignored))
-        return (f"settings of Kafka that this broker does not serve have no effect: {names}",)
+        """What a user should be told at the start: at most two lines."""
+        said = []
+        if self.ignored:
+            names = ", ".join(sorted(entry.name for entry in self.ignored))
+            said.append(
+                f"settings of Kafka that this broker does not serve have no effect: {names}"
+            )
+        if lost := self._of_no_listener():
+            said.append(
+                f"settings of listeners that are not there have no effect: {', '.join(lost)} (the "
+                f"listener's name is written in small letters there)"
+            )
+        return tuple(said)
+
+    def _of_no_listener(self) -> list[str]:
+        known = {listener.name.lower() for listener in self.client_listeners}
+        prefix = LISTENER_PREFIX
+        mine = [name for name in self.given if name.startswith(prefix)]
+        return [name for name in mine if name.removeprefix(prefix).partition(".")[0] not in known]
 
     @property
     def client_listeners(self) -> tuple[Listener, ...]:

@@ -60,7 +60,7 @@ def test_a_listener_has_the_brokers_value_unless_it_has_its_own() -> None:
 
 
 def test_a_listeners_value_may_stand_in_the_file() -> None:
-    settings = Settings.from_sources(pairs=[f"{INTERNAL}=3"])
+    settings = Settings.from_sources(pairs=["listeners=INTERNAL://:9092", f"{INTERNAL}=3"])
     assert not settings.warnings
     assert listener_value(settings, "Internal", MAX_CONNECTIONS) == 3
     assert settings.text(INTERNAL) == "3"

@@ -82,6 +82,16 @@ def test_a_file_shipped_with_kafka_4_opens_the_listener_for_clients_only(propert
     assert "process.roles" in settings.warnings[0]
 
 
+def test_what_is_set_for_no_listener_is_told() -> None:
+    pairs = ["listeners=INSIDE://:9092", "listener.name.inside.max.connections=1"]
+    pairs += ["listener.name.INSIDE.max.connections=2", "listener.name.gone.max.connections=3"]
+    [warning] = Settings.from_sources(pairs=pairs).warnings
+    assert warning.startswith(
+        "settings of listeners that are not there have no effect: "
+        "listener.name.INSIDE.max.connections, listener.name.gone.max.connections (the listener's"
+    )
+
+
 def test_nothing_to_say_means_no_warning() -> None:
     settings = Settings.from_sources()
     assert settings.warnings == ()
