@@ -153,3 +153,15 @@ def counted(broker: RunningBroker) -> int:
 
 def wait_counted(broker: RunningBroker, wanted: int) -> None:
     wait_until(lambda: counted(broker) == wanted, f"{wanted} connections to be counted")
+
+
+def wait_kept(broker: RunningBroker, kept: str, wanted: int) -> None:
+    """Wait until so many newcomers are ``waiting`` or ``held``: before that, time that is let pass
+    would have passed before they came.
+    """
+
+    def found() -> int:
+        listeners = ask(broker, "GET", "/v1/connections")["listeners"]
+        return sum(int(listener[kept]) for listener in listeners)
+
+    wait_until(lambda: found() == wanted, f"{wanted} connections to be {kept}")

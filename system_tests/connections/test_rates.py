@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import counted, gauge, limit_ip, turn_clock, wait_counted
+from system_tests.connections.dialling import (
+    counted,
+    gauge,
+    limit_ip,
+    turn_clock,
+    wait_counted,
+    wait_kept,
+)
 from system_tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
@@ -30,10 +37,12 @@ def test_who_comes_too_fast_waits_to_the_millisecond(
     waiting = dial(broker, 2, "127.0.0.3")
     for client in waiting:
         client.speak()
+    wait_kept(broker, "waiting", 1)
     turn_clock(broker, advance_ms=199)
     assert all(client.silent() for client in waiting)
     turn_clock(broker, advance_ms=1)
     assert waiting[0].answered()
+    wait_kept(broker, "waiting", 1)
     # 52 in 10.2 s are 0.2 s too many.
     turn_clock(broker, advance_ms=199)
     assert waiting[1].silent()
@@ -84,6 +93,7 @@ def test_limits_of_addresses_come_and_go_while_the_broker_runs(
     assert all(client.answered() for client in dial(broker, 10, "127.0.0.2"))
     assert all(client.answered() for client in dial(broker, 20, "127.0.0.1"))
     (held,) = dial(broker, 1, "127.0.0.2")
+    wait_kept(broker, "held", 1)
     turn_clock(broker, advance_ms=999)
     assert held.silent()
     limit_ip(admin, "127.0.0.2", 50)  # takes effect on the live rate
