@@ -10,6 +10,9 @@
  * client one       HOST:PORT TOPIC COUNT SIZE   one acknowledged record at a time
  * client paced     HOST:PORT TOPIC COUNT SIZE PAUSE_US   one record each so many microseconds, as
  *                  often as it reads a line; it is connected when it has printed one
+ * client flow      HOST:PORT TOPIC BEGIN_MS LAST_MS SIZE RATE ID   from a time of the monotonic clock
+ *                  on for so long: RATE bytes a second, 0 for as many as it can, or -1 for as many
+ *                  as it can with a request for each record; ID is the client-id
  * client first     -         TOPIC               HOST:PORT on standard input; one record, then exit
  * client metadata  HOST:PORT -     COUNT         all topics, one request at a time, bare socket
  */
@@ -310,6 +313,73 @@ static void paced(const char *servers, const char *topic, long count, size_t siz
     }
 }
 
+/* Bytes that were acknowledged in each tenth of a second. */
+enum { SLICES_A_SECOND = 10, SLICES_MAX = 1200 };
+static long slices[SLICES_MAX];
+static double flow_began;
+
+static void counted(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque) {
+    (void)client;
+    (void)opaque;
+    long slice = (long)((now() - flow_began) * SLICES_A_SECOND);
+    if (message->err)
+        die(rd_kafka_err2str(message->err));
+    if (slice >= 0 && slice < SLICES_MAX)
+        slices[slice] += (long)message->len;
+}
+
+static void set_number(rd_kafka_conf_t *conf, const char *name, long value) {
+    char text[24];
+    snprintf(text, sizeof text, "%ld", value);
+    set(conf, name, text);
+}
+
+/* What is left in its queue at the end is not sent. A client that is held can send less than it
+ * has, so its queue is short: filling a long one would take processor time from others. */
+static void flow(const char *servers, const char *topic, char **rest) {
+    long begin_ms = atol(rest[0]), last_ms = atol(rest[1]), rate = atol(rest[3]);
+    size_t size = (size_t)atol(rest[2]);
+    char error[256], *payload = filler(size);
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    set(conf, "bootstrap.servers", servers);
+    set(conf, "client.id", rest[4]);
+    set(conf, "log_level", "2");
+    set_number(conf, "queue.buffering.max.messages", rate < 0 ? 1000 : 20000);
+    if (rate < 0) {
+        set(conf, "linger.ms", "0");
+        set(conf, "batch.num.messages", "1");
+    }
+    rd_kafka_conf_set_dr_msg_cb(conf, counted);
+    rd_kafka_t *client = rd_kafka_new(PRODUCER, conf, error, sizeof error);
+    if (client == NULL)
+        die(error);
+    rd_kafka_topic_t *to = rd_kafka_topic_new(client, topic, NULL);
+    flow_began = (double)begin_ms / 1000;
+    double left = flow_began - now();
+    if (left > 0)
+        usleep((useconds_t)(left * 1e6));
+    double end = flow_began + (double)last_ms / 1000;
+    long sent = 0;
+    for (double at = now(); at < end; at = now()) {
+        double due = rate > 0 ? (at - flow_began) * (double)rate / (double)size : 1e18;
+        int full = 0, burst = 0;
+        while ((double)sent < due && burst++ < 256 && !full) {
+            full = rd_kafka_produce(to, 0, FLAG_COPY, payload, size, NULL, 0, NULL) != 0;
+            sent += !full;
+        }
+        rd_kafka_poll(client, full || (double)sent >= due ? 1 : 0);
+    }
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    printf("{\"cpu_seconds\": %.3f, \"slices\": [%ld",
+           (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+               (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6,
+           slices[0]);
+    for (long i = 1; i < last_ms * SLICES_A_SECOND / 1000 && i < SLICES_MAX; i++)
+        printf(", %ld", slices[i]);
+    printf("]}\n");
+}
+
 static void first(const char *topic) {
     char servers[256];
     char payload[] = "first";
@@ -396,6 +466,8 @@ int main(int argc, char **argv) {
         one_at_a_time(servers, topic, count, size);
     else if (strcmp(mode, "paced") == 0)
         paced(servers, topic, count, size, argc > 6 ? atol(argv[6]) : 1000);
+    else if (strcmp(mode, "flow") == 0 && argc > 8)
+        flow(servers, topic, argv + 4);
     else if (strcmp(mode, "first") == 0)
         first(topic);
     else if (strcmp(mode, "metadata") == 0)

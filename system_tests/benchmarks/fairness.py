@@ -1,0 +1,293 @@
+"""What is left for a neighbour: ``python -m system_tests.benchmarks.fairness``.
+
+A neighbour without quota produces, and beside it in turn: nobody; an abuser held by a quota of
+bytes; one held by a quota of request time, which sends a request for each small record; both, held
+by nothing.  Apache Kafka and minibroker take turns with the same.  On few cores the clients compete
+with each other and with the broker for processors, whoever the broker is fair to, so there are two
+neighbours: one that offers a fixed load, of which it should get all, and one that takes whatever it
+can, whose share shows what an abuser costs in processor time, too.  The invariant: who is compared
+ran within the same ten seconds, each run begins with another situation, and a rate is an average
+over the whole of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest
+from system_tests.benchmarks.client import PATIENCE_S, RunFailed, compiled, run
+from system_tests.benchmarks.measures import machine_busy_share, touch_memory
+from system_tests.benchmarks.peers import KAFKA, MINIBROKER
+from system_tests.benchmarks.report import machine
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.jars import ToolchainMissing
+from system_tests.quotas.setting import set_quota
+
+SLICES_A_SECOND = 10
+BEFORE_S, SITUATION_S = 0.6, 2.2
+AHEAD_S = 0.4
+"""What the clients have to start and connect."""
+
+# A rate is an average over about as long as a situation takes, so that each has of a quota what it
+# allows: much at once, and nothing for a while. What was dropped is gone at once, so that all write
+# to the same memory.
+SETTINGS = {
+    "quota.window.num": "2",
+    "quota.window.size.seconds": "1",
+    "log.segment.delete.delay.ms": "0",
+}
+MEMORY_BYTES = 4 * 10**9
+RECORD_BYTES, SMALL_BYTES = 1000, 100
+LEAST_SHARE = 0.95
+BUSY_SHARE_MAX = 0.05
+FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+PEERS = (MINIBROKER, KAFKA)
+
+
+class Abuser(NamedTuple):
+    """A client that sends as fast as it may."""
+
+    name: str
+    quota: Mapping[str, float]
+    size: int
+    rate: int
+    """As `client.c` has it."""
+
+
+BULK = Abuser("bulk", {}, RECORD_BYTES, 0)
+BUSY = Abuser("busy", {}, SMALL_BYTES, -1)
+BULK_HELD = BULK._replace(name="bulk-held", quota={"producer_byte_rate": 5e6})
+BUSY_HELD = BUSY._replace(name="busy-held", quota={"request_percentage": 5.0})
+SITUATIONS: dict[str, Sequence[Abuser]] = {
+    "alone": (),
+    "beside bytes held to 5 MB/s": (BULK_HELD,),
+    "beside requests held to 5 %": (BUSY_HELD,),
+    "beside both, not held": (BULK, BUSY),
+}
+ALONE, *BESIDE = SITUATIONS
+NEIGHBOURS = {"10 MB/s offered": 10_000_000, "all it can": 0}
+
+Flow = list[float]
+"""Bytes of each tenth of a second."""
+
+
+class Timeline(NamedTuple):
+    """One neighbour's time beside each situation in some order, and what all got through."""
+
+    order: Sequence[str]
+    neighbour: Flow
+    abusers: Mapping[str, Flow]
+
+    def rate(self, situation: str, flow: Flow) -> float:
+        """Bytes a second in a situation."""
+        start = BEFORE_S + SITUATION_S * self.order.index(situation)
+        first = round(start * SLICES_A_SECOND)
+        last = round((start + SITUATION_S) * SLICES_A_SECOND)
+        return sum(flow[first:last]) / (last - first) * SLICES_A_SECOND
+
+
+class Peer:
+    """A broker with the quotas of its abusers."""
+
+    def __init__(self, name: str, broker: RunningBroker) -> None:
+        self.name = name
+        self.servers = broker.bootstrap_servers
+        everybody = [abuser for abusers in SITUATIONS.values() for abuser in abusers]
+        self.address = broker.address
+        self.topics = ["neighbour", *(abuser.name for abuser in everybody)]
+        with Client(self.address) as client:
+            for abuser in everybody:
+                if abuser.quota:
+                    set_quota(client, {"client-id": abuser.name}, **abuser.quota)
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """With a topic for each client, for as long as that."""
+        topics = [
+            CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+            for name in self.topics
+        ]
+        with Client(self.address) as client:
+            client.ask(CreateTopicsRequest(topics=topics, timeout_ms=5000), 5)
+            yield
+            client.ask(DeleteTopicsRequest(topic_names=self.topics, timeout_ms=5000), 5)
+
+    def warm_up(self) -> None:
+        with self.emptied():
+            run("produce", self.servers, "neighbour", 500_000, RECORD_BYTES, 1)
+
+    def measure(self, rate: int, order: Sequence[str]) -> Timeline:
+        """One neighbour beside everything, in an order."""
+        total_s = BEFORE_S + SITUATION_S * len(order)
+        with self.emptied(), ExitStack() as stack:
+            began = time.monotonic() + AHEAD_S
+            neighbour = self._start(
+                stack, "neighbour", began, total_s, size=RECORD_BYTES, rate=rate
+            )
+            abusers = []
+            for number, situation in enumerate(order):
+                for abuser in SITUATIONS[situation]:
+                    start = BEFORE_S + SITUATION_S * number
+                    process = self._start(
+                        stack,
+                        abuser.name,
+                        began + start,
+                        SITUATION_S,
+                        size=abuser.size,
+                        rate=abuser.rate,
+                    )
+                    abusers.append((abuser.name, start, process))
+            flows = {
+                name: [0.0] * round(start * SLICES_A_SECOND) + _flow(process)
+                for name, start, process in abusers
+            }
+            return Timeline(order, _flow(neighbour), flows)
+
+    def _start(
+        self,
+        stack: ExitStack,
+        name: str,
+        began: float,
+        last_s: float,
+        *,
+        size: int,
+        rate: int,
+    ) -> subprocess.Popen[str]:
+        times = str(round(began * 1000)), str(round(last_s * 1000))
+        process = stack.enter_context(
+            subprocess.Popen(
+                [str(compiled()), "flow", self.servers, name, *times, str(size), str(rate), name],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        stack.callback(process.kill)
+        return process
+
+
+def _flow(process: subprocess.Popen[str]) -> Flow:
+    printed, _ = process.communicate(timeout=PATIENCE_S)
+    if process.returncode != 0:
+        raise RunFailed(f"{process.args!r}: status {process.returncode}")
+    flow: Flow = json.loads(printed)["slices"]
+    return flow
+
+
+Timelines = dict[tuple[str, str], list[Timeline]]
+"""By peer and neighbour."""
+
+
+def shares(timelines: Sequence[Timeline], situation: str) -> list[float]:
+    """What the neighbour got of what it gets alone, each time."""
+    return [
+        timeline.rate(situation, timeline.neighbour) / timeline.rate(ALONE, timeline.neighbour)
+        for timeline in timelines
+    ]
+
+
+def table(found: Timelines) -> str:
+    """Medians of all runs: rates, and shares with the least and the most."""
+    lines = []
+    for (peer, neighbour), timelines in found.items():
+        lines.append(f"{peer}, neighbour: {neighbour}")
+        for situation, abusers in SITUATIONS.items():
+            own = statistics.median(t.rate(situation, t.neighbour) for t in timelines) / 1e6
+            line = f"  {situation:<30}{own:8.2f} MB/s"
+            if abusers:
+                seen = shares(timelines, situation)
+                share = statistics.median(seen)
+                line += f"{share:8.1%} of alone ({min(seen):.1%}-{max(seen):.1%})"
+                for abuser in abusers:
+                    rate = statistics.median(
+                        t.rate(situation, t.abusers[abuser.name]) for t in timelines
+                    )
+                    requests = f"{rate / abuser.size:,.0f} requests/s"
+                    line += f"  {f'{rate / 1e6:.1f} MB/s' if abuser.rate == 0 else requests}"
+                if all(abuser.quota for abuser in abusers):
+                    line += "" if share >= LEAST_SHARE else f"  BELOW {LEAST_SHARE:.0%}"
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def measure(peers: Sequence[Peer], runs: int) -> Timelines:
+    """Peers and neighbours in turns; each run begins with another situation."""
+    found: Timelines = defaultdict(list)
+    for peer in peers:
+        peer.warm_up()
+    for number in range(runs):
+        order = [*SITUATIONS][number % len(SITUATIONS) :] + [*SITUATIONS][
+            : number % len(SITUATIONS)
+        ]
+        for neighbour, rate in NEIGHBOURS.items():
+            for peer in peers:
+                found[peer.name, neighbour].append(peer.measure(rate, order))
+    return found
+
+
+def start_all(names: Sequence[str], folder: Path, stack: ExitStack) -> list[Peer]:
+    """The brokers that this machine can have."""
+    peers = []
+    for name in names:
+        start = {MINIBROKER: _start_minibroker, KAFKA: _start_kafka}[name]
+        try:
+            broker = start(folder / name)
+        except ToolchainMissing as missing:
+            print(f"note: {name} is left out: {missing}")
+            continue
+        stack.callback(broker.forget)
+        stack.callback(broker.stop)
+        peers.append(Peer(name, broker))
+    return peers
+
+
+def _start_minibroker(folder: Path) -> RunningBroker:
+    return start_minibroker(data_dir=folder, settings=SETTINGS)
+
+
+def _start_kafka(folder: Path) -> RunningBroker:
+    return start_kafka(folder, settings=SETTINGS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What an abuser leaves for a neighbour.")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
+    parser.add_argument("--folder", default=FOLDER, help="where brokers keep their data")
+    parser.add_argument("--plot", type=Path, help="draw the first run into this file")
+    options = parser.parse_args()
+    busy = machine_busy_share()
+    folder = Path(tempfile.mkdtemp(prefix="fairness-", dir=options.folder))
+    try:
+        touch_memory(folder, MEMORY_BYTES)
+        with ExitStack() as stack:
+            found = measure(start_all(options.peers, folder, stack), options.runs)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    here = machine()
+    print(f"{here['cpu']}, {here['cores']} cores; medians of {options.runs} runs (least-most)")
+    print(table(found))
+    if busy > BUSY_SHARE_MAX:
+        print(f"note: other programs kept the machine {busy:.0%} busy at the start")
+    if options.plot is not None:
+        from system_tests.benchmarks.fairness_plot import draw
+
+        draw(found, options.plot)
+        print(options.plot)
+
+
+if __name__ == "__main__":
+    main()

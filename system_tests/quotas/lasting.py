@@ -1,0 +1,154 @@
+"""Clients that send, or fetch, for as long as they may, each in a process of its own.
+
+It owns what a client of each library does and notes; quotas and what is expected are the tests'.
+The invariant: a client is never the one who waits, so that what it gets through is what it may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+
+TOPIC, FED = "t", "fed"
+PATIENCE_S = 90
+ANONYMOUS = "ANONYMOUS"
+
+Events = list[tuple[float, float]]
+"""When, and how much."""
+
+
+class Minute:
+    """What is left of the minute, and where one client notes what it got through."""
+
+    def __init__(self, servers: str, ends: float, user: str, client_id: str) -> None:
+        self.servers = servers
+        self.ends = ends
+        self.user = user
+        self.client_id = client_id
+        self.events: Events = []
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.ends
+
+    def note(self) -> None:
+        self.events.append((time.monotonic(), 1))
+
+    def proof(self) -> dict[str, Any]:
+        """What kafka-python and aiokafka need to be who they are."""
+        if self.user == ANONYMOUS:
+            return {"bootstrap_servers": self.servers, "client_id": self.client_id}
+        return {
+            "bootstrap_servers": self.servers,
+            "client_id": self.client_id,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": self.user,
+            "sasl_plain_password": self.user,
+        }
+
+    def proof_of_librdkafka(self) -> dict[str, Any]:
+        proof = {"bootstrap.servers": self.servers, "client.id": self.client_id}
+        if self.user != ANONYMOUS:
+            proof |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+            proof |= {"sasl.username": self.user, "sasl.password": self.user}
+        return proof
+
+
+Work = Callable[[Minute, bytes], None]
+
+
+def produce_with_librdkafka(minute: Minute, value: bytes) -> None:
+    producer = confluent_kafka.Producer(
+        minute.proof_of_librdkafka() | {"linger.ms": 0, "batch.num.messages": 1, "log_level": 3}
+    )
+    waiting = 0
+
+    def delivered(error: object, _: object) -> None:
+        nonlocal waiting
+        assert error is None or minute.over
+        waiting -= 1
+        minute.note()
+
+    while not minute.over:
+        while waiting < 10:  # so that the mute has something to hold
+            waiting += 1
+            producer.produce(TOPIC, value, partition=0, on_delivery=delivered)
+        producer.poll(0.1)
+    producer.purge()
+    producer.flush(PATIENCE_S)
+
+
+def produce_with_kafka_python(minute: Minute, value: bytes) -> None:
+    producer = kafka.KafkaProducer(**minute.proof(), batch_size=0, linger_ms=0)
+    while not minute.over:
+        producer.send(TOPIC, value, partition=1).get(PATIENCE_S)
+        minute.note()
+    producer.close()
+
+
+def produce_with_aiokafka(minute: Minute, value: bytes) -> None:
+    async def produce() -> None:
+        producer = aiokafka.AIOKafkaProducer(**minute.proof())
+        await producer.start()
+        while not minute.over:
+            await producer.send_and_wait(TOPIC, value, partition=2)
+            minute.note()
+        await producer.stop()
+
+    asyncio.run(produce())
+
+
+def consume_with_librdkafka(minute: Minute, value: bytes) -> None:
+    consumer = confluent_kafka.Consumer(
+        minute.proof_of_librdkafka() | {"group.id": "none", "max.partition.fetch.bytes": len(value)}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(FED, 0, 0)])
+    while not minute.over:
+        message = consumer.poll(0.1)
+        if message is not None:
+            assert message.error() is None
+            minute.note()
+    consumer.close()
+
+
+def consume_with_kafka_python(minute: Minute, value: bytes) -> None:
+    consumer = kafka.KafkaConsumer(**minute.proof(), max_partition_fetch_bytes=len(value))
+    consumer.assign([kafka.TopicPartition(FED, 0)])
+    consumer.seek(kafka.TopicPartition(FED, 0), 0)
+    while not minute.over:
+        for records in consumer.poll(100, max_records=1).values():
+            for _ in records:
+                minute.note()
+    consumer.close()
+
+
+def consume_with_aiokafka(minute: Minute, value: bytes) -> None:
+    async def consume() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            **minute.proof(), max_partition_fetch_bytes=len(value), enable_auto_commit=False
+        )
+        await consumer.start()
+        consumer.assign([aiokafka.TopicPartition(FED, 0)])
+        consumer.seek(aiokafka.TopicPartition(FED, 0), 0)
+        while not minute.over:
+            for records in (await consumer.getmany(timeout_ms=100, max_records=1)).values():
+                for _ in records:
+                    minute.note()
+        await consumer.stop()
+
+    asyncio.run(consume())
+
+
+def lasting(work: Work, minute: Minute, value: bytes) -> Events:
+    """A whole minute of one client."""
+    logging.disable()  # some tell of each throttle
+    work(minute, value)
+    return minute.events

@@ -1,0 +1,234 @@
+"""A real minute of real clients, nine side by side, each at its own quota and nobody else's.
+
+A quota is an average, so whoever was quiet may use seconds' worth at once and be held as long, and
+what passes in a minute says little about it. Here every quota grows to its size over as long as it
+is an average over, which leaves nobody anything to catch up with; from then on what passes is the
+quota, within a percent. Bytes are counted by the clients: records that were acknowledged, or that
+came, times what one takes in a request or response of its own. Time only the broker can count.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+import pytest
+
+from protocol.compiler import encode
+from protocol.headers import RequestHeader, encode_request_header
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records import Record, build_batch
+from protocol.registry import ApiKey
+from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import ask
+from system_tests.quotas import lasting
+from system_tests.quotas.lasting import ANONYMOUS, FED, PATIENCE_S, TOPIC, Events, Minute, Work
+from system_tests.quotas.setting import VERSION, set_quota
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.timeout(150)]
+
+WINDOWS = 11
+STARTING_S = 5.0
+GROWING_S = 10
+MINUTE_S = 60.0
+SPAN_S = 3.0 * WINDOWS
+SETTLED_S = MINUTE_S - SPAN_S - WINDOWS
+"""When all have had their full quotas for a little while."""
+ERROR_MAX = 0.01
+LATE_MAX = 0.02
+"""What a client may lose beyond that on a busy machine: it is late to use what it may, and by
+Kafka's formula it doesn't get all of that later.
+"""
+
+VALUE = bytes(10_000)
+SMALL = bytes(10)
+PRODUCED, FETCHED, WORKED = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+QUOTAS = {PRODUCED: 150_000.0, FETCHED: 300_000.0, WORKED: 3.0}
+DECOYS = {
+    "too little": {PRODUCED: 30_000.0, FETCHED: 30_000.0, WORKED: 0.5},
+    "too much": {PRODUCED: 10.0**9, FETCHED: 10.0**9, WORKED: 10.0**6},
+}
+USERS = ("alice", "bob", "carol", "dave", "erin", "frank")
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+class Case(NamedTuple):
+    """A client, the level that its quota is at, and what the quota is of."""
+
+    work: Work
+    level: str
+    user: str
+    quota: str
+
+    @property
+    def client_id(self) -> str:
+        return f"{self.work.__name__}-{self.quota}"
+
+    @property
+    def value(self) -> bytes:
+        return SMALL if self.quota == WORKED else VALUE
+
+    @property
+    def size(self) -> float:
+        return QUOTAS[self.quota]
+
+    def entity(self) -> dict[str, str | None]:
+        """Whose quota is to hold."""
+        user: dict[str, str | None] = {"user": self.user}
+        client: dict[str, str | None] = {"client-id": self.client_id}
+        return {"user": user, "client": client, "user and client": user | client}[self.level]
+
+    def decoys(self) -> list[tuple[dict[str, str | None], str]]:
+        """Quotas that must not hold: of places that come later, and of others."""
+        me, other = self.client_id, "other"
+        found: dict[str, list[tuple[dict[str, str | None], str]]] = {
+            "user": [
+                ({"client-id": me}, "too little"),
+                ({"user": self.user, "client-id": other}, "too much"),
+            ],
+            "client": [
+                ({"client-id": other}, "too little"),
+                ({"user": "other", "client-id": me}, "too much"),
+            ],
+            "user and client": [
+                ({"user": self.user}, "too little"),
+                ({"user": self.user, "client-id": None}, "too much"),
+                ({"client-id": me}, "too little"),
+            ],
+        }
+        return found[self.level]
+
+
+CASES = [
+    Case(lasting.produce_with_librdkafka, "user", "alice", PRODUCED),
+    Case(lasting.produce_with_kafka_python, "client", ANONYMOUS, PRODUCED),
+    Case(lasting.produce_with_aiokafka, "user and client", "bob", PRODUCED),
+    Case(lasting.consume_with_librdkafka, "user and client", "carol", FETCHED),
+    Case(lasting.consume_with_kafka_python, "user", "dave", FETCHED),
+    Case(lasting.consume_with_aiokafka, "client", ANONYMOUS, FETCHED),
+    Case(lasting.produce_with_librdkafka, "client", ANONYMOUS, WORKED),
+    Case(lasting.produce_with_kafka_python, "user and client", "erin", WORKED),
+    Case(lasting.produce_with_aiokafka, "user", "frank", WORKED),
+]
+
+
+def bytes_of_one(case: Case) -> int:
+    """What a quota counts of one record: a request with its header, or a response with its length.
+
+    The versions that clients speak differ by some bytes of ten thousand.
+    """
+    batch = build_batch([Record(value=case.value)])
+    if case.quota == PRODUCED:
+        header = encode_request_header(RequestHeader(ApiKey.PRODUCE, VERSION, 1, case.client_id))
+        data = [PartitionProduceData(index=0, records=batch)]
+        topics = [TopicProduceData(name=TOPIC, partition_data=data)]
+        return len(header) + len(encode(ProduceRequest(acks=1, topic_data=topics), VERSION))
+    answer = [FetchableTopicResponse(topic=FED, partitions=[PartitionData(records=batch)])]
+    return 4 + len(encode(FetchResponse(responses=answer), 11))
+
+
+def rate(events: Events, began: float) -> float:
+    """How much a second over three times what a quota is an average over, wherever that begins.
+
+    What passes is not even but repeats itself, so the average is taken over beginnings, too.
+    """
+    starts = [began + SETTLED_S + number / 10 for number in range(WINDOWS * 10)]
+    passed = (n for start in starts for at, n in events if start <= at < start + SPAN_S)
+    return sum(passed) / SPAN_S / len(starts)
+
+
+def feed(client: Client) -> None:
+    """More than the consumers may have in the minute, one record a batch."""
+    batch = build_batch([Record(value=VALUE)])
+    data = [PartitionProduceData(index=0, records=batch)]
+    request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name=FED, partition_data=data)])
+    for _ in range(int(1.2 * MINUTE_S * QUOTAS[FETCHED] / len(VALUE))):
+        client.ask(request, VERSION)
+
+
+def note_worked(broker: RunningBroker, case: Case, events: Events) -> None:
+    """Brings up to date what was worked for a client, by when each of its samples began."""
+    where = f"user={case.user}&client_id={case.client_id}&type=request"
+    why = ask(broker, "GET", f"/v1/quotas/explain?{where}")
+    now = time.monotonic()
+    for sample in why["samples"]:
+        began = now - sample["ago_ms"] / 1000
+        # Looks differ by little, and samples begin a second apart.
+        events[:] = [event for event in events if abs(event[0] - began) > 0.5]
+        events.append((began, sample["total"]))
+
+
+@pytest.fixture
+def broker(limited: Limited, dial: Dial) -> RunningBroker:
+    users = " ".join(f'user_{name}="{name}"' for name in USERS)
+    started = limited(
+        "sasl.enabled.mechanisms=PLAIN",
+        f"listener.name.sasl_plaintext.plain.sasl.jaas.config={JAAS} {users};",
+        listener="PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+    )
+    (client,) = dial(started)
+    topics = [CreatableTopic(name=TOPIC, num_partitions=3, replication_factor=1)]
+    topics += [CreatableTopic(name=FED, num_partitions=1, replication_factor=1)]
+    client.ask(CreateTopicsRequest(topics=topics, timeout_ms=5000), 5)
+    feed(client)
+    for case in CASES:
+        for entity, size in case.decoys():
+            set_quota(client, entity, **{case.quota: DECOYS[size][case.quota]})
+    return started
+
+
+def test_all_get_what_their_quotas_say(broker: RunningBroker, dial: Dial) -> None:
+    (client,) = dial(broker)
+    plain, with_sasl = broker.bootstrap_servers.split(",")
+    began = time.monotonic() + STARTING_S
+
+    def grow(share: int) -> None:
+        for case in CASES:
+            set_quota(client, case.entity(), **{case.quota: case.size * share / GROWING_S})
+
+    grow(1)
+    spawning = multiprocessing.get_context("spawn")
+    events: dict[Case, Events] = {case: [] for case in CASES}
+    with ProcessPoolExecutor(len(CASES), spawning) as clients:
+        works = {
+            case: clients.submit(
+                lasting.lasting,
+                case.work,
+                Minute(
+                    plain if case.user == ANONYMOUS else with_sasl,
+                    began + MINUTE_S,
+                    case.user,
+                    case.client_id,
+                ),
+                case.value,
+            )
+            for case in CASES
+        }
+        for second in range(1, int(MINUTE_S) + 1):
+            threading.Event().wait(began + second - time.monotonic())
+            if second < GROWING_S:
+                grow(second + 1)
+                continue
+            for case in CASES:
+                if case.quota == WORKED:
+                    note_worked(broker, case, events[case])
+        for case in CASES:
+            done = works[case].result(PATIENCE_S)
+            if case.quota != WORKED:
+                events[case] = done
+    found = {
+        f"{case.level}: {case.client_id}": rate(events[case], began)
+        * (1 if case.quota == WORKED else bytes_of_one(case))
+        / case.size
+        for case in CASES
+    }
+    print(*found.items(), sep="\n")  # pytest -s shows how near they came
+    assert max(found.values()) <= 1 + ERROR_MAX, found
+    assert min(found.values()) >= 1 - ERROR_MAX - LATE_MAX, found
