@@ -17,46 +17,21 @@ from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
 from minibroker.observability.definitions import COUNTED, OPEN
 from minibroker.runtime.clock import SimulatedClock
-from minibroker.runtime.stream import StreamClosed
-from protocol.messages.api_versions import ApiVersionsRequest
 from tests.simulation.client import SimulatedClient
+from tests.simulation.crowd import HELLO, HOSTS, Visitors
 from tests.simulation.lag import LaggingSwitchboard
 from tests.simulation.world import LISTENER, logged_errors, scheduled_by
 
 RUNS = 6
 CLIENTS = 30
 TOTAL, PER_IP = 12, 3
-HOSTS = tuple(f"10.0.0.{number}" for number in range(6))
 VICTIMS = ("acceptor", "processor-0", "processor-1", "controller", "worker-0")
-HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 ROUNDS = 40
 SETTINGS = (f"max.connections={TOTAL}", f"max.connections.per.ip={PER_IP}")
 
 
-class Crowd:
-    """Clients that come, are served for a while and go, and one who kills."""
-
-    def __init__(self, broker: TaskBroker, seed: int) -> None:
-        self.broker = broker
-        self.random = Random(f"{seed} crowd")
-        self.served = 0
-        self.over = False
-
-    async def client(self) -> None:
-        random = Random(self.random.random())
-        while not self.over:
-            await trio.sleep(random.random())
-            host = random.choice(HOSTS)
-            client = SimulatedClient(await self.broker.sources[LISTENER].connect(host))
-            with trio.move_on_after(random.random() * 3):
-                try:
-                    while not self.over:
-                        await client.ask(HELLO, 4)
-                        self.served += 1
-                        await trio.sleep(random.random())
-                except StreamClosed:
-                    pass
-            client.close()
+class Crowd(Visitors):
+    """Beside them, one who kills."""
 
     async def killer(self) -> None:
         for _ in range(ROUNDS):

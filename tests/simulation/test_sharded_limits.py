@@ -21,13 +21,13 @@ from minibroker.config import Settings
 from minibroker.observability.definitions import COUNTED, OPEN
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
-from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
 from tests.simulation.client import SimulatedClient
+from tests.simulation.crowd import HELLO, HOSTS, Visitors
 from tests.simulation.lag import LaggingSwitchboard
 from tests.simulation.world import LISTENER, logged_errors, scheduled_by
 
@@ -35,10 +35,8 @@ RUNS = 6
 CLIENTS = 30
 PROCESSORS = 3
 TOTAL, PER_IP, SPECIAL = 12, 3, "10.0.0.0"
-HOSTS = tuple(f"10.0.0.{number}" for number in range(6))
 NAMES = tuple(f"processor-{number}" for number in range(PROCESSORS))
 VICTIMS = (*NAMES, *NAMES, "controller", "worker-0")
-HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 ROUNDS = 40
 MODE = ("acceptor.mode=sharded", f"num.network.threads={PROCESSORS}")
 SETTINGS = (
@@ -96,30 +94,8 @@ async def alter(client: SimulatedClient, **configs: str) -> list[int]:
     return [each.error_code for each in response.responses]
 
 
-class Crowd:
-    """Clients that come, are served for a while and go; one who kills, one who changes limits."""
-
-    def __init__(self, broker: TaskBroker, seed: int) -> None:
-        self.broker = broker
-        self.random = Random(f"{seed} crowd")
-        self.served = 0
-        self.over = False
-
-    async def client(self) -> None:
-        random = Random(self.random.random())
-        while not self.over:
-            await trio.sleep(random.random())
-            source = self.broker.sources[LISTENER]
-            client = SimulatedClient(await source.connect(random.choice(HOSTS)))
-            with trio.move_on_after(random.random() * 3):
-                try:
-                    while not self.over:
-                        await client.ask(HELLO, 4)
-                        self.served += 1
-                        await trio.sleep(random.random())
-                except StreamClosed:
-                    pass
-            client.close()
+class Crowd(Visitors):
+    """Beside them, one who kills and one who changes limits."""
 
     async def changer(self) -> None:
         while not self.over:
