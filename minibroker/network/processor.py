@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -42,7 +42,6 @@ from minibroker.network.client import Client
 from minibroker.network.connection import Event
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
-from minibroker.network.gate import Gate
 from minibroker.network.happenings import Happenings, Limit
 from minibroker.network.identity import Identities, Unidentified
 from minibroker.network.idle import IdleOrder
@@ -61,6 +60,9 @@ from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
 from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
+
+if TYPE_CHECKING:
+    from minibroker.network.gate import Gate
 
 TAKEN_BEFORE_YIELD: Final = 8
 """New connections taken in a row before those that are served already get their turn."""
@@ -142,6 +144,9 @@ class _Processor:
         )
 
     def _own_gate(self) -> Gate:
+        # Not for the other mode, as each module loaded is time that a test waits for a broker.
+        from minibroker.network.gate import Gate
+
         return Gate(self._env, self._happenings, self._closes, self._log, self._begin)
 
     def _on_image(self, before: Image, after: Image) -> None:
