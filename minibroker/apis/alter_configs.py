@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minibroker.apis.base import CONTROLLER, Api, Context, Owner
-from minibroker.apis.config_alteration import LEFT_OUT, Part, Reply, Wish, execute_at_controller
+from minibroker.apis.config_alteration import (
+    LEFT_OUT,
+    Part,
+    Reply,
+    Wish,
+    answers,
+    execute_at_controller,
+)
 from minibroker.cluster.configs import Op, Operation
-from protocol.errors import ErrorCode
 from protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -37,15 +43,7 @@ def merge(
 ) -> AlterConfigsResponse:
     """One answer a resource, in the order of the request."""
     return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=refusal.code if refusal else ErrorCode.NONE,
-                error_message=refusal.text if refusal else None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, refusal in zip(request.resources, replies[CONTROLLER], strict=True)
-        ]
+        responses=answers(AlterConfigsResourceResponse, request.resources, replies[CONTROLLER])
     )
 
 

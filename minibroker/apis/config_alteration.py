@@ -9,7 +9,8 @@ twice is not touched, and every resource is answered in its place.  Echoes
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.apis.base import ControllerScope
 from minibroker.cluster.configs import Alteration, Operation, hosts_named
@@ -49,6 +50,21 @@ class Part(NamedTuple):
 
 Reply = tuple[Refusal | None, ...]
 """Why each wish was not fulfilled, in the order of the request."""
+
+Answer = TypeVar("Answer")
+
+
+def answers(make: Callable[..., Answer], resources: Sequence[Any], reply: Reply) -> list[Answer]:
+    """One answer a resource, in the order of the request; ``make`` is the request's own class."""
+    return [
+        make(
+            error_code=refusal.code if refusal else ErrorCode.NONE,
+            error_message=refusal.text if refusal else None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, refusal in zip(resources, reply, strict=True)
+    ]
 
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:

@@ -264,6 +264,12 @@ def _session_error(request: FetchRequest) -> ErrorCode | None:
     return None
 
 
+def is_follower_fetch(request: FetchRequest) -> bool:
+    """Whether a fetch says to be another broker's."""
+    state = request.replica_state
+    return (request.replica_id if state is None else state.replica_id) >= 0
+
+
 API: Api[FetchRequest, Part, Reply, FetchResponse] = Api(
     key=ApiKey.FETCH,
     versions=(4, 18),

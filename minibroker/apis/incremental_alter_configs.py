@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minibroker.apis.base import CONTROLLER, Api, Context, Owner
-from minibroker.apis.config_alteration import LEFT_OUT, Part, Reply, Wish, execute_at_controller
+from minibroker.apis.config_alteration import (
+    LEFT_OUT,
+    Part,
+    Reply,
+    Wish,
+    answers,
+    execute_at_controller,
+)
 from minibroker.cluster.configs import Operation
-from protocol.errors import ErrorCode
 from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -41,15 +47,7 @@ def merge(
 ) -> IncrementalAlterConfigsResponse:
     """One answer a resource, in the order of the request."""
     return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=refusal.code if refusal else ErrorCode.NONE,
-                error_message=refusal.text if refusal else None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, refusal in zip(request.resources, replies[CONTROLLER], strict=True)
-        ]
+        responses=answers(AlterConfigsResourceResponse, request.resources, replies[CONTROLLER])
     )
 
 

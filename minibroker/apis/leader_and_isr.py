@@ -10,13 +10,14 @@ does.  Requests with an old epoch are refused as a whole.  Echoes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from minibroker.apis.base import Api, Context, Owner
 from minibroker.apis.control_requests import (
     NOT_FROM_HERE,
     broker_epoch_problem,
     controller_epoch_problem,
+    partition_states,
 )
 from minibroker.cluster.image import Image
 from protocol.errors import ErrorCode
@@ -84,7 +85,7 @@ def _response(
     request: LeaderAndIsrRequest, error: ErrorCode, decide: Decide
 ) -> LeaderAndIsrResponse:
     errors = dict[tuple[str, Uuid], dict[int, ErrorCode]]()
-    for name, topic_id, state in _states(request):
+    for name, topic_id, state in partition_states(request):
         of_topic = errors.setdefault((name, topic_id), {})
         of_topic[state.partition_index] = decide(name, topic_id, state)
     topics = [
@@ -99,17 +100,6 @@ def _response(
     ]
     flat = [one for topic in topics for one in topic.partition_errors]
     return LeaderAndIsrResponse(error_code=error, partition_errors=flat, topics=topics)
-
-
-def _states(
-    request: LeaderAndIsrRequest,
-) -> Iterator[tuple[str, Uuid, LeaderAndIsrPartitionState]]:
-    """The partitions, as old and as newer versions have them."""
-    for state in request.ungrouped_partition_states:
-        yield state.topic_name, ZERO_UUID, state
-    for topic in request.topic_states:
-        for state in topic.partition_states:
-            yield topic.topic_name, topic.topic_id, state
 
 
 API: Api[LeaderAndIsrRequest, None, None, LeaderAndIsrResponse] = Api(

@@ -9,7 +9,7 @@ Echoes ``ReplicaManager.maybeUpdateMetadataCache`` and ``ZkMetadataCache``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from minibroker.apis.base import Api, Context, Owner
@@ -17,6 +17,7 @@ from minibroker.apis.control_requests import (
     NOT_FROM_HERE,
     broker_epoch_problem,
     controller_epoch_problem,
+    partition_states,
 )
 from minibroker.cluster.image import Broker, Image
 from protocol.errors import ErrorCode
@@ -45,7 +46,7 @@ def merge(
     image = ctx.image
     error = broker_epoch_problem(image, request.broker_epoch)
     error = error or controller_epoch_problem(image, request.controller_epoch)
-    for name, topic_id, state in _states(request):
+    for name, topic_id, state in partition_states(request):
         error = error or _partition_problem(image, name, topic_id, state)
     if not error and not _are_known(image, request.live_brokers, ctx.version):
         error = NOT_FROM_HERE
@@ -88,17 +89,6 @@ def _is_known(broker: Broker, told: UpdateMetadataBroker, version: int) -> bool:
         return said == set(broker.endpoints.values())
     named = {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in told.endpoints}
     return named == dict(broker.endpoints)
-
-
-def _states(
-    request: UpdateMetadataRequest,
-) -> Iterator[tuple[str, Uuid, UpdateMetadataPartitionState]]:
-    """The partitions, as old and as newer versions have them."""
-    for state in request.ungrouped_partition_states:
-        yield state.topic_name, ZERO_UUID, state
-    for topic in request.topic_states:
-        for state in topic.partition_states:
-            yield topic.topic_name, topic.topic_id, state
 
 
 API: Api[UpdateMetadataRequest, None, None, UpdateMetadataResponse] = Api(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from minibroker.apis.base import Context
+from minibroker.apis.fetch import is_follower_fetch
 from minibroker.apis.registry import APIS
 from minibroker.cluster.image import Image
 from minibroker.cluster.quotas_in_force import QuotasInForce
@@ -194,10 +195,3 @@ def is_exempt(ctx: Context, request: Any, response: Any) -> bool:
     if APIS[key].cluster_action:
         return bool(response.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return False
-
-
-def is_follower_fetch(request: Any) -> bool:
-    """Whether a fetch says to be another broker's."""
-    state = request.replica_state
-    replica_id: int = request.replica_id if state is None else state.replica_id
-    return replica_id >= 0

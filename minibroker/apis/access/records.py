@@ -14,6 +14,7 @@ from typing import Any
 from minibroker.apis.access.door import Refused
 from minibroker.apis.access.guard import ERRORS, Finish, allowed
 from minibroker.apis.base import CloseConnection, Context
+from minibroker.apis.fetch import is_follower_fetch
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.delete_records import (
@@ -98,9 +99,7 @@ def _or_hang_up(request: Any, response: ProduceResponse) -> ProduceResponse:
 def fetch(ctx: Context, request: Any) -> Finish | None:
     """READ of each topic; of a follower CLUSTER_ACTION."""
     name = _name(ctx, lambda topic: topic.topic)
-    state = request.replica_state
-    follows = request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
-    if not follows:
+    if not is_follower_fetch(request):
         fine, refused = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
     elif ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER):
         return None
@@ -137,55 +136,53 @@ def _not_read(topic: Any) -> FetchableTopicResponse:
 
 def list_offsets(ctx: Context, request: Any) -> Finish | None:
     """DESCRIBE of each topic."""
-    fine, refused = allowed(
-        ctx, Operation.DESCRIBE, Resource.TOPIC, request.topics, lambda topic: topic.name
-    )
-    if not refused:
-        return None
-    request.topics = fine
 
-    def finish(response: Any) -> Any:
-        response.topics += [
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ListOffsetsPartitionResponse(
-                        partition_index=asked.partition_index, error_code=_TOPIC_REFUSED
-                    )
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in refused
-        ]
-        return response
+    def refusal(topic: Any) -> ListOffsetsTopicResponse:
+        return ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[
+                ListOffsetsPartitionResponse(
+                    partition_index=asked.partition_index, error_code=_TOPIC_REFUSED
+                )
+                for asked in topic.partitions
+            ],
+        )
 
-    return finish
+    return _each_topic(ctx, Operation.DESCRIBE, request, refusal)
 
 
 def delete_records(ctx: Context, request: Any) -> Finish | None:
     """DELETE of each topic."""
+
+    def refusal(topic: Any) -> DeleteRecordsTopicResult:
+        return DeleteRecordsTopicResult(
+            name=topic.name,
+            partitions=[
+                DeleteRecordsPartitionResult(
+                    partition_index=asked.partition_index,
+                    low_watermark=-1,
+                    error_code=_TOPIC_REFUSED,
+                )
+                for asked in topic.partitions
+            ],
+        )
+
+    return _each_topic(ctx, Operation.DELETE, request, refusal)
+
+
+def _each_topic(
+    ctx: Context, operation: Operation, request: Any, refusal: Callable[[Any], Any]
+) -> Finish | None:
+    """Answers the topics that are not allowed apart from the others."""
     fine, refused = allowed(
-        ctx, Operation.DELETE, Resource.TOPIC, request.topics, lambda topic: topic.name
+        ctx, operation, Resource.TOPIC, request.topics, lambda topic: topic.name
     )
     if not refused:
         return None
     request.topics = fine
 
     def finish(response: Any) -> Any:
-        response.topics += [
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    DeleteRecordsPartitionResult(
-                        partition_index=asked.partition_index,
-                        low_watermark=-1,
-                        error_code=_TOPIC_REFUSED,
-                    )
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in refused
-        ]
+        response.topics += map(refusal, refused)
         return response
 
     return finish
