@@ -1,0 +1,21 @@
+"""The reference page of activity events is current, and has every field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minibroker.activity.reference import page
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "activity.md"
+
+
+def test_the_page_is_what_the_schema_says() -> None:
+    assert PAGE.read_text() == page(), (
+        "mend it: python -m minibroker.activity.reference > docs/reference/activity.md"
+    )
+
+
+def test_every_field_has_one_row() -> None:
+    rows = [line.split("`")[1] for line in page().splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted(field.name for field in FIELDS + CHECK_FIELDS)

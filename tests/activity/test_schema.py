@@ -1,0 +1,31 @@
+"""The schema is one that all its readers can build upon."""
+
+from __future__ import annotations
+
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Type
+
+
+def test_no_name_is_given_twice() -> None:
+    for fields in (FIELDS, CHECK_FIELDS):
+        names = [field.name for field in fields]
+        assert len(set(names)) == len(names)
+
+
+def test_every_event_has_what_identifies_and_orders_it() -> None:
+    everywhere = [field.name for field in FIELDS if field.kinds == set(EventKind)]
+    assert everywhere == ["version", "kind", "broker", "sequence", "time_us", "clock_ms"]
+    assert not any(field.may_lack for field in FIELDS if field.name in everywhere)
+
+
+def test_what_is_not_in_every_event_seen_may_lack() -> None:
+    seen = {EventKind.REQUEST, EventKind.CONNECTION}
+    assert all(field.may_lack for field in FIELDS if not field.kinds >= seen)
+
+
+def test_quantities_have_units() -> None:
+    suffixes = {"_us": "µs since 1970 UTC", "_ms": "ms", "_ns": "ns", "_bytes": "bytes"}
+    for field in FIELDS + CHECK_FIELDS:
+        for suffix, unit in suffixes.items():
+            if field.name.endswith(suffix):
+                assert field.unit == unit, field.name
+        assert field.unit == "" or field.type not in {Type.TEXT, Type.FLAG, Type.CHECK}
