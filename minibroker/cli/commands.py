@@ -77,6 +77,16 @@ class Group(click.Group):
             ctx.fail(f"No such command '{name}'.{self._nearest(ctx, name)}")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name
+            told = (
+                f"{error.message} Options come after the command: {ctx.command_path} COMMAND {name}"
+            )
+            raise click.NoSuchOption(name, told, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, self._line(name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):

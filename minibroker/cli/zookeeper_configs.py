@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import trio
 
+from minibroker.cli.client import PATIENCE_S
 from minibroker.cli.entities import BROKERS, CLIENTS, IPS, TOPICS, USERS, Entities, parse_quota
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cluster import layout, stored_configs
@@ -43,7 +44,13 @@ TITLES = {TOPICS: "topic", USERS: "user-principal", CLIENTS: "client-id"}
 def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do something with the store at ``connect``; `CliError` if it cannot be reached."""
     try:
-        settings = Settings.from_sources(pairs=[f"zookeeper.connect={connect}"])
+        settings = Settings.from_sources(
+            pairs=[
+                f"zookeeper.connect={connect}",
+                # People who mistype an address are not to sit out a broker's session timeout.
+                f"zookeeper.connection.timeout.ms={PATIENCE_S * 1000:g}",
+            ]
+        )
         from minibroker.cluster.store.zookeeper import ZooKeeperStore
         from minibroker.cluster.store.zookeeper_client import access_from
     except ConfigError as error:

@@ -60,7 +60,9 @@ def test_a_name_like_no_other_is_answered_without_a_guess(group: Group) -> None:
 
 
 def test_an_option_that_is_none_is_not_taken_for_a_command(group: Group) -> None:
-    assert "No such option" in CliRunner().invoke(group, ["--bark"]).output
+    said = CliRunner().invoke(group, ["--bark"], prog_name="cats").output
+    assert "No such option" in said
+    assert said.endswith("Options come after the command: cats COMMAND --bark\n")
 
 
 def test_arguments_are_told_before_options() -> None:

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from minibroker.cli.client import PATIENCE_S
 from minibroker.cli.entities import Entities
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
@@ -18,7 +19,7 @@ from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
 from minibroker.cluster.store.zookeeper_client import Access
 from minibroker.cluster.topics import NewTopic
-from minibroker.config import Settings
+from minibroker.config import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
 from minibroker.config.types import parse_connect_string
 
 RATE = "connection_creation_rate"
@@ -99,11 +100,18 @@ def test_a_server_that_is_not_there_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     access = Access(parse_connect_string("127.0.0.1:1"), 0.2, 0.2)
-    monkeypatch.setattr(zookeeper_client, "access_from", lambda _settings: access)
+    wanted: list[Settings] = []
+
+    def access_from(settings: Settings) -> Access:
+        wanted.append(settings)
+        return access
+
+    monkeypatch.setattr(zookeeper_client, "access_from", access_from)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     with pytest.raises(Unreachable, match="no ZooKeeper answered at"):
         in_zookeeper("127.0.0.1:1", lambda store: store.get("/"))
     assert capsys.readouterr().err == ""
+    assert wanted[0][ZOOKEEPER_CONNECTION_TIMEOUT_MS] == PATIENCE_S * 1000
 
 
 async def test_users_and_clients_are_altered_and_described(store: Store) -> None:
