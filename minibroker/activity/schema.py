@@ -32,10 +32,14 @@ class Happened(StrEnum):
     """What happened to a connection; ``happened`` of its events."""
 
     ACCEPTED = "accepted"
+    """It came: the first event of each; the rates of broker and listener counted it just now, and
+    that of its address, too, unless it is delayed."""
     DELAYED = "delayed"
-    """It waited for its turn, because of a rate or because there were too many."""
+    """It waits for its turn, because of a rate or because there are too many."""
     HELD = "held"
-    """It was kept back for its address's sake, which came too fast."""
+    """It is kept back for its address's sake, which came too fast."""
+    ADMITTED = "admitted"
+    """It was delayed or held, and is let in: the rate of its address counted it just now."""
     REFUSED = "refused"
     CLOSED = "closed"
 
@@ -71,11 +75,15 @@ CHECK_FIELDS: Final = (
     Field("client_id", Type.TEXT, "", frozenset(EventKind), False,
           "client-id whose quota it is; empty if it is only a user's"),
     Field("rate", Type.DOUBLE, "as the bound", frozenset(EventKind), False,
-          "rate measured after this request was recorded; tokens left for mutations"),
+          "rate measured after this request was recorded; tokens left for mutations, 0 without a "
+          "bound"),
     Field("bound", Type.DOUBLE, "bytes/s, %, changes/s", frozenset(EventKind), True,
           "quota in force; null if the entity had none"),
     Field("throttle_ms", Type.INT, "ms", frozenset(EventKind), False,
           "delay that this quota alone asked for"),
+    Field("clock_ms", Type.LONG, "ms", frozenset(EventKind), False,
+          "when it counted this request, on the broker's own clock; differs from the event's with "
+          "quota.throttle.mode=delay, and for mutations, which the controller counts"),
 )  # fmt: skip
 
 _ALL: Final = frozenset(EventKind)
@@ -110,9 +118,13 @@ FIELDS: Final = (
           "response as it would have been without a throttle, without length and header; with 4 "
           "more it is what a consumer's quota counts"),
     Field("records", Type.LONG, "records", _REQUEST, True,
-          "produced; null for other APIs"),
+          "sent to be appended; null for APIs other than Produce"),
     Field("mutations", Type.LONG, "partitions", _REQUEST, True,
-          "partitions created or deleted, as controller_mutation_rate counts; null without"),
+          "partitions to be created or deleted, as controller_mutation_rate counts, those refused "
+          "among them; null without"),
+    Field("mutations_refused", Type.LONG, "partitions", _REQUEST, True,
+          "those of them that the quota refused, which it did not count; topic by topic, so the "
+          "others came before them"),
     Field("strict", Type.FLAG, "", _REQUEST, True,
           "whether mutations above the quota are refused rather than held; null without"),
     Field("exempt", Type.FLAG, "", _REQUEST, True,
@@ -134,15 +146,18 @@ FIELDS: Final = (
     Field("mutation", Type.CHECK, "", _REQUEST, True,
           "controller_mutation_rate, if it was looked at"),
     Field("throttle_ms", Type.INT, "ms", _REQUEST, True,
-          "how long its sender was held, the largest of what the quotas asked for"),
+          "how long its sender was held: the largest of what the quotas asked for (for mutations "
+          "less what has passed since), or with quota.throttle.mode=delay the sum"),
     Field("error_code", Type.INT, "", _REQUEST, True,
           "of the response, or the first one in it; 0 if none"),
     Field("happened", Type.TEXT, "", _CONNECTION, True,
-          "`accepted`, `delayed`, `held`, `refused` or `closed`"),
+          "`accepted`, then perhaps `delayed`, `held` and `admitted`; at last `refused` or "
+          "`closed`"),
     Field("reason", Type.TEXT, "", _CONNECTION, True,
           "why, as in the label `reason` of closed connections, or the setting that it waits for"),
     Field("delay_ms", Type.INT, "ms", _CONNECTION, True,
-          "how long one that is delayed or held waits"),
+          "how long one that is delayed or held waits; 0 where it waits for something else than "
+          "time, null for other events"),
     Field("dropped", Type.LONG, "events", _DROPPED, True,
           "events that were not written since the last such event, because it could not keep up"),
 )  # fmt: skip
