@@ -8,6 +8,7 @@ not there, or when anything about the command line is wrong.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,9 @@ from click.core import ParameterSource
 from minibroker.cli import credentials
 from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
 from minibroker.cli.commands import Command
-from minibroker.cli.entities import (
+from minibroker.cli.errors import CliError, ExitCode, UsageMistake, check
+from minibroker.cli.output import emit
+from minibroker.quotas.arguments import (
     BROKERS,
     CLIENTS,
     DEFAULTS,
@@ -25,6 +28,7 @@ from minibroker.cli.entities import (
     TOPICS,
     TYPES,
     USERS,
+    ArgumentMistake,
     Entities,
     check_keys,
     chosen,
@@ -35,8 +39,6 @@ from minibroker.cli.entities import (
     parse_quota,
     quota_text,
 )
-from minibroker.cli.errors import CliError, ExitCode, UsageMistake, check
-from minibroker.cli.output import emit
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -89,9 +91,16 @@ EXAMPLES = """Examples:
   minibroker configs --ip 127.0.0.1 --alter --add-config connection_creation_rate=10
   minibroker configs --user alice --alter --add-config 'SCRAM-SHA-512=[password=secret]'
   minibroker configs --ip 127.0.0.1 --alter --delete-config connection_creation_rate
+  minibroker configs --alter --quota-file quotas.txt
+
+Each line of a quota file is the arguments of one alteration of quotas, such as
+'--alter --entity-type users --entity-name alice --add-config producer_byte_rate=1048576'; lines
+that are blank or begin with # say nothing.
 
 Exit codes: 0 done · 1 anything else, as kafka-configs.sh has it
 """
+
+_WITH_QUOTA_FILE: Final = {"bootstrap", "alter", "quota_file"}
 
 _LONG = ("entity_type", "entity_name", "entity_default")
 
@@ -116,6 +125,8 @@ class KafkaCommand(Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except ArgumentMistake as mistake:
+            raise CliError(str(mistake)) from None
         except CliError as error:
             error.exit_code = ExitCode.REFUSED
             raise
@@ -159,6 +170,7 @@ def _entity_options(function: Any) -> Any:
 @click.option("--all", "everything", is_flag=True, help="With --describe: defaults too.")
 @click.option("--add-config", metavar="K=V,K=[V,V]", help="With --alter: what to set.")
 @click.option("--add-config-file", metavar="FILE", help="With --alter: the same as properties.")
+@click.option("--quota-file", metavar="FILE", help="With --alter: every quota in a file, or none.")
 @click.option("--delete-config", multiple=True, metavar="K,K", help="With --alter: what to unset.")
 @click.option("--entity-type", multiple=True, metavar="TYPE", help=", ".join(TYPES) + ".")
 @click.option("--entity-name", multiple=True, metavar="NAME", help="Its name.")
@@ -174,6 +186,9 @@ def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
     """Describe and alter configs and quotas as kafka-configs.sh does."""
     if given["describe"] == given["alter"]:
         raise UsageMistake("Command must include exactly one action: --describe, --alter")
+    if given["quota_file"] is not None:
+        _apply_file(ctx, bootstrap, given)
+        return
     entities = chosen(
         from_long_options(ctx.meta[__name__]),
         from_short_options(
@@ -182,6 +197,7 @@ def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
         ),
         alter=given["alter"],
     )
+    _check_hosts(entities)
     additions, deletions = _wishes(given)
     if given["zookeeper"] is not None:
         if ctx.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
@@ -193,6 +209,34 @@ def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
             _alter(client, entities, additions, deletions)
         else:
             _describe(client, entities, everything=given["everything"])
+
+
+def _apply_file(ctx: click.Context, bootstrap: str, given: dict[str, Any]) -> None:
+    names = [param.name for param in ctx.command.params if param.name not in _WITH_QUOTA_FILE]
+    beside = [name for name in names if name and given.get(name)]
+    if beside or not given["alter"]:
+        raise UsageMistake(
+            "--quota-file stands with --alter and --bootstrap-server alone: everything else is in "
+            "its lines"
+        )
+    from minibroker.cli import quota_file  # asks as this module does, and for nothing else
+
+    file = quota_file.read(given["quota_file"])
+    with Client(bootstrap) as client:
+        quota_file.apply(client, file)
+
+
+def _check_hosts(entities: Entities) -> None:
+    if entities.types != (IPS,):
+        return
+    for name in filter(None, entities.names):
+        try:
+            socket.getaddrinfo(name, None)
+        except (OSError, UnicodeError):
+            raise UsageMistake(
+                f"The entity name for {IPS} must be a valid IP or resolvable host, but it is: "
+                f"{name}"
+            ) from None
 
 
 def _in_zookeeper(

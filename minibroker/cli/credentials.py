@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from minibroker.cli.client import Client
-from minibroker.cli.entities import USERS, Entities
 from minibroker.cli.errors import UsageMistake, check
 from minibroker.cli.output import emit
+from minibroker.quotas.arguments import USERS, Entities
 from minibroker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
 from protocol.errors import ErrorCode
 from protocol.messages.alter_user_scram_credentials import (

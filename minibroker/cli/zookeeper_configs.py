@@ -15,7 +15,6 @@ from typing import TypeVar
 import trio
 
 from minibroker.cli.client import PATIENCE_S
-from minibroker.cli.entities import BROKERS, CLIENTS, IPS, TOPICS, USERS, Entities, parse_quota
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cluster import layout, stored_configs
 from minibroker.cluster.configs import Alteration, Op, Operation, hosts_named, plan_alteration
@@ -32,6 +31,15 @@ from minibroker.cluster.store.tree import NoNodeError, Store, StoreError
 from minibroker.cluster.topics import Refusal, topic_of
 from minibroker.config import NODE_ID, ConfigError, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
+from minibroker.quotas.arguments import (
+    BROKERS,
+    CLIENTS,
+    IPS,
+    TOPICS,
+    USERS,
+    Entities,
+    parse_quota,
+)
 from minibroker.quotas.entity import DEFAULT, desanitize, parse_entity
 from minibroker.runtime.hosts import unresolvable
 

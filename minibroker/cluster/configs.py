@@ -42,13 +42,11 @@ from minibroker.config.setting import broker_setting
 from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
 from minibroker.quotas.entity import KEYS as QUOTA_KEYS
+from minibroker.quotas.values import CONNECTION_CREATION_RATE
 from protocol.errors import ErrorCode
 
 KINDS = (TOPIC, BROKER, IP, USER, CLIENT)
 """The kinds whose configs are kept and followed."""
-
-CONNECTION_CREATION_RATE = "connection_creation_rate"
-"""The one quota of an address: connections a second, a whole number."""
 
 _OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
 

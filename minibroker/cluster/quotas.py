@@ -9,16 +9,13 @@ found by the filter that names its entity.  Echoes Kafka's ``ClientQuotaControlM
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from minibroker.cluster.configs import CONNECTION_CREATION_RATE
 from minibroker.cluster.image import CLIENT, EMPTY, IP, USER, ConfigChanged, Image
 from minibroker.cluster.topics import Refusal
 from minibroker.config import ACCEPTOR_MODE, SHARDED, SHARDED_ADVICE, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
-from minibroker.config.types import INT_MAX, LONG_MAX
 from minibroker.quotas.entity import (
     CLIENTS_OF,
     DEFAULT,
@@ -27,20 +24,12 @@ from minibroker.quotas.entity import (
     parse_entity,
     sanitize,
 )
+from minibroker.quotas.values import CONNECTION_CREATION_RATE, is_quota, value_problem, value_text
 from protocol.errors import ErrorCode
 
 IP_TYPE, USER_TYPE, CLIENT_TYPE = "ip", "user", "client-id"
 TYPES = (IP_TYPE, USER_TYPE, CLIENT_TYPE)
 """The types of entities that Kafka knows."""
-
-WHOLE_KEYS: Mapping[str, int] = {
-    CONNECTION_CREATION_RATE: INT_MAX,
-    "producer_byte_rate": LONG_MAX,
-    "consumer_byte_rate": LONG_MAX,
-}
-"""Quotas that are whole numbers, and the largest each can be."""
-
-_FRACTION_MAX = 1e-6
 
 Names = Mapping[str, str | None]
 """An entity: the name for each of its types, None for the default."""
@@ -96,7 +85,7 @@ def plan_change(
             return Refusal(ErrorCode.INVALID_REQUEST, problem)
         seen.add(quota)
         if value is not None:
-            config[quota] = _text(quota, value)
+            config[quota] = value_text(quota, value)
         elif quota in KEYS or quota == CONNECTION_CREATION_RATE:
             config.pop(quota, None)
     return ConfigChanged(*key, config)
@@ -109,12 +98,6 @@ def sharded_problem(settings: Settings, wanted: QuotaChange) -> str | None:
         if rate and settings[ACCEPTOR_MODE] == SHARDED:
             return f"{quota}: not with {ACCEPTOR_MODE.name}={SHARDED}: {SHARDED_ADVICE}"
     return None
-
-
-def _text(quota: str, value: float) -> str:
-    largest = WHOLE_KEYS.get(quota)
-    # The largest double that is not above a LONG's maximum is one more than that.
-    return repr(float(value)) if largest is None else str(min(round(value), largest))
 
 
 def config_key(names: Names) -> tuple[str, str]:
@@ -174,25 +157,11 @@ def _entity_problem(entity: Sequence[tuple[str, str | None]]) -> str | None:
 
 
 def _value_problem(names: Names, quota: str, value: float | None) -> str | None:
-    known = quota == CONNECTION_CREATION_RATE if IP_TYPE in names else quota in KEYS
-    if not known:
-        return None if value is None else f"Invalid configuration key {quota}"
     if value is None:
         return None
-    if quota == CONNECTION_CREATION_RATE:
-        if not math.isfinite(value) or value < 0:
-            return f"Quota {quota} must be 0 or more"
-    elif not math.isfinite(value) or value <= 0:
-        return f"Quota {quota} must be greater than 0"
-    largest = WHOLE_KEYS.get(quota)
-    if largest is None:
-        return None
-    if value > float(largest):
-        kind = "an INT" if largest == INT_MAX else "a LONG"
-        return f"Proposed value for {quota} is too large for {kind}."
-    if abs(value - round(value)) > _FRACTION_MAX:
-        return f"{quota} cannot be a fractional value."
-    return None
+    if not is_quota(quota, of_ip=IP_TYPE in names):
+        return f"Invalid configuration key {quota}"
+    return value_problem(quota, value)
 
 
 def filter_problem(components: Sequence[Component]) -> Refusal | None:

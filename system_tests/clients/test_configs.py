@@ -5,6 +5,7 @@ The output of Kafka's command is what ours is held to as well: both are run for 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
+from minibroker.quotas.file import QuotaLine, render
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 
 pytestmark = [pytest.mark.minibroker]
@@ -148,6 +151,64 @@ def test_what_kafkas_command_refuses_is_refused_here(ours: Command, kafkas: Comm
         ["--ip", "127.0.0.1", "--alter", "--add-config", "colour=1"],
     ):
         assert (kafkas(*words)[0], ours(*words)[0]) == (1, 1), words
+
+
+@pytest.mark.java
+@pytest.mark.timeout(120)
+def test_kafkas_command_takes_a_quota_file_line_by_line(
+    own: RunningBroker, ours: Command, kafkas: Command, kafka_libs: Path, tmp_path: Path
+) -> None:
+    """What our command applies at once, Kafka's takes through xargs, and both set the same."""
+    names = ["it's a", '"', "--all", "é*$"]
+    people = [
+        QuotaLine(
+            Entities((USERS, CLIENTS), (name, "")), {"producer_byte_rate": 1e6}, reason=("!",)
+        )
+        for name in names
+    ]
+    default = QuotaLine(Entities((CLIENTS,), ("",)), {"request_percentage": 12.5})
+    ip = QuotaLine(Entities((IPS,), ("127.0.0.8",)), {RATE: 5.0})
+    lines = [*people, default, ip]
+    away = [
+        line._replace(additions={}, deletions=tuple(line.additions), reason=()) for line in lines
+    ]
+    setting, removing = tmp_path / "set", tmp_path / "remove"
+    setting.write_text(render(lines, ["what all had"]), "utf-8")
+    removing.write_text(render(away), "utf-8")
+
+    def described() -> list[str]:
+        kinds = (["users"], ["clients"], ["users", "clients"], ["ips"])
+        return [
+            line
+            for found in kinds
+            for line in ours("--describe", *(w for kind in found for w in ("--entity-type", kind)))[
+                1
+            ]
+        ]
+
+    before = described()
+    assert ours("--alter", "--quota-file", str(setting))[0] == 0
+    set_by_us = described()
+    assert len(set_by_us) == len(before) + len(lines)
+    assert ours("--alter", "--quota-file", str(removing))[0] == 0
+    assert described() == before
+
+    java = ["java", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-Dsun.jnu.encoding=UTF-8"]
+    command = [*java, "-cp", f"{kafka_libs}/*", "kafka.admin.ConfigCommand"]
+    done = subprocess.run(
+        ["xargs", "-L1", *command, "--bootstrap-server", own.bootstrap_servers],
+        input="".join(
+            line for line in setting.read_text("utf-8").splitlines(True) if line[0] not in "#\n"
+        ),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert described() == set_by_us
+    assert ours("--alter", "--quota-file", str(removing))[0] == 0
 
 
 def test_confluents_admin_client_alters_single_settings(admin: AdminClient) -> None:

@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 from minibroker.cli.client import PATIENCE_S
-from minibroker.cli.entities import Entities
-from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
+from minibroker.cli.errors import CliError, Unreachable, UsageMistake
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.store import zookeeper_client
@@ -21,6 +20,7 @@ from minibroker.cluster.store.zookeeper_client import Access
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
 from minibroker.config.types import parse_connect_string
+from minibroker.quotas.arguments import ArgumentMistake, Entities
 
 RATE = "connection_creation_rate"
 
@@ -86,7 +86,7 @@ async def test_what_a_broker_would_refuse_is_not_written(
 ) -> None:
     additions = {key: value for key, value in changes.items() if value is not None}
     deletions = [key for key in changes if key not in additions]
-    with pytest.raises((Refused, UsageMistake, CliError), match=told):
+    with pytest.raises((CliError, ArgumentMistake), match=told):
         await alter(store, one(kind, name), additions, deletions)
     assert not await store.exists("/config")
 

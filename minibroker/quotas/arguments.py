@@ -1,21 +1,19 @@
 """Whose configs a command line means, and what it wants of them: the rules of kafka-configs.sh.
 
 Owns the pairing of entity types with names, the checks between options, and the syntax of
-``--add-config``; it must never ask a broker.  The invariant: what it gives has one entity type, or
-users with clients, and at most one name for each; a default's name is empty.  Echoes the option
-checks of Kafka's ``ConfigCommand``.
+``--add-config``, on a command line and in the lines of a quota file alike; it must never ask a
+broker or look a host up.  The invariant: what it gives has one entity type, or users with clients,
+and at most one name for each; a default's name is empty.  Echoes the option checks of Kafka's
+``ConfigCommand``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import socket
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
-
-from minibroker.cli.errors import UsageMistake
 
 TOPICS, CLIENTS, USERS, BROKERS, IPS = "topics", "clients", "users", "brokers", "ips"
 TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS)
@@ -26,6 +24,10 @@ DEFAULTS: Final = (CLIENTS, USERS, BROKERS, IPS)
 
 _LIST_AWARE: Final = r"(?=[^\]]*(?:\[|$))"
 """What follows a separator that stands outside of square brackets."""
+
+
+class ArgumentMistake(ValueError):
+    """Arguments that contradict each other, or that no config can have."""
 
 
 class Entities(NamedTuple):
@@ -59,27 +61,29 @@ def from_short_options(named: dict[str, str | None], defaults: dict[str, bool]) 
 
 
 def chosen(long: Entities, short: Entities, *, alter: bool) -> Entities:
-    """The one form that was used; `UsageMistake` for both, none, or what cannot go together."""
+    """The one form that was used; `ArgumentMistake` for both, none, or what cannot go together."""
     if any(long) and any(short):
-        raise UsageMistake(
+        raise ArgumentMistake(
             "--entity-{type,name,default} should not be used in conjunction with specific entity "
             "flags"
         )
     found = long if any(long) else short
     types, names = found
     if not types:
-        raise UsageMistake("At least one entity type must be specified")
+        raise ArgumentMistake("At least one entity type must be specified")
     for kind in types:
         if kind not in TYPES:
-            raise UsageMistake(
+            raise ArgumentMistake(
                 f"Invalid entity type {kind}, the entity type must be one of {', '.join(TYPES)}"
             )
     if len(set(types)) < len(types):
-        raise UsageMistake(f"Duplicate entity type(s) specified: {', '.join(types)}")
+        raise ArgumentMistake(f"Duplicate entity type(s) specified: {', '.join(types)}")
     if len(types) > 1 and set(types) != {USERS, CLIENTS}:
-        raise UsageMistake(f"Only '{USERS}' and '{CLIENTS}' entity types may be specified together")
+        raise ArgumentMistake(
+            f"Only '{USERS}' and '{CLIENTS}' entity types may be specified together"
+        )
     if len(names) > len(types):
-        raise UsageMistake("More entity names specified than entity types")
+        raise ArgumentMistake("More entity names specified than entity types")
     if alter:
         # A name that is left out means the default, as it did before there were options for it.
         found = Entities(types, names + ("",) * (len(types) - len(names)))
@@ -91,23 +95,11 @@ def chosen(long: Entities, short: Entities, *, alter: bool) -> Entities:
 def _check_name(kind: str, name: str) -> None:
     if not name:
         if kind not in DEFAULTS:
-            raise UsageMistake(f"An entity name must be specified with {kind}")
+            raise ArgumentMistake(f"An entity name must be specified with {kind}")
     elif kind == BROKERS and not re.fullmatch(r"-?[0-9]+", name):
-        raise UsageMistake(
+        raise ArgumentMistake(
             f"The entity name for {kind} must be a valid integer broker id, but it is: {name}"
         )
-    elif kind == IPS and not _is_host(name):
-        raise UsageMistake(
-            f"The entity name for {kind} must be a valid IP or resolvable host, but it is: {name}"
-        )
-
-
-def _is_host(name: str) -> bool:
-    try:
-        socket.getaddrinfo(name, None)
-    except (OSError, UnicodeError):
-        return False
-    return True
 
 
 def parse_additions(text: str) -> dict[str, str]:
@@ -116,7 +108,7 @@ def parse_additions(text: str) -> dict[str, str]:
         re.split(rf"\s*=\s*{_LIST_AWARE}", entry) for entry in re.split(f",{_LIST_AWARE}", text)
     ]
     if any(len(pair) != 2 for pair in pairs):
-        raise UsageMistake(
+        raise ArgumentMistake(
             f"--add-config {text}: all configs to be added must be in the format key=val"
         )
     return {name.strip(): re.sub(r"[\[\]]", "", value).strip() for name, value in pairs}
@@ -128,20 +120,20 @@ def parse_deletions(texts: Sequence[str]) -> list[str]:
 
 
 def check_keys(names: Iterable[str]) -> None:
-    """`UsageMistake` for a name that none can be."""
+    """`ArgumentMistake` for a name that none can be."""
     for name in names:
         if not re.fullmatch(r"[a-zA-Z0-9._-]*", name):
-            raise UsageMistake(f"Invalid character found for config key: {name}")
+            raise ArgumentMistake(f"Invalid character found for config key: {name}")
 
 
 def parse_quota(key: str, text: str) -> float:
-    """A quota's value; `UsageMistake` for what is no number."""
+    """A quota's value; `ArgumentMistake` for what is no number."""
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)  # Java knows no such digits
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UsageMistake(f"Cannot parse quota configuration value for {key}: {text}")
+        raise ArgumentMistake(f"Cannot parse quota configuration value for {key}: {text}")
     return value
 
 

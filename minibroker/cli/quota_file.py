@@ -1,0 +1,147 @@
+"""``minibroker configs --alter --quota-file``: all quotas of a file at once, or none of them.
+
+Owns the order in which a broker is asked; what a line may be is decided by ``quotas.file``, what a
+quota may be by the broker. Invariant: nothing is changed before the broker has said of every line
+that it would take it, and whatever was changed is told. Kafka's script takes such lines one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from minibroker.cli.client import Client
+from minibroker.cli.configs import QUOTA_TYPES
+from minibroker.cli.errors import CliError, Refused, UsageMistake, check
+from minibroker.cli.output import emit
+from minibroker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
+from minibroker.quotas.values import value_text
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponse,
+    EntityData,
+    OpData,
+)
+from protocol.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+
+LINES_MAX: Final = 500
+"""Lines that go into one request."""
+
+Parts = frozenset[tuple[str, str | None]]
+"""An entity as brokers call it: pairs of type and name, None for the default."""
+
+
+def read(path: str) -> QuotaFile:
+    """The file; `UsageMistake` says what is wrong with it."""
+    try:
+        found = parse(Path(path).read_text("utf-8"), path)
+    except OSError as error:
+        raise UsageMistake(f"--quota-file {path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise UsageMistake(f"--quota-file {path}: not UTF-8 ({error})") from None
+    except QuotaFileError as error:
+        raise UsageMistake(str(error)) from None
+    if not found.lines:
+        raise UsageMistake(f"--quota-file {path}: has no line that is an alteration")
+    return found
+
+
+def apply(client: Client, file: QuotaFile) -> None:
+    """Change everything that the file says, if the broker takes all of it."""
+    _check_deletions(client, file)
+    batches = list(_batches(file.lines))
+    for batch in batches:
+        for line, refused in _alter(client, batch, validate_only=True):
+            if refused:
+                raise CliError(f"{file.name}:{line.number}: {refused}; nothing was changed")
+    done = 0
+    for batch in batches:
+        refusals = []
+        for line, refused in _alter(client, batch, validate_only=False):
+            if refused:
+                refusals.append(f"{file.name}:{line.number}: {refused}")
+                continue
+            emit(f"{line.who}: {', '.join(_changes(line))}")
+            done += 1
+        if refusals:
+            changed = f"{done} of {len(file.lines)} lines were applied, as told above"
+            raise CliError("\n".join([*refusals, changed]))
+    emit(f"Applied {done} line{'s' * (done > 1)} of {file.name}.")
+
+
+def _changes(line: QuotaLine) -> Iterator[str]:
+    for key, value in line.additions.items():
+        yield f"{key}={value_text(key, value)}"
+    for key in line.deletions:
+        yield f"no {key}"
+
+
+def _batches(lines: tuple[QuotaLine, ...]) -> Iterator[list[QuotaLine]]:
+    """Lines that may stand in one request: no entity twice, as their order counts."""
+    batch: dict[Parts, QuotaLine] = {}
+    for line in lines:
+        if _parts(line) in batch or len(batch) == LINES_MAX:
+            yield list(batch.values())
+            batch = {}
+        batch[_parts(line)] = line
+    yield list(batch.values())
+
+
+def _parts(line: QuotaLine) -> Parts:
+    pairs = zip(*line.entities, strict=True)
+    return frozenset((QUOTA_TYPES[kind], name or None) for kind, name in pairs)
+
+
+def _check_deletions(client: Client, file: QuotaFile) -> None:
+    if not any(line.deletions for line in file.lines):
+        return
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    reply = client.ask(request, DescribeClientQuotasResponse)
+    check("quotas", reply.error_code, reply.error_message)
+    present = {
+        frozenset((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key for value in entry.values
+        }
+        for entry in reply.entries or []
+    }
+    for line in file.lines:
+        keys = present.setdefault(_parts(line), set())
+        missing = [key for key in line.deletions if key not in keys]
+        if missing:
+            raise CliError(
+                f"{file.name}:{line.number}: {line.who} has no {', '.join(missing)} to delete; "
+                "nothing was changed"
+            )
+        keys.update(line.additions)
+        keys.difference_update(line.deletions)
+
+
+def _alter(
+    client: Client, lines: list[QuotaLine], *, validate_only: bool
+) -> list[tuple[QuotaLine, str]]:
+    """Each line, with why it was refused, which is empty if it wasn't."""
+    request = AlterClientQuotasRequest(
+        entries=[_entry(line) for line in lines], validate_only=validate_only
+    )
+    reply = client.ask(request, AlterClientQuotasResponse)
+    return [
+        (line, str(Refused(line.who, answer.error_code, answer.error_message)).rstrip("."))
+        if answer.error_code
+        else (line, "")
+        for line, answer in zip(lines, reply.entries, strict=True)
+    ]
+
+
+def _entry(line: QuotaLine) -> AlterClientQuotasRequestEntryData:
+    return AlterClientQuotasRequestEntryData(
+        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in _parts(line)],
+        ops=[
+            *(OpData(key=key, value=value, remove=False) for key, value in line.additions.items()),
+            *(OpData(key=key, value=0.0, remove=True) for key in line.deletions),
+        ],
+    )

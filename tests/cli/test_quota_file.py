@@ -1,0 +1,143 @@
+"""``minibroker configs --alter --quota-file``: all lines or none, and what is told of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.cli.app import app
+from minibroker.cli.errors import CliError
+from minibroker.cli.quota_file import LINES_MAX
+from minibroker.testing import MiniBroker
+
+Configs = Callable[..., list[str] | str]
+
+TEXT = """\
+# what alice used, and a fifth more
+--alter --entity-type users --entity-name 'a lice' --add-config producer_byte_rate=1024
+--alter --user u --client-defaults --add-config request_percentage=12.5,consumer_byte_rate=5
+--alter --client-defaults --add-config controller_mutation_rate=2
+--alter --ip 127.0.0.9 --add-config connection_creation_rate=5
+--alter --client-defaults --delete-config controller_mutation_rate
+"""
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[MiniBroker]:
+    with MiniBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "quotas.txt"
+
+
+@pytest.fixture
+def configs(own: MiniBroker) -> Configs:
+    """Run the command; gives its lines, or the error's text after asserting its exit code."""
+
+    def run(*words: str) -> list[str] | str:
+        env = {"MINIBROKER_BOOTSTRAP_SERVER": own.bootstrap_servers}
+        result = CliRunner().invoke(app, ["configs", *words], env=env)
+        if isinstance(result.exception, CliError):
+            assert result.exception.exit_code == 1
+            return str(result.exception)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    return run
+
+
+def described(configs: Configs) -> list[str]:
+    found: list[str] = []
+    for kinds in (["users"], ["clients"], ["users", "clients"], ["ips"]):
+        lines = configs("--describe", *(word for kind in kinds for word in ("--entity-type", kind)))
+        assert isinstance(lines, list)
+        found += lines
+    return found
+
+
+def test_every_line_is_applied_and_told(configs: Configs, file: Path) -> None:
+    file.write_text(TEXT)
+    assert configs("--alter", "--quota-file", str(file)) == [
+        "user a lice: producer_byte_rate=1024",
+        "user u, the default of clients: request_percentage=12.5, consumer_byte_rate=5",
+        "the default of clients: controller_mutation_rate=2.0",
+        "ip 127.0.0.9: connection_creation_rate=5",
+        "the default of clients: no controller_mutation_rate",
+        f"Applied 5 lines of {file}.",
+    ]
+    assert described(configs) == [
+        "Quota configs for user-principal 'a lice' are producer_byte_rate=1024.0",
+        (
+            "Quota configs for user-principal 'u', the default client-id are "
+            "request_percentage=12.5, consumer_byte_rate=5.0"
+        ),
+        "Quota configs for ip '127.0.0.9' are connection_creation_rate=5.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ("--user a --add-config producer_byte_rate=1", ":2: --alter is missing"),
+        ("--alter --user a --add-config producer_byte_rate=0", ":2: producer_byte_rate=0: Quota"),
+        (
+            "--alter --user a --delete-config producer_byte_rate",
+            ":2: user a has no producer_byte_rate to delete; nothing was changed",
+        ),
+        (
+            "--alter --ip no.such.host.invalid --add-config connection_creation_rate=1",
+            ":2: ip no.such.host.invalid: INVALID_REQUEST: no.such.host.invalid is not a valid IP ",
+        ),
+    ],
+)
+def test_nothing_is_changed_if_one_line_is_wrong(
+    configs: Configs, file: Path, last: str, told: str
+) -> None:
+    before = described(configs)
+    file.write_text(f"--alter --user never --add-config producer_byte_rate=1\n{last}\n")
+    found = configs("--alter", "--quota-file", str(file))
+    assert isinstance(found, str)
+    assert found.startswith(f"{file}{told}")
+    assert described(configs) == before
+
+
+def test_more_lines_than_one_request_takes_are_applied(configs: Configs, file: Path) -> None:
+    count = LINES_MAX + 1
+    add = [
+        f"--alter --client many{n} --add-config producer_byte_rate={n + 1}" for n in range(count)
+    ]
+    file.write_text("\n".join(add))
+    assert configs("--alter", "--quota-file", str(file))[-1] == f"Applied {count} lines of {file}."
+    lines = described(configs)
+    for n in range(count):
+        told = f"Quota configs for client-id 'many{n}' are producer_byte_rate={n + 1}.0"
+        assert told in lines
+    file.write_text("\n".join(line.split("=")[0].replace("add", "delete") for line in add))
+    assert configs("--alter", "--quota-file", str(file))[-1] == f"Applied {count} lines of {file}."
+    assert not any("many" in line for line in described(configs))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--describe", "--quota-file", "f"], "stands with --alter"),
+        (["--alter", "--quota-file", "f", "--user", "u"], "everything else is in its lines"),
+        (["--alter", "--quota-file", "f", "--zookeeper", "h:1"], "stands with --alter"),
+        (["--alter", "--quota-file", "/nowhere/f"], "/nowhere/f: cannot be read (No such file"),
+    ],
+)
+def test_what_cannot_stand_beside_a_file(configs: Configs, words: list[str], told: str) -> None:
+    assert told in configs(*words)
+
+
+def test_a_file_that_says_nothing_is_told(configs: Configs, file: Path) -> None:
+    file.write_text("# nothing\n\n")
+    assert "has no line that is an alteration" in configs("--alter", "--quota-file", str(file))
+    file.write_bytes(b"\xff")
+    assert "not UTF-8" in configs("--alter", "--quota-file", str(file))

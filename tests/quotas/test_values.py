@@ -1,0 +1,43 @@
+"""Quotas: their names, and what each can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.quotas.values import (
+    CONNECTION_CREATION_RATE,
+    is_quota,
+    value_problem,
+    value_text,
+)
+
+
+def test_addresses_have_one_quota_and_others_four() -> None:
+    assert is_quota(CONNECTION_CREATION_RATE, of_ip=True)
+    assert not is_quota(CONNECTION_CREATION_RATE, of_ip=False)
+    assert is_quota("request_percentage", of_ip=False)
+    assert not is_quota("request_percentage", of_ip=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        (CONNECTION_CREATION_RATE, 0.0, None),
+        (CONNECTION_CREATION_RATE, -1.0, "must be 0 or more"),
+        (CONNECTION_CREATION_RATE, 2.0**31, "too large for an INT"),
+        ("producer_byte_rate", 0.0, "must be greater than 0"),
+        ("producer_byte_rate", 1.5, "cannot be a fractional value"),
+        ("consumer_byte_rate", 1e19, "too large for a LONG"),
+        ("request_percentage", 0.01, None),
+        ("controller_mutation_rate", float("nan"), "must be greater than 0"),
+    ],
+)
+def test_what_a_quota_can_be(key: str, value: float, told: str | None) -> None:
+    problem = value_problem(key, value)
+    assert problem is None if told is None else problem is not None and told in problem
+
+
+def test_whole_numbers_are_written_whole() -> None:
+    assert value_text("producer_byte_rate", 2.0**63) == str(2**63 - 1)
+    assert value_text("producer_byte_rate", 1e6) == "1000000"
+    assert value_text("request_percentage", 12.0) == "12.0"
