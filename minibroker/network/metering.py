@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 NS_PER_MS: Final = 1_000_000
 
+_PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
+
 LENGTH_BYTES: Final = 4
 """What a fetch's size has beside the response itself, as Kafka counts it."""
 
@@ -97,15 +99,27 @@ class Meter:
         if self._delays:
             return await self._keep_back(client, who, spent)
         now_ms = self._now_ms()
-        throttle = larger(self._first(who, spent, now_ms), self._worked(who, spent, now_ms))
+        throttle = self._charged(who, spent, now_ms)
         if throttle is None:
             return None
         self._start(client, who, spent.header.api_key, throttle, now_ms)
         response = spent.response
-        if spent.header.api_key == ApiKey.FETCH and not spent.exempt:
+        if spent.header.api_key == _FETCH and not spent.exempt:
             self.quotas.not_fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
             response = FetchResponse()
         return _told(response, throttle.ms)
+
+    def _charged(self, who: Who, spent: Spent, now_ms: int) -> Throttle | None:
+        """Counts bytes and time at once where there are both, which is most of what is asked."""
+        if not spent.exempt:
+            if spent.header.api_key == _PRODUCE:
+                return self.quotas.produced_and_worked(
+                    who, spent.request_bytes, spent.worked_ns, now_ms
+                )
+            if spent.header.api_key == _FETCH:
+                size = spent.response_bytes + LENGTH_BYTES
+                return self.quotas.fetched_and_worked(who, size, spent.worked_ns, now_ms)
+        return larger(self._first(who, spent, now_ms), self._worked(who, spent, now_ms))
 
     async def _keep_back(self, client: Client, who: Who, spent: Spent) -> Any | None:
         """As KIP-55 and KIP-124 have it: first for bytes, and then, if need be, for time."""
@@ -122,9 +136,9 @@ class Meter:
 
     def _first(self, who: Who, spent: Spent, now_ms: int) -> Throttle:
         """What beside time was too much: of any request at most one thing."""
-        if spent.header.api_key == ApiKey.PRODUCE:
+        if spent.header.api_key == _PRODUCE:
             return self.quotas.produced(who, spent.request_bytes, now_ms)
-        if spent.header.api_key == ApiKey.FETCH:
+        if spent.header.api_key == _FETCH:
             if spent.exempt:
                 return Throttle(QuotaType.FETCH, 0)
             return self.quotas.fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
@@ -188,9 +202,9 @@ def is_exempt(ctx: Context, request: Any, response: Any) -> bool:
     Who says to be a broker must be allowed to act for the cluster, or everybody would say so.
     """
     key = ctx.header.api_key
-    if key == ApiKey.PRODUCE:
+    if key == _PRODUCE:
         return bool(request.acks == 0)
-    if key == ApiKey.FETCH:
+    if key == _FETCH:
         return is_follower_fetch(request) and ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
     if APIS[key].cluster_action:
         return bool(response.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

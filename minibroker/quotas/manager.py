@@ -9,8 +9,9 @@ quota ever set nothing is recorded, and asking costs one look.  Echoes ``ClientQ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, Self
 
 from minibroker.quotas.entity import (
     Bound,
@@ -26,8 +27,8 @@ from minibroker.quotas.rate import java_round, throttle_ms
 INT_MAX: Final = 2**31 - 1
 """A throttle's field has 32 bits."""
 
-SHARES_MAX: Final = 16_384
-"""Users with a client-id of which a process remembers who they share a counter with."""
+STANDINGS_MAX: Final = 16_384
+"""Users with a client-id of which a process remembers who they share counters with."""
 
 NS_PER_PERCENT_SECOND: Final = 10_000_000
 """A percent of a second."""
@@ -36,18 +37,24 @@ EXEMPT: Final = "ExemptRequest"
 """What is counted beside the four types: the time of requests that no quota holds."""
 
 _EXEMPT_TAGS: Final = Tags("", "")
-_NUMBERS: Final[Mapping[QuotaType, int]] = {kind: n for n, kind in enumerate(QuotaType)}
+_KINDS: Final = tuple(QuotaType)
+_PRODUCE, _FETCH, _REQUEST, _MUTATION = range(4)
+"""The places of their types in whatever has one thing for each, as every request looks there."""
 
 Who = tuple[str, str]
 """A principal's name and a client-id, as they came; no client-id is an empty one."""
 
 
 class AnyCounter(Protocol):
-    """See `ledger.Counter`."""
+    """See `counter.Counter`."""
 
     def add(self, value: float, now_ms: int) -> None: ...
 
     def record(self, value: float, now_ms: int) -> tuple[float, int]: ...
+
+    def record_with(
+        self, value: float, other: Self, others_value: float, now_ms: int
+    ) -> tuple[tuple[float, int], tuple[float, int]]: ...
 
     def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None: ...
 
@@ -63,6 +70,20 @@ class AnyLedger(Protocol):
     def note_set(self, number: int, bits: int) -> int: ...
 
     def counter(self, kind: str, tags: Tags, now_ms: int) -> AnyCounter: ...
+
+    def counters(self, tags: Tags, now_ms: int) -> Sequence[AnyCounter]: ...
+
+
+class Standing:
+    """Where the requests of somebody count, and what they may use there, one for each type."""
+
+    __slots__ = ("bounds", "counters", "limits")
+
+    def __init__(self, counters: Sequence[AnyCounter], bounds: Sequence[Bound | None]) -> None:
+        self.counters = counters
+        self.bounds = bounds
+        self.limits = tuple(math.inf if bound is None else bound.value for bound in bounds)
+        """The bounds again, where every request looks."""
 
 
 class Share(NamedTuple):
@@ -80,7 +101,7 @@ class Throttle(NamedTuple):
     ms: int
 
 
-_FREE: Final = {kind: Throttle(kind, 0) for kind in QuotaType}
+_FREE: Final = tuple(Throttle(kind, 0) for kind in _KINDS)
 """What nearly every request gets."""
 
 
@@ -96,9 +117,10 @@ class Quotas:
     def __init__(self, ledger: AnyLedger) -> None:
         self._ledger = ledger
         self._table = QuotaTable()
-        self._shares: dict[QuotaType, dict[Who, Share]] = {}
+        self._standings: dict[Who, Standing] = {}
         self._exempt: AnyCounter | None = None
         self.bits: dict[QuotaType, int] = dict.fromkeys(QuotaType, 0)
+        self._counted = (False,) * len(_KINDS)
         self.enabled = False
         """Whether there ever was a quota since the broker's start."""
         self.set_table(self._table)
@@ -111,83 +133,126 @@ class Quotas:
     def set_table(self, table: QuotaTable) -> None:
         """From now on these hold; counters go on, against their new bounds."""
         self._table = table
-        self._shares = {kind: {} for kind in QuotaType}
-        for kind, number in _NUMBERS.items():
+        self._standings = {}
+        for number, kind in enumerate(_KINDS):
             self.bits[kind] = self._ledger.note_set(number, table.bits(kind))
-        self.enabled = any(self.bits.values())
+        self._counted = tuple(self.bits[kind] > 0 for kind in _KINDS)
+        self.enabled = any(self._counted)
 
     def share(self, kind: QuotaType, who: Who, now_ms: int) -> Share:
         """Where a request of somebody counts."""
-        shares = self._shares[kind]
-        found = shares.get(who)
+        number = _KINDS.index(kind)
+        standing = self.standing(who, now_ms)
+        return Share(standing.counters[number], self._tags(kind, who), standing.bounds[number])
+
+    def _tags(self, kind: QuotaType, who: Who) -> Tags:
+        return sharing_group(self._table, kind, self.bits[kind], sanitize(who[0]), who[1])
+
+    def standing(self, who: Who, now_ms: int) -> Standing:
+        """The same of all types."""
+        found = self._standings.get(who)
         if found is None:
-            tags = sharing_group(self._table, kind, self.bits[kind], sanitize(who[0]), who[1])
-            bound = bound_of(self._table, kind, tags)
-            found = Share(self._ledger.counter(kind, tags, now_ms), tags, bound)
-            if len(shares) >= SHARES_MAX:
-                shares.clear()
-            shares[who] = found
+            tags = [self._tags(kind, who) for kind in _KINDS]
+            # Types have the same sharing group as a rule, and then one lock for what they count.
+            groups = {each: self._ledger.counters(each, now_ms) for each in set(tags)}
+            found = Standing(
+                tuple(groups[each][number] for number, each in enumerate(tags)),
+                tuple(bound_of(self._table, *each) for each in zip(_KINDS, tags, strict=True)),
+            )
+            if len(self._standings) >= STANDINGS_MAX:
+                self._standings.clear()
+            self._standings[who] = found
         return found
 
-    def _record(self, kind: QuotaType, who: Who, value: float, now_ms: int) -> Throttle:
-        if not self.bits[kind]:
-            return _FREE[kind]
-        share = self._shares[kind].get(who) or self.share(kind, who, now_ms)
-        rate, span_ms = share.counter.record(value, now_ms)
-        if share.bound is None or rate <= share.bound.value:
-            return _FREE[kind]
-        return Throttle(kind, min(throttle_ms(rate, share.bound.value, span_ms), INT_MAX))
+    def _record(self, number: int, who: Who, value: float, now_ms: int) -> Throttle:
+        if not self._counted[number]:
+            return _FREE[number]
+        standing = self.standing(who, now_ms)
+        return self._judged(number, standing, *standing.counters[number].record(value, now_ms))
+
+    def _judged(self, number: int, standing: Standing, rate: float, span_ms: int) -> Throttle:
+        limit = standing.limits[number]
+        if rate <= limit:
+            return _FREE[number]
+        # Nobody is held for time longer than one window.
+        longest_ms = min(self._ledger.window_ms, INT_MAX) if number == _REQUEST else INT_MAX
+        return Throttle(_KINDS[number], min(throttle_ms(rate, limit, span_ms), longest_ms))
 
     # Bytes -----------------------------------------------------------------------------------
 
     def produced(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody sent to be kept."""
-        return self._record(QuotaType.PRODUCE, who, size, now_ms)
+        return self._record(_PRODUCE, who, size, now_ms)
 
     def fetched(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody is about to be sent."""
-        return self._record(QuotaType.FETCH, who, size, now_ms)
+        return self._record(_FETCH, who, size, now_ms)
+
+    def produced_and_worked(
+        self, who: Who, size: int, worked_ns: int, now_ms: int
+    ) -> Throttle | None:
+        """`produced` and `worked` at once, which costs less; the throttle that holds."""
+        return self._both(_PRODUCE, who, size, worked_ns, now_ms)
+
+    def fetched_and_worked(
+        self, who: Who, size: int, worked_ns: int, now_ms: int
+    ) -> Throttle | None:
+        """`fetched` and `worked` at once."""
+        return self._both(_FETCH, who, size, worked_ns, now_ms)
+
+    def _both(
+        self, number: int, who: Who, size: int, worked_ns: int, now_ms: int
+    ) -> Throttle | None:
+        if not self._counted[_REQUEST] or not self._counted[number]:
+            of_bytes = self._record(number, who, size, now_ms)
+            return larger(of_bytes, self.worked(who, worked_ns, now_ms))
+        standing = self._standings.get(who) or self.standing(who, now_ms)
+        counters, limits = standing.counters, standing.limits
+        percent = worked_ns / NS_PER_PERCENT_SECOND
+        first, time = counters[number].record_with(size, counters[_REQUEST], percent, now_ms)
+        if first[0] <= limits[number] and time[0] <= limits[_REQUEST]:
+            return None
+        return larger(
+            self._judged(number, standing, *first), self._judged(_REQUEST, standing, *time)
+        )
 
     def not_fetched(self, who: Who, size: int, now_ms: int) -> None:
         """The same bytes, which were not sent after all."""
-        if self.bits[QuotaType.FETCH]:
-            self.share(QuotaType.FETCH, who, now_ms).counter.add(-size, now_ms)
+        if self._counted[_FETCH]:
+            self.standing(who, now_ms).counters[_FETCH].add(-size, now_ms)
 
     def fetch_bytes_max(self, who: Who, now_ms: int) -> int:
         """The most that somebody can be sent at once without being throttled for it alone."""
-        if not self.bits[QuotaType.FETCH]:
+        if not self._counted[_FETCH]:
             return INT_MAX
-        bound = self.share(QuotaType.FETCH, who, now_ms).bound
-        if bound is None:
+        ledger, limit = self._ledger, self.standing(who, now_ms).limits[_FETCH]
+        if limit == math.inf:
             return INT_MAX
-        ledger = self._ledger
-        return int(min(bound.value * (ledger.samples - 1) * ledger.window_ms / 1000, INT_MAX))
+        return int(min(limit * (ledger.samples - 1) * ledger.window_ms / 1000, INT_MAX))
 
     # Time ------------------------------------------------------------------------------------
 
     def worked(self, who: Who, worked_ns: int, now_ms: int) -> Throttle:
-        """Time that processes worked for somebody's request; no longer held than one window."""
-        percent = worked_ns / NS_PER_PERCENT_SECOND
-        found = self._record(QuotaType.REQUEST, who, percent, now_ms)
-        longest_ms = self._ledger.window_ms
-        return found if found.ms <= longest_ms else found._replace(ms=longest_ms)
+        """Time that processes worked for somebody's request."""
+        return self._record(_REQUEST, who, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
     def worked_on(self, who: Who, worked_ns: int, now_ms: int) -> None:
         """The same of what was only known when the answer had gone: nobody is held for it now."""
-        if self.bits[QuotaType.REQUEST]:
-            counter = self.share(QuotaType.REQUEST, who, now_ms).counter
-            counter.add(worked_ns / NS_PER_PERCENT_SECOND, now_ms)
+        if self._counted[_REQUEST]:
+            standing = self._standings.get(who) or self.standing(who, now_ms)
+            standing.counters[_REQUEST].add(worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
     def exempt(self, worked_ns: int, now_ms: int) -> None:
         """Time worked for requests that no quota holds, whoever sent them."""
-        if self.bits[QuotaType.REQUEST]:
+        if self._counted[_REQUEST]:
             if self._exempt is None:
                 self._exempt = self._ledger.counter(EXEMPT, _EXEMPT_TAGS, now_ms)
             self._exempt.add(worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
     def throttled(self, throttle: Throttle, who: Who, api_key: int, now_ms: int) -> None:
         """Somebody is held, for a request of an API."""
-        self.share(throttle.kind, who, now_ms).counter.throttled(throttle.ms, api_key, now_ms)
+        counters = self.standing(who, now_ms).counters
+        counters[_KINDS.index(throttle.kind)].throttled(throttle.ms, api_key, now_ms)
 
 
 class MutationQuota:
@@ -209,10 +274,10 @@ class MutationQuota:
 
     def take(self, permits: int, now_ms: int) -> bool:
         """Counts changes; whether they may be made."""
-        kind = QuotaType.CONTROLLER_MUTATION
-        if not self._quotas.bits[kind]:
+        if not self._quotas.bits[QuotaType.CONTROLLER_MUTATION]:
             return True
-        counter, _, bound = self._quotas.share(kind, self._who, now_ms)
+        standing = self._quotas.standing(self._who, now_ms)
+        counter, bound = standing.counters[_MUTATION], standing.bounds[_MUTATION]
         if bound is None:
             counter.add(permits, now_ms)
             return True

@@ -6,7 +6,7 @@ every figure is computed by `Rate` and `Average` themselves.
 
 from __future__ import annotations
 
-from minibroker.quotas.entity import Tags
+from minibroker.quotas.entity import QuotaType, Tags
 from minibroker.quotas.rate import Average, Rate
 
 
@@ -25,6 +25,11 @@ class OracleCounter:
         self.rate.record(value, now_ms)
         return self.rate.measure(now_ms), self.rate.span_ms(now_ms)
 
+    def record_with(
+        self, value: float, other: OracleCounter, others_value: float, now_ms: int
+    ) -> tuple[tuple[float, int], tuple[float, int]]:
+        return self.record(value, now_ms), other.record(others_value, now_ms)
+
     def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None:
         del api_key
         self.average.record(throttle_ms, now_ms)
@@ -42,7 +47,7 @@ class OracleLedger:
     def __init__(self, samples: int, window_ms: int) -> None:
         self.samples = samples
         self.window_ms = window_ms
-        self.counters: dict[tuple[str, Tags], OracleCounter] = {}
+        self.made: dict[tuple[str, Tags], OracleCounter] = {}
         self._bits: dict[int, int] = {}
 
     def note_set(self, number: int, bits: int) -> int:
@@ -51,4 +56,7 @@ class OracleLedger:
 
     def counter(self, kind: str, tags: Tags, now_ms: int) -> OracleCounter:
         del now_ms
-        return self.counters.setdefault((kind, tags), OracleCounter(self.samples, self.window_ms))
+        return self.made.setdefault((kind, tags), OracleCounter(self.samples, self.window_ms))
+
+    def counters(self, tags: Tags, now_ms: int) -> tuple[OracleCounter, ...]:
+        return tuple(self.counter(kind, tags, now_ms) for kind in QuotaType)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-from collections.abc import Callable
 from functools import partial
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from minibroker.quotas import ledger as module
 from minibroker.quotas.entity import Tags
-from minibroker.quotas.ledger import EXPIRES_MS, Counter, Ledger
-from tests.quotas.oracle import OracleCounter, OracleLedger
+from minibroker.quotas.ledger import EXPIRES_MS, Ledger
+from tests.quotas.forking import forked
+from tests.quotas.oracle import OracleCounter
 
 TAGS = Tags("u", "c")
 KIND = "Produce"
@@ -24,46 +21,6 @@ KIND = "Produce"
 
 def small(samples: int = 3, window_ms: int = 1000, *, shared: bool = False) -> Ledger:
     return Ledger(samples, window_ms, shared=shared)
-
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from([0, 1, 10, 500, 999, 1000, 1001, 2500, 10_000, 11_000, 12_345, 70_000]),
-        st.one_of(st.integers(-100, 10_000), st.floats(0, 100)),
-        st.sampled_from(["record", "add", "throttled", "look", "tokens"]),
-    ),
-    max_size=60,
-)
-
-
-def step(counter: Counter | OracleCounter, what: str, value: float, now_ms: int) -> object:
-    if what == "record":
-        return counter.record(value, now_ms)
-    if what == "add":
-        return counter.add(value, now_ms)
-    if what == "throttled":
-        return counter.throttled(max(0, int(value)), 0, now_ms)
-    return counter.tokens(10, 100, now_ms, value)
-
-
-@given(STEPS, st.sampled_from([(1, 1000), (2, 1000), (11, 1000), (4, 30)]), st.booleans())
-@settings(deadline=None)
-def test_its_figures_are_those_of_the_oracle(
-    steps: list[tuple[int, float, str]], window: tuple[int, int], shared: bool
-) -> None:
-    ledger = Ledger(*window, shared=shared)
-    ours = ledger.counter(KIND, TAGS, 5000)
-    theirs = OracleLedger(*window).counter(KIND, TAGS, 5000)
-    now_ms = 5000
-    for waited_ms, value, what in steps:
-        now_ms += waited_ms
-        if what == "look":
-            found = ledger.entry(KIND, TAGS, now_ms)
-            assert found is not None
-            average = theirs.average.measure(now_ms)
-            assert found.throttle_ms == average or math.isnan(average)
-            continue
-        assert step(ours, what, value, now_ms) == step(theirs, what, value, now_ms)
 
 
 def test_looking_shows_the_rate_and_changes_nothing() -> None:
@@ -127,7 +84,7 @@ def test_a_counter_is_shown_for_an_hour_after_its_last_record() -> None:
 def test_a_full_set_gives_up_the_counter_used_least_recently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "COUNTERS_MAX", 64)
+    monkeypatch.setattr(module, "GROUPS_MAX", 64)
     ledger = small()
     assert ledger.slots == 64
     counters = [ledger.counter(KIND, Tags("", str(n)), n) for n in range(64)]
@@ -164,17 +121,6 @@ EACH = 3000
 PROCESSES = 4
 
 
-def forked(work: Callable[[], object]) -> int:
-    """The id of a process that does some work and ends."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return pid
-
-
 def hammer(ledger: Ledger, names: int, seed: int) -> None:
     random = Random(seed)
     counters = [ledger.counter(KIND, Tags("", str(n)), 1000) for n in range(names)]
@@ -192,65 +138,6 @@ def test_nothing_is_lost_between_processes() -> None:
     assert sum(entry.samples[0].total for entry in entries) == PROCESSES * EACH
 
 
-def for_ever(ledger: Ledger, done: int) -> None:
-    """Counts aloud what it has recorded: one byte after each record."""
-    counters = [ledger.counter(KIND, Tags("", str(n)), 1000) for n in range(3)]
-    now_ms = 1000
-    while True:
-        for counter in counters:
-            now_ms += 7
-            counter.record(1, now_ms)
-            counter.throttled(1, 0, now_ms)
-            os.write(done, b".")
-
-
-KILLS = 60
-
-
-def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
-    # One window that lasts, so that all that was ever recorded can be counted.
-    ledger = Ledger(2, 10**9, shared=True)
-    random = Random(1)
-    told = 0
-    for _ in range(KILLS):
-        heard, said = os.pipe()
-        pid = forked(partial(for_ever, ledger, said))
-        os.close(said)
-        alive_until = told + random.randrange(1, 300)
-        while told < alive_until:
-            told += len(os.read(heard, 1))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        while chunk := os.read(heard, 65536):
-            told += len(chunk)
-        os.close(heard)
-        for counter in (ledger.counter(KIND, Tags("", str(n)), 1000) for n in range(3)):
-            rate, span_ms = counter.record(0, 1000)
-            assert math.isfinite(rate)
-            assert span_ms > 0
-    total = sum(
-        entry.usage.rate * entry.usage.span_ms / 1000 for entry in ledger.entries(1000, 1000)
-    )
-    assert told <= round(total) <= told + KILLS
-
-
-def test_a_sample_torn_while_it_began_is_begun_again() -> None:
-    ledger = small()
-    ours, theirs = ledger.counter(KIND, TAGS, 0), OracleCounter(3, 1000)
-    for now_ms in (0, 1100, 2200, 3300, 4400):
-        assert ours.record(5, now_ms) == theirs.record(5, now_ms)
-    base = ledger.base(ours._slot)
-    torn = list(ledger.doubles[base : base + ledger.words])
-    for stop in range(1, 4):
-        # As far as a process comes in beginning the next sample before it is killed.
-        ledger.doubles[base + 8] = 0
-        at = (int(torn[2]) + 1) % ledger.ring
-        for n, word in list(enumerate((0.0, 5500.0, 5500.0)))[:stop]:
-            ledger.doubles[base + 10 + n * ledger.ring + at] = word
-    assert ours.record(5, 5500) == theirs.record(5, 5500)
-    assert ours.record(5, 9000) == theirs.record(5, 9000)
-
-
 def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given_up() -> None:
     ledger = small(shared=True)
     one, other = ledger.counter(KIND, TAGS, 0), ledger.counter("Fetch", Tags("", "c"), 0)
@@ -260,13 +147,15 @@ def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given
         (2, "Fetch", Tags("", "c"), 1, (6, 80)),
         (1, KIND, TAGS, 0, (5, 70)),
     ]
-    ledger.hashes[one._slot] = 0
+    ledger.hashes[one._group.slot] = 0
     assert [at.number for at in ledger.lately()] == [2]
 
 
 def test_the_last_throttle_of_a_counter_is_told() -> None:
     ledger = small()
     counter = ledger.counter(KIND, TAGS, 0)
+    assert list(ledger.entries(0, 1)) == []
+    counter.add(1, 0)
     (entry,) = ledger.entries(0, 1)
     assert entry.last is None
     counter.throttled(70, 0, 5)

@@ -67,7 +67,7 @@ def test_without_a_quota_nothing_is_recorded() -> None:
     quotas.exempt(10**12, 0)
     quotas.not_fetched(WHO, 5, 0)
     assert quotas.fetch_bytes_max(WHO, 0) == INT_MAX
-    assert ledger.counters == {}
+    assert ledger.made == {}
 
 
 def test_a_byte_rate_of_kafkas_own_case(quotas: Quotas) -> None:
@@ -133,6 +133,32 @@ def test_a_fetch_is_bounded_by_what_the_window_allows(make: MakeLedger) -> None:
     quotas.set_table(table(F, (CLIENT, 10)))
     assert quotas.fetch_bytes_max(WHO, 0) == 30
     assert quotas.fetch_bytes_max(("ANONYMOUS", "other"), 0) == INT_MAX
+    quotas = Quotas(make(1, 1000))
+    quotas.set_table(table(F, (CLIENT, 10)))
+    assert quotas.fetch_bytes_max(("ANONYMOUS", "other"), 0) == INT_MAX
+
+
+@pytest.mark.parametrize("defaults", [None, 10])
+@pytest.mark.parametrize(("size", "worked_ns"), [(200, 0), (0, 500 * MS), (200, 200 * MS), (9, 9)])
+def test_bytes_and_time_at_once_hold_as_one_after_the_other(
+    make: MakeLedger, size: int, worked_ns: int, defaults: float | None
+) -> None:
+    """Also where only bytes are counted at all, and where the two are of different groups."""
+    bounds = {kind: {CLIENT: 1.0} for kind in (P, F)} | {R: {Entity("ANONYMOUS"): 1.0}}
+    both = Quotas(make(11, 1000)), Quotas(make(11, 1000))
+    for quotas in both:
+        if defaults is None:
+            quotas.set_table(QuotaTable(bounds, CLIENT.bit | Entity("u").bit))
+        else:
+            quotas.set_table(QuotaTable(defaults=dict.fromkeys((P, F), defaults)))
+    at_once, apart = both
+    for _ in range(3):
+        time = apart.worked(WHO, worked_ns, 0)
+        expected = larger(apart.produced(WHO, size, 0), time)
+        assert at_once.produced_and_worked(WHO, size, worked_ns, 0) == expected
+        time = apart.worked(WHO, worked_ns, 0)
+        expected = larger(apart.fetched(WHO, size, 0), time)
+        assert at_once.fetched_and_worked(WHO, size, worked_ns, 0) == expected
 
 
 def test_exempt_time_is_everybodys_together() -> None:
@@ -141,7 +167,7 @@ def test_exempt_time_is_everybodys_together() -> None:
     quotas.set_table(table(P, (CLIENT, 1)))
     quotas.exempt(20 * MS, 0)
     quotas.exempt(10 * MS, 0)
-    assert ledger.counters[EXEMPT, Tags("", "")].rate.total() == 3.0
+    assert ledger.made[EXEMPT, Tags("", "")].rate.total() == 3.0
 
 
 def test_the_larger_throttle_holds_and_request_time_wins_a_tie() -> None:
@@ -214,11 +240,11 @@ def test_the_deprecated_default_switches_on_its_own_type(quotas: Quotas) -> None
 def test_whom_a_process_remembers_is_bounded(
     quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibroker.quotas.manager.SHARES_MAX", 5)
+    monkeypatch.setattr("minibroker.quotas.manager.STANDINGS_MAX", 5)
     quotas.set_table(table(P, (Entity(client=DEFAULT), 100)))
     for n in range(50):
         quotas.produced(("u", f"c{n}"), 1, 0)
-        assert len(quotas._shares[P]) <= 5
+        assert len(quotas._standings) <= 5
     assert quotas.produced(("u", "c0"), 5000, 0).ms > 0
 
 
