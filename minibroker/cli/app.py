@@ -52,6 +52,11 @@ LATE = {
         "app",
         "Show who uses what against which quota, and why somebody is throttled.",
     ),
+    "pipeline": Late(
+        "minibroker.cli.pipeline",
+        "app",
+        "What happened, and what if: jobs on what brokers saw, on Spark.",
+    ),
     "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
 }
 

@@ -1,0 +1,26 @@
+"""``spark-submit minibroker/pipeline/__main__.py JOB …`` and ``python -m minibroker.pipeline``.
+
+Owns the way into the jobs for who has Spark start Python, not Python Spark; the commands are those
+of ``minibroker pipeline``. It must never know what they do. Invariant: the session's settings are
+``spark-submit``'s own.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from minibroker.pipeline.commands import EPILOG, HELP, JOBS
+
+
+def app() -> click.Group:
+    """All jobs as one command."""
+    group = click.Group("minibroker.pipeline", help=HELP, epilog=EPILOG, no_args_is_help=True)
+    for name, job in JOBS.items():
+        group.add_command(getattr(import_module(job.module), job.command), name)
+    return group
+
+
+if __name__ == "__main__":
+    app()()

@@ -1,0 +1,27 @@
+"""What a person types to run a job: one module a command, listed here and loaded when it is called.
+
+``minibroker pipeline`` and ``spark-submit minibroker/pipeline/__main__.py`` are both made of this
+list. A command's module imports pyspark inside functions only, so that its help needs no Spark.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Job(NamedTuple):
+    """A command that runs a job."""
+
+    module: str
+    command: str
+    """Of click's, in the module."""
+    help: str
+    """Its line in the list of commands."""
+
+
+JOBS: Final[dict[str, Job]] = {}
+"""In the order in which a person would use them."""
+
+HELP: Final = "What happened, and what if: jobs on what brokers saw, on Spark."
+EPILOG: Final = """They run in this process or, given --master, on a cluster; they need the extra
+minibroker[spark] and a Java 17."""

@@ -1,0 +1,117 @@
+"""The one way in which a job gets its Spark.
+
+Owns the defaults of a session on this machine, and what is said when there can be none; it must
+never know what a job does. Invariant: under ``spark-submit``, or with a master that isn't
+``local``, nothing that the cluster decides is overridden; only what a job's answer depends on is
+set, which is the time zone. Spark's counterpart is ``SparkSession.builder``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from minibroker.pipeline.errors import SparkMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Final = "local[*]"
+LOCAL_MEMORY: Final = "1500m"
+"""Of the JVM on this machine, unless ``spark.driver.memory`` says otherwise."""
+
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_INSTALL: Final = "pip install 'minibroker[spark]'"
+
+
+@contextmanager
+def session(
+    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for the job ``name``, stopped at the end.
+
+    ``conf`` wins over every default. Raises SparkMissing when pyspark or a JVM isn't there.
+    """
+    spark = start(name, master=master, conf=conf)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def start(
+    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """As `session`, for who stops it himself."""
+    if find_spec("pyspark") is None:
+        raise SparkMissing(f"the pipeline runs on Spark, which is not installed: {_INSTALL}")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"minibroker {name}")
+    for key, value in {**settings(os.environ, master), **(conf or {})}.items():
+        builder = builder.config(key, value)
+    if not _submitted(os.environ):
+        _look_for_java(os.environ)
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        if _local(master):
+            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise SparkMissing(
+            f"Spark's JVM did not start; it wants Java 17 or 21, and JAVA_HOME or the path to"
+            f" lead to it: {error}"
+        ) from error
+
+
+def settings(environment: Mapping[str, str], master: str | None) -> dict[str, str]:
+    """What a session is given beyond what the person or the cluster says."""
+    common = {"spark.sql.session.timeZone": "UTC"}
+    if _submitted(environment):
+        return common
+    if not _local(master):
+        return {**common, "spark.master": str(master)}
+    return {
+        **common,
+        "spark.master": master or LOCAL,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": LOCAL_MEMORY,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # A job of seconds is over before the better compiler and collector have paid.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        f" -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+    }
+
+
+def _submitted(environment: Mapping[str, str]) -> bool:
+    """Whether ``spark-submit`` started this process, and so has made its JVM already."""
+    return "PYSPARK_GATEWAY_PORT" in environment
+
+
+def _local(master: str | None) -> bool:
+    return master is None or master.split("[")[0] == "local"
+
+
+def _look_for_java(environment: Mapping[str, str]) -> None:
+    home = environment.get("JAVA_HOME")
+    if home:
+        if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
+            raise SparkMissing(
+                f"Spark needs a JVM, and JAVA_HOME={home} has no bin/java: set it to a Java 17,"
+                " or unset it if java is on the path"
+            )
+    elif shutil.which("java") is None:
+        raise SparkMissing(
+            "Spark needs a JVM, and there is no java on the path: install a Java 17, as Debian's"
+            " package openjdk-17-jre-headless, or set JAVA_HOME"
+        )

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import click
+
+from minibroker.cli.pipeline import app
+from minibroker.pipeline.__main__ import app as submitted
+from minibroker.pipeline.commands import JOBS
+
+
+def test_both_ways_in_lead_to_the_same_jobs() -> None:
+    for group in (app, submitted()):
+        assert group.list_commands(click.Context(group)) == list(JOBS)

@@ -1,0 +1,34 @@
+"""One Spark session for all tests of a process, as a JVM takes seconds to come up.
+
+A test that asks for ``spark`` is marked ``java``, and left out where there is no JVM, except in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from minibroker.pipeline.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.java)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on two cores, shared: leave no settings, views or queries behind."""
+    if shutil.which("java") is None and not os.environ.get("CI"):
+        pytest.skip("Spark needs a JVM, and there is no java on the path")
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    with session("tests", master="local[2]", conf=conf) as made:
+        yield made

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from minibroker.activity.schema import FIELDS, VERSION
+from minibroker.pipeline.errors import BadInput, WrongSchema
+from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, read_activity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_every_field_of_the_schema_is_a_column_of_its_type() -> None:
+    found = [(field.name, field.dataType.typeName()) for field in ACTIVITY.fields]
+    names = {"int": "integer", "bigint": "long"}
+    assert found == [
+        (field.name, names.get(field.type.value, field.type.value)) for field in FIELDS
+    ]
+
+
+def table(spark: SparkSession, path: Path, *, version: int = VERSION, drop: str = "") -> str:
+    row = {"version": version, "kind": "dropped", "hour": "2026-11-20-14", "bucket": 7}
+    frame = spark.createDataFrame([row], ACTIVITY_TABLE)
+    frame.drop(drop).write.partitionBy("hour", "bucket").parquet(str(path))
+    return str(path)
+
+
+def test_a_table_comes_back_with_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+    frame = read_activity(spark, table(spark, tmp_path / "activity"))
+    # Files don't say that a column is never null.
+    assert frame.schema.simpleString() == ACTIVITY_TABLE.simpleString()
+    assert [(row.hour, row.bucket) for row in frame.collect()] == [("2026-11-20-14", 7)]
+
+
+def test_a_missing_column_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(WrongSchema, match=r"activity: column `io_ns` is missing.*ingest"):
+        read_activity(spark, table(spark, tmp_path / "activity", drop="io_ns"))
+
+
+def test_a_wrong_type_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "activity")
+    good = spark.read.parquet(table(spark, tmp_path / "good"))
+    good.withColumn("io_ns", good.io_ns.cast("string")).write.parquet(path)
+    with pytest.raises(WrongSchema, match="`io_ns` is of type string, not bigint: write it"):
+        read_activity(spark, path)
+
+
+def test_an_unknown_version_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    path = table(spark, tmp_path / "activity", version=VERSION + 1)
+    with pytest.raises(WrongSchema, match=f"`version` holds {VERSION + 1}, .*ingest"):
+        read_activity(spark, path)
+
+
+def test_no_table_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere can't be read"):
+        read_activity(spark, str(tmp_path / "nowhere"))
