@@ -1,0 +1,1 @@
+"""Generated activity, and what the pipeline's jobs take for it."""

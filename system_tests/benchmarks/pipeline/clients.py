@@ -1,0 +1,240 @@
+"""Clients that never were: each thinks, asks, waits for an answer, and is held if it is too much.
+
+Owns the behaviour of made-up clients over a slice of time, compiled because there are millions of
+requests; it must never know names, files or the schema: entities are numbers here. Invariant: one
+connection has one request under way, and the throttles are those that Kafka's ``Rate`` gives for
+what was asked, so that whoever replays the events finds the same ones. The arithmetic is written
+out a third time on purpose: what is measured here is the pipeline's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+SAMPLES: Final = 11
+WINDOW_MS: Final = 1_000
+"""Kafka's defaults of ``quota.window.num`` and ``quota.window.size.seconds``."""
+
+PRODUCE, FETCH, REQUEST = 0, 1, 2
+RATES: Final = 3
+
+ASKED, ACCEPTED, CLOSED = 0, 1, 2
+"""What an event is about."""
+
+METADATA, HEARTBEAT, COMMIT, CREATE = 3, 12, 8, 19
+PROFILES: Final = 3
+"""Those who mostly produce, those who mostly fetch, and those who look and change."""
+
+DAY_US: Final = 86_400_000_000
+WAVE: Final = 0.6
+"""By how much the hours of the day differ from their mean."""
+
+
+class Traits(NamedTuple):
+    """What is so of each group: an entity at one broker. One value a group in each array."""
+
+    first: Ints
+    """Its first connection; the last entry is where the last group ends."""
+    profile: Ints
+    think_us: Floats
+    size: Floats
+    lifetime_us: Floats
+    bounds: Floats
+    """A row a group: bytes/s produced, bytes/s fetched, percent; infinite if there is none."""
+
+
+class Being(NamedTuple):
+    """What changes: of the connections when each acts next, ends and which in turn it is; of
+    groups what their rates remember.
+    """
+
+    next_us: Ints
+    end_us: Ints
+    turn: Ints
+    rings: Floats
+    at: Ints
+
+
+class Seen(NamedTuple):
+    """Events, an array a column; the caller says how many there is room for."""
+
+    time_us: Ints
+    group: Ints
+    connection: Ints
+    turn: Ints
+    kind: Ints
+    api: Ints
+    request_bytes: Ints
+    response_bytes: Ints
+    checked_ns: Ints
+    late_ns: Ints
+    total_ns: Ints
+    rates: Floats
+    throttles: Ints
+    held_ms: Ints
+
+
+def room(count: int) -> Seen:
+    """Space for so many events."""
+    one = [np.zeros(count, np.int64) for _ in Seen._fields]
+    seen = Seen._make(one)
+    return seen._replace(
+        rates=np.full((count, RATES), np.nan), throttles=np.zeros((count, RATES), np.int64)
+    )
+
+
+@numba.njit(cache=True)
+def _record(ring, at, value, now_ms):  # type: ignore[no-untyped-def]
+    """Adds a value; ``ring`` has a row a sample: when it began, its last event, its sum."""
+    if now_ms - ring[at, 0] >= WINDOW_MS:
+        at = (at + 1) % SAMPLES
+        ring[at] = (float(now_ms), float(now_ms), 0.0)
+    ring[at, 1] = now_ms
+    ring[at, 2] += value
+    return at
+
+
+@numba.njit(cache=True)
+def _measure(ring, now_ms):  # type: ignore[no-untyped-def]
+    """The rate now, and the milliseconds that it is an average over."""
+    total, oldest = 0.0, float(now_ms)
+    for sample in range(SAMPLES):
+        if ring[sample, 1] <= now_ms - (SAMPLES - 1) * WINDOW_MS:
+            ring[sample] = (float(now_ms), float(now_ms), 0.0)
+        total += ring[sample, 2]
+        oldest = min(oldest, ring[sample, 0])
+    elapsed = now_ms - oldest
+    missing = SAMPLES - 2 - elapsed // WINDOW_MS
+    if missing > 0:
+        elapsed += missing * WINDOW_MS
+    span_ms = max(elapsed, 1.0)
+    return total / (span_ms / 1000), span_ms
+
+
+@numba.njit(cache=True)
+def _charge(being, which, value, bound, now_ms):  # type: ignore[no-untyped-def]
+    """Records a value and looks at the bound: the rate, and for how long to hold the sender."""
+    ring = being.rings[which]
+    being.at[which] = _record(ring, being.at[which], value, now_ms)
+    seen, span_ms = _measure(ring, now_ms)
+    if seen <= bound:
+        return seen, 0
+    return seen, math.floor((seen - bound) / bound * span_ms + 0.5)
+
+
+@numba.njit(cache=True)
+def _api(profile, chance):  # type: ignore[no-untyped-def]
+    if profile == PRODUCE:
+        return PRODUCE if chance < 0.96 else METADATA
+    if profile == FETCH:
+        if chance < 0.85:
+            return FETCH
+        if chance < 0.95:
+            return HEARTBEAT
+        return COMMIT if chance < 0.99 else METADATA
+    return METADATA if chance < 0.97 else CREATE
+
+
+@numba.njit(cache=True)
+def _ask(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
+    """One request, written at ``at`` of ``seen``."""
+    group, connection = where
+    time_us = being.next_us[connection]
+    now_ms = time_us // 1000
+    api = _api(traits.profile[group], np.random.random())
+    small = np.int64(np.random.lognormal(4.2, 0.3))
+    large = np.int64(min(traits.size[group] * np.random.lognormal(0.0, 1.0), 1 << 20))
+    sent = large if api == PRODUCE else small
+    answered = large if api == FETCH else small
+    checked_ns = np.int64(30_000 * np.random.lognormal(0.0, 0.5) + 0.4 * large)
+    late_ns = np.int64(8_000 * np.random.lognormal(0.0, 0.4) + 0.05 * answered)
+    waited = np.random.lognormal(16.2, 1.0) if api == FETCH else np.random.lognormal(12.0, 1.0)
+    held = np.int64(0)
+    if api in (PRODUCE, FETCH):
+        size = sent if api == PRODUCE else answered + 4
+        bound = traits.bounds[group, api]
+        seen.rates[at, api], seen.throttles[at, api] = _charge(
+            being, (group, api), size, bound, now_ms
+        )
+        held = seen.throttles[at, api]
+    rate, throttle = _charge(
+        being, (group, REQUEST), checked_ns / 1e7, traits.bounds[group, REQUEST], now_ms
+    )
+    throttle = min(throttle, WINDOW_MS)
+    seen.rates[at, REQUEST], seen.throttles[at, REQUEST] = rate, throttle
+    held = max(held, throttle)
+    ring = being.rings[group, REQUEST]
+    being.at[group, REQUEST] = _record(ring, being.at[group, REQUEST], late_ns / 1e7, now_ms)
+    if api == FETCH and held > 0:  # it gets an empty answer instead
+        ring = being.rings[group, FETCH]
+        being.at[group, FETCH] = _record(ring, being.at[group, FETCH], -(answered + 4.0), now_ms)
+    seen.kind[at], seen.api[at] = ASKED, api
+    seen.request_bytes[at], seen.response_bytes[at] = sent, answered
+    seen.checked_ns[at], seen.late_ns[at] = checked_ns, late_ns
+    seen.total_ns[at] = checked_ns + late_ns + np.int64(waited)
+    seen.held_ms[at] = held
+    wave = 1 + WAVE * math.sin(2 * math.pi * (time_us % DAY_US / DAY_US - 1 / 3))
+    think_us = traits.think_us[group] / wave * np.random.lognormal(-0.5, 1.0)
+    being.next_us[connection] = (
+        time_us + seen.total_ns[at] // 1000 + held * 1000 + np.int64(think_us) + 1
+    )
+
+
+@numba.njit(cache=True)
+def _come_or_go(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
+    """A connection whose time is over closes, and a little later is opened anew."""
+    group, connection = where
+    time_us = being.next_us[connection]
+    if being.end_us[connection] > 0:
+        seen.kind[at] = CLOSED
+        being.end_us[connection] = 0
+        being.next_us[connection] = time_us + np.int64(np.random.lognormal(13.0, 1.0)) + 1
+        return
+    seen.kind[at] = ACCEPTED
+    being.turn[connection] += 1
+    lifetime_us = traits.lifetime_us[group] * np.random.lognormal(-0.5, 1.0)
+    being.end_us[connection] = time_us + np.int64(lifetime_us) + 1_000
+    being.next_us[connection] = time_us + 1_000
+
+
+@numba.njit(cache=True, nogil=True)
+def _live(traits, being, until_us, seen, seed):  # type: ignore[no-untyped-def]
+    np.random.seed(seed)
+    at, most = 0, len(seen.time_us)
+    for group in range(len(traits.profile)):
+        first, end = traits.first[group], traits.first[group + 1]
+        while True:
+            connection = first
+            for other in range(first + 1, end):
+                if being.next_us[other] < being.next_us[connection]:
+                    connection = other
+            time_us = being.next_us[connection]
+            if time_us >= until_us:
+                break
+            if at == most:
+                return -1
+            seen.time_us[at], seen.group[at], seen.connection[at] = time_us, group, connection
+            if time_us >= being.end_us[connection]:
+                _come_or_go(traits, being, (group, connection), seen, at)
+            else:
+                _ask(traits, being, (group, connection), seen, at)
+            seen.turn[at] = being.turn[connection]
+            at += 1
+    return at
+
+
+def live(traits: Traits, being: Being, until_us: int, expected: int, seed: int) -> Seen:
+    """What happens until then, group by group in order of time; ``being`` goes on from there."""
+    seen = room(expected * 2 + 65_536)
+    count = int(_live(traits, being, until_us, seen, seed))
+    if count < 0:
+        raise ValueError(f"more than {len(seen.time_us):,} events where {expected:,} were expected")
+    return Seen._make(column[:count] for column in seen)

@@ -1,0 +1,361 @@
+"""Activity of brokers that never ran, as skewed as that of real ones: a table, a topic, quotas.
+
+``python -m system_tests.benchmarks.pipeline.generate --table DIR --events 5000000`` writes the
+activity table as ingest leaves it, ``--topic DIR`` a data directory with the topic's segments.
+It must never need a broker or Spark. Invariant: the same workload gives the same events, every
+event has the fields of its kind and no other, and memory is that of an hour of events, not of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from minibroker.activity import schema
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Field, Happened, Type
+from minibroker.storage.config import LogConfig
+from minibroker.storage.log import Log
+from protocol.compression import Compression
+from protocol.records import Record, build_batch
+from system_tests.benchmarks.pipeline import clients
+from system_tests.benchmarks.pipeline.clients import (
+    ACCEPTED,
+    ASKED,
+    CLOSED,
+    CREATE,
+    PRODUCE,
+    Seen,
+)
+from system_tests.benchmarks.pipeline.layout import bucket_of
+from system_tests.benchmarks.pipeline.workload import (
+    HOUR_US,
+    START_US,
+    People,
+    Workload,
+    born,
+    encoded,
+    people,
+    quota_lines,
+)
+
+PARTITIONS: Final = 4
+RECORDS: Final = 500
+"""In a batch, about what a broker collects within its linger."""
+SEGMENT_BYTES: Final = 64 << 20
+WRITERS: Final = 2
+CLOSED_BECAUSE: Final = "client_closed"
+
+_TYPES: Final = {
+    Type.INT: pa.int32(),
+    Type.LONG: pa.int64(),
+    Type.DOUBLE: pa.float64(),
+    Type.TEXT: pa.string(),
+    Type.FLAG: pa.bool_(),
+}
+_CHECK: Final = pa.struct([(field.name, _TYPES[field.type]) for field in CHECK_FIELDS])
+SCHEMA: Final = pa.schema([(field.name, _TYPES.get(field.type, _CHECK)) for field in FIELDS])
+_WORDS: Final = [
+    path
+    for field in FIELDS
+    for path in (
+        [f"{field.name}.{inner.name}" for inner in CHECK_FIELDS if inner.type is Type.TEXT]
+        if field.type is Type.CHECK
+        else [field.name] * (field.type is Type.TEXT)
+    )
+]
+"""Columns of texts, which repeat; the numbers hardly do."""
+_ERRORS: Final = np.array([3, 6, 7, 16])
+_VERSIONS: Final = {0: 11, 1: 13, 3: 12, 8: 9, 12: 4, 19: 7}
+
+Column = npt.NDArray[Any]
+
+
+class Hour(NamedTuple):
+    """An hour of events, and the bucket of each."""
+
+    name: str
+    events: pa.Table
+    buckets: Column
+
+
+def hours(workload: Workload, *, sort: bool) -> Iterator[Hour]:
+    """All events, hour by hour: in the order of the table's files, or in that of time."""
+    found = people(workload)
+    being = born(workload, found.traits)
+    names = _Names(found, workload)
+    left = workload.events
+    step_us = min(HOUR_US, workload.lasts_us)
+    per_step = workload.events * step_us // workload.lasts_us
+    expected = int(per_step * (1 + clients.WAVE))
+
+    def step(number: int) -> Seen:
+        until_us = START_US + number * step_us
+        return clients.live(found.traits, being, until_us, expected, workload.seed + number)
+
+    with ThreadPoolExecutor(1) as ahead:
+        coming = ahead.submit(step, 1)
+        for number in itertools.count(2):
+            seen = coming.result()
+            order = np.argsort(seen.time_us, kind="stable")[:left]
+            left -= len(order)
+            if left:  # the next hour is lived while this one is written
+                coming = ahead.submit(step, number)
+            seen = Seen._make(column[order] for column in seen)
+            yield names.hour(seen, workload.seed + number, sort=sort)
+            if not left:
+                return
+
+
+class _Names:
+    """What the numbers of groups and connections mean in an event."""
+
+    def __init__(self, found: People, workload: Workload) -> None:
+        who = found.entities
+        self.users = pa.array([each.user for each in who])
+        self.encoded = pa.array([encoded(each) for each in who])
+        self.client_ids = pa.array([each.client for each in who])
+        self.ips = pa.array(found.ips)
+        self.bounds = found.traits.bounds
+        self.connections = len(found.ips)
+        self.entities, self.brokers = workload.entities, workload.brokers
+        self.sequences = np.zeros(workload.brokers, np.int64)
+        places = sorted(
+            range(len(who)), key=lambda at: (who[at].user.encode(), who[at].client.encode())
+        )
+        self.rank = np.empty(len(places), np.int64)
+        self.rank[places] = np.arange(1, len(places) + 1)
+        self.bucket = np.array([bucket_of(*each) for each in who])
+        self.ip_bucket = np.array([bucket_of(ip) for ip in found.ips])
+
+    def hour(self, seen: Seen, seed: int, *, sort: bool) -> Hour:
+        begins_us = int(seen.time_us[0])
+        sequence = np.empty(len(seen.group), np.int64)
+        for number in range(self.brokers):
+            of_it = np.flatnonzero(seen.group // self.entities == number)
+            sequence[of_it] = np.arange(len(of_it)) + self.sequences[number] + 1
+            self.sequences[number] += len(of_it)
+        asked, entity = seen.kind == ASKED, seen.group % self.entities
+        buckets = np.where(asked, self.bucket[entity], self.ip_bucket[seen.connection])
+        if sort:
+            rank = np.where(asked, self.rank[entity], 0)
+            order = np.lexsort((sequence, seen.time_us, rank, buckets))
+            seen = Seen._make(column[order] for column in seen)
+            buckets, sequence = buckets[order], sequence[order]
+        columns = self._columns(seen, sequence, np.random.default_rng(seed))
+        count = len(sequence)
+        arrays = [
+            columns.get(name, pa.nulls(count, kind))
+            for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True)
+        ]
+        name = time.strftime("%Y-%m-%d-%H", time.gmtime(begins_us // 1_000_000))
+        return Hour(name, pa.table(arrays, names=SCHEMA.names), buckets)
+
+    def _columns(
+        self, seen: Seen, sequence: Column, chance: np.random.Generator
+    ) -> dict[str, pa.Array]:
+        count = len(sequence)
+        asked = seen.kind == ASKED
+        made = {
+            "version": np.full(count, schema.VERSION),
+            "broker": seen.group // self.entities + 1,
+            "sequence": sequence,
+            "time_us": seen.time_us,
+            "clock_ms": seen.time_us // 1000,
+            "sample": np.ones(count),
+            "connection": seen.connection + seen.turn * self.connections,
+        }
+        io_ns = seen.checked_ns * 7 // 10
+        queue_ns = chance.lognormal(10.5, 1.2, count).astype(np.int64)
+        failed = chance.random(count) < 0.002
+        of_requests = {
+            "api_key": seen.api,
+            "api_version": np.array([_VERSIONS.get(api, 0) for api in range(64)])[seen.api],
+            "request_bytes": seen.request_bytes,
+            "response_bytes": seen.response_bytes,
+            "exempt": np.zeros(count, bool),
+            "queue_ns": queue_ns,
+            "network_ns": seen.checked_ns - io_ns + seen.late_ns,
+            "io_ns": io_ns,
+            "total_ns": seen.total_ns + queue_ns,
+            "checked_ns": seen.checked_ns,
+            "late_ns": seen.late_ns,
+            "late_clock_ms": seen.time_us // 1000,
+            "throttle_ms": seen.held_ms,
+            "error_code": np.where(failed, _ERRORS[sequence % len(_ERRORS)], 0),
+        }
+        columns = {name: self._array(name, values) for name, values in made.items()}
+        for name, values in of_requests.items():
+            columns[name] = self._array(name, values, ~asked)
+        columns["records"] = self._array(
+            "records", seen.request_bytes // 300 + 1, ~asked | (seen.api != PRODUCE)
+        )
+        creates = asked & (seen.api == CREATE)
+        columns["mutations"] = self._array("mutations", sequence % 12 + 1, ~creates)
+        columns["mutations_refused"] = self._array("mutations_refused", 0 * sequence, ~creates)
+        columns["strict"] = self._array("strict", np.ones(count, bool), ~creates)
+        columns.update(self._texts(seen, asked))
+        for rate, name in enumerate(("produce", "fetch", "request")):
+            columns[name] = self._check(seen, rate)
+        return columns
+
+    def _array(self, name: str, values: Column, mask: Column | None = None) -> pa.Array:
+        kind = SCHEMA.field(name).type if name in SCHEMA.names else pa.int64()
+        return pa.array(values, mask=mask).cast(kind)
+
+    def _texts(self, seen: Seen, asked: Column) -> dict[str, pa.Array]:
+        entity = seen.group % self.entities
+        who = pa.array(entity, mask=~asked)
+        happened = pa.array(seen.kind - ACCEPTED, mask=asked)
+        zeros = np.zeros(len(entity), np.int64)
+        kinds = pa.array([str(EventKind.REQUEST), str(EventKind.CONNECTION)])
+        return {
+            "kind": _taken(kinds, (~asked).astype(np.int64)),
+            "listener": _taken(pa.array(["PLAINTEXT"]), zeros),
+            "ip": _taken(self.ips, seen.connection),
+            "user": _taken(self.users, who),
+            "client_id": _taken(self.client_ids, who),
+            "happened": _taken(pa.array([str(Happened.ACCEPTED), str(Happened.CLOSED)]), happened),
+            "reason": _taken(pa.array([CLOSED_BECAUSE]), pa.array(zeros, mask=seen.kind != CLOSED)),
+        }
+
+    def _check(self, seen: Seen, rate: int) -> pa.Array:
+        entity = seen.group % self.entities
+        rates = seen.rates[:, rate]
+        unchecked = np.isnan(rates)
+        bounds = self.bounds[seen.group, rate]
+        fields = {
+            "user": _taken(self.encoded, entity),
+            "client_id": _taken(self.client_ids, entity),
+            "rate": pa.array(np.where(unchecked, 0.0, rates)),
+            "bound": pa.array(bounds, mask=np.isinf(bounds)),
+            "throttle_ms": pa.array(seen.throttles[:, rate].astype(np.int32)),
+            "clock_ms": pa.array(seen.time_us // 1000),
+        }
+        return pa.StructArray.from_arrays(
+            [fields[field.name] for field in CHECK_FIELDS],
+            names=[field.name for field in CHECK_FIELDS],
+            mask=pa.array(unchecked),
+        )
+
+
+def _taken(values: pa.Array, which: Any) -> pa.Array:
+    """The values at these places, which stay words of a dictionary until they are written."""
+    return pa.DictionaryArray.from_arrays(pa.array(which).cast(pa.int32()), values)
+
+
+def table(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
+    """Writes the activity table, a file an hour and bucket; its quotas into ``<path>.quotas``."""
+    workload = Workload(events, seed, **more)
+    with ThreadPoolExecutor(WRITERS) as writers:
+        for hour in hours(workload, sort=True):
+            begins = np.flatnonzero(np.diff(hour.buckets, prepend=-1))
+            ends = np.append(begins[1:], len(hour.buckets))
+            folders = [
+                path / f"hour={hour.name}" / f"bucket={hour.buckets[at]:02}" for at in begins
+            ]
+            slices = [hour.events.slice(*at) for at in zip(begins, ends - begins, strict=True)]
+            for _ in writers.map(_write, folders, slices):
+                pass
+    quotas(Path(f"{path}.quotas"), workload)
+    return path
+
+
+def _write(folder: Path, events: pa.Table) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"part-{sum(1 for _ in folder.iterdir()):05}.parquet"
+    pq.write_table(events, file, compression="zstd", store_schema=False, use_dictionary=_WORDS)
+
+
+def quotas(path: Path, workload: Workload) -> Path:
+    """Writes the quotas that were in force."""
+    path.write_text("\n".join(quota_lines(people(workload))) + "\n")
+    return path
+
+
+def topic(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
+    """Writes a data directory with the topic of these events in its logs."""
+    now_ms = START_US // 1000
+    config = LogConfig(segment_bytes=SEGMENT_BYTES, retention_ms=-1, timestamp_after_max_ms=1 << 60)
+    logs = [
+        Log.open(path, schema.TOPIC, number, config, now_ms=now_ms) for number in range(PARTITIONS)
+    ]
+    turn = itertools.cycle(logs)
+    for hour in hours(Workload(events, seed, **more), sort=False):
+        values = json_values(hour.events)
+        times = (hour.events["time_us"].to_numpy() // 1000).tolist()
+        for at in range(0, len(values), RECORDS):
+            records = [
+                Record(timestamp=when, value=value)
+                for when, value in zip(
+                    times[at : at + RECORDS], values[at : at + RECORDS], strict=True
+                )
+            ]
+            batch = build_batch(records, compression=Compression.LZ4)
+            next(turn).append(batch, now_ms=times[at])
+    for log in logs:
+        log.close(now_ms=now_ms)
+    return path
+
+
+def json_values(events: pa.Table) -> list[bytes]:
+    """The events as a broker writes them, a field that is null left out."""
+    pieces = [_member(field, events[field.name].combine_chunks()) for field in FIELDS]
+    whole: list[bytes] = _joined(*pieces).cast(pa.binary()).to_pylist()
+    return [b"{" + each[1:] + b"}" for each in whole]
+
+
+def _member(field: Field, values: pa.Array) -> pa.Array:
+    """``,"name":value`` of each event, null where there is none."""
+    if field.type is not Type.CHECK:
+        return pc.binary_join_element_wise(f',"{field.name}":', _as_json(values), "")
+    inner = [_member(each, values.field(number)) for number, each in enumerate(CHECK_FIELDS)]
+    first = pc.utf8_slice_codeunits(inner[0], 1)
+    whole = pc.binary_join_element_wise(f',"{field.name}":{{', _joined(first, *inner[1:]), "}", "")
+    return pc.if_else(values.is_valid(), whole, None)
+
+
+def _joined(*pieces: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement="")
+
+
+def _as_json(values: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(values.type):
+        words = [
+            word if word is None else json.dumps(word) for word in values.dictionary.to_pylist()
+        ]
+        return pa.array(words, pa.string()).take(values.indices)
+    return values.cast(pa.string())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=5_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--table", type=Path, metavar="DIR")
+    parser.add_argument("--topic", type=Path, metavar="DIR")
+    options = parser.parse_args()
+    jobs: list[tuple[Path | None, Callable[..., Path]]] = [
+        (options.table, table), (options.topic, topic)
+    ]  # fmt: skip
+    for path, write in jobs:
+        if path is not None:
+            began = time.perf_counter()
+            write(path, options.events, options.seed)
+            took = time.perf_counter() - began
+            print(f"{options.events:,} events in {path}: {took:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

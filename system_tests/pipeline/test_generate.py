@@ -1,0 +1,129 @@
+"""Generated activity: what the benchmarks and tests of the jobs stand on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from minibroker.activity.schema import FIELDS, TOPIC, EventKind
+from minibroker.quotas.rate import Rate
+from protocol.records import iter_batches, iter_records
+from system_tests.benchmarks.pipeline import generate
+from system_tests.benchmarks.pipeline.clients import SAMPLES, WINDOW_MS
+
+EVENTS = 40_000
+EVERYTHING = "read_parquet('{}/*/*/*.parquet', hive_partitioning=true)"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate.table(tmp_path_factory.mktemp("generated") / "activity", EVENTS, hours=1.5)
+
+
+def ask(table: Path, question: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        asked = connection.execute(question.replace("EVENTS", EVERYTHING.format(table)))
+        return asked.fetchall()
+
+
+def test_as_many_events_as_wanted_each_once(table: Path) -> None:
+    counted = ask(
+        table, "select count(*), count(distinct (broker, sequence)), sum(version) from EVENTS"
+    )
+    assert counted == [(EVENTS, EVENTS, EVENTS)]
+
+
+def test_each_event_has_the_fields_of_its_kind_and_no_other(table: Path) -> None:
+    for kind in (EventKind.REQUEST, EventKind.CONNECTION):
+        for field in FIELDS:
+            ((there, of),) = ask(
+                table, f"select count(\"{field.name}\"), count(*) from EVENTS where kind = '{kind}'"
+            )
+            assert of > 0
+            if kind not in field.kinds:
+                assert there == 0, field.name
+            elif not field.may_lack:
+                assert there == of, field.name
+
+
+def test_a_file_is_sorted_and_its_columns_are_those_of_the_schema(table: Path) -> None:
+    for path in table.rglob("*.parquet"):
+        events = pq.read_table(path, partitioning=None)
+        assert events.column_names == [field.name for field in FIELDS]
+        keys = [
+            (row["user"] or "", row["client_id"] or "", row["time_us"], row["sequence"])
+            for row in events.select(["user", "client_id", "time_us", "sequence"]).to_pylist()
+        ]
+        assert keys == sorted(keys)
+
+
+def test_few_ask_much_and_some_are_held(table: Path) -> None:
+    shares = ask(
+        table,
+        "select count(*)::double / sum(count(*)) over () share, user, client_id from EVENTS"
+        " where kind = 'request' group by user, client_id order by share desc limit 20",
+    )
+    assert 0.05 < shares[0][0] < 0.3
+    assert sum(share for share, *_ in shares) > 0.3
+    ((held,),) = ask(table, "select count(*) from EVENTS where throttle_ms > 0")
+    assert EVENTS / 1000 < held < EVENTS / 5
+
+
+def test_throttles_are_those_of_the_broker_s_own_arithmetic(table: Path) -> None:
+    looked = ask(
+        table,
+        "select broker, user, client_id, clock_ms, request_bytes, produce from EVENTS"
+        " where produce.bound is not null order by broker, sequence",
+    )
+    rates: dict[tuple[Any, ...], Rate] = {}
+    differ = throttled = 0
+    for broker, user, client_id, clock_ms, size, check in looked:
+        rate = rates.setdefault((broker, user, client_id), Rate(SAMPLES - 1, WINDOW_MS))
+        rate.record(size, clock_ms)
+        differ += rate.throttle_ms(check["bound"], clock_ms, 2**31) != check["throttle_ms"]
+        throttled += check["throttle_ms"] > 0
+    assert throttled
+    assert differ == 0
+
+
+def test_the_same_seed_gives_the_same_events_and_another_others(
+    table: Path, tmp_path: Path
+) -> None:
+    digest = "select bit_xor(hash(columns(*))) from EVENTS"
+    again = generate.table(tmp_path / "again", EVENTS, hours=1.5)
+    other = generate.table(tmp_path / "other", EVENTS, seed=2, hours=1.5)
+    assert ask(again, digest) == ask(table, digest) != ask(other, digest)
+
+
+def test_the_topic_holds_the_same_events_as_a_broker_writes_them(
+    table: Path, tmp_path: Path
+) -> None:
+    generate.topic(tmp_path / "data", EVENTS, hours=1.5)
+    logs = sorted(tmp_path.glob(f"data/{TOPIC}-*/*.log"))
+    assert len(logs) == generate.PARTITIONS
+    events = [
+        json.loads(record.value or b"")
+        for log in logs
+        for data in [log.read_bytes()]
+        for at, header in iter_batches(data)
+        for record in iter_records(memoryview(data)[at : at + header.size])
+    ]
+    assert all(value is not None for event in events for value in event.values())
+    file = next(table.rglob("*.parquet"))
+    wanted = pq.read_table(file, partitioning=None).slice(0, 500).to_pylist()
+    by_sequence = {(event["broker"], event["sequence"]): event for event in events}
+    assert len(by_sequence) == EVENTS
+    for row in wanted:
+        event = by_sequence[row["broker"], row["sequence"]]
+        assert event["time_us"] == row["time_us"]
+        assert event["kind"] == row["kind"]
+        there = {name: value for name, value in row.items() if value is not None}
+        for check in ("produce", "fetch", "request"):
+            if check in there:
+                there[check] = {k: v for k, v in there[check].items() if v is not None}
+        assert event == there
