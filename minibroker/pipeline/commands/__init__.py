@@ -19,7 +19,13 @@ class Job(NamedTuple):
     """Its line in the list of commands."""
 
 
-JOBS: Final[dict[str, Job]] = {}
+JOBS: Final[dict[str, Job]] = {
+    "report": Job(
+        "minibroker.pipeline.commands.report",
+        "report",
+        "Draw what happened as one page for a browser.",
+    ),
+}
 """In the order in which a person would use them."""
 
 HELP: Final = "What happened, and what if: jobs on what brokers saw, on Spark."

@@ -1,0 +1,98 @@
+"""``report``: the activity table as one page for a browser.
+
+Owns the options and what is said while it is made; figures, plots and page are
+``minibroker.pipeline.report``'s. It must never know how they are come by. Invariant: the file is
+there whole or not at all, so that a report that failed can't be taken for one. Kafka has no
+counterpart.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.pipeline.commands.base import running, session_options
+
+if TYPE_CHECKING:
+    from minibroker.pipeline.report.figures import Figures
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker pipeline report --table activity --into report.html
+"""
+
+LINES_MAX = 5
+"""Entities told in the summary."""
+
+
+@click.command("report", epilog=EXAMPLES)
+@click.option("--table", required=True, metavar="PATH", help="The activity table.")
+@click.option(
+    "--into",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    help="The page to write.",
+)
+@session_options
+def report(table: str, into: Path, master: str | None, conf: dict[str, str]) -> None:
+    """One HTML page of what happened: who used what, who was held, how long requests took."""
+    if not into.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"there is no folder {into.absolute().parent}", param_hint="--into"
+        )
+    with running("report", master, conf) as spark:
+        from minibroker.pipeline.report.aggregate import figures
+        from minibroker.pipeline.schemas import read_activity
+
+        _say(f"reading {table}")
+        found = figures(read_activity(spark, table), table)
+    from minibroker.pipeline.report.page import page
+
+    _say(f"drawing {len(found.starts_s)} points in time")
+    write(into, page(found))
+    for line in summary(found):
+        click.echo(line)
+    click.echo(f"{into}: {into.stat().st_size / 1e6:.1f} MB, for any browser")
+
+
+def _say(what: str) -> None:
+    click.echo(what, err=True)
+
+
+def write(path: Path, text: str) -> None:
+    """``text`` into the file ``path``, which holds what it held before if that fails."""
+    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def summary(figures: Figures) -> Iterator[str]:
+    """The first things that the page says, for who reads no page."""
+    from minibroker.pipeline.report import words
+    from minibroker.pipeline.report.figures import REST
+
+    cover, total = figures.coverage, figures.total
+    yield words.period(cover.first_us, cover.last_us)
+    events, brokers = words.count(cover.events), words.many(cover.broker_count, "broker")
+    entities = words.many(figures.entity_count, "entity", "entities")
+    yield f"{events} events of {brokers}, {words.count(cover.dropped)} dropped; {entities}"
+    held = f"{words.count(total.throttled)} held for {words.duration(total.throttle_ms)}"
+    yield f"{words.many(total.requests, 'request')}, {held}"
+    told = [use for use in figures.entities if use.who != REST][:LINES_MAX]
+    for use in told:
+        name = words.visible(words.party(use.who.user, use.who.client_id), 40)
+        worked = words.share(use.worked_ns / 1e9 / figures.length_s)
+        moved = words.amount(use.bytes_in + use.bytes_out, "B")
+        yield f"  {name:40}  {worked:>8} of a core  {moved:>8}  p99 {words.duration(use.p99_ms)}"

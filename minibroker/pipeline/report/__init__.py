@@ -1,0 +1,1 @@
+"""One page that shows what happened: figures aggregated by Spark, drawn and written without it."""

@@ -1,0 +1,250 @@
+"""From the activity table to a report's figures: Spark adds up, and little comes back.
+
+Owns the aggregations; it must never know plots or HTML. Invariant: what is collected is bounded by
+the limits of the figures, whatever the table holds, and is the same however Spark cut it into
+parts: percentiles come from a histogram with bins of 2 %, not from a sketch that depends on the
+order. The figures echo ``RequestMetrics``, whose percentiles are those of a histogram too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from minibroker.activity.schema import EventKind, Happened
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.report.figures import (
+    BROKERS_MAX,
+    ENTITIES_MAX,
+    HEAT_MAX,
+    REST,
+    SERIES_MAX,
+    Broker,
+    Connections,
+    Coverage,
+    Figures,
+    Heat,
+    Latency,
+    Point,
+    Use,
+    Who,
+    step_for,
+)
+
+BINS: Final = 35
+"""Of the histogram of latencies in each doubling: 2 % a bin."""
+
+_QUANTILES: Final = (0.5, 0.95, 0.99)
+_SUMS: Final = (
+    "requests", "bytes_in", "bytes_out", "worked_ns", "throttled", "throttle_ms", "errors",
+)  # fmt: skip
+
+
+def figures(activity: DataFrame, source: str, quarantined: int | None = None) -> Figures:
+    """All figures of the table ``activity``, which lies at ``source``."""
+    cover = coverage(activity, quarantined)
+    step_s = step_for(cover.first_us, cover.last_us)
+    slots = by_slot(activity, step_s).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        leaders = [Who(row.user, row.client_id) for row in leading(slots).collect()]
+        bins = latencies(activity, step_s, leaders).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            total, entities, latency = _over_all(slots, bins, leaders)
+        finally:
+            bins.unpersist()
+        return Figures(
+            source=source,
+            step_s=step_s,
+            coverage=cover,
+            total=total,
+            entities=entities,
+            entity_count=slots.select("user", "client_id").distinct().count(),
+            points=_points(slots, leaders[:SERIES_MAX]),
+            latency=latency,
+            connections=_connections(activity, step_s),
+            heat=_heat(slots),
+        )
+    finally:
+        slots.unpersist()
+
+
+def coverage(activity: DataFrame, quarantined: int | None) -> Coverage:
+    """What there is of each broker, those with the most events one by one."""
+    rows = brokers(activity).collect()
+    if not rows:
+        raise BadInput("the activity table holds no event: ingest some before a report")
+    found = [Broker(*row) for row in rows]
+    return Coverage(
+        first_us=min(each.first_us for each in found),
+        last_us=max(each.last_us for each in found),
+        events=sum(each.events for each in found),
+        dropped=sum(each.dropped for each in found),
+        sample=min(each.sample for each in found),
+        quarantined=quarantined,
+        brokers=tuple(sorted(found, key=lambda each: (-each.events, each.broker))[:BROKERS_MAX]),
+        broker_count=len(found),
+    )
+
+
+def brokers(activity: DataFrame) -> DataFrame:
+    """One row a broker: from when to when, events, dropped ones, the smallest share written."""
+    seen = F.col("kind") != EventKind.DROPPED.value
+    return activity.groupBy("broker").agg(
+        F.min("time_us").alias("first_us"),
+        F.max("time_us").alias("last_us"),
+        F.count_if(seen).alias("events"),
+        F.coalesce(F.sum("dropped"), F.lit(0)).alias("dropped"),
+        F.coalesce(F.min("sample"), F.lit(1.0)).alias("sample"),
+    )
+
+
+def by_slot(activity: DataFrame, step_s: int) -> DataFrame:
+    """What each user and client-id did in each slot of ``step_s`` seconds."""
+    weight = 1 / F.col("sample")
+
+    def weighed(what: Column) -> Column:
+        return F.sum(weight * F.coalesce(what, F.lit(0)))
+
+    worked = F.col("network_ns") + F.col("io_ns")
+    return (
+        _requests(activity)
+        .groupBy("user", "client_id", _slot(step_s))
+        .agg(
+            F.sum(weight).alias("requests"),
+            weighed(F.col("request_bytes")).alias("bytes_in"),
+            weighed(F.col("response_bytes")).alias("bytes_out"),
+            weighed(worked).alias("worked_ns"),
+            weighed((F.col("throttle_ms") > 0).cast("int")).alias("throttled"),
+            weighed(F.col("throttle_ms")).alias("throttle_ms"),
+            weighed((F.col("error_code") != 0).cast("int")).alias("errors"),
+        )
+    )
+
+
+def leading(slots: DataFrame) -> DataFrame:
+    """Who made the brokers work most."""
+    whole = slots.groupBy("user", "client_id").agg(F.sum("worked_ns").alias("worked_ns"))
+    return whole.orderBy(F.desc("worked_ns"), "user", "client_id").limit(ENTITIES_MAX)
+
+
+def latencies(activity: DataFrame, step_s: int, leaders: Sequence[Who]) -> DataFrame:
+    """How many requests of each leader, and of the rest, took how long in each slot."""
+    bin_ = F.floor(F.log2(F.greatest(F.col("total_ns"), F.lit(1))) * BINS).cast("int")
+    seen = _requests(activity).where(F.col("total_ns").isNotNull())
+    return (
+        _ranked(seen, leaders)
+        .groupBy(_slot(step_s), "rank", bin_.alias("bin"))
+        .agg(F.sum(1 / F.col("sample")).alias("requests"))
+    )
+
+
+def _requests(activity: DataFrame) -> DataFrame:
+    who = {name: F.coalesce(name, F.lit("")) for name in ("user", "client_id")}
+    return activity.where(F.col("kind") == EventKind.REQUEST.value).withColumns(who)
+
+
+def _slot(step_s: int) -> Column:
+    return (F.floor(F.col("time_us") / F.lit(step_s * 1_000_000)) * step_s).alias("start_s")
+
+
+def _ranked(frame: DataFrame, leaders: Sequence[Who]) -> DataFrame:
+    """``frame`` with each row's place among the leaders; the rest has the number after theirs."""
+    if not leaders:
+        return frame.withColumn("rank", F.lit(0))
+    those = F.array(*(F.array(*map(F.lit, who)) for who in leaders))
+    place = F.array_position(those, F.array("user", "client_id")).cast("int")
+    return frame.withColumn("rank", F.when(place > 0, place - 1).otherwise(len(leaders)))
+
+
+def _over_all(
+    slots: DataFrame, bins: DataFrame, leaders: Sequence[Who]
+) -> tuple[Use, tuple[Use, ...], tuple[Latency, ...]]:
+    """Everything together, each leader and the rest; and the latencies of each slot."""
+    sums = {
+        row.rank: row
+        for row in _ranked(slots, leaders).groupBy("rank").agg(*_added(_SUMS)).collect()
+    }
+    by_rank = _histograms(bins.groupBy("rank", "bin").agg(*_added(("requests",))))
+    by_slot_ = _histograms(bins.groupBy("start_s", "bin").agg(*_added(("requests",))))
+    whole = _histograms(bins.groupBy(F.lit(0).alias("all"), "bin").agg(*_added(("requests",)))).get(
+        0, {}
+    )
+    whos = [*leaders, REST]
+    uses = tuple(
+        Use(whos[rank], *(sums[rank][name] for name in _SUMS), *percentiles(by_rank.get(rank, {})))
+        for rank in sorted(sums)
+    )
+    total = [sum(row[name] for row in sums.values()) for name in _SUMS]
+    latency = tuple(Latency(start, *percentiles(by_slot_[start])) for start in sorted(by_slot_))
+    return Use(REST, *total, *percentiles(whole)), uses, latency
+
+
+def _added(columns: Iterable[str]) -> Iterator[Column]:
+    return (F.sum(name).alias(name) for name in columns)
+
+
+def _histograms(frame: DataFrame) -> dict[int, dict[int, float]]:
+    """By the first column: requests by bin."""
+    found: dict[int, dict[int, float]] = {}
+    for key, bin_, requests in frame.collect():
+        found.setdefault(key, {})[bin_] = requests
+    return found
+
+
+def percentiles(histogram: dict[int, float]) -> tuple[float, ...]:
+    """The median, 95th and 99th percentile, in milliseconds: the middles of their bins."""
+    whole, reached, left = sum(histogram.values()), 0.0, list(_QUANTILES)
+    found = []
+    for bin_ in sorted(histogram):
+        reached += histogram[bin_]
+        while left and reached >= left[0] * whole:
+            left.pop(0)
+            found.append(2 ** ((bin_ + 0.5) / BINS) / 1e6)
+    return (*found, *[found[-1] if found else 0.0] * len(left))
+
+
+def _points(slots: DataFrame, leaders: Sequence[Who]) -> tuple[Point, ...]:
+    whos = [*leaders, REST]
+    columns = ("requests", "bytes_in", "bytes_out", "worked_ns")
+    rows = _ranked(slots, leaders).groupBy("start_s", "rank").agg(*_added(columns)).collect()
+    points = [Point(row.start_s, whos[row.rank], *(row[name] for name in columns)) for row in rows]
+    return tuple(sorted(points, key=lambda each: (each.start_s, whos.index(each.who))))
+
+
+def _heat(slots: DataFrame) -> tuple[Heat, ...]:
+    """The slots in which those who were held longest were held."""
+    held = slots.where(F.col("throttle_ms") > 0)
+    longest = held.groupBy("user", "client_id").agg(*_added(("throttle_ms",)))
+    order = longest.orderBy(F.desc("throttle_ms"), "user", "client_id").limit(HEAT_MAX)
+    leaders = [Who(row.user, row.client_id) for row in order.collect()]
+    rows = _ranked(held, leaders).where(F.col("rank") < len(leaders)).collect()
+    cells = [Heat(row.start_s, leaders[row.rank], row.throttled, row.throttle_ms) for row in rows]
+    return tuple(sorted(cells, key=lambda each: (leaders.index(each.who), each.start_s)))
+
+
+def _connections(activity: DataFrame, step_s: int) -> tuple[Connections, ...]:
+    return tuple(Connections(*row) for row in connections(activity, step_s).collect())
+
+
+def connections(activity: DataFrame, step_s: int) -> DataFrame:
+    """How many connections came and went in each slot, in the order of time."""
+
+    def so_many(*happened: Happened) -> Column:
+        one = F.col("happened").isin([each.value for each in happened])
+        return F.sum(F.when(one, 1 / F.col("sample")).otherwise(0.0))
+
+    return (
+        activity.where(F.col("kind") == EventKind.CONNECTION.value)
+        .groupBy(_slot(step_s))
+        .agg(
+            so_many(Happened.ACCEPTED).alias("accepted"),
+            so_many(Happened.DELAYED, Happened.HELD).alias("waited"),
+            so_many(Happened.REFUSED).alias("refused"),
+            so_many(Happened.CLOSED).alias("closed"),
+        )
+        .orderBy("start_s")
+    )

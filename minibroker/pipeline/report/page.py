@@ -1,0 +1,102 @@
+"""The page: figures in, one HTML file out that needs nothing beside itself.
+
+Owns the order of the sections and what each says where there is nothing to show; it must never
+know Spark or how a plot is drawn. Invariant: whatever a client called itself stays text, as the
+template escapes all that is not marked as ours, and the page's own policy lets a browser run the
+one script that is in here and fetch nothing. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import jinja2
+from markupsafe import Markup
+
+from minibroker import __version__
+from minibroker.pipeline.report import words
+from minibroker.pipeline.report.figures import Coverage, Figures
+from minibroker.pipeline.report.sections import sections
+from minibroker.pipeline.report.tables import Section, Tile
+
+_HERE: Final = Path(__file__).parent
+
+
+def page(figures: Figures) -> str:
+    """The whole page."""
+    script = _own("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    cover = figures.coverage
+    shown: list[Section] = sections(figures)
+    return environment.from_string(_own("page.html")).render(
+        title=f"What the brokers saw, {words.period(cover.first_us, cover.last_us)}",
+        period=words.period(cover.first_us, cover.last_us),
+        source=words.visible(figures.source),
+        style=Markup(_own("page.css")),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        script_hash=f"sha256-{digest}",
+        version=__version__,
+        tiles=tiles(figures),
+        sections=shown,
+    )
+
+
+def tiles(figures: Figures) -> list[Tile]:
+    """The figures that one looks for first."""
+    total, cover = figures.total, figures.coverage
+    per_s = 1 / figures.length_s
+    held = total.throttled / total.requests if total.requests else 0.0
+    return [
+        Tile(
+            "Requests",
+            words.count(total.requests),
+            f"{words.amount(total.requests * per_s, 'requests/s')}",
+        ),
+        Tile(
+            "Bytes in",
+            words.amount(total.bytes_in, "B"),
+            words.amount(total.bytes_in * per_s, "B/s"),
+        ),
+        Tile(
+            "Bytes out",
+            words.amount(total.bytes_out, "B"),
+            words.amount(total.bytes_out * per_s, "B/s"),
+        ),
+        Tile("Worker time", words.share(total.worked_ns / 1e9 * per_s), "of one core, all brokers"),
+        Tile(
+            "Entities",
+            words.count(figures.entity_count),
+            f"on {words.many(cover.broker_count, 'broker')}",
+        ),
+        Tile(
+            "Throttled",
+            words.share(held),
+            f"of requests, {words.duration(total.throttle_ms)} in all",
+            bool(held),
+        ),
+        Tile(
+            "Errors",
+            words.share(total.errors / total.requests if total.requests else 0),
+            "of requests",
+            bool(total.errors),
+        ),
+        Tile("Not seen", _unseen(cover), _sampled(cover), bool(cover.dropped or cover.quarantined)),
+    ]
+
+
+def _unseen(cover: Coverage) -> str:
+    return words.many(cover.dropped + (cover.quarantined or 0), "event")
+
+
+def _sampled(cover: Coverage) -> str:
+    if cover.sample < 1:
+        return f"sampled: {words.share(cover.sample)} of connections at least"
+    return f"dropped {words.count(cover.dropped)}, malformed {words.count(cover.quarantined or 0)}"
+
+
+def _own(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

@@ -1,0 +1,412 @@
+"""The plots: figures in, SVG out, drawn by Vega-Lite without a browser and without a network.
+
+Owns how each plot looks; colours are names of the style sheet's, so that one drawing is right in
+the light and in the dark, and each is drawn wide and narrow, so that a phone can read it. It must
+never know Spark or the page. Invariant: every mark that tells a figure has it in words as well, as
+its ``aria-label``, which is what a screen reader says and what the page shows under the pointer.
+Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import vl_convert
+
+from minibroker.pipeline.report import words
+from minibroker.pipeline.report.figures import (
+    HEAT_MAX,
+    REST,
+    Figures,
+    Fit,
+    Outcome,
+    Point,
+    Who,
+)
+
+Spec = dict[str, Any]
+
+WIDE: Final = 1000
+NARROW: Final = 390
+"""Widths in pixels for which each plot is drawn."""
+
+HEAT_BOUNDS: Final = (1, 6, 20, 60)
+"""Seconds of throttle in a minute at which the colour of the map changes. Sixty are one connection
+that is held all the time."""
+
+FIT_MOST: Final = 2.0
+"""Use beyond so many times the recommended quota is drawn at the edge."""
+
+SHORT: Final = {
+    "producer_byte_rate": "produce",
+    "consumer_byte_rate": "fetch",
+    "request_percentage": "request",
+    "controller_mutation_rate": "changes",
+    "connection_creation_rate": "connect",
+}
+"""Quotas where there is little room."""
+
+REST_LABEL: Final = "all others"
+
+_CONFIG: Final[Spec] = {
+    "font": "Inter, system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--muted)",
+        "labelFontSize": 12,
+        "labelFont": "Inter, system-ui, sans-serif",
+        "gridColor": "var(--line)",
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+        "title": None,
+    },
+    "axisY": {"domain": False, "ticks": False, "labelPadding": 8, "minExtent": 44},
+}
+
+
+_TIMES: Final[Spec] = {
+    "year": "%Y", "month": "%b %Y", "date": "%b %d", "day": "%b %d", "week": "%b %d",
+    "hours": "%H:%M", "minutes": "%H:%M", "seconds": "%H:%M:%S", "milliseconds": "%H:%M:%S",
+}  # fmt: skip
+
+_LABELS: Final = 190
+"""Pixels left of a plot for the names of entities."""
+
+
+class Drawing(NamedTuple):
+    """One plot in both widths."""
+
+    wide: str
+    narrow: str
+
+
+def series_colours(whos: Sequence[Who]) -> dict[Who, str]:
+    """The colour of each of ``whos``; the rest is grey."""
+    return {who: "var(--rest)" if who == REST else f"var(--s{n})" for n, who in enumerate(whos, 1)}
+
+
+def series(figures: Figures) -> list[Who]:
+    """Who has a colour over time, in the order of the table; the rest last, if there is any."""
+    found = {point.who for point in figures.points}
+    order = [use.who for use in figures.entities if use.who in found and use.who != REST]
+    return [*order, REST] if REST in found else order
+
+
+def names(whos: Sequence[Who], most: int = words.LABEL_MAX) -> dict[Who, str]:
+    """Different labels for ``whos``."""
+    found = words.labels(
+        [REST_LABEL if who == REST else words.party(who.user, who.client_id) for who in whos], most
+    )
+    return dict(zip(whos, found, strict=True))
+
+
+def over_time(
+    figures: Figures, value: Callable[[Point], float], unit: str, title: str
+) -> tuple[str, Drawing]:
+    """A figure per second of each entity, stacked; and the unit in which it is drawn."""
+    order = series(figures)
+    label = names(order)
+    known = {(point.start_s, point.who): value(point) / figures.step_s for point in figures.points}
+    starts = figures.starts_s
+    rows = {start: [known.get((start, who), 0.0) for who in order] for start in starts}
+    by, prefix = words.scale(max((sum(row) for row in rows.values()), default=0))
+    values = [
+        {"t": at * 1000, "who": label[who], "n": n, "v": row[n] / by}
+        for start, row in rows.items()
+        for n, who in enumerate(order)
+        for at in ((start, start + figures.step_s) if start == starts[-1] else (start,))
+    ]
+    told = [
+        _hover(
+            figures, start, [f"{words.amount(sum(row), unit)} in all", *_parts(row, label, unit)]
+        )
+        for start, row in rows.items()
+    ]
+    colours = series_colours(order)
+    layer = {
+        "data": {"values": values},
+        "mark": {"type": "area", "interpolate": "step-after", "aria": False, "opacity": 0.85},
+        "encoding": {
+            "x": _time(),
+            "y": {"field": "v", "type": "quantitative", "stack": "zero", "axis": {"tickCount": 4}},
+            "order": {"field": "n", "type": "quantitative"},
+            "color": {
+                "field": "who",
+                "type": "nominal",
+                "scale": {"domain": list(label.values()), "range": list(colours.values())},
+                "legend": None,
+            },
+        },
+    }
+    return f"{prefix}{unit}", _both([layer, _pointed_at(told)], title, 150)
+
+
+def _parts(row: Sequence[float], label: dict[Who, str], unit: str) -> list[str]:
+    parts = [(value, name) for value, name in zip(row, label.values(), strict=True) if value]
+    return [f"{name}: {words.amount(value, unit)}" for value, name in parts]
+
+
+def lines(
+    figures: Figures,
+    rows: Mapping[int, Sequence[float | None]],
+    label: Sequence[str],
+    colours: Sequence[str],
+    *,
+    told: Callable[[float], str],
+    title: str,
+    log: bool = False,
+) -> Drawing:
+    """One line for each of ``label``; a bucket without a figure is a gap."""
+    starts = figures.starts_s
+    values = [
+        {"t": at * 1000, "what": name, "v": value}
+        for start in starts
+        for name, value in zip(label, rows.get(start, [None] * len(label)), strict=True)
+        for at in ((start,) if start + figures.step_s in rows else (start, start + figures.step_s))
+    ]
+    hover = [
+        _hover(
+            figures,
+            start,
+            [f"{name}: {told(v)}" for name, v in zip(label, row, strict=True) if v is not None],
+        )
+        for start, row in rows.items()
+    ]
+    y: Spec = {"field": "v", "type": "quantitative", "axis": {"tickCount": 4, "format": "~s"}}
+    if log:
+        y["scale"] = {"type": "log", "nice": True}
+        y["axis"] = {"tickCount": 4, "format": "~g"}
+    layer = {
+        "data": {"values": values},
+        "mark": {"type": "line", "interpolate": "step-after", "aria": False, "strokeWidth": 2},
+        "encoding": {
+            "x": _time(),
+            "y": y,
+            "color": {
+                "field": "what",
+                "type": "nominal",
+                "scale": {"domain": list(label), "range": list(colours)},
+                "legend": None,
+            },
+        },
+    }
+    return _both([layer, _pointed_at(hover)], title, 150)
+
+
+def heat(figures: Figures) -> Drawing:
+    """Who was held when: entity by bucket, seconds of throttle in a minute as colour."""
+    totals: dict[Who, float] = {}
+    for cell in figures.heat:
+        totals[cell.who] = totals.get(cell.who, 0) + cell.throttle_ms
+    order = sorted(totals, key=lambda who: (who == REST, -totals[who]))
+    label = names(order)
+    values = [
+        {
+            "t": cell.start_s * 1000,
+            "end": (cell.start_s + figures.step_s) * 1000,
+            "who": label[cell.who],
+            "v": cell.throttle_ms / 1000 * 60 / figures.step_s,
+            "told": f"{words.moment(cell.start_s * 1_000_000)} · {label[cell.who]}: "
+            f"{words.count(cell.throttled)} requests held, "
+            f"{words.duration(cell.throttle_ms)} in all",
+        }
+        for cell in figures.heat
+    ]
+    layer = {
+        "data": {"values": values},
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": _time(figures),
+            "x2": {"field": "end"},
+            "y": _entity_axis(list(label.values())),
+            "color": {
+                "field": "v",
+                "type": "quantitative",
+                "scale": {
+                    "type": "threshold",
+                    "domain": list(HEAT_BOUNDS),
+                    "range": [f"var(--h{n})" for n in range(1, len(HEAT_BOUNDS) + 2)],
+                },
+                "legend": None,
+            },
+            "description": {"field": "told"},
+        },
+    }
+    return _both([layer], "Throttle by entity and time", 22 * len(order) + 26)
+
+
+def fits(found: Sequence[Fit]) -> Drawing:
+    """Use as a share of the recommended quota: up to the 99th percentile, most, and in force."""
+    label = words.labels([f"{fit.entity} · {SHORT.get(fit.key, fit.key)}" for fit in found])
+    values = [
+        {
+            "who": name,
+            "p50": min(fit.p50 / fit.recommended, FIT_MOST),
+            "p99": min(fit.p99 / fit.recommended, FIT_MOST),
+            "most": min(fit.most / fit.recommended, FIT_MOST),
+            "now": None if fit.in_force is None else min(fit.in_force / fit.recommended, FIT_MOST),
+            "told": f"{name}: median {words.share(fit.p50 / fit.recommended)}, 99th percentile "
+            f"{words.share(fit.p99 / fit.recommended)}, most "
+            f"{words.share(fit.most / fit.recommended)} of what is recommended",
+        }
+        for name, fit in zip(label, found, strict=True)
+        if fit.recommended > 0
+    ]
+    y = _entity_axis(label)
+    x: Spec = {"type": "quantitative", "axis": {"format": "%", "tickCount": 6}}
+    x["scale"] = {"domainMin": 0}
+
+    def layer(mark: Spec, field: str, **more: Any) -> Spec:
+        return {"mark": mark, "encoding": {"y": y, "x": {**x, "field": field}, **more}}
+
+    told = {"description": {"field": "told"}}
+    silent = {"aria": False}
+    return _both(
+        [
+            layer({"type": "bar", "color": "var(--quiet)", "height": 12}, "p99", **told),
+            layer({"type": "bar", "color": "var(--busy)", "height": 12, **silent}, "p50"),
+            layer({"type": "tick", "color": "var(--ink)", "thickness": 2, **silent}, "most"),
+            layer(
+                {
+                    "type": "point",
+                    "color": "var(--waiting)",
+                    "size": 60,
+                    "strokeWidth": 2,
+                    **silent,
+                },
+                "now",
+            ),
+            {
+                "mark": {"type": "rule", "color": "var(--accent)", "strokeWidth": 2, **silent},
+                "encoding": {"x": {**x, "datum": 1}},
+            },
+        ],
+        "Use as a share of the recommended quota",
+        22 * len(values) + 26,
+        values,
+    )
+
+
+def proposals(
+    outcomes: Sequence[Outcome], order: Sequence[str], label: Sequence[str]
+) -> tuple[str, Drawing]:
+    """Throttle of each entity under each proposal, the most first; and the unit it is drawn in."""
+    worst: dict[str, float] = {}
+    for outcome in outcomes:
+        worst[outcome.entity] = max(worst.get(outcome.entity, 0.0), outcome.throttle_ms)
+    entities = sorted((who for who, most in worst.items() if most), key=lambda who: -worst[who])
+    entities = entities[:HEAT_MAX]
+    shown = dict(zip(entities, words.labels(entities), strict=True))
+    called = dict(zip(order, label, strict=True))
+    most_s = max((worst[who] for who in entities), default=0) / 1000
+    by_s, unit = (3600, "h") if most_s > 7200 else (60, "min") if most_s > 120 else (1, "s")
+    values = [
+        {
+            "who": shown[outcome.entity],
+            "proposal": called[outcome.proposal],
+            "v": outcome.throttle_ms / 1000 / by_s,
+            "told": f"{shown[outcome.entity]} under {called[outcome.proposal]}: "
+            f"{words.count(outcome.throttled)} of {words.count(outcome.requests)} requests held, "
+            f"{words.duration(outcome.throttle_ms)} in all, "
+            f"{words.duration(outcome.longest_ms)} the longest",
+        }
+        for outcome in outcomes
+        if outcome.entity in shown
+    ]
+    layer = {
+        "data": {"values": values},
+        "mark": {"type": "bar"},
+        "encoding": {
+            "y": _entity_axis(list(shown.values())),
+            "yOffset": {"field": "proposal", "type": "nominal", "sort": list(label)},
+            "x": {"field": "v", "type": "quantitative", "axis": {"tickCount": 6}},
+            "color": {
+                "field": "proposal",
+                "type": "nominal",
+                "scale": {
+                    "domain": list(label),
+                    "range": [f"var(--s{n})" for n in range(1, len(label) + 1)],
+                },
+                "legend": None,
+            },
+            "description": {"field": "told"},
+        },
+    }
+    height = (10 + 9 * len(order)) * len(entities) + 26
+    return unit, _both([layer], "Throttle under each proposal", height)
+
+
+def _entity_axis(order: list[str]) -> Spec:
+    axis = {"labelLimit": 0, "labelColor": "var(--ink)", "minExtent": _LABELS}
+    return {"field": "who", "type": "nominal", "sort": order, "axis": axis}
+
+
+def _time(figures: Figures | None = None) -> Spec:
+    scale: Spec = {"type": "utc", "nice": False}
+    if figures is not None:
+        starts = figures.starts_s
+        scale["domain"] = [starts[0] * 1000, (starts[-1] + figures.step_s) * 1000]
+    axis = {"grid": False, "labelOverlap": True, "labelFlush": True, "format": _TIMES}
+    return {"field": "t", "type": "temporal", "scale": scale, "axis": axis}
+
+
+def _hover(figures: Figures, start: int, parts: Sequence[str]) -> Spec:
+    told = f"{words.moment(start * 1_000_000)} · " + " · ".join(parts)
+    return {"t": start * 1000, "end": (start + figures.step_s) * 1000, "told": told}
+
+
+def _pointed_at(rows: Sequence[Spec]) -> Spec:
+    """Columns over a whole plot that nobody sees until the pointer is on one."""
+    return {
+        "name": "pointed",
+        "data": {"values": list(rows)},
+        "mark": {"type": "rect", "opacity": 0, "color": "var(--ink)"},
+        "encoding": {
+            "x": _time(),
+            "x2": {"field": "end"},
+            "y": {"value": 0},
+            "y2": {"value": "height"},
+            "description": {"field": "told"},
+        },
+    }
+
+
+def _both(
+    layers: Sequence[Spec], title: str, height: int, values: Sequence[Spec] | None = None
+) -> Drawing:
+    return Drawing(*(_drawn(layers, title, width, height, values) for width in (WIDE, NARROW)))
+
+
+def _drawn(
+    layers: Sequence[Spec], title: str, width: int, height: int, values: Sequence[Spec] | None
+) -> str:
+    narrow = width == NARROW
+    axis = {**_CONFIG["axis"], **({"labelLimit": 130, "tickCount": 3} if narrow else {})}
+    spec: Spec = {
+        "width": width,
+        "height": height,
+        "autosize": {"type": "fit", "contains": "padding"},
+        "padding": 4,
+        "background": "transparent",
+        "description": title,
+        "config": {**_CONFIG, "axis": axis},
+        "layer": list(layers),
+    }
+    if values is not None:
+        spec["data"] = {"values": list(values)}
+    svg: str = vl_convert.vegalite_to_svg(spec, show_warnings=False)
+    return _ROOT.sub(lambda found: _root(found, title, narrow=narrow), svg, count=1)
+
+
+_ROOT: Final = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
+
+
+def _root(found: re.Match[str], title: str, *, narrow: bool) -> str:
+    """The outermost element, sized by the page and named for who can't see it."""
+    kind = "narrow" if narrow else "wide"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="group" '
+        f'aria-label="{title}" {found[1]}>'
+    )

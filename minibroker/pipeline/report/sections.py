@@ -1,0 +1,299 @@
+"""The sections of the page, in the order in which one asks: who, when, held, fitting, what if.
+
+Owns which figures stand together and what is said where there are none; it must never know HTML
+or Spark. Invariant: a section is always there once what it is about was asked for, so that "nobody
+was throttled" is told and not guessed from a gap. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from minibroker.pipeline.report import plots, words
+from minibroker.pipeline.report.figures import REST, Figures, Proposal, Use
+from minibroker.pipeline.report.tables import (
+    Cell,
+    Head,
+    Key,
+    Picture,
+    Row,
+    Section,
+    Table,
+    number,
+)
+
+NOBODY_HELD = "No request was held: nobody came above a quota, or none is set."
+
+
+def sections(figures: Figures) -> list[Section]:
+    """All of the page below its first figures."""
+    found = [
+        over_time(figures),
+        entities(figures),
+        throttles(figures),
+        latency(figures),
+        connections(figures),
+    ]
+    if figures.fits is not None:
+        found.append(recommended(figures))
+    if figures.proposals:
+        found.append(compared(figures))
+    return [*found, coverage(figures)]
+
+
+def over_time(figures: Figures) -> Section:
+    """Bytes, requests and worker time, the largest entities in colours."""
+    order = plots.series(figures)
+    names, colours = plots.names(order, words.NAME_MAX), plots.series_colours(order)
+    pictures = []
+    for title, unit, value in (
+        ("Bytes in", "B/s", lambda point: point.bytes_in),
+        ("Bytes out", "B/s", lambda point: point.bytes_out),
+        ("Requests", "requests/s", lambda point: point.requests),
+        ("Worker time", "%", lambda point: point.worked_ns / 1e7),
+    ):
+        shown, drawing = plots.over_time(figures, value, unit, f"{title} over time")
+        what = "% of one core" if unit == "%" else shown
+        pictures.append(Picture.of(title, what, drawing))
+    keys = tuple(Key(colours[who][6:-1], names[who]) for who in order)
+    each = words.duration(figures.step_s * 1000)
+    note = f"Averages over {each}, stacked; those who made the brokers work most have colours."
+    nothing = "" if order else "No request was seen."
+    return Section(
+        "usage", "Usage over time", (note,), nothing, keys, tuple(pictures) if order else ()
+    )
+
+
+def entities(figures: Figures) -> Section:
+    """Who used what over the whole time."""
+    heads = ("Entity", "Worker time", "Requests", "Bytes in", "Bytes out", "Held", "Throttle",
+             "Errors", "p50", "p95", "p99")  # fmt: skip
+    colours = plots.series_colours(plots.series(figures))
+    rows = tuple(_entity(figures, use, colours.get(use.who, "")[6:-1]) for use in figures.entities)
+    table = Table(
+        "Entities",
+        tuple(Head(text, bool(n), n == 1) for n, text in enumerate(heads)),
+        rows,
+    )
+    note = (
+        "Worker time is a share of one core. Held is the share of requests whose sender was held, "
+        "throttle how long altogether. Percentiles are of the time from a request read to its "
+        "response written."
+    )
+    if not rows:
+        return Section("entities", "Top entities", nothing="No request was seen.")
+    return Section("entities", "Top entities", (note,), table=table)
+
+
+def _entity(figures: Figures, use: Use, colour: str) -> Row:
+    rest = use.who == REST
+    told = sum(each.who != REST for each in figures.entities)
+    others = f"{words.count(figures.entity_count - told)} others"
+    name = others if rest else words.party(use.who.user, use.who.client_id)
+    whole, length_s = figures.total, figures.length_s
+    worked = use.worked_ns / 1e9 / length_s
+    held = use.throttled / use.requests if use.requests else 0.0
+    wrong = use.errors / use.requests if use.requests else 0.0
+    title = "" if rest else f"user {_quoted(use.who.user)}, client-id {_quoted(use.who.client_id)}"
+    return Row(
+        (
+            Cell(words.visible(name, 60), title=title, colour=colour),
+            number(worked, words.share(worked), _of(use.worked_ns, whole.worked_ns)),
+            number(use.requests, words.count(use.requests), _of(use.requests, whole.requests)),
+            number(
+                use.bytes_in, words.amount(use.bytes_in, "B"), _of(use.bytes_in, whole.bytes_in)
+            ),
+            number(
+                use.bytes_out, words.amount(use.bytes_out, "B"), _of(use.bytes_out, whole.bytes_out)
+            ),
+            number(held, words.share(held)),
+            number(use.throttle_ms, words.duration(use.throttle_ms) if use.throttle_ms else "-"),
+            number(wrong, words.share(wrong)),
+            *(number(ms, words.duration(ms)) for ms in (use.p50_ms, use.p95_ms, use.p99_ms)),
+        ),
+        rest,
+    )
+
+
+def _quoted(name: str | None) -> str:
+    return "none" if not name else f"'{words.visible(name)}'"
+
+
+def _of(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def throttles(figures: Figures) -> Section:
+    """Who was held when."""
+    if not figures.heat:
+        return Section("throttles", "Throttles", nothing=NOBODY_HELD)
+    bounds = plots.HEAT_BOUNDS
+    spans = [f"up to {bounds[0]} s", *(f"to {at} s" for at in bounds[1:]), "more"]
+    keys = tuple(Key(f"h{n}", text) for n, text in enumerate(spans, 1))
+    note = (
+        "Time for which requests' senders were held, in every minute. 60 s in a minute are one "
+        "connection that is held all the time; several connections add up to more."
+    )
+    each = f"by entity, each column {words.duration(figures.step_s * 1000)}"
+    picture = Picture.of("Throttle", each, plots.heat(figures))
+    return Section("throttles", "Throttles", (note,), "", keys, (picture,))
+
+
+def latency(figures: Figures) -> Section:
+    """How long requests took."""
+    title = "Latency"
+    if not figures.latency:
+        return Section("latency", title, nothing="No request was seen.")
+    label, colours = ("p50", "p95", "p99"), ("s1", "s2", "s6")
+    rows = {
+        at.start_s: (at.p50_ms or None, at.p95_ms or None, at.p99_ms or None)
+        for at in figures.latency
+    }
+    drawing = plots.lines(
+        figures, rows, label, [f"var(--{each})" for each in colours],
+        told=words.duration, title="Latency over time", log=True,
+    )  # fmt: skip
+    notes = ("From a request read to its response written, long polls included.",)
+    keys = tuple(Key(colour, name) for colour, name in zip(colours, label, strict=True))
+    picture = Picture.of("Percentiles", "ms, logarithmic", drawing)
+    return Section("latency", title, notes, "", keys, (picture,))
+
+
+def connections(figures: Figures) -> Section:
+    """How connections came and went."""
+    title = "Connections"
+    if not figures.connections:
+        return Section("connections", title, nothing="No connection came or went.")
+    label = ("accepted", "delayed or held", "refused", "closed")
+    colours = ("s3", "s2", "s6", "rest")
+    step = figures.step_s
+    known = {
+        at.start_s: tuple(each / step for each in (at.accepted, at.waited, at.refused, at.closed))
+        for at in figures.connections
+    }
+    rows = {start: known.get(start, (0.0,) * len(label)) for start in figures.starts_s}
+    drawing = plots.lines(
+        figures, rows, label, [f"var(--{each})" for each in colours],
+        told=lambda each: f"{words.figure(each)}/s", title="Connections over time",
+    )  # fmt: skip
+    keys = tuple(Key(colour, name) for colour, name in zip(colours, label, strict=True))
+    picture = Picture.of("Connections", "per second", drawing)
+    return Section("connections", title, (), "", keys, (picture,))
+
+
+UNITS = {
+    "producer_byte_rate": "B/s",
+    "consumer_byte_rate": "B/s",
+    "request_percentage": " %",
+    "controller_mutation_rate": " partitions/s",
+    "connection_creation_rate": " connections/s",
+}
+
+
+def _rate(value: float, key: str) -> str:
+    unit = UNITS.get(key, "")
+    return words.amount(value, unit) if unit == "B/s" else f"{words.figure(value)}{unit}"
+
+
+def recommended(figures: Figures) -> Section:
+    """What is recommended beside what was used."""
+    title, found = "Recommended against used", figures.fits or ()
+    if not found:
+        return Section("recommended", title, nothing="No quota is recommended.")
+    rows = tuple(
+        Row(
+            (
+                Cell(words.visible(fit.entity, 60), title=words.visible(fit.entity)),
+                Cell(fit.key),
+                *(number(each, _rate(each, fit.key)) for each in (fit.p50, fit.p99, fit.most)),
+                number(
+                    fit.in_force or 0, "-" if fit.in_force is None else _rate(fit.in_force, fit.key)
+                ),
+                number(fit.recommended, _rate(fit.recommended, fit.key)),
+                Cell(words.visible(fit.reason), wrap=True),
+            )
+        )
+        for fit in found
+    )
+    heads = (Head("Entity", sorts=False), Head("Quota", sorts=False),
+             *(Head(text) for text in ("Used: median", "p99", "most", "In force", "Recommended")),
+             Head("Why", sorts=False))  # fmt: skip
+    keys = (
+        Key("busy", "used, up to the median"),
+        Key("quiet", "up to the 99th percentile"),
+        Key("ink", "most in one interval", "stroke"),
+        Key("waiting", "quota in force", "ring"),
+        Key("accent", "recommended", "stroke"),
+    )
+    note = f"{words.count(figures.fit_count)} quotas are recommended"
+    left = figures.fit_count - len(found)
+    notes = (note + (f"; these are the {len(found)} used most." if left else "."),)
+    unit = f"100 % is what is recommended; use beyond {words.share(plots.FIT_MOST)} is at the edge"
+    picture = Picture.of("Use", unit, plots.fits(found))
+    return Section("recommended", title, notes, "", keys, (picture,), Table(title, heads, rows))
+
+
+def compared(figures: Figures) -> Section:
+    """What several proposals would have done."""
+    order = [each.name for each in figures.proposals]
+    label = words.labels(order, words.NAME_MAX)
+    rows = tuple(
+        _proposal(n, name, each)
+        for n, (name, each) in enumerate(zip(label, figures.proposals, strict=True), 1)
+    )
+    columns = ("Entities held", "Requests held", "Share", "Throttle", "Longest")
+    heads = (Head("Proposal", sorts=False), *(Head(text) for text in columns))
+    notes = ("The recorded requests, replayed under other quotas.",)
+    table = Table("Proposals", heads, rows)
+    title = "What if"
+    if not any(each.throttle_ms for each in figures.proposals):
+        return Section("whatif", title, notes, "No proposal would have held anybody.", table=table)
+    keys = tuple(Key(f"s{n}", name) for n, name in enumerate(label, 1))
+    unit, drawing = plots.proposals(figures.outcomes, order, label)
+    picture = Picture.of("Throttle by entity", f"{unit} in all, the longest first", drawing)
+    return Section("whatif", title, notes, "", keys, (picture,), table)
+
+
+def _proposal(place: int, name: str, each: Proposal) -> Row:
+    share = _of(each.throttled, each.requests)
+    return Row(
+        (
+            Cell(name, colour=f"s{place}"),
+            number(each.held, f"{words.count(each.held)} of {words.count(each.entities)}"),
+            number(each.throttled, words.count(each.throttled)),
+            number(share, words.share(share), share),
+            number(each.throttle_ms, words.duration(each.throttle_ms)),
+            number(each.longest_ms, words.duration(each.longest_ms)),
+        )
+    )
+
+
+def coverage(figures: Figures) -> Section:
+    """What the figures rest on."""
+    cover = figures.coverage
+    rows = tuple(
+        Row(
+            (
+                Cell(str(each.broker)),
+                Cell(words.period(each.first_us, each.last_us)),
+                number(each.events, words.count(each.events)),
+                number(each.dropped, words.count(each.dropped)),
+                number(each.sample, words.share(each.sample)),
+            )
+        )
+        for each in cover.brokers
+    )
+    heads = (
+        *(Head(text, sorts=False) for text in ("Broker", "Seen from")),
+        *(Head(text) for text in ("Events", "Dropped", "Sampled")),
+    )
+    events, brokers = words.count(cover.events), words.count(cover.broker_count)
+    note = (
+        f"{events} events. Dropped are those that a broker could not write, as it never lets a "
+        "request wait for it; where only a share of connections was written, figures are divided "
+        "by it."
+    )
+    notes = [note]
+    if cover.quarantined is not None:
+        notes.append(f"{words.count(cover.quarantined)} malformed events are in quarantine.")
+    if cover.broker_count > len(cover.brokers):
+        notes.append(f"The {len(cover.brokers)} brokers with the most events of {brokers}.")
+    return Section("coverage", "Coverage", tuple(notes), table=Table("Brokers", heads, rows))

@@ -1,0 +1,157 @@
+"""Figures and names in words: the same figure always reads the same, on the page and in plots.
+
+Owns units, rounding and how a name that a client chose is made fit to be looked at; it must never
+know HTML, which the page's template escapes by itself. Invariant: a name comes out as one line of
+visible characters no longer than asked for, whatever it was; a client-id may be anything, and
+32,767 bytes of it. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Final
+
+LABEL_MAX: Final = 28
+"""Characters of a name where there is little room; more are cut out of its middle."""
+
+NAME_MAX: Final = 200
+"""Characters of a name where it is told whole."""
+
+_PREFIXES: Final = ("", "k", "M", "G", "T", "P")
+
+
+def scale(largest: float) -> tuple[float, str]:
+    """By what to divide figures up to ``largest``, and the prefix of their unit."""
+    power = 0
+    while power < len(_PREFIXES) - 1 and largest >= 1000 ** (power + 1):
+        power += 1
+    return float(1000**power), _PREFIXES[power]
+
+
+def figure(number: float) -> str:
+    """Three digits that count, more before the point: `0.123`, `12.3`, `1,234`."""
+    if number == 0:
+        return "0"
+    size = abs(number)
+    if size < 0.001:
+        return "< 0.001" if number > 0 else "> -0.001"
+    places = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
+    text = f"{number:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def amount(number: float, unit: str) -> str:
+    """`1.2 MB`, `340 kB/s`, `0 B`."""
+    by, prefix = scale(abs(number))
+    return f"{figure(number / by)} {prefix}{unit}"
+
+
+def count(number: float) -> str:
+    """`12,345`, `1.23 million`."""
+    if abs(number) < 1_000_000:
+        return f"{round(number):,}"
+    if abs(number) < 1_000_000_000:
+        return f"{figure(number / 1e6)} million"
+    return f"{figure(number / 1e9)} billion"
+
+
+def many(number: float, one: str, more: str = "") -> str:
+    """`1 broker`, `12 brokers`."""
+    return f"{count(number)} {one if number == 1 else more or one + 's'}"
+
+
+def share(part: float) -> str:
+    """`12 %`, `0.4 %`, `< 0.1 %` of a part of 1."""
+    percent = part * 100
+    if percent == 0:
+        return "0 %"
+    if percent < 0.1:
+        return "< 0.1 %"
+    return f"{percent:.1f} %" if percent < 9.95 else f"{percent:,.0f} %"
+
+
+def duration(ms: float) -> str:
+    """`0.4 ms`, `40 ms`, `1.2 s`, `1 min`, `2 h 1 min`, `4 d 3 h`."""
+    if ms < 999.5:
+        return f"{figure(ms)} ms"
+    if ms < 59_950:
+        return f"{figure(ms / 1000)} s"
+    seconds = round(ms / 1000)
+    for size, unit, smaller, name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if seconds >= size:
+            return _parts(seconds // size, unit, seconds % size // smaller, name)
+    return _parts(seconds // 60, "min", seconds % 60, "s")
+
+
+def _parts(whole: int, unit: str, rest: int, smaller: str) -> str:
+    return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
+
+
+def moment(us: int) -> str:
+    """`2026-11-20 14:05:06`, in UTC."""
+    return _utc(us).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def period(first_us: int, last_us: int) -> str:
+    """From when to when, the day told once if it is one."""
+    first, last = moment(first_us), moment(last_us)
+    same_day = first[:10] == last[:10]
+    return f"{first} to {last[11:] if same_day else last} UTC"
+
+
+def _utc(us: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+
+
+def visible(name: str, most: int = NAME_MAX) -> str:
+    """``name`` with what can't be seen as an escape, cut in its middle to ``most`` characters."""
+    shown = "".join(
+        each if each.isprintable() and each not in _UNSEEN else _escaped(each)
+        for each in _ends(name, most)
+    )
+    return _cut(shown, most)
+
+
+_UNSEEN: Final = frozenset("\u00ad\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
+"""What Python calls printable and nobody sees."""
+
+
+def _escaped(each: str) -> str:
+    return f"\\x{ord(each):02x}" if ord(each) < 256 else f"\\u{ord(each):04x}"
+
+
+def _ends(name: str, most: int) -> str:
+    """As much of a long name as could be shown, so that escaping it costs no more."""
+    return name if len(name) <= 2 * most else name[:most] + name[-most:]
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 3
+    return f"{text[: most - 1 - tail]}…{text[-tail:]}"
+
+
+def party(user: str | None, client_id: str | None) -> str:
+    """Who it is: `alice / etl`, `alice`, or the client alone where everybody is anonymous."""
+    names = [name for name in (user, client_id) if name]
+    if len(names) == 2 and user == ANONYMOUS:
+        names = names[1:]
+    return " / ".join(names) or "(no name)"
+
+
+ANONYMOUS: Final = "ANONYMOUS"
+"""The user of all who don't authenticate."""
+
+
+def labels(names: Iterable[str], most: int = LABEL_MAX) -> list[str]:
+    """Short and different ones for ``names``, which are different."""
+    found: dict[str, None] = {}
+    for name in names:
+        label = visible(name, most)
+        number = 1
+        while (unique := label if number == 1 else f"{label} ({number})") in found:
+            number += 1
+        found[unique] = None
+    return list(found)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from minibroker.pipeline.report import plots
+from minibroker.pipeline.report.figures import REST, Figures, Fit, Heat, Who
+from tests.pipeline.report.made import ALICE, MALLORY, START_S, figures, lonely
+
+
+def told(svg: str) -> list[str]:
+    """What the marks say."""
+    return [unescape(each) for each in re.findall(r'<path aria-label="([^"]*)"', svg)]
+
+
+@pytest.mark.parametrize("made", [figures(), lonely()], ids=["figures", "lonely"])
+def test_a_bucket_says_all_in_words_and_who_had_which_part(made: Figures) -> None:
+    unit, drawing = plots.over_time(made, lambda point: point.bytes_in, "B/s", "Bytes in")
+    for svg in drawing:
+        ET.fromstring(svg)
+        assert len(told(svg)) == len(made.starts_s)
+    assert unit == ("kB/s" if made.step_s == 60 else "B/s")
+
+
+def test_stacked_parts_are_what_was_counted() -> None:
+    _, drawing = plots.over_time(figures(), lambda point: point.bytes_in, "B/s", "Bytes in")
+    first = told(drawing.wide)[0]
+    assert first.startswith("2026-11-18 ")
+    assert "300 kB/s in all · alice / etl: 100 kB/s" in first
+    assert first.endswith("all others: 100 kB/s")
+
+
+def test_colours_are_the_style_sheets_so_that_the_dark_is_drawn_right() -> None:
+    _, drawing = plots.over_time(figures(), lambda point: point.requests, "/s", "Requests")
+    assert 'fill="var(--s1)"' in drawing.wide
+    assert 'fill="var(--rest)"' in drawing.wide
+    assert not re.search(r'(fill|stroke)="#(?!0*")', drawing.wide)
+
+
+def test_the_rest_is_grey_and_last() -> None:
+    assert plots.series(figures()) == [ALICE, MALLORY, REST]
+    assert plots.series_colours([ALICE, REST]) == {ALICE: "var(--s1)", REST: "var(--rest)"}
+
+
+def test_a_name_is_text_in_a_plot_too() -> None:
+    drawing = plots.heat(figures())
+    for svg in drawing:
+        assert {each.tag.split("}")[1] for each in ET.fromstring(svg).iter()} <= {
+            "svg", "g", "path", "line", "text", "rect", "defs",
+        }  # fmt: skip
+        assert "<script" not in svg
+
+
+def test_the_map_has_a_cell_for_what_was_held_and_its_colour_says_how_long() -> None:
+    drawing = plots.heat(figures())
+    alice, mallory = sorted(told(drawing.wide), key=lambda text: "alice" not in text)
+    assert alice.endswith("alice / etl: 1 requests held, 1 min 30 s in all")
+    assert mallory.endswith("20 requests held, 800 ms in all")
+    assert 'fill="var(--h5)"' in drawing.wide  # 90 s in a minute
+    assert 'fill="var(--h1)"' in drawing.wide
+
+
+def test_who_was_held_longest_is_at_the_top() -> None:
+    made = replace(
+        figures(),
+        heat=tuple(Heat(START_S, Who("u", f"c{n}"), 1, 1000 * n) for n in range(1, 6)),
+    )
+    labels = [each.text for each in ET.fromstring(plots.heat(made).wide).iter() if each.text]
+    assert [each for each in labels if each.startswith("u / ")] == [
+        f"u / c{n}" for n in (5, 4, 3, 2, 1)
+    ]
+
+
+def test_use_is_drawn_as_a_share_of_what_is_recommended() -> None:
+    drawing = plots.fits(figures().fits or ())
+    assert "median 17 %, 99th percentile 83 %, most 133 %" in told(drawing.wide)[0]
+    assert "most 2,000 %" in told(drawing.wide)[1]
+
+
+def test_a_quota_of_nothing_is_not_divided_by() -> None:
+    assert told(plots.fits([Fit("user a", "producer_byte_rate", 0, 0, 0, None, 0, "")]).wide) == []
+
+
+def test_each_proposal_has_a_bar_for_each_entity_that_it_holds() -> None:
+    made = figures()
+    names = [each.name for each in made.proposals]
+    unit, drawing = plots.proposals(made.outcomes, names, ["one", "two"])
+    assert unit == "s"
+    assert len(told(drawing.wide)) == 4
+    assert "under one: 10 of 100 requests held, 4 s in all, 900 ms the longest" in drawing.wide
+
+
+def test_a_gap_ends_where_its_bucket_begins() -> None:
+    made = figures()
+    rows = {each.start_s: (each.p50_ms,) for each in made.latency}
+    drawing = plots.lines(made, rows, ("p50",), ("var(--s1)",), told=str, title="Latency")
+    line = re.search(r'd="([^"]*)"[^>]*stroke="var\(--s1\)"', drawing.wide)
+    assert line is not None
+    assert line[1].count("M") == 2
+    assert len(told(drawing.wide)) == 2

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minibroker.pipeline.report import sections
+from minibroker.pipeline.report.tables import Row, Table
+from tests.pipeline.report.made import figures
+
+
+def texts(row: Row) -> list[str]:
+    return [cell.text for cell in row.cells]
+
+
+def rows(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return [texts(row) for row in table.rows]
+
+
+def test_entities_are_told_with_their_shares_and_the_rest_is_one_row() -> None:
+    table = sections.entities(figures()).table
+    assert rows(table)[0] == [
+        "alice / etl", "0.2 %", "100", "1 MB", "2 MB", "0 %", "-", "1.0 %", "0.5 ms", "5 ms",
+        "50 ms",
+    ]  # fmt: skip
+    assert rows(table)[2][0] == "10,000 others"
+    assert table is not None
+    assert [row.rest for row in table.rows] == [False, False, True]
+    assert [row.cells[0].colour for row in table.rows] == ["s1", "s2", "rest"]
+    assert table.rows[0].cells[0].title == "user 'alice', client-id 'etl'"
+
+
+def test_a_recommended_quota_is_told_in_its_unit_with_its_reason() -> None:
+    section = sections.recommended(figures())
+    assert section.notes == ("40 quotas are recommended; these are the 2 used most.",)
+    assert rows(section.table)[0][:7] == [
+        "user alice", "producer_byte_rate", "100 kB/s", "500 kB/s", "800 kB/s", "1 MB/s",
+        "600 kB/s",
+    ]  # fmt: skip
+    assert rows(section.table)[1][1:7] == [
+        "request_percentage",
+        "1 %",
+        "20 %",
+        "500 %",
+        "-",
+        "25 %",
+    ]
+
+
+def test_proposals_are_compared_by_whom_they_hold() -> None:
+    section = sections.compared(figures())
+    assert rows(section.table)[0] == ["now.quotas", "2 of 2", "20", "10 %", "8 s", "900 ms"]
+    assert len(section.plots) == 1
+
+
+def test_proposals_that_hold_nobody_have_no_plot() -> None:
+    made = figures()
+    none = tuple(each._replace(throttle_ms=0) for each in made.proposals)
+    section = sections.compared(replace(made, proposals=none))
+    assert section.plots == ()
+    assert section.nothing == "No proposal would have held anybody."
+
+
+def test_coverage_tells_what_is_missing() -> None:
+    section = sections.coverage(figures())
+    assert section.notes[1] == "2 malformed events are in quarantine."
+    assert rows(section.table) == [
+        ["7", "2026-11-18 11:07:00 to 11:09:59 UTC", "1,234", "5", "50 %"]
+    ]
+
+
+def test_what_nobody_asked_for_has_no_section() -> None:
+    made = replace(figures(), fits=None, proposals=())
+    assert [each.id for each in sections.sections(made)] == [
+        "usage", "entities", "throttles", "latency", "connections", "coverage",
+    ]  # fmt: skip
