@@ -30,11 +30,13 @@ from minibroker.roles.purgatory import Purgatory
 from minibroker.roles.questions import (
     ApiPart,
     ApiReply,
+    Append,
     Greeting,
     GroupsWanted,
     LogsWanted,
     LogView,
     ProducerIdsWanted,
+    TailWanted,
 )
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
@@ -65,7 +67,7 @@ class _Worker:
         self.random = env.random
         self._logs = LogManager(env.data_dir, env.settings, self._owns)
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
         self._follower = Follower(env, on_image=self._on_image, on_ask=self._answer_controller)
         self.groups = GroupService(
@@ -186,7 +188,7 @@ class _Worker:
         except LogError as error:
             self._log.error(f"{what} failed", why=error)
 
-    # Processors ---------------------------------------------------------------------------------
+    # Processors and the recorder --------------------------------------------------------------
 
     async def _take_peers(self, nursery: trio.Nursery) -> None:
         listener = self._env.switchboard.listen(self._env.name)
@@ -201,9 +203,12 @@ class _Worker:
             peer.gone.set()
 
     async def greeted(self, peer: _Peer, greeting: Greeting) -> None:
-        """A processor is there. Nothing of its former life may be left when it is answered."""
-        former = self._peers.get(greeting.number)
-        self._peers[greeting.number] = peer
+        """A processor, or the recorder, is there. Nothing of its former life may be left when it
+        is answered.
+        """
+        who = greeting.role, greeting.number
+        former = self._peers.get(who)
+        self._peers[who] = peer
         if former is not None:
             former.conversation.close()
             await former.gone.wait()
@@ -218,6 +223,30 @@ class _Worker:
         if inspect.isawaitable(reply):
             return self._finish(reply, worked_ns)
         return ApiReply(reply, worked_ns)
+
+    def append(self, wanted: Append) -> str:
+        """Appends what the broker itself has to say."""
+        log = self.log(wanted.topic, wanted.partition)
+        if log is None:
+            return "it is not here"
+        try:
+            log.append(wanted.batch, now_ms=self.wall_ms())
+        except LogError as error:
+            return error.text
+        self._purgatory.wake((wanted.topic, wanted.partition))
+        return ""
+
+    def tail(self, wanted: TailWanted) -> bytes:
+        """The last batch of a log."""
+        log = self.log(wanted.topic, wanted.partition)
+        if log is None or log.log_end_offset == log.log_start_offset:
+            return b""
+        try:
+            last = log.read(log.log_end_offset - 1, 0)
+        except LogError as error:
+            self._log.error("the end of a log can't be read", topic=wanted.topic, why=error)
+            return b""
+        return b"" if last is None else last.load()
 
     async def _finish(self, reply: Awaitable[Any], worked_ns: int) -> ApiReply:
         account = Account()
@@ -259,7 +288,7 @@ def _offsets_id(image: Image) -> bytes | None:
 
 
 class _Peer:
-    """One life of one processor, as this worker sees it."""
+    """One life of one processor, or of the recorder, as this worker sees it."""
 
     def __init__(self, worker: _Worker, channel: Channel) -> None:
         self._worker = worker
@@ -271,4 +300,8 @@ class _Peer:
             return self._worker.execute(question)
         if isinstance(question, Greeting):
             return self._worker.greeted(self, question)
+        if isinstance(question, Append):
+            return self._worker.append(question)
+        if isinstance(question, TailWanted):
+            return self._worker.tail(question)
         raise TypeError(f"a worker has no answer to {type(question).__name__}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.image import Image, Update
     from minibroker.config import Settings
     from minibroker.coordinator.service import GroupService
-    from minibroker.quotas.manager import Quotas
+    from minibroker.quotas.manager import Mutated, Quotas
     from minibroker.runtime.arena import ArenaRef
     from minibroker.security.acl import Authorizer, Operation, Resource
     from minibroker.storage.log import Log
@@ -94,6 +94,8 @@ class Context:
     """Tells people that the caller was refused something."""
     finish: Any = None
     """What a guard (`apis.access`) has yet to do to the response."""
+    mutated: Mutated | None = None
+    """What a request has changed of the cluster, for who tells of it."""
 
     @property
     def version(self) -> int:
@@ -194,8 +196,8 @@ class Mutations(Protocol):
         """Counts the partitions of a topic; whether it may be made or dropped."""
         ...
 
-    def throttle_ms(self) -> int:
-        """How long the one who asked is to be held."""
+    def mutated(self) -> Mutated:
+        """What came of it, and how long the one who asked is to be held."""
         ...
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.cluster.topics import Growth, Refusal
+from minibroker.quotas.manager import Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -34,10 +35,10 @@ class Part(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Why a topic did not grow, None if it did, and how long the one who asked is to be held."""
+    """Why a topic did not grow, None if it did, and what of it a quota counted."""
 
     topics: dict[str, Refusal | None]
-    throttle_ms: int
+    mutated: Mutated
 
 
 def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, Part]:
@@ -62,16 +63,16 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     )
     await scope.publish(outcome.updates)
     refusals = {grown.name: grown.refusal for grown in outcome.topics}
-    return Reply(refusals, mutations.throttle_ms())
+    return Reply(refusals, mutations.mutated())
 
 
 def merge(
-    _ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, Reply]
 ) -> CreatePartitionsResponse:
     """One result a name, in the order of the request."""
-    topics, throttle_ms = replies[CONTROLLER]
+    topics, ctx.mutated = replies[CONTROLLER]
     return CreatePartitionsResponse(
-        throttle_time_ms=throttle_ms,
+        throttle_time_ms=ctx.mutated.throttle_ms,
         results=[
             CreatePartitionsTopicResult(
                 name=name,

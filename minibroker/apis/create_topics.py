@@ -16,6 +16,7 @@ from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Muta
 from minibroker.apis.config_entries import topic_entries
 from minibroker.cluster.controller import TopicOutcome
 from minibroker.cluster.topics import NewTopic
+from minibroker.quotas.manager import Mutated
 from protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -38,10 +39,10 @@ class Part(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What became of them, and how long the one who asked is to be held."""
+    """What became of them, and what of it a quota counted."""
 
     topics: tuple[TopicOutcome, ...]
-    throttle_ms: int
+    mutated: Mutated
 
 
 def split(ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, Part]:
@@ -68,16 +69,18 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
         part.topics, validate_only=part.validate_only, take=mutations.take
     )
     await scope.publish(outcome.updates)
-    return Reply(outcome.topics, mutations.throttle_ms())
+    return Reply(outcome.topics, mutations.mutated())
 
 
 def merge(
     ctx: Context, _request: CreateTopicsRequest, replies: Mapping[Owner, Reply]
 ) -> CreateTopicsResponse:
     """One result a name, in the order of the request."""
-    topics, throttle_ms = replies[CONTROLLER]
+    topics, ctx.mutated = replies[CONTROLLER]
     results = {made.name: _result(ctx, made) for made in topics}
-    return CreateTopicsResponse(throttle_time_ms=throttle_ms, topics=list(results.values()))
+    return CreateTopicsResponse(
+        throttle_time_ms=ctx.mutated.throttle_ms, topics=list(results.values())
+    )
 
 
 def _result(ctx: Context, made: TopicOutcome) -> CreatableTopicResult:

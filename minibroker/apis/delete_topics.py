@@ -15,6 +15,7 @@ from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Muta
 from minibroker.cluster.image import Image
 from minibroker.cluster.topics import Refusal
 from minibroker.config import DELETE_TOPIC_ENABLE
+from minibroker.quotas.manager import UNCOUNTED, Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -50,10 +51,10 @@ class Part(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What became of them, and how long the one who asked is to be held."""
+    """What became of them, and what of it a quota counted."""
 
     results: tuple[Result, ...]
-    throttle_ms: int = 0
+    mutated: Mutated = UNCOUNTED
 
 
 def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, Part]:
@@ -75,7 +76,7 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
         if gone.topic is not None:
             target = Target(gone.name, gone.topic.topic_id)
         results.append(Result(target, gone.refusal))
-    return Reply(tuple(results), mutations.throttle_ms())
+    return Reply(tuple(results), mutations.mutated())
 
 
 def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], dict[str, Target]]:
@@ -115,8 +116,9 @@ def merge(
 ) -> DeleteTopicsResponse:
     """One result a topic."""
     reply = replies[CONTROLLER] if CONTROLLER in replies else _disabled(ctx, request)
+    ctx.mutated = reply.mutated
     return DeleteTopicsResponse(
-        throttle_time_ms=reply.throttle_ms,
+        throttle_time_ms=reply.mutated.throttle_ms,
         responses=[
             DeletableTopicResult(
                 name=result.target.name,

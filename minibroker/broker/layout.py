@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from minibroker.config import (
     ACCEPTOR_MODE,
+    ACTIVITY_ENABLE,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
     SINGLE,
@@ -20,10 +21,12 @@ from minibroker.controller import controller
 from minibroker.io_worker import io_worker
 from minibroker.network.acceptor import acceptor
 from minibroker.network.processor import processor
+from minibroker.recorder import recorder
 from minibroker.roles.environment import (
     ACCEPTOR,
     CONTROLLER,
     PROCESSOR,
+    RECORDER,
     WORKER,
     Environment,
     role_name,
@@ -34,9 +37,10 @@ ROLES: Final[Mapping[str, Callable[[Environment], Awaitable[None]]]] = {
     PROCESSOR: processor,
     WORKER: io_worker,
     CONTROLLER: controller,
+    RECORDER: recorder,
 }
 
-STOP_ORDER: Final = (ACCEPTOR, PROCESSOR, WORKER, CONTROLLER)
+STOP_ORDER: Final = (ACCEPTOR, PROCESSOR, RECORDER, WORKER, CONTROLLER)
 
 
 class Seat(NamedTuple):
@@ -56,9 +60,11 @@ def seats(settings: Settings) -> list[Seat]:
     workers = [Seat(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
     processors = [Seat(PROCESSOR, number) for number in range(settings[NUM_NETWORK_THREADS])]
     acceptors = [Seat(ACCEPTOR, 0)] if settings[ACCEPTOR_MODE] == SINGLE else []
-    return [Seat(CONTROLLER, 0), *workers, *processors, *acceptors]
+    recorders = [Seat(RECORDER, 0)] if settings[ACTIVITY_ENABLE] else []
+    return [Seat(CONTROLLER, 0), *workers, *recorders, *processors, *acceptors]
 
 
 def stop_groups(settings: Settings) -> list[list[str]]:
     """Names of roles that are told to end together, the first group first."""
-    return [[seat.name for seat in seats(settings) if seat.role == role] for role in STOP_ORDER]
+    groups = ([seat.name for seat in seats(settings) if seat.role == role] for role in STOP_ORDER)
+    return [group for group in groups if group]

@@ -30,6 +30,7 @@ from minibroker.broker.house import (
 )
 from minibroker.broker.layout import ROLES, Seat, seats, stop_groups
 from minibroker.config import (
+    ACTIVITY_ENABLE,
     ADVERTISED_LISTENERS,
     CONTROL_LISTENER,
     NUM_IO_THREADS,
@@ -47,6 +48,7 @@ from minibroker.quotas.ledger import Ledger
 from minibroker.ready import Ready, as_json, as_text, command_name
 from minibroker.roles.environment import (
     CONTROLLER,
+    RECORDER,
     WORKER,
     Environment,
     RoleRefusedError,
@@ -69,6 +71,9 @@ TOLD = frozenset({EventKind.DIED, EventKind.KILLED})
 
 
 SECRET_BYTES = 32
+
+RECORDER_NICENESS = 10
+"""What serves clients goes first: about ten to one where both want a core."""
 
 
 class Shared(NamedTuple):
@@ -130,6 +135,7 @@ def _share(settings: Settings, house: House) -> Shared:
                 CONTROLLER,
                 *(role_name(WORKER, index) for index in range(workers)),
                 *(tokens_name(index) for index in range(processors)),
+                *([RECORDER] if settings[ACTIVITY_ENABLE] else []),
             ],
             [handoff_name(index) for index in range(processors)],
         ),
@@ -186,6 +192,8 @@ def _spec(shared: Shared, seat: Seat) -> ChildSpec:
     def main(life: ChildLife) -> None:
         env = _environment(shared, seat, life)
         log.configure(life.name, shared.clock.wall_ms)
+        if seat.role == RECORDER:
+            os.nice(RECORDER_NICENESS)
         trio.run(
             _live,
             ROLES[seat.role],

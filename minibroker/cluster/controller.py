@@ -43,7 +43,6 @@ from minibroker.cluster.image import (
     apply_update,
 )
 from minibroker.cluster.mutations import Allowance, Take, freely
-from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.quotas import QuotaChange, plan_change, sharded_problem
 from minibroker.cluster.store.tree import (
     BadVersionError,
@@ -61,7 +60,7 @@ from minibroker.cluster.topics import (
     Growth,
     NewTopic,
     Refusal,
-    offsets_topic,
+    internal_topics,
     plan_creation,
     plan_deletion,
     plan_growth,
@@ -156,12 +155,13 @@ class ClusterController(AclOffice):
         protocols = {name: settings.security_protocol(name) for name in endpoints}
         await opening.register(store, broker, protocols, wall_ms)
         controller = cls(store, settings, image, random)
-        if OFFSETS_TOPIC not in image.topics:
-            # It is part of the image from the start, so that a group's first step needs no change
-            # of the image; its logs come to be when they are first written.
-            made = offsets_topic(settings, broker.broker_id, controller._new_topic_id())
-            await store.multi(await stored_topics.creation(store, made))
-            controller._image = apply(controller._image, made)
+        # They are part of the image from the start, so that a group's first step needs no change
+        # of the image; their logs come to be when they are first written.
+        for name, make in internal_topics(settings).items():
+            if name not in image.topics:
+                made = make(settings, broker.broker_id, controller._new_topic_id())
+                await store.multi(await stored_topics.creation(store, made))
+                controller._image = apply(controller._image, made)
         return controller
 
     @property

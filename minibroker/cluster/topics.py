@@ -9,13 +9,16 @@ carried out on the image that it was made from.  Echoes Kafka's ``ReplicationCon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from minibroker.activity.schema import TOPIC as ACTIVITY_TOPIC
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, Uuid
 from minibroker.cluster.layout import FIRST_LEADER_EPOCH, TopicNode, make_partition
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config import (
+    ACTIVITY_ENABLE,
+    ACTIVITY_RETENTION_BYTES,
     DEFAULT_REPLICATION_FACTOR,
     NUM_PARTITIONS,
     OFFSETS_TOPIC_NUM_PARTITIONS,
@@ -23,14 +26,17 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.topics import parse_topic_value
-from minibroker.config.types import BadValueError
+from minibroker.config.types import INT_MAX, BadValueError
 from protocol.errors import ErrorCode
 
 NAME_MAX_CHARACTERS = 249
+ACTIVITY_SEGMENTS = 8
+"""How many segments the activity topic has when it is full: what is dropped is a whole one."""
+
 PARTITIONS_MAX = 10_000
 """Of one topic; it keeps a topic's node in the store well below the size that one may have."""
 
-INTERNAL_TOPICS = (OFFSETS_TOPIC,)
+INTERNAL_TOPICS = (OFFSETS_TOPIC, ACTIVITY_TOPIC)
 RESERVED_TOPICS = ("__cluster_metadata",)
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -154,6 +160,26 @@ def offsets_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCr
     return TopicCreated(Topic(OFFSETS_TOPIC, topic_id, partitions, internal=True), config)
 
 
+def activity_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
+    """The internal topic of what the broker does. One partition, as all is in one order."""
+    size = settings[ACTIVITY_RETENTION_BYTES]
+    config = {
+        "cleanup.policy": "delete",
+        "retention.bytes": str(size),
+        "segment.bytes": str(min(size // ACTIVITY_SEGMENTS, INT_MAX)),
+    }
+    partitions = (make_partition(0, (broker_id,)),)
+    return TopicCreated(Topic(ACTIVITY_TOPIC, topic_id, partitions, internal=True), config)
+
+
+def internal_topics(
+    settings: Settings,
+) -> Mapping[str, Callable[[Settings, int, Uuid], TopicCreated]]:
+    """How those are made that there must be, by name."""
+    made = {OFFSETS_TOPIC: offsets_topic}
+    return made | ({ACTIVITY_TOPIC: activity_topic} if settings[ACTIVITY_ENABLE] else {})
+
+
 def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topic:
     """The topic that a node of the store tells of; this broker leads where it has a replica.
 
@@ -199,7 +225,8 @@ def _refuse_config(new: NewTopic) -> Refusal | None:
 def _refuse_internal(name: str) -> Refusal:
     return Refusal(
         ErrorCode.INVALID_REQUEST,
-        f"Topic '{name}' is internal: groups keep their offsets in it, so it stays as it is.",
+        f"Topic '{name}' is internal: the broker keeps its own records in it, so it stays as it "
+        "is.",
     )
 
 

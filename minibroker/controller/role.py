@@ -25,6 +25,7 @@ from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.tree import Store, StoreError
 from minibroker.config import (
     ACCEPTOR_MODE,
+    ACTIVITY_ENABLE,
     AUTHORIZER_CLASS_NAME,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
@@ -43,11 +44,12 @@ from minibroker.controller.subscribers import Subscribers
 from minibroker.controller.topic_changes import TopicChanges
 from minibroker.observability.metrics import Series
 from minibroker.observability.quota_gauges import read_gauges
-from minibroker.quotas.manager import MutationQuota, Quotas
+from minibroker.quotas.manager import Mutated, MutationQuota, Quotas
 from minibroker.roles.environment import (
     ACCEPTOR,
     CONTROLLER,
     PROCESSOR,
+    RECORDER,
     WORKER,
     Environment,
     RoleRefusedError,
@@ -204,12 +206,14 @@ class _Mutations:
     def take(self, permits: int) -> bool:
         return self._quota.take(permits, now_ms(self._clock))
 
-    def throttle_ms(self) -> int:
-        return self._quota.throttle_ms(now_ms(self._clock))
+    def mutated(self) -> Mutated:
+        return self._quota.mutated(now_ms(self._clock))
 
 
 def _followers(env: Environment) -> Iterator[str]:
     if env.settings[ACCEPTOR_MODE] == SINGLE:
         yield role_name(ACCEPTOR, 0)
+    if env.settings[ACTIVITY_ENABLE]:
+        yield role_name(RECORDER, 0)
     yield from (role_name(PROCESSOR, index) for index in range(env.processors))
     yield from (role_name(WORKER, index) for index in range(env.workers))

@@ -28,6 +28,7 @@ from minibroker.network.accepted import (
 from minibroker.network.door import Door, Refused, newcomer
 from minibroker.network.met import PROCESSORS
 from minibroker.network.slots import SLOTS, Slots
+from minibroker.network.telling import teller
 from minibroker.network.views import AcceptorReport
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -60,6 +61,8 @@ async def acceptor(env: Environment) -> None:
         role = _Acceptor(env, nursery)
         nursery.start_soon(role.follower.run)
         nursery.start_soon(role.look_up_hosts)
+        if role.teller is not None:
+            nursery.start_soon(role.teller.run)
         for processor in range(env.processors):
             nursery.start_soon(role.attend, processor)
         await role.follower.wait_image()
@@ -71,6 +74,8 @@ async def acceptor(env: Environment) -> None:
             nursery.start_soon(role.see_to_it_that_there_are_not_too_many)
             env.ready()
             await env.stopping.wait()
+            if role.teller is not None:
+                await role.teller.finish()
         nursery.cancel_scope.cancel()
     if refusal:
         raise RoleRefusedError(refusal)
@@ -91,7 +96,9 @@ class _Acceptor:
         self._accepted = 0
         self._log = Log("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
-        self._door = Door(env, self._log)
+        self.teller = teller(env)
+        tell = None if self.teller is None else self.teller.happened
+        self._door = Door(env, self._log, tell)
         self._happenings = self._door.happenings
         self.follower = Follower(env, on_image=self._door.on_image, details=self._report)
         for processor in range(env.processors):
@@ -182,7 +189,6 @@ class _Acceptor:
             await self._take_in(Accepted(listener, local, peer, number), connection)
 
     async def _take_in(self, accepted: Accepted, connection: Connection) -> None:
-        self._happenings.note("accepted", accepted)
         try:
             hold_s = await self._door.enter(newcomer(accepted))
             if hold_s > 0:

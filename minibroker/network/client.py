@@ -19,6 +19,7 @@ from minibroker.runtime.stream import ByteStream
 from minibroker.runtime.worktime import Account
 
 if TYPE_CHECKING:
+    from minibroker.activity.events import Client as ToldAs
     from minibroker.security.authentication import Authentication
 
 SHOWN_MAX: Final = 200
@@ -64,6 +65,8 @@ class Client:
         "state",
         "stream",
         "throttle_over",
+        "told",
+        "told_as",
     )
 
     def __init__(self, accepted: Accepted, stream: ByteStream, now: float) -> None:
@@ -88,6 +91,10 @@ class Client:
         """Set when the throttle ends that was started last."""
         self.interruptible = True
         """Whether closing now would cut off nothing but a wait."""
+        self.told = False
+        """Whether the recorder is told of its requests."""
+        self.told_as: ToldAs | None = None
+        """As whom it is told of: made once for as many requests as it fits."""
         self.close_reason = CloseReason.CLIENT_CLOSED
         self.close_text = ""
 

@@ -28,7 +28,7 @@ from minibroker.connections.address import client_ip
 from minibroker.connections.counts import CountLimits, Counts, Refusal
 from minibroker.connections.rates import Rates
 from minibroker.network.accepted import Accepted, Open
-from minibroker.network.happenings import Happenings, Limit, Who
+from minibroker.network.happenings import Happenings, Limit, Tell, Who, clock_ms
 from minibroker.network.hosts import Hosts
 from minibroker.network.limits import count_limits, hosts_of, rate_limits
 from minibroker.network.met import (
@@ -85,7 +85,8 @@ def newcomer(accepted: Accepted) -> Newcomer:
 class Door:
     """The limits of one acceptor's broker."""
 
-    def __init__(self, env: Environment, log: Log) -> None:
+    def __init__(self, env: Environment, log: Log, tell: Tell | None = None) -> None:
+        """``tell`` as for ``Happenings``."""
         self._env = env
         self._log = log
         self._listeners = list(env.listeners)
@@ -95,7 +96,7 @@ class Door:
         self._rates = Rates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
-        self.happenings = Happenings(env.incarnation, env.clock.now)
+        self.happenings = Happenings(env.incarnation, env.clock.now, tell)
         self._for_slots = trio.lowlevel.ParkingLot()
         """Where newcomers wait for a slot: to leave it costs those nothing who wait for none."""
         self._waits = Waits(self._listeners)
@@ -170,27 +171,37 @@ class Door:
         """Returns when the newcomer is counted, with 0, or at once with the seconds that it must
         be held for, after which ``enter_again`` decides. Raises ``Refused``.
         """
+        now = self._env.clock.now()
+        self.happenings.note("accepted", who, at=now)
         refusal = self.counts.arrive(who.number, who.listener, who.ip)
         if refusal is not None:
             met = self._count_limit(refusal, who)
             raise Refused(CloseReason(refusal.value), met)
-        await self._wait_turn(who, self._rates.accepted(who.listener, self._now_ms()))
-        delay_ms = self._rates.from_ip(who.listener, who.ip, self._now_ms())
+        turn_ms = self._rates.accepted(who.listener, clock_ms(now))
+        waits = turn_ms > 0 or not self.counts.has_slot(who.listener)
+        if waits:
+            await self._wait_turn(who, turn_ms)
+            now = self._env.clock.now()
+        delay_ms = self._rates.from_ip(who.listener, who.ip, clock_ms(now))
         if delay_ms == 0:
+            if waits:
+                self.happenings.admit(who, now)
             self._admit(who)
         elif self._waits.all_held() >= HELD_MAX:
             self._refuse_rate(who)
         else:
             self._waits.hold(who.listener)
-            self.happenings.note("held", who)
+            self.happenings.note("held", who, at=now, delay_ms=delay_ms)
         return delay_ms / 1000
 
     async def enter_again(self, who: Newcomer) -> None:
         """Lets in who was held, if its address is slow enough by now. Raises ``Refused``."""
         self._waits.release(who.listener)
         recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
-        if not recheck or not self._rates.again(who.listener, who.ip, self._now_ms()):
+        now = self._env.clock.now()
+        if not recheck or not self._rates.again(who.listener, who.ip, clock_ms(now)):
             self._refuse_rate(who)
+        self.happenings.admit(who, now)
         if not self.counts.has_slot(who.listener):
             with self._waiting(who, self._reason(who.listener, 0), blocks=False):
                 await self._wait_slot(who.listener)
@@ -198,9 +209,7 @@ class Door:
 
     async def _wait_turn(self, who: Newcomer, delay_ms: int) -> None:
         listener = who.listener
-        if delay_ms == 0 and self.counts.has_slot(listener):
-            return
-        with self.blocked(who, self._reason(listener, delay_ms)):
+        with self.blocked(who, self._reason(listener, delay_ms), delay_ms):
             # The rate was recorded, so time must pass and a slot be free, both of them.
             await trio.sleep(delay_ms / 1000)
             await self._wait_slot(listener)
@@ -212,20 +221,20 @@ class Door:
         return slot_setting(self._settings, listener, own=self.counts.is_full(listener))
 
     @contextmanager
-    def blocked(self, who: Who, reason: str) -> Iterator[None]:
+    def blocked(self, who: Who, reason: str, delay_ms: int = 0) -> Iterator[None]:
         """While this connection waits, those that come behind it at its listener wait, too."""
         began = self._env.clock.now()
         try:
-            with self._waiting(who, reason, blocks=True):
+            with self._waiting(who, reason, delay_ms, blocks=True):
                 yield
         finally:
             blocked_s = self._env.clock.now() - began
             self._env.metrics.acceptor_blocked(who.listener, blocked_s)
 
     @contextmanager
-    def _waiting(self, who: Who, reason: str, *, blocks: bool) -> Iterator[None]:
+    def _waiting(self, who: Who, reason: str, delay_ms: int = 0, *, blocks: bool) -> Iterator[None]:
         now = self._env.clock.now
-        self.happenings.note("waiting", who, reason=reason)
+        self.happenings.note("waiting", who, reason=reason, delay_ms=delay_ms)
         self._waits.begin(who.listener, now(), blocks=blocks)
         try:
             yield
@@ -256,8 +265,7 @@ class Door:
         raise Refused(reason, met)
 
     def _now_ms(self) -> int:
-        # Rounded first, or a millisecond that has just passed may seem not to have.
-        return int(round(self._env.clock.now() * 1000, 6))
+        return clock_ms(self._env.clock.now())
 
     def figures(self) -> DoorFigures:
         """What there is to show."""

@@ -21,8 +21,10 @@ from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.config.types import INT_MAX
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
-from minibroker.network.metering import Meter, Spent, is_exempt
+from minibroker.network.metering import Looks, Meter, Spent, is_exempt
 from minibroker.network.sending import Chunk, OpenFiles, send_response
+from minibroker.network.telling import Teller
+from minibroker.network.told import Figures, count_records, request_event
 from minibroker.observability.log import Log
 from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
@@ -39,6 +41,7 @@ from protocol.registry import ApiKey
 if TYPE_CHECKING:
     from minibroker.security.acl import Operation, Resource
     from protocol.messages.api_versions import ApiVersionsRequest
+    from protocol.messages.produce import ProduceRequest
 
 SERVED: Final[ServedVersions] = {api.key: api.versions for api in APIS.values()}
 
@@ -54,6 +57,7 @@ class Exchanges:
         files: OpenFiles,
         meter: Meter,
         *,
+        teller: Teller | None,
         used: Callable[[int], None],
     ) -> None:
         """``used`` is told the number of a connection that is about to be answered."""
@@ -62,6 +66,7 @@ class Exchanges:
         self._owners = owners
         self._files = files
         self._meter = meter
+        self._teller = teller
         self._used = used
         self._authorizers = Authorizers(env.settings)
         self._log = Log(env.name)
@@ -83,42 +88,73 @@ class Exchanges:
             block.release()
         chunks = _encoded(header, response)
         spent = None
-        if self._meter.active:
+        if client.told or self._meter.active:
             env.work_time.settle()
             worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
             sizes = request_bytes, sum(map(len, chunks))
-            assert exchange.ctx is not None
-            exempt = is_exempt(exchange.ctx, exchange.request, response)
-            spent = Spent(exempt, header, exchange.request, response, *sizes, worked_ns)
-            other = await self._meter.hold(client, spent)
-            if other is not None:
-                chunks = _encoded(header, other)
-        response_bytes = 0
-        if response is None:
-            client.state.on(Event.NO_RESPONSE)
-        else:
-            response_bytes = await self._send(client, header, chunks)
+            spent = exchange.spent(header, response, sizes, worked_ns)
+        queue_ns = max(exchange.asked_ns - exchange.io_ns, 0)
+        try:
+            response_bytes = await self._respond(client, header, response, chunks, spent)
+        except BaseException:
+            # Quotas have counted it all the same.
+            total_ns = time.perf_counter_ns() - began_ns
+            figures = Figures((queue_ns, 0, exchange.io_ns, total_ns), None)
+            self._tell(client, exchange, spent, figures)
+            raise
         client.in_flight = None
         ended_ns = time.perf_counter_ns()
         env.work_time.settle()
         network_ns = client.account.worked_ns - worked_from
+        late = None
         if spent is not None:
             reading_ns = worked_from - client.accounted_ns
-            late_ns = network_ns + exchange.io_ns - spent.worked_ns
-            self._meter.sent(client, spent, reading_ns + late_ns)
+            late_ns = reading_ns + network_ns + exchange.io_ns - spent.worked_ns
+            late = late_ns, self._meter.sent(client, spent, late_ns)
         client.accounted_ns = client.account.worked_ns
-        total_ns = ended_ns - began_ns
+        figures = Figures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
+        self._tell(client, exchange, spent, figures)
         failed = bool(getattr(response, "error_code", 0))
-        env.metrics.request(
-            header.api_key,
-            failed,
-            request_bytes,
-            response_bytes,
-            max(exchange.asked_ns - exchange.io_ns, 0),
-            network_ns,
-            exchange.io_ns,
-            total_ns,
+        env.metrics.request(header.api_key, failed, request_bytes, response_bytes, *figures.times)
+
+    async def _respond(
+        self,
+        client: Client,
+        header: RequestHeader,
+        response: Any,
+        chunks: Sequence[Chunk],
+        spent: Spent | None,
+    ) -> int:
+        """Sends the response, or what quotas make of it; how many bytes that took."""
+        if spent is not None and self._meter.active:
+            other = await self._meter.hold(client, spent)
+            if other is not None:
+                chunks = _encoded(header, other)
+        elif spent is not None and spent.looks is not None:
+            spent.looks.now = self._env.clock.now()
+        if response is None:
+            client.state.on(Event.NO_RESPONSE)
+            return 0
+        return await self._send(client, header, chunks)
+
+    def _tell(
+        self, client: Client, exchange: _Exchange, spent: Spent | None, figures: Figures
+    ) -> None:
+        if spent is None or spent.looks is None:
+            return
+        assert self._teller is not None
+        assert exchange.ctx is not None
+        assert spent.looks.now is not None
+        time_us = self._teller.time_us(spent.looks.now)
+        event = request_event(
+            time_us,
+            client,
+            spent,
+            figures,
+            records=exchange.records,
+            mutated=exchange.ctx.mutated,
         )
+        self._teller.tell(event)
 
     async def _send(self, client: Client, header: RequestHeader, chunks: Sequence[Chunk]) -> int:
         client.state.on(Event.RESPONSE_READY)
@@ -215,6 +251,8 @@ class _Exchange:
         """What owners worked."""
         self.asked_ns = 0
         """How long owners were waited for, their work included."""
+        self.records: int | None = None
+        """How many were produced, where somebody is told."""
 
     async def run(self) -> tuple[RequestHeader, Any]:
         """The header, and the response or None where there is none."""
@@ -229,10 +267,21 @@ class _Exchange:
         schema = registry.schema(header.api_key)
         request, _ = locating_decoder(schema.request, header.api_version)(self._block.view, at)
         self.request = request
+        if client.told and header.api_key == ApiKey.PRODUCE:
+            self.records = count_records(cast("ProduceRequest", request), self._block.view)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             introduced = cast("ApiVersionsRequest", request)
             client.introduce(introduced.client_software_name, introduced.client_software_version)
         return header, await self._answer(api, ctx, request)
+
+    def spent(
+        self, header: RequestHeader, response: Any, sizes: tuple[int, int], worked_ns: int
+    ) -> Spent:
+        """What it took so far; ``sizes`` are those of request and response."""
+        assert self.ctx is not None
+        exempt = is_exempt(self.ctx, self.request, response)
+        looks = Looks() if self._client.told else None
+        return Spent(exempt, header, self.request, response, *sizes, worked_ns, looks)
 
     async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
         parts = api.split(ctx, request)

@@ -28,7 +28,7 @@ from minibroker.connections.rates import Rates
 from minibroker.connections.token_messages import Action, Admit, DropLimits, Message, Send
 from minibroker.connections.tokens import Tokens
 from minibroker.network.accepted import Accepted
-from minibroker.network.happenings import Happenings
+from minibroker.network.happenings import Happenings, clock_ms
 from minibroker.network.limits import drop_limits
 from minibroker.network.met import TOKENS, count_limit
 from minibroker.network.peers import Peers
@@ -176,14 +176,15 @@ class Gate:
         number = env.incarnation << 32 | (self._accepted * env.processors + env.index)
         accepted = Accepted(listener, local, peer, number)
         env.metrics.connection_accepted(listener)
-        self._happenings.note("accepted", accepted)
-        self._rates.accepted(listener, self._now_ms())
+        now = env.clock.now()
+        self._happenings.note("accepted", accepted, at=now)
+        self._rates.accepted(listener, clock_ms(now))
         self._waiting[number] = accepted, connection
         self._do(self._tokens.admit(number, client_ip(peer[0])))
         if number in self._waiting:
             self._most_waited = max(self._most_waited, len(self._waiting))
             self._delayed.add(number)
-            self._happenings.note("waiting", accepted, reason=TOKENS)
+            self._happenings.note("waiting", accepted, reason=TOKENS, delay_ms=0)
             self._waits.begin(listener, env.clock.now(), blocks=False)
 
     def _leave_queue(self, number: int) -> tuple[Accepted, Connection]:
@@ -214,6 +215,9 @@ class Gate:
             if isinstance(action, Send):
                 self._peers.tell(action.peer, action.message)
             elif isinstance(action, Admit):
+                if action.number in self._delayed:
+                    who, _ = self._waiting[action.number]
+                    self._happenings.admit(who, self._env.clock.now())
                 self._let_in(*self._leave_queue(action.number))
             else:
                 self._turn_away(action.refusal, *self._leave_queue(action.number))
@@ -233,8 +237,7 @@ class Gate:
         self._closes.refused(accepted.listener, reason, client=accepted.peer)
 
     def _now_ms(self) -> int:
-        # Rounded first, or a millisecond that has just passed may seem not to have.
-        return int(round(self._env.clock.now() * 1000, 6))
+        return clock_ms(self._env.clock.now())
 
     def figures(self) -> DoorFigures:
         """What there is to show of this processor's own."""

@@ -9,9 +9,10 @@ happening has a number, by which who asks again knows what is new. Kafka has a l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
+from minibroker.activity.schema import Happened
 from minibroker.runtime.stream import Address
 
 HAPPENINGS_MAX: Final = 500
@@ -97,26 +98,47 @@ class Lately(NamedTuple):
     refusals: tuple[Refusal, ...]
 
 
+Tell: TypeAlias = Callable[[Happened, Who, float, str | None, int | None], None]
+"""What happened to whom and when, why, and for how many ms it waits."""
+
+
 class Happenings:
     """What happened at one process."""
 
-    __slots__ = ("_happened", "_happenings", "_life", "_now", "_refusals", "_refused")
+    __slots__ = ("_happened", "_happenings", "_life", "_now", "_refusals", "_refused", "_tell")
 
-    def __init__(self, life: int, now: Callable[[], float]) -> None:
+    def __init__(self, life: int, now: Callable[[], float], tell: Tell | None = None) -> None:
+        """``tell`` is told of what becomes of each connection."""
         self._life = life
         self._now = now
+        self._tell = tell
         self._happened = 0
         self._happenings: deque[_Noted] = deque(maxlen=HAPPENINGS_MAX)
         self._refused = 0
         self._refusals: deque[tuple[_Noted, Limit | None, str]] = deque(maxlen=REFUSALS_MAX)
 
     def note(
-        self, kind: Kind, who: Who, processor: int | None = None, reason: str | None = None
+        self,
+        kind: Kind,
+        who: Who,
+        processor: int | None = None,
+        reason: str | None = None,
+        *,
+        at: float | None = None,
+        delay_ms: int | None = None,
     ) -> None:
-        """Something happened just now."""
+        """Something happened just now, or at a time that somebody has looked at the clock."""
         # Put into shape when somebody looks, which is seldom: this is done for all who come.
         self._happened += 1
-        self._happenings.append((self._now(), kind, who, processor, reason))
+        now = self._now() if at is None else at
+        self._happenings.append((now, kind, who, processor, reason))
+        if self._tell is not None and (happened := _TOLD.get(kind)) is not None:
+            self._tell(happened, who, now, reason, delay_ms)
+
+    def admit(self, who: Who, at: float) -> None:
+        """Somebody who was waiting or held is let in. Not kept, as it is handed over next."""
+        if self._tell is not None:
+            self._tell(Happened.ADMITTED, who, at, None, None)
 
     def refuse(
         self, who: Who, reason: str, limit: Limit | None = None, processor: int | None = None
@@ -150,6 +172,14 @@ class Happenings:
         )
 
 
+_TOLD: Final[Mapping[Kind, Happened]] = {
+    "accepted": Happened.ACCEPTED,
+    "waiting": Happened.DELAYED,
+    "held": Happened.HELD,
+    "refused": Happened.REFUSED,
+    "closed": Happened.CLOSED,
+}
+
 _Noted: TypeAlias = tuple[float, Kind, Who, int | None, str | None]
 
 
@@ -157,3 +187,9 @@ def _happening(noted: _Noted) -> Happening:
     at, kind, who, processor, reason = noted
     host, port = who.peer
     return Happening(who.number, at, kind, who.listener, host, port, processor, reason)
+
+
+def clock_ms(now: float) -> int:
+    """A time in seconds, in the milliseconds by which connections are counted."""
+    # Rounded first, or a millisecond that has just passed may seem not to have.
+    return int(round(now * 1000, 6))

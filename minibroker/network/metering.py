@@ -24,10 +24,10 @@ from minibroker.network.client import Client
 from minibroker.observability.definitions import QUOTA_QUEUE
 from minibroker.observability.metrics import Series
 from minibroker.quotas.entity import QuotaType
-from minibroker.quotas.manager import Throttle, Who, larger
+from minibroker.quotas.manager import Look, Throttle, Who, larger
 from minibroker.quotas.throttle import Throttled
 from minibroker.roles.environment import Environment
-from minibroker.runtime.clock import now_ms
+from minibroker.runtime.clock import now_ms, whole_ms
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchResponse
@@ -44,6 +44,22 @@ LENGTH_BYTES: Final = 4
 """What a fetch's size has beside the response itself, as Kafka counts it."""
 
 
+class Looks:
+    """What quotas found when they counted one request, for who tells of it."""
+
+    __slots__ = ("found", "now", "throttle_ms")
+
+    def __init__(self) -> None:
+        self.now: float | None = None
+        """When they counted it first, in seconds of the broker's clock."""
+        self.found: dict[QuotaType, Look] = {}
+        self.throttle_ms = 0
+
+    def note(self, look: Look) -> None:
+        """Another look."""
+        self.found[look.kind] = look
+
+
 class Spent(NamedTuple):
     """A request that was carried out, and what it took so far; see `is_exempt`."""
 
@@ -54,6 +70,7 @@ class Spent(NamedTuple):
     request_bytes: int
     response_bytes: int
     worked_ns: int
+    looks: Looks | None = None
 
 
 class Meter:
@@ -98,11 +115,11 @@ class Meter:
         who = _who(client, spent.header)
         if self._delays:
             return await self._keep_back(client, who, spent)
-        now_ms = self._now_ms()
+        now_ms = self._begin(spent)
         throttle = self._charged(who, spent, now_ms)
         if throttle is None:
             return None
-        self._start(client, who, spent.header.api_key, throttle, now_ms)
+        self._start(client, who, spent, throttle, now_ms)
         response = spent.response
         if spent.header.api_key == _FETCH and not spent.exempt:
             self.quotas.not_fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
@@ -121,14 +138,22 @@ class Meter:
                 return self.quotas.fetched_and_worked(who, size, spent.worked_ns, now_ms)
         return larger(self._first(who, spent, now_ms), self._worked(who, spent, now_ms))
 
+    def _begin(self, spent: Spent) -> int:
+        """Milliseconds of the broker's clock, by which a request is counted now."""
+        now, looks = self._env.clock.now(), spent.looks
+        self.quotas.looked = None if looks is None else looks.note
+        if looks is not None and looks.now is None:
+            looks.now = now
+        return whole_ms(now)
+
     async def _keep_back(self, client: Client, who: Who, spent: Spent) -> Any | None:
         """As KIP-55 and KIP-124 have it: first for bytes, and then, if need be, for time."""
         total_ms = 0
         for count in (self._first, self._worked):
-            now_ms = self._now_ms()
+            now_ms = self._begin(spent)
             throttle = count(who, spent, now_ms)
             if throttle.ms > 0:
-                self._start(client, who, spent.header.api_key, throttle, now_ms)
+                self._start(client, who, spent, throttle, now_ms)
                 assert client.throttle_over is not None
                 await client.throttle_over.wait()
                 total_ms += throttle.ms
@@ -152,21 +177,28 @@ class Meter:
         return self.quotas.worked(who, spent.worked_ns, now_ms)
 
     def _start(
-        self, client: Client, who: Who, api_key: int, throttle: Throttle, now_ms: int
+        self, client: Client, who: Who, spent: Spent, throttle: Throttle, now_ms: int
     ) -> None:
+        api_key = spent.header.api_key
+        if spent.looks is not None:
+            spent.looks.throttle_ms += throttle.ms
         self.quotas.throttled(throttle, who, api_key, now_ms)
         client.throttle()
         self._env.metrics.throttled(api_key, throttle.ms * NS_PER_MS)
         if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):
             self._sooner.set()
 
-    def sent(self, client: Client, spent: Spent, network_ns: int) -> None:
-        """Counts what was worked for a request beside that: reading it, sending the answer."""
+    def sent(self, client: Client, spent: Spent, network_ns: int) -> int:
+        """Counts what was worked for a request beside that: reading it, sending the answer.
+
+        When that was, in milliseconds of the broker's clock.
+        """
         now_ms = self._now_ms()
         if spent.exempt:
             self.quotas.exempt(network_ns, now_ms)
         else:
             self.quotas.worked_on(_who(client, spent.header), network_ns, now_ms)
+        return now_ms
 
     def forget(self, client: Client) -> None:
         """A client is gone."""

@@ -48,6 +48,7 @@ from minibroker.network.idle import IdleOrder
 from minibroker.network.metering import Meter
 from minibroker.network.notices import Notices
 from minibroker.network.sending import OpenFiles, RecordsGone
+from minibroker.network.telling import teller
 from minibroker.network.views import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -95,7 +96,9 @@ class _Processor:
         self._env = env
         self._log = Log(env.name)
         self._closes = ConnectionCloses(env.metrics, self._log)
-        self._happenings = Happenings(env.incarnation, env.clock.now)
+        self._teller = teller(env)
+        tell = None if self._teller is None else self._teller.happened
+        self._happenings = Happenings(env.incarnation, env.clock.now, tell)
         self._part = env.arena.open_part(env.index)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._files = OpenFiles()
@@ -110,7 +113,13 @@ class _Processor:
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
         self._exchanges = Exchanges(
-            env, self._follower, owners, self._files, self._meter, used=self._use
+            env,
+            self._follower,
+            owners,
+            self._files,
+            self._meter,
+            teller=self._teller,
+            used=self._use,
         )
         self._identities = Identities(
             env.settings,
@@ -177,6 +186,8 @@ class _Processor:
             for link in self._workers.values():
                 await link.wait_connected()
             nursery.start_soon(self._trim)
+            if self._teller is not None:
+                nursery.start_soon(self._teller.run)
             nursery.start_soon(self._meter.run)
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._close_slow)
@@ -187,6 +198,8 @@ class _Processor:
                 await self._env.stopping.wait()
                 await self._drain()
                 serving.cancel_scope.cancel()
+            if self._teller is not None:
+                await self._teller.finish()
             nursery.cancel_scope.cancel()
 
     async def _drain(self) -> None:
@@ -272,6 +285,7 @@ class _Processor:
     def _begin(self, accepted: Accepted, connection: Connection) -> None:
         now = self._env.clock.now()
         client = Client(accepted, as_stream(connection, accepted.local, accepted.peer), now)
+        client.told = self._teller is not None and self._teller.samples(client.number)
         # Entered here and not by its task: an acceptor that is reborn before the task has begun
         # must be told of it.
         self._clients[client.number] = client

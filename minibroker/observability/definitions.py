@@ -343,6 +343,26 @@ RECORD_BYTES_OUT: Final = Metric(
     "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec",
 )
 
+ACTIVITY_EVENTS: Final = Metric(
+    "minibroker_activity_events_total",
+    Kind.COUNTER,
+    (),
+    "Events written to the activity topic.",
+)
+ACTIVITY_BYTES: Final = Metric(
+    "minibroker_activity_bytes_total",
+    Kind.COUNTER,
+    (),
+    "Bytes that they took there, compressed.",
+)
+ACTIVITY_DROPPED: Final = Metric(
+    "minibroker_activity_dropped_total",
+    Kind.COUNTER,
+    (),
+    "Events that were dropped, because they could not be written in time or because the recorder "
+    "died; of the latter some may have been written.",
+)
+
 LOG_SIZE: Final = Metric(
     "minibroker_log_size_bytes",
     Kind.GAUGE,
@@ -420,6 +440,7 @@ METRICS: Final = (
     *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_EXEMPT_TIME, QUOTA_MUTATION_RATE, QUOTA_TOKENS),
     *(QUOTA_BOUND, QUOTA_THROTTLE, QUOTA_QUEUE),
     *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
+    *(ACTIVITY_EVENTS, ACTIVITY_BYTES, ACTIVITY_DROPPED),
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
     *(BUSY, ELAPSED, IDLE, MEMORY, UP, RESTARTS),
 )

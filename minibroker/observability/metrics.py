@@ -18,6 +18,9 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from minibroker.observability.definitions import (
     ACCEPTED,
     ACCEPTOR_BLOCKED,
+    ACTIVITY_BYTES,
+    ACTIVITY_DROPPED,
+    ACTIVITY_EVENTS,
     API_KEYS_MAX,
     CLOSED,
     LISTENERS_MAX,
@@ -222,6 +225,16 @@ class ProcessMetrics:
     def acceptor_blocked(self, listener: str, blocked_s: float) -> None:
         """Add time, on the broker's clock, in which this listener's next connection waited."""
         self._add(ACCEPTOR_BLOCKED.name, (self._known(listener),), round(blocked_s * 1e9))
+
+    def activity_written(self, events: int, size_bytes: int) -> None:
+        """Count events that were written to the activity topic."""
+        self._add(ACTIVITY_EVENTS.name, (), events)
+        self._add(ACTIVITY_BYTES.name, (), size_bytes)
+
+    def activity_dropped(self, events: int) -> None:
+        """Count events that were not."""
+        if events:
+            self._add(ACTIVITY_DROPPED.name, (), events)
 
     # Sources, read only when a snapshot is taken ----------------------------------------------
 

@@ -10,7 +10,7 @@ quota ever set nothing is recorded, and asking costs one look.  Echoes ``ClientQ
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
 from minibroker.quotas.entity import (
@@ -77,10 +77,16 @@ class AnyLedger(Protocol):
 class Standing:
     """Where the requests of somebody count, and what they may use there, one for each type."""
 
-    __slots__ = ("bounds", "counters", "limits")
+    __slots__ = ("bounds", "counters", "limits", "tags")
 
-    def __init__(self, counters: Sequence[AnyCounter], bounds: Sequence[Bound | None]) -> None:
+    def __init__(
+        self,
+        counters: Sequence[AnyCounter],
+        tags: Sequence[Tags],
+        bounds: Sequence[Bound | None],
+    ) -> None:
         self.counters = counters
+        self.tags = tags
         self.bounds = bounds
         self.limits = tuple(math.inf if bound is None else bound.value for bound in bounds)
         """The bounds again, where every request looks."""
@@ -99,6 +105,17 @@ class Throttle(NamedTuple):
 
     kind: QuotaType
     ms: int
+
+
+class Look(NamedTuple):
+    """What was found when a request was counted: the rate then, or the tokens left."""
+
+    kind: QuotaType
+    tags: Tags
+    rate: float
+    bound: Bound | None
+    throttle_ms: int
+    now_ms: int
 
 
 _FREE: Final = tuple(Throttle(kind, 0) for kind in _KINDS)
@@ -123,6 +140,8 @@ class Quotas:
         self._counted = (False,) * len(_KINDS)
         self.enabled = False
         """Whether there ever was a quota since the broker's start."""
+        self.looked: Callable[[Look], None] | None = None
+        """Told of every look at a quota, if anybody wants to know."""
         self.set_table(self._table)
 
     @property
@@ -143,7 +162,7 @@ class Quotas:
         """Where a request of somebody counts."""
         number = _KINDS.index(kind)
         standing = self.standing(who, now_ms)
-        return Share(standing.counters[number], self._tags(kind, who), standing.bounds[number])
+        return Share(standing.counters[number], standing.tags[number], standing.bounds[number])
 
     def _tags(self, kind: QuotaType, who: Who) -> Tags:
         return sharing_group(self._table, kind, self.bits[kind], sanitize(who[0]), who[1])
@@ -157,6 +176,7 @@ class Quotas:
             groups = {each: self._ledger.counters(each, now_ms) for each in set(tags)}
             found = Standing(
                 tuple(groups[each][number] for number, each in enumerate(tags)),
+                tags,
                 tuple(bound_of(self._table, *each) for each in zip(_KINDS, tags, strict=True)),
             )
             if len(self._standings) >= STANDINGS_MAX:
@@ -168,15 +188,23 @@ class Quotas:
         if not self._counted[number]:
             return _FREE[number]
         standing = self.standing(who, now_ms)
-        return self._judged(number, standing, *standing.counters[number].record(value, now_ms))
+        found = standing.counters[number].record(value, now_ms)
+        return self._judged(number, standing, found, now_ms)
 
-    def _judged(self, number: int, standing: Standing, rate: float, span_ms: int) -> Throttle:
-        limit = standing.limits[number]
-        if rate <= limit:
-            return _FREE[number]
-        # Nobody is held for time longer than one window.
-        longest_ms = min(self._ledger.window_ms, INT_MAX) if number == _REQUEST else INT_MAX
-        return Throttle(_KINDS[number], min(throttle_ms(rate, limit, span_ms), longest_ms))
+    def _judged(
+        self, number: int, standing: Standing, found: tuple[float, int], now_ms: int
+    ) -> Throttle:
+        (rate, span_ms), limit = found, standing.limits[number]
+        throttle = _FREE[number]
+        if rate > limit:
+            # Nobody is held for time longer than one window.
+            longest_ms = min(self._ledger.window_ms, INT_MAX) if number == _REQUEST else INT_MAX
+            ms = min(throttle_ms(rate, limit, span_ms), longest_ms)
+            throttle = Throttle(_KINDS[number], ms)
+        if self.looked is not None:
+            tags, bound = standing.tags[number], standing.bounds[number]
+            self.looked(Look(throttle.kind, tags, rate, bound, throttle.ms, now_ms))
+        return throttle
 
     # Bytes -----------------------------------------------------------------------------------
 
@@ -210,10 +238,12 @@ class Quotas:
         counters, limits = standing.counters, standing.limits
         percent = worked_ns / NS_PER_PERCENT_SECOND
         first, time = counters[number].record_with(size, counters[_REQUEST], percent, now_ms)
-        if first[0] <= limits[number] and time[0] <= limits[_REQUEST]:
+        is_free = first[0] <= limits[number] and time[0] <= limits[_REQUEST]
+        if is_free and self.looked is None:
             return None
         return larger(
-            self._judged(number, standing, *first), self._judged(_REQUEST, standing, *time)
+            self._judged(number, standing, first, now_ms),
+            self._judged(_REQUEST, standing, time, now_ms),
         )
 
     def not_fetched(self, who: Who, size: int, now_ms: int) -> None:
@@ -255,6 +285,22 @@ class Quotas:
         counters[_KINDS.index(throttle.kind)].throttled(throttle.ms, api_key, now_ms)
 
 
+class Mutated(NamedTuple):
+    """What one request changed of the cluster, or was refused to, in partitions; ``look`` at the
+    quota is the last there was.
+    """
+
+    wanted: int
+    refused: int
+    strict: bool
+    look: Look | None
+    throttle_ms: int
+
+
+UNCOUNTED: Final = Mutated(0, 0, False, None, 0)
+"""Of a request that was not carried out."""
+
+
 class MutationQuota:
     """What one request may change of the cluster: a bucket of tokens, a token a partition.
 
@@ -271,29 +317,49 @@ class MutationQuota:
         self._strict = strict
         self._throttle_ms = 0
         self._since_ms = 0
+        self._wanted = 0
+        self._refused = 0
+        self._look: Look | None = None
 
     def take(self, permits: int, now_ms: int) -> bool:
         """Counts changes; whether they may be made."""
-        if not self._quotas.bits[QuotaType.CONTROLLER_MUTATION]:
+        self._wanted += permits
+        may = self._take(permits, now_ms)
+        self._refused += 0 if may else permits
+        return may
+
+    def _take(self, permits: int, now_ms: int) -> bool:
+        kind = QuotaType.CONTROLLER_MUTATION
+        if not self._quotas.bits[kind]:
             return True
         standing = self._quotas.standing(self._who, now_ms)
-        counter, bound = standing.counters[_MUTATION], standing.bounds[_MUTATION]
+        counter, tags = standing.counters[_MUTATION], standing.tags[_MUTATION]
+        bound = standing.bounds[_MUTATION]
         if bound is None:
             counter.add(permits, now_ms)
+            self._look = Look(kind, tags, 0.0, None, 0, now_ms)
             return True
         burst = bound.value * self._burst_s
         # A strict bucket is looked at before anything is taken, a permissive one afterwards.
         left = counter.tokens(bound.value, burst, now_ms, 0 if self._strict else permits)
-        if self._strict and left >= 0:
-            counter.tokens(bound.value, burst, now_ms, permits)
-        if not self._strict or left >= 0:
-            counter.add(permits, now_ms)
-        if left >= 0:
-            return True
-        self._throttle_ms = min(java_round(-left / bound.value * 1000), INT_MAX)
-        self._since_ms = now_ms
-        return not self._strict
+        if left < 0:
+            self._throttle_ms = min(java_round(-left / bound.value * 1000), INT_MAX)
+            self._since_ms = now_ms
+            if not self._strict:
+                counter.add(permits, now_ms)
+            self._look = Look(kind, tags, left, bound, self._throttle_ms, now_ms)
+            return not self._strict
+        if self._strict:
+            left = counter.tokens(bound.value, burst, now_ms, permits)
+        counter.add(permits, now_ms)
+        self._look = Look(kind, tags, left, bound, 0, now_ms)
+        return True
 
     def throttle_ms(self, now_ms: int) -> int:
         """How long the sender is to be held, from now on."""
         return max(0, self._throttle_ms - (now_ms - self._since_ms))
+
+    def mutated(self, now_ms: int) -> Mutated:
+        """What came of it."""
+        throttle_ms = self.throttle_ms(now_ms)
+        return Mutated(self._wanted, self._refused, self._strict, self._look, throttle_ms)

@@ -33,6 +33,7 @@ ACCEPTOR: Final = "acceptor"
 PROCESSOR: Final = "processor"
 WORKER: Final = "worker"
 CONTROLLER: Final = "controller"
+RECORDER: Final = "recorder"
 
 FIRST_LIFE: Final = 1
 """The incarnation of a role that has not died yet: what is wrong then is wrong with the start."""
@@ -44,7 +45,7 @@ class RoleRefusedError(Exception):
 
 def role_name(role: str, index: int) -> str:
     """The name of a process, which is also the name under which it listens."""
-    return role if role in (ACCEPTOR, CONTROLLER) else f"{role}-{index}"
+    return role if role in (ACCEPTOR, CONTROLLER, RECORDER) else f"{role}-{index}"
 
 
 def handoff_name(processor: int) -> str:

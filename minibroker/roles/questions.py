@@ -88,3 +88,40 @@ class GroupsWanted(NamedTuple):
 
 class ProducerIdsWanted(NamedTuple):
     """Asks the controller for a block of producer ids: ``(first, count)``."""
+
+
+class Append(NamedTuple):
+    """Asks an I/O worker to append a batch of the broker's own to a partition, answered with the
+    reason why not, empty if it did. What was appended already is not appended again.
+    """
+
+    topic: str
+    partition: int
+    batch: bytes
+
+
+class TailWanted(NamedTuple):
+    """Asks an I/O worker for the last batch of a partition, answered with its bytes; with none if
+    the partition is empty.
+    """
+
+    topic: str
+    partition: int
+
+
+class Told(NamedTuple):
+    """What a process tells the recorder: a chunk of events (``activity.events``), and how many it
+    dropped since the last. This and ``Written`` are no questions, but travel by themselves.
+    """
+
+    chunk: bytes
+    dropped: int
+
+
+class Written(NamedTuple):
+    """The recorder's receipt: so many events of those it was told are written, and so many drops
+    are told to whoever reads them.
+    """
+
+    events: int
+    dropped: int

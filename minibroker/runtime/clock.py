@@ -82,8 +82,17 @@ class Clock(Protocol):
     def now(self) -> float:
         """Monotonic virtual seconds, from an arbitrary beginning."""
 
+    @property
+    def epoch_s(self) -> float:
+        """What to add to `now()` for virtual seconds since 1970."""
+
     def wall_ms(self) -> int:
         """Virtual milliseconds since 1970, as in record timestamps."""
+
+    def real_us(self) -> int:
+        """Real microseconds since 1970, however the clock is turned: what never comes again, as
+        long as the machine's clock is not set back.
+        """
 
     async def sleep_real(self, seconds: float) -> None:
         """Let real seconds pass, however the clock is turned: for what others outside do, and
@@ -93,8 +102,13 @@ class Clock(Protocol):
 
 def now_ms(clock: Clock) -> int:
     """Whole milliseconds of a clock's seconds, as quotas are measured in."""
+    return whole_ms(clock.now())
+
+
+def whole_ms(now: float) -> int:
+    """The same of seconds that were read already."""
     # A little more, or a millisecond that has just passed may seem not to have.
-    return int(clock.now() * 1000 + 1e-6)
+    return int(now * 1000 + 1e-6)
 
 
 class ControlledClock(Clock, Protocol):
@@ -142,6 +156,7 @@ class SharedClock(trio.abc.Clock):
         self._doubles = whole.cast("d")
         self._count = whole[:8].cast("q")
         self._real = real
+        self._wall = wall
         self._latest = -math.inf
         began = real()
         self._wall_base_s = wall() - began
@@ -175,9 +190,18 @@ class SharedClock(trio.abc.Clock):
 
     now = current_time
 
+    @property
+    def epoch_s(self) -> float:
+        """What to add to `now()` for virtual seconds since 1970."""
+        return self._wall_base_s
+
     def wall_ms(self) -> int:
         """Virtual milliseconds since 1970."""
         return int((self._wall_base_s + self.current_time()) * 1000)
+
+    def real_us(self) -> int:
+        """Real microseconds since 1970."""
+        return int(self._wall() * 1_000_000)
 
     async def sleep_real(self, seconds: float) -> None:
         """Let real seconds pass. Takes a thread meanwhile, so it is for what is rare."""
@@ -270,6 +294,15 @@ class SimulatedClock:
     def now(self) -> float:
         """The mock clock's seconds, from 0."""
         return self._mock.current_time()
+
+    @property
+    def epoch_s(self) -> float:
+        """The fixed base."""
+        return self._wall_base_ms / 1000
+
+    def real_us(self) -> int:
+        """Where all is simulated, so is this."""
+        return self.wall_ms() * 1000
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970: the fixed base plus `now()`."""

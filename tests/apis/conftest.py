@@ -29,7 +29,7 @@ from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import Quotas
+from minibroker.quotas.manager import UNCOUNTED, Mutated, Quotas
 from minibroker.roles.purgatory import Purgatory
 from minibroker.runtime.arena import ArenaRef
 from minibroker.security.principal import ANONYMOUS
@@ -56,8 +56,8 @@ class MutationsToTry:
         self._scope.permits -= permits
         return True
 
-    def throttle_ms(self) -> int:
-        return max(0, -self._scope.permits)
+    def mutated(self) -> Mutated:
+        return UNCOUNTED._replace(throttle_ms=max(0, -self._scope.permits))
 
 
 class DeskControllerScope:

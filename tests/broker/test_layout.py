@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minibroker.broker.layout import ROLES, seats, stop_groups
 from minibroker.config import Settings
+from minibroker.roles.environment import RECORDER
 
 SETTINGS = Settings.from_sources(pairs=["num.network.threads=3", "num.io.threads=2"])
 
@@ -31,7 +32,13 @@ def test_all_roles_end_and_who_serves_others_ends_after_them() -> None:
     ]
     together = [name for group in groups for name in group]
     assert sorted(together) == sorted(seat.name for seat in seats(SETTINGS))
-    assert {seat.role for seat in seats(SETTINGS)} == set(ROLES)
+    assert {seat.role for seat in seats(SETTINGS)} == set(ROLES) - {RECORDER}
+
+
+def test_who_is_told_of_activity_ends_after_who_tells_and_before_who_writes() -> None:
+    pairs = ["activity.enable=true", "num.network.threads=1", "num.io.threads=1"]
+    groups = stop_groups(Settings.from_sources(pairs=pairs))
+    assert groups == [["acceptor"], ["processor-0"], ["recorder"], ["worker-0"], ["controller"]]
 
 
 def test_who_accepts_for_itself_needs_no_acceptor() -> None:

@@ -13,6 +13,7 @@ from minibroker.config import (
     BROKER_SETTINGS,
     Setting,
     access_definitions,
+    activity_definitions,
     connection_definitions,
     definitions,
     group_definitions,
@@ -27,6 +28,7 @@ from minibroker.config.topics import synonyms_of
 PACKAGE = Path(__file__).parents[2] / "minibroker"
 DECLARATIONS = (
     "access_definitions.py",
+    "activity_definitions.py",
     "connection_definitions.py",
     "definitions.py",
     "group_definitions.py",
@@ -60,6 +62,7 @@ def constants(*modules: Any) -> dict[str, Setting[Any]]:
 
 BROKER = constants(
     access_definitions,
+    activity_definitions,
     connection_definitions,
     definitions,
     group_definitions,

@@ -21,6 +21,7 @@ from minibroker.network.connection import State
 from minibroker.network.exchange import Exchanges
 from minibroker.network.metering import Meter
 from minibroker.network.sending import OpenFiles
+from minibroker.network.telling import Teller
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.roles.environment import PROCESSOR, Environment
 from minibroker.roles.questions import ApiPart, ApiReply
@@ -88,8 +89,11 @@ class Desk:
         self.controller = Owner(nursery)
         zero, one = (worker.link for worker in self.workers)
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
+        self.teller = Teller(env)
         self.exchanges = Exchanges(
-            *(env, cast("Any", Followed()), owners, OpenFiles(), Meter(env)), used=self._use
+            *(env, cast("Any", Followed()), owners, OpenFiles(), Meter(env)),
+            teller=self.teller,
+            used=self._use,
         )
         self.used: list[tuple[int, State]] = []
         client, server = memory_stream_pair()

@@ -1,0 +1,53 @@
+"""Events of all sorts, as processes tell them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from minibroker.activity.events import Check, Event, Happening, Request
+from minibroker.activity.schema import Happened
+
+TIMES = st.integers(0, 2**60)
+COUNTS = st.integers(0, 2**40)
+NAMES = st.text(max_size=20)
+INT16 = st.integers(-(2**15), 2**15 - 1)
+
+
+def checks() -> st.SearchStrategy[Check]:
+    bounds = st.none() | st.floats(0, 1e18)
+    return st.tuples(NAMES, NAMES, st.floats(-1e18, 1e18), bounds, COUNTS, TIMES)
+
+
+def requests() -> st.SearchStrategy[Request]:
+    check = st.none() | checks()
+    return st.tuples(
+        TIMES,
+        TIMES,
+        st.tuples(NAMES, COUNTS, NAMES, NAMES, NAMES),
+        INT16,
+        INT16,
+        COUNTS,
+        COUNTS,
+        st.none() | COUNTS,
+        st.none() | st.tuples(COUNTS, COUNTS, st.booleans()),
+        st.booleans(),
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        st.none() | st.tuples(COUNTS, TIMES),
+        st.none() | st.tuples(check, check, check, check),
+        COUNTS,
+        INT16,
+    )
+
+
+def happenings() -> st.SearchStrategy[Happening]:
+    happened = st.sampled_from([kind.value for kind in Happened])
+    peers = st.tuples(NAMES, COUNTS, NAMES)
+    return st.tuples(TIMES, TIMES, peers, happened, st.none() | NAMES, st.none() | COUNTS)
+
+
+def events() -> st.SearchStrategy[Event]:
+    return requests() | happenings()

@@ -1,0 +1,14 @@
+"""What is packed for another process is what it unpacks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.activity.events import Event, pack, unpack
+from tests.activity.strategies import events
+
+
+@given(st.lists(events()))
+def test_a_chunk_is_unpacked_as_it_was_packed(told: list[Event]) -> None:
+    assert unpack(pack(told)) == told

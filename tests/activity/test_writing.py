@@ -1,0 +1,131 @@
+"""What is written is JSON by the schema: its fields, in its order, of its types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.activity.events import Event, Happening, Request
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Field, Type
+from minibroker.activity.writing import KEPT_CHARACTERS_MAX, KEPT_MAX, Writer
+from tests.activity.strategies import events
+
+TYPES: dict[Type, type] = {
+    Type.INT: int,
+    Type.LONG: int,
+    Type.DOUBLE: float,
+    Type.TEXT: str,
+    Type.FLAG: bool,
+    Type.CHECK: dict,
+}
+
+REQUEST: Request = (
+    *(1_700_000_000_000_001, 77, ("PLAINTEXT", 5, "10.0.0.1", "alice", "etl"), 0, 9),
+    *(100, 40, 3, None, False, 11, 12, 13, 14, 15, (16, 78)),
+    *((("alice", "", 10.5, 10.0, 500, 77), None, ("alice", "", 1.0, None, 0, 77), None), 500, 0),
+)
+
+
+def check_fields(found: Mapping[str, object], fields: Iterable[Field]) -> None:
+    """What is there is in order and of its type, and only what may lack is missing."""
+    known = {field.name: field for field in fields}
+    names = [name for name in known if name in found]
+    assert list(found) == names
+    assert not [name for name, field in known.items() if name not in found and not field.may_lack]
+    for name, value in found.items():
+        field = known[name]
+        assert type(value) is TYPES[field.type], name
+        if isinstance(value, dict):
+            check_fields(value, CHECK_FIELDS)
+
+
+@given(events(), st.integers(0, 2**62))
+def test_events_are_written_by_the_schema(event: Event, sequence: int) -> None:
+    found = json.loads(Writer(3, 0.5).event(event, sequence))
+    kind = EventKind(found["kind"])
+    check_fields(found, [field for field in FIELDS if kind in field.kinds])
+    assert (found["broker"], found["sequence"], found["sample"]) == (3, sequence, 0.5)
+
+
+def test_each_figure_stands_where_it_belongs() -> None:
+    assert json.loads(Writer(1, 1.0).event(REQUEST, 42)) == {
+        "version": 1,
+        "kind": "request",
+        "broker": 1,
+        "sequence": 42,
+        "time_us": 1_700_000_000_000_001,
+        "clock_ms": 77,
+        "sample": 1.0,
+        "listener": "PLAINTEXT",
+        "connection": 5,
+        "ip": "10.0.0.1",
+        "user": "alice",
+        "client_id": "etl",
+        "api_key": 0,
+        "api_version": 9,
+        "request_bytes": 100,
+        "response_bytes": 40,
+        "records": 3,
+        "exempt": False,
+        "queue_ns": 11,
+        "network_ns": 12,
+        "io_ns": 13,
+        "total_ns": 14,
+        "checked_ns": 15,
+        "late_ns": 16,
+        "late_clock_ms": 78,
+        "produce": {
+            "user": "alice",
+            "client_id": "",
+            "rate": 10.5,
+            "bound": 10.0,
+            "throttle_ms": 500,
+            "clock_ms": 77,
+        },
+        "request": {
+            "user": "alice",
+            "client_id": "",
+            "rate": 1.0,
+            "throttle_ms": 0,
+            "clock_ms": 77,
+        },
+        "throttle_ms": 500,
+        "error_code": 0,
+    }
+
+
+def test_of_mutations_there_is_told_what_was_refused() -> None:
+    event = (*REQUEST[:7], None, (5, 2, True), *REQUEST[9:])
+    found = json.loads(Writer(1, 1.0).event(event, 42))
+    assert (found["mutations"], found["mutations_refused"], found["strict"]) == (5, 2, True)
+
+
+def test_what_is_missing_is_told() -> None:
+    found = json.loads(Writer(1, 1.0).dropped(9, 42, 1000, 1))
+    check_fields(found, [field for field in FIELDS if EventKind.DROPPED in field.kinds])
+    assert found["dropped"] == 9
+
+
+def test_rates_are_written_with_all_their_digits() -> None:
+    rate = 0.1 + 0.2
+    event = (*REQUEST[:16], (("", "", rate, float("inf"), 0, 1), None, None, None), 0, 0)
+    found = json.loads(Writer(1, 1.0).event(event, 1))["produce"]
+    assert found["rate"] == rate
+    assert found["bound"] > 1e308
+
+
+def test_texts_that_are_kept_are_bounded() -> None:
+    writer = Writer(1, 1.0)
+    long = "x" * KEPT_CHARACTERS_MAX
+    for number in range(KEPT_MAX + 2):
+        writer.event((*REQUEST[:2], ("PLAINTEXT", number, "", "", ""), *REQUEST[3:]), 1)
+    writer.event((*REQUEST[:2], ("PLAINTEXT", 0, "", "", long), *REQUEST[3:]), 1)
+    assert len(writer._clients) == 2
+
+
+def test_a_connections_event_is_short() -> None:
+    event: Happening = (5, 6, ("L", 7, "::1"), "held", None, 120)
+    assert json.loads(Writer(1, 1.0).event(event, 2))["delay_ms"] == 120

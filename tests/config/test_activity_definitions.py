@@ -1,0 +1,27 @@
+"""Settings of the activity topic: off unless asked for, and bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.config import (
+    ACTIVITY_ENABLE,
+    ACTIVITY_RETENTION_BYTES,
+    ACTIVITY_SAMPLE,
+    ConfigError,
+    Settings,
+)
+
+
+@pytest.mark.parametrize("profile", ["laptop", "kafka"])
+def test_nothing_is_told_unless_it_is_asked_for(profile: str) -> None:
+    settings = Settings.from_sources(profile=profile)
+    assert not settings[ACTIVITY_ENABLE]
+    assert settings[ACTIVITY_SAMPLE] == 1.0
+    assert settings[ACTIVITY_RETENTION_BYTES] == 1 << 29
+
+
+@pytest.mark.parametrize("share", ["0", "-0.5", "1.01"])
+def test_a_share_is_one(share: str) -> None:
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        Settings.from_sources(pairs=[f"activity.sample={share}"])
