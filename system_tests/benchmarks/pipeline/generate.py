@@ -55,6 +55,7 @@ RECORDS: Final = 500
 """In a batch, about what a broker collects within its linger."""
 SEGMENT_BYTES: Final = 64 << 20
 WRITERS: Final = 2
+FAILS_ONE_IN: Final = 500
 CLOSED_BECAUSE: Final = "client_closed"
 
 _TYPES: Final = {
@@ -146,15 +147,16 @@ class _Names:
             of_it = np.flatnonzero(seen.group // self.entities == number)
             sequence[of_it] = np.arange(len(of_it)) + self.sequences[number] + 1
             self.sequences[number] += len(of_it)
+        count = len(sequence)
+        queued_ns = np.random.default_rng(seed).lognormal(10.5, 1.2, count).astype(np.int64)
         asked, entity = seen.kind == ASKED, seen.group % self.entities
         buckets = np.where(asked, self.bucket[entity], self.ip_bucket[seen.connection])
         if sort:
             rank = np.where(asked, self.rank[entity], 0)
             order = np.lexsort((sequence, seen.time_us, rank, buckets))
             seen = Seen._make(column[order] for column in seen)
-            buckets, sequence = buckets[order], sequence[order]
-        columns = self._columns(seen, sequence, np.random.default_rng(seed))
-        count = len(sequence)
+            buckets, sequence, queued_ns = buckets[order], sequence[order], queued_ns[order]
+        columns = self._columns(seen, sequence, queued_ns)
         arrays = [
             columns.get(name, pa.nulls(count, kind))
             for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True)
@@ -162,9 +164,7 @@ class _Names:
         name = time.strftime("%Y-%m-%d-%H", time.gmtime(begins_us // 1_000_000))
         return Hour(name, pa.table(arrays, names=SCHEMA.names), buckets)
 
-    def _columns(
-        self, seen: Seen, sequence: Column, chance: np.random.Generator
-    ) -> dict[str, pa.Array]:
+    def _columns(self, seen: Seen, sequence: Column, queued_ns: Column) -> dict[str, pa.Array]:
         count = len(sequence)
         asked = seen.kind == ASKED
         made = {
@@ -177,18 +177,17 @@ class _Names:
             "connection": seen.connection + seen.turn * self.connections,
         }
         io_ns = seen.checked_ns * 7 // 10
-        queue_ns = chance.lognormal(10.5, 1.2, count).astype(np.int64)
-        failed = chance.random(count) < 0.002
+        failed = queued_ns % FAILS_ONE_IN == 0
         of_requests = {
             "api_key": seen.api,
             "api_version": np.array([_VERSIONS.get(api, 0) for api in range(64)])[seen.api],
             "request_bytes": seen.request_bytes,
             "response_bytes": seen.response_bytes,
             "exempt": np.zeros(count, bool),
-            "queue_ns": queue_ns,
+            "queue_ns": queued_ns,
             "network_ns": seen.checked_ns - io_ns + seen.late_ns,
             "io_ns": io_ns,
-            "total_ns": seen.total_ns + queue_ns,
+            "total_ns": seen.total_ns + queued_ns,
             "checked_ns": seen.checked_ns,
             "late_ns": seen.late_ns,
             "late_clock_ms": seen.time_us // 1000,
