@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +56,7 @@ RECORDS: Final = 500
 """In a batch, about what a broker collects within its linger."""
 SEGMENT_BYTES: Final = 64 << 20
 WRITERS: Final = 2
+PIECE: Final = 50_000
 FAILS_ONE_IN: Final = 500
 CLOSED_BECAUSE: Final = "client_closed"
 
@@ -291,21 +293,34 @@ def topic(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
         Log.open(path, schema.TOPIC, number, config, now_ms=now_ms) for number in range(PARTITIONS)
     ]
     turn = itertools.cycle(logs)
-    for hour in hours(Workload(events, seed, **more), sort=False):
-        values = json_values(hour.events)
-        times = (hour.events["time_us"].to_numpy() // 1000).tolist()
-        for at in range(0, len(values), RECORDS):
-            records = [
-                Record(timestamp=when, value=value)
-                for when, value in zip(
-                    times[at : at + RECORDS], values[at : at + RECORDS], strict=True
-                )
+    # Processes, as making batches is Python's work; new ones, as this one has threads.
+    with ProcessPoolExecutor(WRITERS, multiprocessing.get_context("spawn")) as makers:
+        make = makers.map if events > WRITERS * PIECE else map
+        for hour in hours(Workload(events, seed, **more), sort=False):
+            pieces = [
+                hour.events.slice(at, PIECE).combine_chunks()
+                for at in range(0, len(hour.events), PIECE)
             ]
-            batch = build_batch(records, compression=Compression.LZ4)
-            next(turn).append(batch, now_ms=times[at])
+            for piece, batches in zip(pieces, make(_batches, pieces), strict=True):
+                when_ms = piece["time_us"][0].as_py() // 1000
+                for batch in batches:
+                    next(turn).append(batch, now_ms=when_ms)
     for log in logs:
         log.close(now_ms=now_ms)
     return path
+
+
+def _batches(events: pa.Table) -> list[bytes]:
+    """Events as batches of records, compressed."""
+    values = json_values(events)
+    times = (events["time_us"].to_numpy() // 1000).tolist()
+    records = [
+        Record(timestamp=when, value=value) for when, value in zip(times, values, strict=True)
+    ]
+    return [
+        build_batch(records[at : at + RECORDS], compression=Compression.LZ4)
+        for at in range(0, len(records), RECORDS)
+    ]
 
 
 def json_values(events: pa.Table) -> list[bytes]:
