@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from minibroker.cluster.image import Partition, Topic
-from minibroker.cluster.topics import NewTopic, name_problem
+from minibroker.cluster.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
 from minibroker.config import AUTO_CREATE_TOPICS_ENABLE
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import (
@@ -143,7 +143,7 @@ def _topic(ctx: Context, topic: Topic, operations: int) -> MetadataResponseTopic
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=topic.internal,
+        is_internal=topic.name in INTERNAL_TO_CLIENTS,
         partitions=[_partition(ctx, partition, reachable) for partition in topic.partitions],
         topic_authorized_operations=operations,
     )

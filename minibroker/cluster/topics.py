@@ -37,6 +37,12 @@ PARTITIONS_MAX = 10_000
 """Of one topic; it keeps a topic's node in the store well below the size that one may have."""
 
 INTERNAL_TOPICS = (OFFSETS_TOPIC, ACTIVITY_TOPIC)
+"""Which the broker itself makes and writes, and nobody else may change."""
+
+INTERNAL_TO_CLIENTS = frozenset({OFFSETS_TOPIC})
+"""Those of them that clients are told to be internal, as only Kafka's own are: consumers by pattern
+leave them out, and Spark's connector reads nothing of them without a word."""
+
 RESERVED_TOPICS = ("__cluster_metadata",)
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")

@@ -18,6 +18,7 @@ from protocol.types import ZERO_UUID
 
 VERSIONS = range(14)
 OFFSETS = "__consumer_offsets"
+ACTIVITY = "__minibroker_activity"
 
 
 def about(*names: str, **fields: Any) -> MetadataRequest:
@@ -65,6 +66,13 @@ async def test_all_topics_are_null_or_in_version_0_none(desk: Any, version: int)
     if version:
         assert {topic.name for topic in response.topics if topic.is_internal} == {OFFSETS}
         assert (await desk.ask(API, MetadataRequest(topics=[]), version)).topics == []
+
+
+async def test_the_topic_of_activity_is_none_that_clients_leave_out(make_desk: Any) -> None:
+    desk = await make_desk("activity.enable=true")
+    [topic] = (await desk.ask(API, about(ACTIVITY), 9)).topics
+    assert desk.cluster.image.topics[ACTIVITY].internal
+    assert not topic.is_internal
 
 
 @pytest.mark.parametrize("version", [0, 4, 13])
