@@ -29,6 +29,7 @@ from minibroker.network.door import Door, Refused, newcomer
 from minibroker.network.met import PROCESSORS
 from minibroker.network.slots import SLOTS, Slots
 from minibroker.network.telling import teller
+from minibroker.network.turned_away import TurnedAway
 from minibroker.network.views import AcceptorReport
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -63,6 +64,7 @@ async def acceptor(env: Environment) -> None:
         nursery.start_soon(role.look_up_hosts)
         if role.teller is not None:
             nursery.start_soon(role.teller.run)
+        nursery.start_soon(role.turned_away.run)
         for processor in range(env.processors):
             nursery.start_soon(role.attend, processor)
         await role.follower.wait_image()
@@ -100,6 +102,7 @@ class _Acceptor:
         tell = None if self.teller is None else self.teller.happened
         self._door = Door(env, self._log, tell)
         self._happenings = self._door.happenings
+        self.turned_away = TurnedAway(env, self._happenings, self._closes)
         self.follower = Follower(env, on_image=self._door.on_image, details=self._report)
         for processor in range(env.processors):
             self._watch(processor)
@@ -179,6 +182,7 @@ class _Acceptor:
             try:
                 connection = await source.accept()
             except OSError as error:
+                self.turned_away.close_all()
                 self._log.warning("connections wait", listener=listener, error=error)
                 await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
                 continue
@@ -196,7 +200,7 @@ class _Acceptor:
             else:
                 await self._hand_over(accepted, connection)
         except Refused as refused:
-            self._turn_away(accepted, connection, refused)
+            self.turned_away.refuse(accepted, connection, refused.reason, refused.limit)
         except trio.Cancelled:
             connection.close()
             raise
@@ -208,15 +212,10 @@ class _Acceptor:
             await self._door.enter_again(newcomer(accepted))
             await self._hand_over(accepted, connection)
         except Refused as refused:
-            self._turn_away(accepted, connection, refused)
+            self.turned_away.refuse(accepted, connection, refused.reason, refused.limit)
         except trio.Cancelled:
             connection.close()
             raise
-
-    def _turn_away(self, accepted: Accepted, connection: Connection, refused: Refused) -> None:
-        connection.close()
-        self._happenings.refuse(accepted, refused.reason.value, refused.limit)
-        self._closes.refused(accepted.listener, refused.reason, client=accepted.peer)
 
     async def _hand_over(self, accepted: Accepted, connection: Connection) -> None:
         processor = await self._free_processor(accepted)

@@ -32,6 +32,7 @@ from minibroker.network.happenings import Happenings, clock_ms
 from minibroker.network.limits import drop_limits
 from minibroker.network.met import TOKENS, count_limit
 from minibroker.network.peers import Peers
+from minibroker.network.turned_away import TurnedAway
 from minibroker.network.views import DoorFigures, door_figures
 from minibroker.network.waits import Waits
 from minibroker.observability.definitions import (
@@ -83,6 +84,9 @@ class Gate:
         )
         self._waits = Waits(self._listeners)
         self._tokens = Tokens(env.index, env.processors)
+        self._turned_away = TurnedAway(
+            env, happenings, closes, processor=env.index, sharing=env.processors
+        )
         self._peers = Peers(env, self._up, self._down, self._received)
         self._accepted = 0
         self._waiting: dict[int, tuple[Accepted, Connection]] = {}
@@ -123,11 +127,13 @@ class Gate:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._peers.run)
+                nursery.start_soon(self._turned_away.run)
                 async with trio.open_nursery() as accepting:
                     for listener, source in self._env.listeners.items():
                         accepting.start_soon(self._accept, listener, source)
                     await self._env.stopping.wait()
                     accepting.cancel_scope.cancel()
+                self._turned_away.close_all()
                 for number in list(self._waiting):
                     accepted, connection = self._leave_queue(number)
                     connection.close()
@@ -147,6 +153,7 @@ class Gate:
             try:
                 connection = await source.accept()
             except OSError as error:
+                self._turned_away.close_all()
                 self._log.warning("connections wait", listener=listener, error=error)
                 await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
                 continue
@@ -230,11 +237,8 @@ class Gate:
         self._take(accepted, connection)
 
     def _turn_away(self, refusal: Refusal, accepted: Accepted, connection: Connection) -> None:
-        connection.close()
-        reason = CloseReason(refusal.value)
         met = count_limit(self._counts.limits, refusal, client_ip(accepted.peer[0]))
-        self._happenings.refuse(accepted, reason.value, met, self._env.index)
-        self._closes.refused(accepted.listener, reason, client=accepted.peer)
+        self._turned_away.refuse(accepted, connection, CloseReason(refusal.value), met)
 
     def _now_ms(self) -> int:
         return clock_ms(self._env.clock.now())

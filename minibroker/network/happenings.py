@@ -28,7 +28,8 @@ Kind: TypeAlias = Literal["accepted", "waiting", "held", "handed", "refused", "c
 """What may happen to a connection, in the order in which it may.
 
 ``waiting``: for its turn, because of a limit or because all processors are full. ``held``: for
-its address's sake, which came too fast. ``refused``: closed before any processor had it.
+its address's sake, which came too fast. ``refused``: turned away before any processor had it, to
+be closed at once or, in a storm, in its turn.
 """
 
 

@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
+from minibroker.connections.refusals import AT_ONCE
 from minibroker.network.accepted import Accepted, Done, Open, Present
 from minibroker.network.acceptor import acceptor
 from minibroker.network.slots import SLOTS
@@ -28,6 +29,7 @@ from minibroker.observability.definitions import (
 )
 from minibroker.roles.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
 from minibroker.roles.questions import DetailsWanted, Greeting, ImageTaken, Welcome
+from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
@@ -279,6 +281,24 @@ async def test_a_shortage_of_descriptors_is_waited_out(
         accepted, _ = await processor.receive()
         assert isinstance(accepted, Accepted)
         assert trio.current_time() == pytest.approx(0.2)
+
+
+async def test_a_shortage_of_descriptors_ends_those_who_are_turned_away_but_held(
+    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sleep_real(_clock: Any, _seconds: float) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
+    source = Short()
+    source.failures = 0
+    async with house(make_env, 1, source, "kafka_connections_max=0") as at:
+        await at.processor(0)
+        clients = await at.connect(AT_ONCE + 2)
+        assert [client._incoming.ended for client in clients[-3:]] == [True, False, False]
+        source.failures = 1
+        clients += await at.connect()
+        assert all(client._incoming.ended for client in clients)
 
 
 class Endless(MemorySource):
