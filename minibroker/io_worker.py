@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from minibroker.apis.registry import APIS
-from minibroker.cluster.image import Image
+from minibroker.cluster.image import BROKER, TOPIC, Image
 from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.config import LOG_RETENTION_CHECK_INTERVAL_MS, OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.coordinator.limits import GroupLimits
@@ -69,7 +69,12 @@ class _Worker:
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
-        self._follower = Follower(env, on_image=self._on_image, on_ask=self._answer_controller)
+        self._follower = Follower(
+            env,
+            on_image=self._on_image,
+            on_ask=self._answer_controller,
+            configs=(TOPIC, BROKER),
+        )
         self.groups = GroupService(
             GroupLimits.from_settings(env.settings),
             partitions=env.settings[OFFSETS_TOPIC_NUM_PARTITIONS],

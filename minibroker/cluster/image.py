@@ -2,15 +2,17 @@
 
 Owns what is known of brokers, topics, partitions and configs, and how a change alters it; it must
 never know where the facts are stored or how changes travel.  The invariant: the same changes in
-the same order give the same image in every process, and an image once made never changes.  Echoes
-Kafka's ``MetadataImage`` and ``MetadataDelta``.
+the same order give the same image in every process, but for the kinds of configs that a process
+has no use for, and an image once made never changes.  Echoes Kafka's ``MetadataImage`` and
+``MetadataDelta``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from sys import intern
+from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.config.dynamic import BROKERS
 from minibroker.security.acl import Acls, Pattern, Rule
@@ -24,6 +26,8 @@ IP = "ips"
 USER = "users"
 CLIENT = "clients"
 """Kinds of resources that have configs: the first half of a key of `Image.configs`."""
+
+ALL_KINDS: Final = frozenset((TOPIC, BROKER, IP, USER, CLIENT))
 
 EMPTY: Mapping[str, str] = {}
 
@@ -201,6 +205,22 @@ def apply_update(image: Image, update: Update) -> Image:
     return replace(image, number=update.number)
 
 
+def image_of(image: Image, kinds: Collection[str]) -> Image:
+    """The same, but of configs only those of some kinds of resources."""
+    configs = {key: config for key, config in image.configs.items() if key[0] in kinds}
+    return replace(image, configs=configs)
+
+
+def update_of(update: Update, kinds: Collection[str]) -> Update:
+    """The update for an image that has configs only of these kinds."""
+    changes = tuple(
+        change
+        for change in update.changes
+        if not isinstance(change, ConfigChanged) or change.kind in kinds
+    )
+    return update._replace(changes=changes)
+
+
 def apply(image: Image, change: Change) -> Image:
     """The image after one change; the number is left as it is."""
     match change:
@@ -228,10 +248,14 @@ def apply(image: Image, change: Change) -> Image:
 
 def _with_config(
     image: Image, key: tuple[str, str], config: Mapping[str, str]
-) -> dict[tuple[str, str], Mapping[str, str]]:
-    configs = {known: value for known, value in image.configs.items() if known != key}
+) -> Mapping[tuple[str, str], Mapping[str, str]]:
+    if not config and key not in image.configs:
+        return image.configs  # as for most topics: whoever follows configs sees that none changed
+    configs = dict(image.configs)
+    configs.pop(key, None)
     if config:
-        configs[key] = dict(config)
+        # Ten thousand users' quotas are the same few words in every process.
+        configs[key] = {intern(name): intern(value) for name, value in config.items()}
     return configs
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from minibroker.cluster.image import BROKER, IP
 from minibroker.connections.counts import Use
 from minibroker.network.accepted import (
     OFFERS_MAX,
@@ -103,7 +104,9 @@ class _Acceptor:
         self._door = Door(env, self._log, tell)
         self._happenings = self._door.happenings
         self.turned_away = TurnedAway(env, self._happenings, self._closes)
-        self.follower = Follower(env, on_image=self._door.on_image, details=self._report)
+        self.follower = Follower(
+            env, on_image=self._door.on_image, details=self._report, configs=(IP, BROKER)
+        )
         for processor in range(env.processors):
             self._watch(processor)
 

@@ -9,12 +9,19 @@ the old image to the new one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import trio
 
-from minibroker.cluster.image import Image, Update, apply_update
+from minibroker.cluster.image import (
+    ALL_KINDS,
+    Image,
+    Update,
+    apply_update,
+    image_of,
+    update_of,
+)
 from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
     ClockTurned,
@@ -46,11 +53,18 @@ class Follower:
         on_image: ImageStep = _nothing_follows,
         details: Callable[[], Any] = lambda: None,
         on_ask: Callable[[Any], Any] | None = None,
+        configs: Collection[str] = ALL_KINDS,
     ) -> None:
+        """``configs`` are the kinds of resources whose configs the role has a use for.
+
+        Of the others it gets to hold nothing: ten thousand users' quotas take megabytes, and who
+        has no use for credentials had better not know them.
+        """
         self._env = env
         self._on_image = on_image
         self._details = details
         self._on_ask = on_ask
+        self._configs = configs
         self.link = Link(self._dial, self._greet, self._answer)
         self._welcomed = trio.Event()
         self.image = Image()
@@ -62,7 +76,7 @@ class Follower:
     async def _greet(self, conversation: Conversation) -> None:
         env = self._env
         welcome: Welcome = await conversation.ask(Greeting(env.role, env.index, env.incarnation))
-        rest = self._take(welcome.image)
+        rest = self._take(image_of(welcome.image, self._configs))
         self._welcomed.set()
         if rest is not None:
             await rest
@@ -88,7 +102,7 @@ class Follower:
         return self._on_ask(question)
 
     def _update(self, update: Update) -> Awaitable[None] | None:
-        return self._take(apply_update(self.image, update))
+        return self._take(apply_update(self.image, update_of(update, self._configs)))
 
     async def _update_later(self, update: Update) -> None:
         # It may overtake the task that takes the welcome's image, which it builds on.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from minibroker.cluster.image import (
     BROKER,
     TOPIC,
+    USER,
     Broker,
     BrokerChanged,
     BrokerGone,
@@ -164,3 +165,19 @@ def test_it_is_known_when_something_was_last_set_for_brokers() -> None:
     image = after(2, image, made, ConfigChanged(BROKER, "1", {"x": "1"}))
     image = after(3, image, ConfigChanged(TOPIC, "a", {"retention.ms": "6"}))
     assert (image.number, image.broker_configs_number) == (3, 2)
+
+
+def test_who_follows_configs_sees_that_a_topic_without_any_changed_none() -> None:
+    image = apply(Image(), ConfigChanged(USER, "alice", {"producer_byte_rate": "5"}))
+    made = apply(image, TopicCreated(topic("t"), {}))
+    assert made.configs is image.configs
+    assert apply(made, TopicDeleted("t", made.topics["t"].topic_id)).configs is image.configs
+
+
+def test_configs_that_say_the_same_share_their_words() -> None:
+    """As those of many users do, which every process gets in messages of their own."""
+    changes = [ConfigChanged(USER, "alice", {"key": f"{10**6}"}) for _ in range(2)]
+    images = [apply(Image(), pickle.loads(pickle.dumps(change))) for change in changes]
+    (one,), (other,) = (image.configs[USER, "alice"].items() for image in images)
+    assert one[0] is other[0]
+    assert one[1] is other[1]

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.cluster.image import BrokerGone, Image, ImageGapError, Update
+from minibroker.cluster.image import (
+    ALL_KINDS,
+    BROKER,
+    CLIENT,
+    IP,
+    TOPIC,
+    USER,
+    BrokerGone,
+    ConfigChanged,
+    Image,
+    ImageGapError,
+    Update,
+)
 from minibroker.observability.metrics import Snapshot
 from minibroker.roles.environment import CONTROLLER, WORKER, Environment
 from minibroker.roles.follower import Follower
@@ -190,3 +203,23 @@ async def test_a_role_without_answers_says_so(make_env: MakeEnvironment) -> None
             await conversation.ask(LogsWanted("t"))
 
     await with_controller(env, Follower(env), play)
+
+
+async def test_a_role_holds_no_configs_that_it_has_no_use_for(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        known = {(kind, "x"): {"k": "v"} for kind in ALL_KINDS}
+        controller.welcome = welcome(5)._replace(image=replace(welcome(5).image, configs=known))
+        conversation = await controller.meet()
+        await follower.wait_image()
+        assert follower.image.configs == {(TOPIC, "x"): {"k": "v"}, (BROKER, "x"): {"k": "v"}}
+        held = follower.image.configs
+        changes = tuple(ConfigChanged(kind, "y", {}) for kind in (USER, CLIENT, IP))
+        await conversation.ask(update(6)._replace(changes=changes))
+        assert (follower.image.number, follower.image.configs) == (6, held)
+        assert follower.image.configs is held
+        await conversation.ask(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
+        assert follower.image.configs == {(BROKER, "x"): {"k": "v"}}
+
+    await with_controller(env, Follower(env, configs=(TOPIC, BROKER)), play)
