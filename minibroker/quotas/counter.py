@@ -63,17 +63,17 @@ def span(oldest_ms: float, now_ms: int, samples: int, window_ms: int) -> int:
 class Group:
     """Where the counters of one sharing group lie; any number of these may stand for the same."""
 
-    __slots__ = ("_ledger", "digest", "name", "slot", "tags")
+    __slots__ = ("digest", "ledger", "name", "slot", "tags")
 
     def __init__(self, ledger: Ledger, name: str, tags: Tags, now_ms: int) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self.name = name
         self.tags = tags
         self.digest, self.slot = ledger.place(name, tags, now_ms)
 
     def enter(self, now_ms: int) -> int:
         """Locks the slot, which is another one if the group was given up meanwhile; its base."""
-        ledger = self._ledger
+        ledger = self.ledger
         while True:
             slot = self.slot
             if ledger.lock_fd >= 0:
@@ -85,7 +85,7 @@ class Group:
 
     def leave(self) -> None:
         """Unlocks it."""
-        ledger = self._ledger
+        ledger = self.ledger
         if ledger.lock_fd >= 0:
             lockf(ledger.lock_fd, LOCK_UN, 1, self.slot)
 
@@ -93,14 +93,12 @@ class Group:
 class Counter:
     """One counter of a group, in any processes."""
 
-    __slots__ = ("_group", "_ledger", "_number", "_offset")
+    __slots__ = ("_group", "_offset")
 
-    def __init__(self, ledger: Ledger, group: Group, number: int) -> None:
-        """``number`` says which of the group's it is."""
-        self._ledger = ledger
+    def __init__(self, group: Group, offset: int) -> None:
+        """``offset`` is where it begins among the words of the group."""
         self._group = group
-        self._number = number
-        self._offset = ledger.offset(number)
+        self._offset = offset
 
     @property
     def tags(self) -> Tags:
@@ -110,7 +108,7 @@ class Counter:
     @property
     def place(self) -> int:
         """Where its words are now."""
-        return self._ledger.base(self._group.slot) + self._offset
+        return self._group.ledger.base(self._group.slot) + self._offset
 
     def add(self, value: float, now_ms: int) -> None:
         """Adds a value."""
@@ -147,7 +145,7 @@ class Counter:
             group.leave()
 
     def _record(self, at: int, value: float, now_ms: int) -> RateAndSpan:
-        ledger = self._ledger
+        ledger = self._group.ledger
         doubles = ledger.doubles
         self._add(at, value, now_ms)
         if now_ms >= doubles[at + CHECK]:
@@ -157,7 +155,7 @@ class Counter:
         return total / (span_ms / 1000), span_ms
 
     def _add(self, at: int, value: float, now_ms: int) -> None:
-        ledger = self._ledger
+        ledger = self._group.ledger
         doubles, ring = ledger.doubles, ledger.ring
         n = int(doubles[at + AT])
         here = at + HEAD + n
@@ -177,7 +175,7 @@ class Counter:
 
     def _look_through(self, at: int, now_ms: int) -> None:
         """Purges, and notes the oldest sample and when there may be something to purge again."""
-        ledger = self._ledger
+        ledger = self._group.ledger
         doubles, ring = ledger.doubles, ledger.ring
         first = at + HEAD
         lasts_at = (first + 2 * ring) * WORD
@@ -195,7 +193,7 @@ class Counter:
 
     def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None:
         """A throttle begins: it is the last one, and counts for their average."""
-        ledger, ring = self._ledger, AVERAGE_RING
+        ledger, ring = self._group.ledger, AVERAGE_RING
         doubles = ledger.doubles
         at = self._group.enter(now_ms) + self._offset
         try:
@@ -215,14 +213,16 @@ class Counter:
             doubles[first + n] += throttle_ms
         finally:
             self._group.leave()
-        ledger.note_throttle(self._group.digest | self._number, api_key, throttle_ms, now_ms)
+        ledger.note_throttle(
+            self._group.digest | ledger.offsets.index(self._offset), api_key, throttle_ms, now_ms
+        )
 
     def tokens(self, quota: float, burst: float, now_ms: int, permits: float) -> float:
         """Fills a bucket of ``burst`` tokens at ``quota`` a second, and takes ``permits``.
 
         What is in it afterwards, which may be negative.
         """
-        doubles = self._ledger.doubles
+        doubles = self._group.ledger.doubles
         at = self._group.enter(now_ms) + self._offset
         try:
             before, since = doubles[at + TOKENS], doubles[at + TOKENS_MS]

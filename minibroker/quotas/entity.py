@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_plus
 
@@ -108,7 +109,7 @@ class QuotaTable:
                 continue
             for key, kind in KEYS.items():
                 if key in config:
-                    bounds[kind][entity] = float(config[key])
+                    bounds[kind][entity] = _number(config[key])
                     kinds |= entity.bit
                 else:
                     bounds[kind].pop(entity, None)
@@ -116,6 +117,9 @@ class QuotaTable:
 
 
 _NONE: Final[Mapping[Entity, float]] = {}
+
+_number: Final = lru_cache(1024)(float)
+"""Most of ten thousand users have the quota of some others; they share the number, too."""
 
 
 class Level(NamedTuple):

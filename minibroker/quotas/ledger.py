@@ -140,6 +140,8 @@ class Ledger:
         self.ring = samples + 1
         self.average_at = HEAD + 3 * self.ring
         self._fresh = fresh(self.ring)
+        self.offsets = tuple(_COUNTERS + n * len(self._fresh) for n in range(len(_KINDS)))
+        """Where in a slot its counters begin."""
         self.words = _COUNTERS + len(_KINDS) * len(self._fresh)
         groups = min(GROUPS_MAX, BYTES_MAX // (self.words * WORD))
         self._sets = 1 << max(0, (groups // WAYS).bit_length() - 1)
@@ -213,16 +215,12 @@ class Ledger:
     def counter(self, kind: str, tags: Tags, now_ms: int) -> Counter:
         """The counter of a quota type, or of anything else, and a sharing group."""
         name, number = _address(kind)
-        return Counter(self, Group(self, name, tags, now_ms), number)
+        return Counter(Group(self, name, tags, now_ms), self.offsets[number])
 
     def counters(self, tags: Tags, now_ms: int) -> tuple[Counter, ...]:
         """Those of a sharing group for all quota types, in their order."""
         group = Group(self, "", tags, now_ms)
-        return tuple(Counter(self, group, number) for number in range(len(_KINDS)))
-
-    def offset(self, number: int) -> int:
-        """Where in a slot one of its counters begins."""
-        return _COUNTERS + number * len(self._fresh)
+        return tuple(Counter(group, offset) for offset in self.offsets)
 
     def place(self, name: str, tags: Tags, now_ms: int) -> tuple[int, int]:
         """A group's hash and its slot, which it is given if it has none."""
@@ -251,7 +249,7 @@ class Ledger:
 
     def _counter_last_used(self, where: tuple[int, int]) -> float:
         slot, number = where
-        at = self.base(slot) + self.offset(number)
+        at = self.base(slot) + self.offsets[number]
         return max(self.doubles[at + LAST], self.doubles[at + THROTTLED])
 
     def _give(self, slot: int, digest: int, name: str, tags: Tags, now_ms: int) -> None:
@@ -313,7 +311,7 @@ class Ledger:
         return name or _KINDS[number], Tags(user, client)
 
     def _entry(self, slot: int, number: int, now_ms: int) -> Entry | None:
-        at = self.base(slot) + self.offset(number)
+        at = self.base(slot) + self.offsets[number]
         self.lock(slot)
         try:
             words = self.doubles[at : at + len(self._fresh)].tolist()

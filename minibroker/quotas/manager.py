@@ -38,7 +38,7 @@ EXEMPT: Final = "ExemptRequest"
 
 _EXEMPT_TAGS: Final = Tags("", "")
 _KINDS: Final = tuple(QuotaType)
-_PRODUCE, _FETCH, _REQUEST, _MUTATION = range(4)
+_PRODUCE, _FETCH, _REQUEST = range(3)
 """The places of their types in whatever has one thing for each, as every request looks there."""
 
 Who = tuple[str, str]
@@ -47,6 +47,9 @@ Who = tuple[str, str]
 
 class AnyCounter(Protocol):
     """See `counter.Counter`."""
+
+    @property
+    def tags(self) -> Tags: ...
 
     def add(self, value: float, now_ms: int) -> None: ...
 
@@ -74,22 +77,22 @@ class AnyLedger(Protocol):
     def counters(self, tags: Tags, now_ms: int) -> Sequence[AnyCounter]: ...
 
 
+Limits = tuple[float, ...]
+
+
 class Standing:
     """Where the requests of somebody count, and what they may use there, one for each type."""
 
-    __slots__ = ("bounds", "counters", "limits", "tags")
+    __slots__ = ("bounds", "counters", "limits")
 
-    def __init__(
-        self,
-        counters: Sequence[AnyCounter],
-        tags: Sequence[Tags],
-        bounds: Sequence[Bound | None],
-    ) -> None:
+    def __init__(self, counters: Sequence[AnyCounter], limits: Limits) -> None:
         self.counters = counters
-        self.tags = tags
-        self.bounds = bounds
-        self.limits = tuple(math.inf if bound is None else bound.value for bound in bounds)
-        """The bounds again, where every request looks."""
+        self.limits = limits
+        """What may be used, infinity where there is no bound."""
+        self.bounds: Sequence[Bound | None] | None = None
+        """What says so: `Quotas.bounds` looks it up once somebody asks, for it takes as much memory
+        again as all else that a process remembers of ten thousand clients.
+        """
 
 
 class Share(NamedTuple):
@@ -135,6 +138,7 @@ class Quotas:
         self._ledger = ledger
         self._table = QuotaTable()
         self._standings: dict[Who, Standing] = {}
+        self._same_limits: dict[Limits, Limits] = {}
         self._exempt: AnyCounter | None = None
         self.bits: dict[QuotaType, int] = dict.fromkeys(QuotaType, 0)
         self._counted = (False,) * len(_KINDS)
@@ -153,6 +157,7 @@ class Quotas:
         """From now on these hold; counters go on, against their new bounds."""
         self._table = table
         self._standings = {}
+        self._same_limits = {}
         for number, kind in enumerate(_KINDS):
             self.bits[kind] = self._ledger.note_set(number, table.bits(kind))
         self._counted = tuple(self.bits[kind] > 0 for kind in _KINDS)
@@ -162,7 +167,18 @@ class Quotas:
         """Where a request of somebody counts."""
         number = _KINDS.index(kind)
         standing = self.standing(who, now_ms)
-        return Share(standing.counters[number], standing.tags[number], standing.bounds[number])
+        counter = standing.counters[number]
+        return Share(counter, counter.tags, self.bounds(standing)[number])
+
+    def bounds(self, standing: Standing) -> Sequence[Bound | None]:
+        """What somebody may use, and what says so."""
+        if standing.bounds is None:
+            tags = [counter.tags for counter in standing.counters]
+            standing.bounds = self._bounds(tags)
+        return standing.bounds
+
+    def _bounds(self, tags: Sequence[Tags]) -> tuple[Bound | None, ...]:
+        return tuple(bound_of(self._table, *each) for each in zip(_KINDS, tags, strict=True))
 
     def _tags(self, kind: QuotaType, who: Who) -> Tags:
         return sharing_group(self._table, kind, self.bits[kind], sanitize(who[0]), who[1])
@@ -174,13 +190,16 @@ class Quotas:
             tags = [self._tags(kind, who) for kind in _KINDS]
             # Types have the same sharing group as a rule, and then one lock for what they count.
             groups = {each: self._ledger.counters(each, now_ms) for each in set(tags)}
+            limits = tuple(
+                math.inf if bound is None else bound.value for bound in self._bounds(tags)
+            )
             found = Standing(
                 tuple(groups[each][number] for number, each in enumerate(tags)),
-                tags,
-                tuple(bound_of(self._table, *each) for each in zip(_KINDS, tags, strict=True)),
+                self._same_limits.setdefault(limits, limits),
             )
             if len(self._standings) >= STANDINGS_MAX:
                 self._standings.clear()
+                self._same_limits.clear()
             self._standings[who] = found
         return found
 
@@ -202,7 +221,7 @@ class Quotas:
             ms = min(throttle_ms(rate, limit, span_ms), longest_ms)
             throttle = Throttle(_KINDS[number], ms)
         if self.looked is not None:
-            tags, bound = standing.tags[number], standing.bounds[number]
+            tags, bound = standing.counters[number].tags, self.bounds(standing)[number]
             self.looked(Look(throttle.kind, tags, rate, bound, throttle.ms, now_ms))
         return throttle
 
@@ -332,9 +351,7 @@ class MutationQuota:
         kind = QuotaType.CONTROLLER_MUTATION
         if not self._quotas.bits[kind]:
             return True
-        standing = self._quotas.standing(self._who, now_ms)
-        counter, tags = standing.counters[_MUTATION], standing.tags[_MUTATION]
-        bound = standing.bounds[_MUTATION]
+        counter, tags, bound = self._quotas.share(kind, self._who, now_ms)
         if bound is None:
             counter.add(permits, now_ms)
             self._look = Look(kind, tags, 0.0, None, 0, now_ms)

@@ -9,11 +9,14 @@ from __future__ import annotations
 from minibroker.quotas.entity import QuotaType, Tags
 from minibroker.quotas.rate import Average, Rate
 
+NOBODY = Tags("", "")
+
 
 class OracleCounter:
     """One counter."""
 
-    def __init__(self, samples: int, window_ms: int) -> None:
+    def __init__(self, samples: int, window_ms: int, tags: Tags = NOBODY) -> None:
+        self.tags = tags
         self.rate = Rate(samples, window_ms)
         self.average = Average()
         self._bucket: tuple[float, int] | None = None
@@ -56,7 +59,7 @@ class OracleLedger:
 
     def counter(self, kind: str, tags: Tags, now_ms: int) -> OracleCounter:
         del now_ms
-        return self.made.setdefault((kind, tags), OracleCounter(self.samples, self.window_ms))
+        return self.made.setdefault((kind, tags), OracleCounter(self.samples, self.window_ms, tags))
 
     def counters(self, tags: Tags, now_ms: int) -> tuple[OracleCounter, ...]:
         return tuple(self.counter(kind, tags, now_ms) for kind in QuotaType)
