@@ -6,6 +6,8 @@ in every process when `set_quota` returns, as the broker answers only then.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from protocol.compiler import encode
 from protocol.headers import RequestHeader, encode_request_header
 from protocol.messages.alter_client_quotas import (
@@ -20,15 +22,27 @@ from system_tests.connections.dialling import Client
 
 VERSION = 9
 
+Entity = Mapping[str, str | None]
 
-def set_quota(client: Client, entity: dict[str, str | None], **quotas: float) -> None:
+
+def set_quota(client: Client, entity: Entity, **quotas: float) -> None:
     """Gives an entity, by type and name, quotas."""
-    entry = AlterClientQuotasRequestEntryData(
-        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
-        ops=[OpData(key=key, value=value) for key, value in quotas.items()],
-    )
-    response = client.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
-    assert [each.error_code for each in response.entries] == [0], response
+    set_quotas(client, [(entity, quotas)])
+
+
+def set_quotas(client: Client, given: Sequence[tuple[Entity, Mapping[str, float]]]) -> None:
+    """Gives some entities theirs at once."""
+    entries = [
+        AlterClientQuotasRequestEntryData(
+            entity=[
+                EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()
+            ],
+            ops=[OpData(key=key, value=value) for key, value in quotas.items()],
+        )
+        for entity, quotas in given
+    ]
+    response = client.ask(AlterClientQuotasRequest(entries=entries, validate_only=False), 1)
+    assert [each.error_code for each in response.entries] == [0] * len(entries), response
 
 
 def produce_of(size: int, client_id: str) -> ProduceRequest:
