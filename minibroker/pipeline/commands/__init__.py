@@ -25,6 +25,11 @@ JOBS: Final[dict[str, Job]] = {
         "report",
         "Draw what happened as one page for a browser.",
     ),
+    "watch": Job(
+        "minibroker.pipeline.commands.watch",
+        "watch",
+        "Tell of throttles, full quotas and noisy neighbours as they happen.",
+    ),
 }
 """In the order in which a person would use them."""
 

@@ -141,6 +141,12 @@ def party(user: str | None, client_id: str | None) -> str:
     return " / ".join(names) or "(no name)"
 
 
+def entity(user: str, client_id: str) -> str:
+    """Whose quota it is: `user alice, client etl`, `client etl`."""
+    named = (("user", user), ("client", client_id))
+    return ", ".join(f"{kind} {name}" for kind, name in named if name)
+
+
 ANONYMOUS: Final = "ANONYMOUS"
 """The user of all who don't authenticate."""
 

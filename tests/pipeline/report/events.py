@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibroker.activity.schema import VERSION
+from minibroker.activity.schema import CHECK_FIELDS, VERSION
 from minibroker.pipeline.schemas import ACTIVITY
 
 if TYPE_CHECKING:
@@ -22,6 +22,12 @@ def request(sequence: int, **others: Any) -> dict[str, Any]:
         "total_ns": 1_000_000, "throttle_ms": 0, "error_code": 0,
     }  # fmt: skip
     return {**fields, **others}
+
+
+def check(**fields: Any) -> tuple[Any, ...]:
+    """A look at one quota, alice's unless it is said whose; what isn't given is null."""
+    found = {"user": "alice", "client_id": "", "throttle_ms": 0, **fields}
+    return tuple(found.get(field.name) for field in CHECK_FIELDS)
 
 
 def connection(sequence: int, happened: str, **others: Any) -> dict[str, Any]:

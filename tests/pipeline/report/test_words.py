@@ -62,6 +62,11 @@ def test_who_is_anonymous_is_told_by_the_client_alone() -> None:
     assert words.party(None, None) == "(no name)"
 
 
+def test_an_entity_says_of_which_kind_its_names_are() -> None:
+    assert words.entity("alice", "etl") == "user alice, client etl"
+    assert words.entity("", "etl") == "client etl"
+
+
 @given(st.text(max_size=300), st.integers(4, 60))
 def test_any_name_comes_out_visible_and_short(name: str, most: int) -> None:
     shown = words.visible(name, most)

@@ -1,0 +1,93 @@
+"""``watch``: alerts while it happens, for a terminal and a topic.
+
+Owns the options and where alerts are told; when one is due is ``minibroker.pipeline.watch``'s to
+say. Invariant: an alert is on the topic before it is on the terminal, so that who reads it here
+finds it there. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+
+from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.watch.alerts import Alert, State, line
+from minibroker.pipeline.watch.rules import Limits
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker pipeline watch --from 127.0.0.1:9092
+  minibroker pipeline watch --from 127.0.0.1:9092 --alerts-to alerts --checkpoint watch-state
+"""
+
+
+@click.command("watch", epilog=EXAMPLES)
+@click.option("--from", "bootstrap", required=True, metavar="HOST:PORT", help="The broker.")
+@click.option("--alerts-to", "topic", metavar="TOPIC", help="Send alerts there too, as JSON.")
+@click.option("--every", default=10, type=click.IntRange(1, 3600), help="Seconds in an interval.")
+@click.option(
+    "--intervals", default=3, type=click.IntRange(1, 1000), help="So many in a row are an alert."
+)
+@click.option(
+    "--over", default=80.0, type=click.FloatRange(1, 1000), help="Percent of a quota that are much."
+)
+@click.option(
+    "--noisy", default=30.0, type=click.FloatRange(1, 100),
+    help="Percent of a broker's work or bytes that are much for somebody new.",
+)  # fmt: skip
+@click.option(
+    "--late", default=5, type=click.IntRange(0, 3600), help="Seconds for which late events count."
+)
+@click.option(
+    "--checkpoint", metavar="PATH", help="Where to go on after a restart; if left out, nowhere."
+)
+@click.option("--from-beginning", is_flag=True, help="At first, look at what there is already.")
+@session_options
+def watch(
+    bootstrap: str,
+    topic: str | None,
+    every: int,
+    intervals: int,
+    over: float,
+    noisy: float,
+    late: int,
+    checkpoint: str | None,
+    from_beginning: bool,
+    master: str | None,
+    conf: dict[str, str],
+) -> None:
+    """Tell who nears a quota, is held or is a noisy neighbour, and lost events, as it happens."""
+    limits = Limits(over=over / 100, intervals=intervals, noisy=noisy / 100)
+    with running("watch", master, conf) as spark, _kept(checkpoint) as place:
+        from minibroker.pipeline.watch.rules import Rules
+        from minibroker.pipeline.watch.stream import read_topic, to_topic, wait_for, watch
+
+        def tell(alerts: Sequence[Alert]) -> None:
+            if topic is not None:
+                to_topic(spark, bootstrap, topic, alerts)
+            for alert in alerts:
+                raised = alert.state is State.RAISED
+                click.secho(line(alert), fg="yellow" if raised else "green")
+
+        events = read_topic(spark, bootstrap, from_beginning=from_beginning)
+        query = watch(events, Rules(every, limits), tell, checkpoint=place, late_s=late)
+        click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C ends it", err=True)
+        wait_for(query)
+
+
+@contextmanager
+def _kept(checkpoint: str | None) -> Iterator[str]:
+    """The place of the checkpoint; if none was named, one that is gone at the end."""
+    if checkpoint is not None:
+        yield checkpoint
+        return
+    place = tempfile.mkdtemp(prefix="minibroker-watch-")
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

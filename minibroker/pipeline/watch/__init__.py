@@ -1,0 +1,1 @@
+"""Alerts while it happens: quotas that are nearly used up, throttles, neighbours, lost events."""

@@ -1,0 +1,147 @@
+"""An alert: its one versioned schema, as JSON for a topic and as a line for a person.
+
+Owns the fields, their meaning and the words; it must never know when an alert is due. Invariant:
+the same alert has the same ``id`` whoever raises it and how often, so that one that a job sent
+again after it was killed is known by its key. Kafka has no counterpart; brokers' alerts are usually
+Prometheus rules on JMX metrics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from minibroker.pipeline.report import words
+
+VERSION: Final = 1
+"""Of the schema; a field more, less or with another meaning is a new version."""
+
+
+class Rule(StrEnum):
+    """What was watched for."""
+
+    OVER = "over"
+    """The rate was above a share of the quota, several intervals in a row."""
+    THROTTLED = "throttled"
+    """The quota held requests, several intervals in a row."""
+    NOISY = "noisy"
+    """Somebody new takes a large part of the broker, and others wait longer."""
+    DROPPING = "dropping"
+    """The broker could not write all of its events."""
+
+
+class State(StrEnum):
+    """Whether it begins or ends."""
+
+    RAISED = "raised"
+    CLEARED = "cleared"
+
+
+class Subject(NamedTuple):
+    """What an alert is about."""
+
+    rule: Rule
+    broker: int
+    user: str = ""
+    client_id: str = ""
+    quota: str = ""
+
+
+class Alert(NamedTuple):
+    """One alert. ``start_s`` is where the interval begins that decided it."""
+
+    subject: Subject
+    state: State
+    start_s: int
+    interval_s: int
+    intervals: int
+    value: float
+    limit: float
+
+
+FIELDS: Final = {
+    "version": "of this schema",
+    "id": "the same for the same alert, also if it is sent twice; also the record's key",
+    "rule": "`over`, `throttled`, `noisy` or `dropping`",
+    "state": "`raised` or `cleared`",
+    "time_us": "end of the interval that decided it, in µs since 1970 UTC",
+    "interval_s": "length of an interval, in seconds",
+    "intervals": "how many in a row decided it",
+    "broker": "`broker.id`",
+    "user": "user whose quota it is, percent-encoded; of `noisy` the user's name; may be empty",
+    "client_id": "the same of a client-id",
+    "quota": "`producer_byte_rate` and so on; empty for `noisy` and `dropping`",
+    "value": "in the last interval: share of the quota; ms held at most; share of worker time or "
+    "bytes; events dropped",
+    "limit": "what `value` was compared with",
+    "text": "the same in words",
+}
+"""Each field of the JSON and its meaning, in order."""
+
+
+def identity(alert: Alert) -> str:
+    """The same for the same alert, different for any other."""
+    parts = [alert.start_s, alert.interval_s, alert.state, *alert.subject]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def as_json(alert: Alert) -> str:
+    """One JSON object with the fields of the schema, in one line."""
+    subject = alert.subject
+    values = (
+        VERSION,
+        identity(alert),
+        subject.rule.value,
+        alert.state.value,
+        _end_us(alert),
+        alert.interval_s,
+        alert.intervals,
+        *subject[1:],
+        round(alert.value, 6),
+        alert.limit,
+        in_words(alert),
+    )
+    return json.dumps(dict(zip(FIELDS, values, strict=True)), ensure_ascii=False)
+
+
+def line(alert: Alert) -> str:
+    """For a terminal: when, whether it begins or ends, and what."""
+    return f"{words.moment(_end_us(alert))}  {alert.state.value:7}  {in_words(alert)}"
+
+
+def _end_us(alert: Alert) -> int:
+    return (alert.start_s + alert.interval_s) * 1_000_000
+
+
+def in_words(alert: Alert) -> str:
+    """What happened, to whom, on which broker."""
+    subject, raised = alert.subject, alert.state is State.RAISED
+    where = f"broker {subject.broker}"
+    of_quota = subject.quota != ""
+    who = (words.entity if of_quota else words.party)(subject.user, subject.client_id)
+    who = words.visible(who, 80)
+    so_long = f"for {words.duration(alert.intervals * alert.interval_s * 1000)}"
+    limit = words.share(alert.limit)
+    match subject.rule:
+        case Rule.OVER:
+            side = "above" if raised else "no longer near"
+            return (
+                f"{who} on {where}: {subject.quota} {side} {limit} of the quota {so_long}, "
+                f"{words.share(alert.value)} at last"
+            )
+        case Rule.THROTTLED:
+            if raised:
+                held = f"held {so_long}, {words.duration(alert.value)} at once at most"
+                return f"{who} on {where}: {held}, by {subject.quota}"
+            return f"{who} on {where}: no longer held by {subject.quota} {so_long}"
+        case Rule.NOISY:
+            if raised:
+                taken = f"takes {words.share(alert.value)} of {where}"
+                return f"{who} {taken}, which it didn't before, and others wait longer"
+            return f"{who} on {where}: no longer a noisy neighbour {so_long}"
+        case Rule.DROPPING:
+            if raised:
+                return f"{where} dropped {words.many(alert.value, 'event')}: figures are too small"
+            return f"{where} drops no events any more {so_long}"

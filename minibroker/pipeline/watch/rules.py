@@ -1,0 +1,291 @@
+"""When an alert is due: what happened in one interval after the other in, alerts out.
+
+Owns the rules and what they remember; it must never know Spark, a topic or a clock: time is the
+start of the interval. Invariant: what is raised is cleared before it is raised again, what is
+remembered is bounded by ``TRACKS_MAX`` and ``NEIGHBOURS_MAX``, and the same intervals give the same
+alerts, so that a job that was killed raises none that differs. Kafka has no counterpart.
+
+An alert is raised after so many intervals in a row above a limit, and cleared after as many below a
+lower one: what wavers between both changes nothing. An interval in which somebody did nothing is
+one below.
+
+A noisy neighbour is who takes at least a given share of a broker's worker time or bytes, took less
+than half of that share on average lately, and comes while requests of the others take ``RISE``
+times as long as they did on average: waiting for workers and being worked on, without long polls.
+It needs an average, so a broker's first intervals raise none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from minibroker.pipeline.watch.alerts import Alert, Rule, State, Subject
+
+TRACKS_MAX: Final = 50_000
+"""Subjects about which something is remembered; no more are begun until some have calmed down."""
+
+NEIGHBOURS_MAX: Final = 50
+"""Of each broker: whose share is remembered."""
+
+RISE: Final = 1.5
+"""So much longer others' requests take beside a noisy neighbour."""
+
+CALM: Final = 0.9
+"""What is below so much of a limit is below it."""
+
+WARM: Final = 3
+"""Intervals before an average is one."""
+
+_WEIGHT: Final = 0.2
+"""Of a new interval in an average."""
+
+
+class Limits(NamedTuple):
+    """What is too much."""
+
+    over: float = 0.8
+    """Share of a quota."""
+    intervals: int = 3
+    """In a row, to raise and to clear."""
+    noisy: float = 0.3
+    """Share of a broker's worker time or bytes."""
+
+
+class Checked(NamedTuple):
+    """What one quota's entity did at one broker."""
+
+    broker: int
+    user: str
+    client_id: str
+    quota: str
+    rate: float | None
+    """The largest that the broker measured; None where it is no rate."""
+    bound: float | None
+    throttled: int
+    throttle_max_ms: int
+
+
+class Party(NamedTuple):
+    """What one user and client-id did at one broker."""
+
+    broker: int
+    user: str
+    client_id: str
+    requests: int
+    worked_ns: int
+    moved_bytes: int
+    served_ns: int
+    """Waiting for workers and being worked on, all requests together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """What happened in an interval; ``totals`` are of all parties of a broker."""
+
+    start_s: int
+    checked: Sequence[Checked] = ()
+    parties: Sequence[Party] = ()
+    totals: Mapping[int, Party] = field(default_factory=dict)
+    dropped: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Track:
+    """How many intervals in a row a subject was above and below, and whether it was raised."""
+
+    hot: int = 0
+    cold: int = 0
+    raised: bool = False
+
+
+@dataclass
+class Usual:
+    """Averages of a broker."""
+
+    intervals: int = 0
+    served_ns: float = 0.0
+    """Of one request."""
+    shares: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+class Look(NamedTuple):
+    """A subject in an interval: above its limit, below it, or None in between."""
+
+    above: bool | None
+    value: float
+    limit: float
+
+
+class Rules:
+    """What is remembered from interval to interval, and the way to the next."""
+
+    def __init__(self, interval_s: int, limits: Limits) -> None:
+        self.interval_s = interval_s
+        self.limits = limits
+        self.last_s: int | None = None
+        self._tracks: dict[Subject, Track] = {}
+        self._usual: dict[int, Usual] = {}
+
+    @property
+    def tracks(self) -> int:
+        """How many subjects are remembered."""
+        return len(self._tracks)
+
+    def see(self, interval: Interval) -> list[Alert]:
+        """The alerts of the next interval, and of those without events before it."""
+        if self.last_s is not None and interval.start_s <= self.last_s:
+            return []
+        alerts: list[Alert] = []
+        for start_s in self._silent_before(interval.start_s):
+            alerts.extend(self._decide(Interval(start_s=start_s)))
+        return [*alerts, *self._decide(interval)]
+
+    def _silent_before(self, start_s: int) -> range:
+        """As many intervals without events as can change anything."""
+        if self.last_s is None:
+            return range(0)
+        first = max(self.last_s, start_s - (self.limits.intervals + 1) * self.interval_s)
+        return range(first + self.interval_s, start_s, self.interval_s)
+
+    def _decide(self, interval: Interval) -> Iterator[Alert]:
+        self.last_s = interval.start_s
+        looks = dict(self._looks(interval))
+        for subject in [*looks, *(each for each in self._tracks if each not in looks)]:
+            look = looks.get(subject, Look(False, 0.0, self._limit(subject.rule)))
+            alert = self._step(subject, look, interval.start_s)
+            if alert is not None:
+                yield alert
+        for broker, total in interval.totals.items():
+            self._learn(broker, total, interval.parties)
+
+    def _limit(self, rule: Rule) -> float:
+        return {Rule.OVER: self.limits.over, Rule.NOISY: self.limits.noisy}.get(rule, 0.0)
+
+    def _step(self, subject: Subject, look: Look, start_s: int) -> Alert | None:
+        track = self._tracks.get(subject)
+        if track is None:
+            if not look.above or len(self._tracks) >= TRACKS_MAX:
+                return None
+            track = self._tracks[subject] = Track()
+        track.hot = track.hot + 1 if look.above else 0
+        track.cold = track.cold + 1 if look.above is False else 0
+        needed = 1 if subject.rule in _AT_ONCE else self.limits.intervals
+        if not track.raised and track.hot >= needed:
+            track.raised = True
+            return self._alert(subject, State.RAISED, start_s, track.hot, look)
+        if track.raised and track.cold >= self.limits.intervals:
+            del self._tracks[subject]
+            return self._alert(subject, State.CLEARED, start_s, track.cold, look)
+        if not track.raised and not track.hot:
+            del self._tracks[subject]
+        return None
+
+    def _alert(
+        self, subject: Subject, state: State, start_s: int, intervals: int, look: Look
+    ) -> Alert:
+        return Alert(subject, state, start_s, self.interval_s, intervals, look.value, look.limit)
+
+    # What each rule looks at ---------------------------------------------------------------------
+
+    def _looks(self, interval: Interval) -> Iterator[tuple[Subject, Look]]:
+        for seen in interval.checked:
+            of = seen[:4]
+            held = Look(seen.throttled > 0, float(seen.throttle_max_ms), 0.0)
+            yield Subject(Rule.THROTTLED, *of), held
+            if seen.rate is not None and seen.bound:
+                yield Subject(Rule.OVER, *of), _against(seen.rate / seen.bound, self.limits.over)
+        for party in interval.parties:
+            total = interval.totals[party.broker]
+            look = self._neighbour(party, total)
+            if look is not None:
+                yield Subject(Rule.NOISY, *party[:3]), look
+        for broker, dropped in interval.dropped.items():
+            yield Subject(Rule.DROPPING, broker), Look(dropped > 0, float(dropped), 0.0)
+
+    def _neighbour(self, party: Party, total: Party) -> Look | None:
+        """Whether somebody is noisy; who was so already stays it while the share is large."""
+        share, limit = _share(party, total), self.limits.noisy
+        track = self._tracks.get(Subject(Rule.NOISY, *party[:3]))
+        if track is not None and track.raised:
+            return _against(share, limit)
+        usual = self._usual.get(party.broker)
+        if share < limit or usual is None or usual.intervals < WARM:
+            return None
+        before = usual.shares.get(party[1:3], 0.0)
+        others = total.requests - party.requests
+        if before >= limit / 2 or not others:
+            return None
+        served_ns = (total.served_ns - party.served_ns) / others
+        return Look(served_ns >= RISE * usual.served_ns, share, limit)
+
+    def _learn(self, broker: int, total: Party, parties: Sequence[Party]) -> None:
+        """Take an interval into the averages of a broker."""
+        usual = self._usual.setdefault(broker, Usual())
+        # The first ones count alike, or the very first would weigh most.
+        usual.intervals += 1
+        weight = max(_WEIGHT, 1 / usual.intervals)
+        served_ns = total.served_ns / total.requests if total.requests else usual.served_ns
+        usual.served_ns += weight * (served_ns - usual.served_ns)
+        shares = {each[1:3]: _share(each, total) for each in parties if each.broker == broker}
+        known = {*shares, *usual.shares}
+        averages = {
+            who: (1 - weight) * usual.shares.get(who, 0.0) + weight * shares.get(who, 0.0)
+            for who in known
+        }
+        largest = sorted(averages, key=lambda who: (-averages[who], who))[:NEIGHBOURS_MAX]
+        usual.shares = {who: averages[who] for who in largest}
+
+    # Over a restart ------------------------------------------------------------------------------
+
+    def remembered(self) -> dict[str, Any]:
+        """All that is remembered, fit for JSON."""
+        return {
+            "interval_s": self.interval_s,
+            "last_s": self.last_s,
+            "tracks": [
+                [*subject, track.hot, track.cold, track.raised]
+                for subject, track in self._tracks.items()
+            ],
+            "usual": [
+                [
+                    broker,
+                    each.intervals,
+                    each.served_ns,
+                    [[*who, n] for who, n in each.shares.items()],
+                ]
+                for broker, each in self._usual.items()
+            ],
+        }
+
+    def recall(self, remembered: Mapping[str, Any]) -> None:
+        """Go on from what was remembered; with another length of intervals, from the start."""
+        if remembered["interval_s"] != self.interval_s:
+            return
+        self.last_s = remembered["last_s"]
+        self._tracks = {
+            Subject(Rule(rule), *of): Track(hot, cold, raised)
+            for rule, *of, hot, cold, raised in remembered["tracks"]
+        }
+        self._usual = {
+            broker: Usual(intervals, served_ns, {(user, client): at for user, client, at in shares})
+            for broker, intervals, served_ns, shares in remembered["usual"]
+        }
+
+
+_AT_ONCE: Final = frozenset({Rule.NOISY, Rule.DROPPING})
+"""Raised in the first interval: a rare thing, of which one is enough."""
+
+
+def _against(value: float, limit: float) -> Look:
+    above = True if value >= limit else False if value < CALM * limit else None
+    return Look(above, value, limit)
+
+
+def _share(party: Party, total: Party) -> float:
+    """The larger of the shares of worker time and of bytes."""
+    return max(
+        party.worked_ns / total.worked_ns if total.worked_ns else 0.0,
+        party.moved_bytes / total.moved_bytes if total.moved_bytes else 0.0,
+    )

@@ -1,0 +1,157 @@
+"""The rules on a stream: Spark brings intervals, alerts are told, what is remembered is kept.
+
+Owns the query and the file from which the rules go on after a restart; it must never decide
+anything. Invariant: alerts are told first and what raised them is kept after, so that one that was
+due is told at least once, and a second time only if the job was killed in between, with the same
+``id``; an interval that was kept is never looked at again. The places are any of Hadoop's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.streaming.query import StreamingQuery
+
+from minibroker.activity.schema import TOPIC, VERSION
+from minibroker.pipeline.errors import BadInput, PipelineError
+from minibroker.pipeline.schemas import ACTIVITY
+from minibroker.pipeline.watch.alerts import Alert, as_json, identity
+from minibroker.pipeline.watch.intervals import by_interval, intervals
+from minibroker.pipeline.watch.rules import Rules
+
+Tell = Callable[[Sequence[Alert]], None]
+
+CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""As Maven knows it."""
+
+RECORDS_MAX: Final = 500_000
+"""Events of one look, however many have gathered."""
+
+KEPT: Final = "rules"
+"""The folder of what the rules remember, below the checkpoint."""
+
+
+class Memory:
+    """What the rules remember, in a folder: a file for each state, of which the last counts."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - Hadoop's files have no other way in
+        self._jvm = jvm
+        self._folder = jvm.org.apache.hadoop.fs.Path(folder)
+        self._files = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+
+    def read(self) -> dict[str, Any] | None:
+        """The last state that was written whole; None if there is none."""
+        for path in reversed(self._paths()):
+            stream = self._files.open(path)
+            try:
+                text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            finally:
+                stream.close()
+            try:
+                found: dict[str, Any] = json.loads(text)
+            except ValueError:
+                continue  # it was killed while it wrote this one, so the one before counts
+            return found
+        return None
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Keep ``state``, and then no other."""
+        before = self._paths()
+        name = f"{state['last_s']:012}.json"
+        stream = self._files.create(self._jvm.org.apache.hadoop.fs.Path(self._folder, name), True)
+        try:
+            stream.write(json.dumps(state).encode())
+        finally:
+            stream.close()
+        for path in before:
+            if path.getName() != name:
+                self._files.delete(path, False)
+
+    def _paths(self) -> list[Any]:
+        if not self._files.exists(self._folder):
+            return []
+        paths = [status.getPath() for status in self._files.listStatus(self._folder)]
+        return sorted(paths, key=lambda path: str(path.getName()))
+
+
+def watch(
+    events: DataFrame, rules: Rules, tell: Tell, *, checkpoint: str, late_s: int
+) -> StreamingQuery:
+    """Start to look at ``events``; what was kept below ``checkpoint`` is gone on from."""
+    memory = Memory(events.sparkSession, f"{checkpoint}/{KEPT}")
+    kept = memory.read()
+    if kept is not None:
+        rules.recall(kept)
+
+    def look(rows: DataFrame, _: int) -> None:
+        rows.persist()  # or the aggregation would be made again for each look at it
+        try:
+            found = intervals(rows, rules.limits)
+        finally:
+            rows.unpersist()
+        alerts = [alert for interval in found for alert in rules.see(interval)]
+        if alerts:
+            tell(alerts)
+        if found:
+            memory.write(rules.remembered())
+
+    return (
+        by_interval(events, rules.interval_s, late_s)
+        .writeStream.outputMode("append")
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(look)
+        .start()
+    )
+
+
+def read_topic(spark: SparkSession, bootstrap: str, *, from_beginning: bool) -> DataFrame:
+    """The events of a broker's activity topic as they come. What is none is left out."""
+    try:
+        raw = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("subscribe", TOPIC)
+            .option("startingOffsets", "earliest" if from_beginning else "latest")
+            .option("maxOffsetsPerTrigger", RECORDS_MAX)
+            # What the topic no longer keeps is of no use to an alert.
+            .option("failOnDataLoss", "false")
+            .load()
+        )
+    except AnalysisException as error:
+        raise BadInput(
+            f"{bootstrap} can't be read, as Spark's Kafka connector is not there: give --conf "
+            f"spark.jars.packages={CONNECTOR} ({error})"
+        ) from error
+    event = F.from_json(F.col("value").cast("string"), ACTIVITY)
+    return (
+        raw.select(event.alias("event")).where(F.col("event.version") == VERSION).select("event.*")
+    )
+
+
+def wait_for(query: StreamingQuery) -> None:
+    """Until the query ends, which it does by a mistake or by Ctrl-C only."""
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        raise PipelineError(f"the watch ended: {error}") from error
+    finally:
+        query.stop()
+
+
+def to_topic(spark: SparkSession, bootstrap: str, topic: str, alerts: Sequence[Alert]) -> None:
+    """Send ``alerts`` as JSON, each under its ``id``."""
+    records = [(identity(alert), as_json(alert)) for alert in alerts]
+    frame = spark.createDataFrame(records, "key string, value string")
+    (
+        frame.coalesce(1)  # one writer, so that they arrive in their order
+        .write.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .save()
+    )

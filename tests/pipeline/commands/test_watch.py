@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.pipeline.commands import watch as command
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.watch import stream
+from minibroker.pipeline.watch.alerts import Alert, Rule, State, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+HELD = Alert(
+    Subject(Rule.THROTTLED, 1, "", "etl", "request_percentage"), State.RAISED, 0, 5, 2, 40, 0
+)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command, with a stream that has one alert to tell; what it was started with."""
+    started: dict[str, Any] = {}
+
+    @contextmanager
+    def session(*_: Any) -> Iterator[str]:
+        yield "session"
+
+    def begin(events: str, rules: Any, tell: Any, **others: Any) -> str:
+        started.update(
+            others, events=events, rules=rules, there=Path(others["checkpoint"]).is_dir()
+        )
+        tell([HELD])
+        return "query"
+
+    def send(*arguments: Any) -> None:
+        started["sent"] = arguments
+
+    monkeypatch.setattr(command, "running", session)
+    monkeypatch.setattr(stream, "read_topic", lambda spark, broker, **others: (broker, others))
+    monkeypatch.setattr(stream, "watch", begin)
+    monkeypatch.setattr(stream, "to_topic", send)
+    monkeypatch.setattr(stream, "wait_for", lambda query: None)
+
+    def invoke(*arguments: str) -> Any:
+        result = CliRunner().invoke(command.watch, ["--from", "there:9092", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.output, started
+
+    return invoke
+
+
+def test_an_alert_is_told_here_and_on_the_topic(run: Any) -> None:
+    output, started = run("--alerts-to", "alerts", "--over", "90", "--intervals", "2")
+    assert "raised   client etl on broker 1: held for 10 s, 40 ms at once at most" in output
+    assert started["sent"] == ("session", "there:9092", "alerts", [HELD])
+    assert started["rules"].limits == (0.9, 2, 0.3)
+    assert started["events"] == ("there:9092", {"from_beginning": False})
+
+
+def test_without_a_topic_it_is_told_here_alone(run: Any) -> None:
+    output, started = run()
+    assert "raised" in output
+    assert "sent" not in started
+
+
+def test_what_is_remembered_has_a_place_that_is_gone_unless_one_was_named(
+    run: Any, tmp_path: Path
+) -> None:
+    _, started = run()
+    assert started["there"]
+    assert not Path(started["checkpoint"]).exists()
+    _, started = run("--checkpoint", str(tmp_path))
+    assert started["checkpoint"] == str(tmp_path)
+    assert tmp_path.is_dir()
+
+
+def test_without_the_connector_it_says_which_to_get(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match=r"spark\.jars\.packages=org\.apache\.spark:spark-sql"):
+        stream.read_topic(spark, "127.0.0.1:1", from_beginning=True)

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.pipeline.watch import rules as module
+from minibroker.pipeline.watch.alerts import Alert, Rule, State
+from minibroker.pipeline.watch.rules import (
+    NEIGHBOURS_MAX,
+    RISE,
+    WARM,
+    Checked,
+    Interval,
+    Limits,
+    Party,
+    Rules,
+)
+
+LIMITS = Limits(over=0.8, intervals=3, noisy=0.3)
+EVERY_S = 10
+Told = list[tuple[int, Rule, State]]
+
+
+def watch(intervals: Sequence[Interval], rules: Rules | None = None) -> list[Alert]:
+    rules = rules or Rules(EVERY_S, LIMITS)
+    return [alert for interval in intervals for alert in rules.see(interval)]
+
+
+def told(alerts: Sequence[Alert]) -> Told:
+    """Which interval said what."""
+    return [(each.start_s // EVERY_S, each.subject.rule, each.state) for each in alerts]
+
+
+def used(*shares: float | None) -> list[Interval]:
+    """One entity whose rate is these shares of its quota; None is an interval without it."""
+    return [
+        Interval(
+            start_s=n * EVERY_S,
+            checked=[]
+            if share is None
+            else [Checked(1, "alice", "", "producer_byte_rate", share * 1000, 1000, 0, 0)],
+        )
+        for n, share in enumerate(shares)
+    ]
+
+
+def held(*throttled: int) -> list[Interval]:
+    return [
+        Interval(
+            start_s=n * EVERY_S,
+            checked=[Checked(1, "", "etl", "request_percentage", None, 25, each, 40 * each)],
+        )
+        for n, each in enumerate(throttled)
+    ]
+
+
+def test_a_rate_near_its_quota_is_told_after_so_many_intervals_in_a_row() -> None:
+    alerts = watch(used(0.9, 0.9, 0.5, 0.9, 0.9, 0.85, 0.9))
+    assert told(alerts) == [(5, Rule.OVER, State.RAISED)]
+    assert alerts[0].value == pytest.approx(0.85)
+    assert alerts[0].limit == 0.8
+    assert alerts[0].intervals == 3
+    assert alerts[0].subject == (Rule.OVER, 1, "alice", "", "producer_byte_rate")
+
+
+def test_it_is_cleared_after_as_many_below_and_what_wavers_changes_nothing() -> None:
+    alerts = watch(used(0.9, 0.9, 0.9, 0.75, 0.75, 0.75, 0.75, 0.5, 0.75, 0.5, 0.5, 0.5, 0.5))
+    assert told(alerts) == [(2, Rule.OVER, State.RAISED), (11, Rule.OVER, State.CLEARED)]
+
+
+def test_what_goes_up_and_down_does_not_flap() -> None:
+    assert told(watch(used(*[0.9, 0.5] * 30))) == []
+    assert told(watch(used(0.9, 0.9, 0.9, *[0.5, 0.9] * 30))) == [(2, Rule.OVER, State.RAISED)]
+
+
+def test_an_interval_without_somebody_is_one_below() -> None:
+    alerts = watch(used(0.9, 0.9, None, 0.9, 0.9, 0.9, None, None, None))
+    assert told(alerts) == [(5, Rule.OVER, State.RAISED), (8, Rule.OVER, State.CLEARED)]
+
+
+def test_intervals_without_any_event_are_below_too() -> None:
+    first, later = used(0.9, 0.9, 0.9), Interval(start_s=1_000_000 * EVERY_S)
+    alerts = watch([*first, later])
+    assert [each.state for each in alerts] == [State.RAISED, State.CLEARED]
+    assert watch([*first, Interval(start_s=5 * EVERY_S)])[1:] != []
+    assert watch([*first, Interval(start_s=4 * EVERY_S)])[1:] == []
+
+
+def test_an_interval_that_was_seen_is_not_seen_again() -> None:
+    rules = Rules(EVERY_S, LIMITS)
+    intervals = used(0.9, 0.9, 0.9)
+    assert len(watch(intervals, rules)) == 1
+    assert watch(intervals, rules) == []
+
+
+def test_a_throttle_is_told_with_the_longest_hold() -> None:
+    alerts = watch(held(1, 2, 3, 4, 0, 0, 0))
+    assert told(alerts) == [(2, Rule.THROTTLED, State.RAISED), (6, Rule.THROTTLED, State.CLEARED)]
+    assert alerts[0].value == 120
+
+
+def test_a_quota_of_nothing_has_no_share() -> None:
+    checked = [Checked(1, "alice", "", "producer_byte_rate", 5.0, 0.0, 0, 0)]
+    assert watch([Interval(start_s=n * EVERY_S, checked=checked) for n in range(5)]) == []
+
+
+def test_dropped_events_are_told_at_once() -> None:
+    dropped = [Interval(start_s=n * EVERY_S, dropped={2: each}) for n, each in enumerate([7, 0, 0])]
+    alerts = watch([*dropped, Interval(start_s=30)])
+    assert told(alerts) == [(0, Rule.DROPPING, State.RAISED), (3, Rule.DROPPING, State.CLEARED)]
+    assert alerts[0].value == 7
+    assert alerts[0].subject.broker == 2
+
+
+# Neighbours ------------------------------------------------------------------------------------
+
+
+def whole(parties: Sequence[Party]) -> Party:
+    """All of them together."""
+    sums = zip(*(each[3:] for each in parties), strict=True)
+    return Party(1, "", "", *(sum(column) for column in sums))
+
+
+def shared(*parties: tuple[str, int, int], served_ns: int = 1000) -> Callable[[int], Interval]:
+    """An interval in which these clients worked the broker and moved bytes."""
+    found = [
+        Party(1, "ANONYMOUS", name, 100, worked, moved, 100 * served_ns)
+        for name, worked, moved in parties
+    ]
+    total = whole(found)
+    return lambda n: Interval(start_s=n * EVERY_S, parties=found, totals={1: total})
+
+
+QUIET = shared(("etl", 500, 500), ("app", 500, 500))
+
+
+def neighbours(*kinds: Callable[[int], Interval]) -> list[Alert]:
+    return watch([kind(n) for n, kind in enumerate(kinds)])
+
+
+def test_somebody_new_who_takes_much_while_others_wait_longer_is_told_at_once() -> None:
+    noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0), served_ns=2000)
+    alerts = neighbours(*[QUIET] * 5, noise, noise, *[QUIET] * 3)
+    assert told(alerts) == [(5, Rule.NOISY, State.RAISED), (9, Rule.NOISY, State.CLEARED)]
+    assert alerts[0].subject == (Rule.NOISY, 1, "ANONYMOUS", "new", "")
+    assert alerts[0].value == pytest.approx(900 / 1900)
+
+
+def test_bytes_count_as_worker_time_does() -> None:
+    noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 1, 9000), served_ns=2000)
+    assert told(neighbours(*[QUIET] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
+
+
+def test_who_grew_from_little_is_new() -> None:
+    small = shared(("etl", 500, 500), ("app", 500, 500), ("new", 50, 50))
+    noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0), served_ns=2000)
+    assert told(neighbours(*[small] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param([QUIET] * 5 + [shared(("etl", 9000, 500), ("app", 500, 500), served_ns=2000)],
+                     id="who took much before is not new"),
+        pytest.param([QUIET] * 5 + [shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0))],
+                     id="nobody waits longer"),
+        pytest.param([QUIET] * 5 + [shared(("etl", 500, 500), ("app", 500, 500), ("new", 90, 0),
+                                           served_ns=9000)], id="the new one takes little"),
+        pytest.param([QUIET] * (WARM - 1) + [shared(("etl", 500, 500), ("new", 900, 0),
+                                                    served_ns=9000)], id="nothing is usual yet"),
+        pytest.param([QUIET] * 5 + [shared(("new", 900, 0), served_ns=9000)],
+                     id="there are no others"),
+    ],
+)  # fmt: skip
+def test_others_are_no_noisy_neighbours(kinds: list[Callable[[int], Interval]]) -> None:
+    assert neighbours(*kinds) == []
+
+
+def test_others_wait_so_much_longer_as_the_limit_says() -> None:
+    def noise(served_ns: float) -> Callable[[int], Interval]:
+        return shared(("etl", 5, 5), ("app", 5, 5), ("new", 9, 0), served_ns=int(served_ns))
+
+    assert neighbours(*[QUIET] * 9, noise(1000 * RISE - 1)) == []
+    assert neighbours(*[QUIET] * 9, noise(1000 * RISE + 1)) != []
+
+
+# What is remembered ----------------------------------------------------------------------------
+
+
+def test_what_has_calmed_down_is_forgotten() -> None:
+    rules = Rules(EVERY_S, LIMITS)
+    watch([*used(0.9, 0.9, 0.9, 0.1, 0.1, 0.1)], rules)
+    assert rules.tracks == 0
+    watch([Interval(start_s=99_990, checked=used(0.9)[0].checked), *used(0.1)], rules)
+    assert rules.tracks == 1
+    watch([Interval(start_s=100_000)], rules)
+    assert rules.tracks == 0
+
+
+def test_no_more_is_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRACKS_MAX", 10)
+    rules = Rules(EVERY_S, LIMITS)
+    crowd = [Checked(1, f"u{n}", "", "producer_byte_rate", 9.0, 10.0, 1, 5) for n in range(50)]
+    alerts = watch([Interval(start_s=n * EVERY_S, checked=crowd) for n in range(4)], rules)
+    assert rules.tracks == 10
+    assert len(alerts) == 10
+
+
+def test_shares_are_kept_of_the_largest_only() -> None:
+    rules = Rules(EVERY_S, LIMITS)
+    for n in range(5):
+        names = [(f"c{n}-{k}", 10 + k, 10) for k in range(NEIGHBOURS_MAX)]
+        watch([shared(*names)(n)], rules)
+    ((_, _, _, shares),) = rules.remembered()["usual"]
+    assert len(shares) == NEIGHBOURS_MAX
+
+
+def test_another_length_of_intervals_starts_anew() -> None:
+    rules = Rules(EVERY_S, LIMITS)
+    watch(used(0.9, 0.9), rules)
+    other = Rules(60, LIMITS)
+    other.recall(rules.remembered())
+    assert (other.tracks, other.last_s) == (0, None)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Interval]:
+    starts = sorted(draw(st.sets(st.integers(0, 60), max_size=40)))
+    rates = st.sampled_from([None, 0.0, 0.5, 0.75, 0.8, 1.5])
+    many = st.integers(0, 3)
+    found = []
+    for start in starts:
+        checked = [
+            Checked(1, user, "", "producer_byte_rate", draw(rates), 1.0, draw(many), 10)
+            for user in draw(st.sets(st.sampled_from(["a", "b"])))
+        ]
+        parties = [
+            Party(1, "", client, 1 + draw(many), draw(many), draw(many), draw(many) * 1000)
+            for client in draw(st.sets(st.sampled_from("xyz")))
+        ]
+        found.append(
+            Interval(start_s=start * EVERY_S, checked=checked, parties=parties,
+                     totals={1: whole(parties)} if parties else {}, dropped={1: draw(many)})
+        )  # fmt: skip
+    return found
+
+
+@given(histories())
+def test_what_is_raised_is_cleared_before_it_is_raised_again(history: list[Interval]) -> None:
+    last: dict[object, State] = {}
+    for alert in watch(history):
+        assert last.get(alert.subject, State.CLEARED) != alert.state
+        last[alert.subject] = alert.state
+
+
+@given(histories(), st.data())
+def test_a_restart_between_two_intervals_changes_nothing(
+    history: list[Interval], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(history)))
+    before = Rules(EVERY_S, LIMITS)
+    alerts = watch(history[:cut], before)
+    after = Rules(EVERY_S, LIMITS)
+    after.recall(json.loads(json.dumps(before.remembered())))
+    assert alerts + watch(history[cut:], after) == watch(history)

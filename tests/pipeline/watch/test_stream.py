@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from minibroker.pipeline.schemas import ACTIVITY
+from minibroker.pipeline.watch.alerts import Alert, Rule, State
+from minibroker.pipeline.watch.rules import Limits, Rules
+from minibroker.pipeline.watch.stream import Memory, watch
+from tests.pipeline.report.events import check, request, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVERY_S, EVERY = 10, 10_000
+LIMITS = Limits(over=0.8, intervals=2)
+
+
+class Place:
+    """A folder in which events arrive, and a watch of it that can be started again."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        (folder / "events").mkdir()
+
+    def arrive(self, *intervals: int, held_ms: int = 50) -> None:
+        """An event of each of these intervals."""
+        held = check(rate=500.0, bound=1000.0, throttle_ms=held_ms)
+        events = [request(n * EVERY, produce=held) for n in intervals]
+        table(self.spark, events).coalesce(1).write.mode("append").parquet(
+            str(self.folder / "events")
+        )
+
+    def look(self, tell: Any) -> None:
+        """Look at all that has arrived, from where the last look ended."""
+        events = self.spark.readStream.schema(ACTIVITY).parquet(str(self.folder / "events"))
+        checkpoint = str(self.folder / "checkpoint")
+        query = watch(events, Rules(EVERY_S, LIMITS), tell, checkpoint=checkpoint, late_s=0)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path)
+
+
+def test_an_alert_is_told_once_over_restarts_and_again_if_telling_failed(place: Place) -> None:
+    told: list[Alert] = []
+    place.arrive(0, 1)
+    place.look(told.extend)
+    assert told == []  # the second interval may still grow
+
+    def killed(_: Any) -> None:
+        raise OSError("gone")
+
+    place.arrive(2)
+    with pytest.raises(StreamingQueryException, match="gone"):
+        place.look(killed)
+    place.look(told.extend)
+    assert [(each.subject.rule, each.state) for each in told] == [(Rule.THROTTLED, State.RAISED)]
+    assert told[0].intervals == 2
+    place.arrive(3, held_ms=0)
+    place.arrive(4, 5, 6, held_ms=0)
+    place.look(told.extend)
+    assert [each.state for each in told] == [State.RAISED, State.CLEARED]
+
+
+def test_a_state_that_was_not_written_whole_does_not_count(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    memory = Memory(spark, str(tmp_path / "rules"))
+    assert memory.read() is None
+    memory.write({"last_s": 9, "interval_s": 10})
+    memory.write({"last_s": 10, "interval_s": 10, "text": "ü"})
+    assert len([each for each in (tmp_path / "rules").iterdir() if each.suffix == ".json"]) == 1
+    torn = tmp_path / "rules" / "000000000011.json"
+    torn.write_text('{"last_s": 1')
+    assert memory.read() == {"last_s": 10, "interval_s": 10, "text": "ü"}
