@@ -7,7 +7,6 @@ defaults, so that one client measures all alike; data lies on the same kind of s
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
-from system_tests.harness.jars import CACHE, PROJECT, ToolchainMissing, kafka_jars
+from system_tests.harness.compiling import built_with_go
+from system_tests.harness.jars import PROJECT, ToolchainMissing, kafka_jars
 
 MINIBROKER, KAFKA, MOCK, KFAKE = "minibroker", "kafka", "librdkafka mock", "kfake"
 # librdkafka's mock lives inside a client; this client does nothing else.
@@ -100,19 +100,7 @@ def _mock(folder: Path) -> Peer:
 
 def _kfake(folder: Path) -> Peer:
     source = PROJECT / "system_tests" / "benchmarks" / "kfake"
-    if shutil.which("go") is None:
-        raise ToolchainMissing("`go` is not on the path: install Go to have kfake as a peer")
-    program = CACHE / "kfake"
-    built = subprocess.run(
-        ["go", "build", "-o", str(program), "."],
-        check=False,
-        cwd=source,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    if built.returncode != 0:
-        raise ToolchainMissing(f"kfake was not built:\n{built.stderr[-1000:]}")
+    program = built_with_go(source)
     process = _listening([str(program)])
     needed = next(
         line for line in (source / "go.mod").read_text().splitlines() if "/kfake v" in line

@@ -1,4 +1,4 @@
-"""C programs of the tests: compiled once, kept in the cache by what they were made from.
+"""C and Go programs of the tests: compiled once, kept in the cache.
 
 It owns finding a compiler and naming the results; what they do is known to who runs them. The
 invariant: a program that is returned was compiled from the source as it is now.
@@ -12,6 +12,8 @@ import subprocess
 from pathlib import Path
 
 from system_tests.harness.jars import CACHE, ToolchainMissing
+
+GO_PATIENCE_S = 240
 
 
 def compiled(source: Path, *options: str) -> Path:
@@ -33,4 +35,22 @@ def compiled(source: Path, *options: str) -> Path:
         if done.returncode != 0:
             raise ToolchainMissing(f"{source.name} was not compiled:\n{done.stderr}")
         fresh.rename(program)
+    return program
+
+
+def built_with_go(folder: Path) -> Path:
+    """Return the program of a folder that is a Go module; Go itself knows what is up to date."""
+    if shutil.which("go") is None:
+        raise ToolchainMissing(f"`go` is not on the path: install Go to have {folder.name}")
+    program = CACHE / folder.name
+    done = subprocess.run(
+        ["go", "build", "-o", str(program), "."],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=GO_PATIENCE_S,
+    )
+    if done.returncode != 0:
+        raise ToolchainMissing(f"{folder.name} was not built:\n{done.stderr[-1000:]}")
     return program

@@ -23,6 +23,8 @@ MODULES["SCRAM-SHA-512"] = MODULES["SCRAM-SHA-256"]
 Tool = Callable[..., tuple[int, str]]
 CONFIGS = "kafka.admin.ConfigCommand"
 ACLS = "org.apache.kafka.tools.AclCommand"
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 pytestmark = [pytest.mark.java, pytest.mark.minibroker]
@@ -32,7 +34,7 @@ pytestmark = [pytest.mark.java, pytest.mark.minibroker]
 def tool(kafka_libs: Path) -> Tool:
     """Run a tool; gives its exit status and all that it printed."""
 
-    def run(program: str, server: str, *words: str) -> tuple[int, str]:
+    def run(program: str, server: str, *words: str, says: str = "") -> tuple[int, str]:
         java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
         done = subprocess.run(
             [*java, program, "--bootstrap-server", server, *words],
@@ -40,6 +42,7 @@ def tool(kafka_libs: Path) -> Tool:
             text=True,
             timeout=90,
             check=False,
+            input=says,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -100,6 +103,25 @@ def test_a_client_in_java_proves_who_it_is(
         )
         assert code != 0
         assert "SaslAuthenticationException" in printed
+
+
+@pytest.mark.parametrize("mechanism", MODULES)
+def test_a_producer_in_java_gets_a_record_there_and_a_consumer_gets_it_back(
+    tool: Tool, secured: Secured, tmp_path: Path, mechanism: str
+) -> None:
+    password = PASSWORDS["alice"]
+    if mechanism.startswith("SCRAM"):
+        set_password(tool, secured, "alice", mechanism)
+        password = PASSWORDS["bob"]
+    config = config_of(secured, tmp_path, mechanism, "alice", password)
+    topic = f"java-{uuid.uuid4().hex[:6]}"
+    words = ("--topic", topic, "--command-config", config)
+    code, printed = tool(PRODUCER, secured.sasl_ssl, *words, says="hello\n")
+    assert code == 0, printed
+    first = ("--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
+    code, printed = tool(CONSUMER, secured.sasl_ssl, *words, *first)
+    assert code == 0, printed
+    assert printed.startswith("hello\n")
 
 
 def test_rules_are_made_bind_are_listed_and_removed(
