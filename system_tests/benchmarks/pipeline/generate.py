@@ -263,9 +263,7 @@ def table(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
         for hour in hours(workload, sort=True):
             begins = np.flatnonzero(np.diff(hour.buckets, prepend=-1))
             ends = np.append(begins[1:], len(hour.buckets))
-            folders = [
-                path / f"hour={hour.name}" / f"bucket={hour.buckets[at]:02}" for at in begins
-            ]
+            folders = [path / f"hour={hour.name}" / f"bucket={hour.buckets[at]}" for at in begins]
             slices = [hour.events.slice(*at) for at in zip(begins, ends - begins, strict=True)]
             for _ in writers.map(_write, folders, slices):
                 pass
@@ -318,7 +316,7 @@ def _batches(events: pa.Table) -> list[bytes]:
         Record(timestamp=when, value=value) for when, value in zip(times, values, strict=True)
     ]
     return [
-        build_batch(records[at : at + RECORDS], compression=Compression.LZ4)
+        build_batch(records[at : at + RECORDS], compression=Compression.ZSTD)
         for at in range(0, len(records), RECORDS)
     ]
 

@@ -1,0 +1,175 @@
+"""What a fleet of brokers would need, worked out from what was measured on one core.
+
+Owns the measured figures, one place for all, and the arithmetic from them to cores, bytes and
+memory; it measures nothing. Invariant: everything in the page's tables is computed here, which a
+test compares; ``python -m system_tests.benchmarks.pipeline.fleet --write`` puts them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PAGE: Final = Path("docs/guides/fleet.md")
+BEGINS, ENDS = "<!-- computed -->", "<!-- end of what is computed -->"
+DAY_S: Final = 86_400
+HOUR_S: Final = 3_600
+
+
+class Measured(NamedTuple):
+    """One core of the machine that benchmarks ran on; events a second, bytes an event."""
+
+    recorder_us: float = 15.0
+    """Of the broker's processors, a request."""
+    topic_bytes: float = 110.0
+    """In the activity topic, compressed."""
+    json_bytes: float = 900.0
+    table_bytes: float = 46.0
+    """In the activity table's Parquet files."""
+    shuffle_bytes: float = 100.0
+    """That Spark's workers hand each other for an event."""
+    ingest: float = 0.5e6
+    usage: float = 0.5e6
+    replay: float = 3.0e6
+    """Under one proposal with quotas of all."""
+    ingest_mb: float = 1_200.0
+    """Of a process of Spark's and its worker."""
+    replay_mb: float = 1_200.0
+
+
+class Fleet(NamedTuple):
+    """Brokers, requests a second at each, and the share of connections whose events are written."""
+
+    brokers: int
+    requests: int
+    sample: float = 1.0
+
+    @property
+    def events(self) -> float:
+        """A second, of all."""
+        return self.brokers * self.requests * self.sample
+
+
+MEASURED: Final = Measured()
+FLEETS: Final = (
+    Fleet(1, 1_000),
+    Fleet(10, 10_000),
+    Fleet(1_000, 100_000),
+    Fleet(1_000, 100_000, 0.1),
+    Fleet(1_000, 100_000, 0.01),
+)
+NODE_CORES: Final = 64
+
+
+def scaled(value: float, unit: str) -> str:
+    """With the prefix that leaves at most three digits before the point."""
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".strip()
+
+
+def cores(events: float, rate: float) -> str:
+    """That keep up with so many events a second."""
+    needed = events / rate
+    return f"{needed:,.0f}" if needed >= 10 else f"{needed:.2g}"
+
+
+def row(fleet: Fleet, measured: Measured = MEASURED) -> list[str]:
+    """A fleet's line of the table."""
+    events = fleet.events
+    return [
+        f"{fleet.brokers:,} x {fleet.requests:,}/s",
+        f"{fleet.sample:.0%}",
+        scaled(events, "/s"),
+        scaled(events * DAY_S * measured.topic_bytes, "B"),
+        scaled(events * DAY_S * measured.table_bytes, "B"),
+        cores(events, measured.ingest),
+        cores(events, measured.usage),
+        cores(events, measured.replay),
+    ]
+
+
+HEAD: Final = [
+    *("brokers", "sample", "events", "topics, a day", "table, a day"),
+    *("cores: ingest", "usage", "replay"),
+]
+
+
+def one_core(measured: Measured = MEASURED) -> list[list[str]]:
+    """What was measured, for the page."""
+    return [
+        ["recording, at the broker", f"{measured.recorder_us:g} µs a request"],
+        ["an event in the topic", f"{measured.topic_bytes:g} B, of {measured.json_bytes:g} B JSON"],
+        ["an event in the table", f"{measured.table_bytes:g} B"],
+        ["ingest", f"{measured.ingest / 1e6:g} million events/s"],
+        ["usage by minute", f"{measured.usage / 1e6:g} million events/s"],
+        ["replay under one proposal", f"{measured.replay / 1e6:g} million events/s"],
+        ["memory of ingest, of a replay",
+         f"{measured.ingest_mb:,.0f} MB, {measured.replay_mb:,.0f} MB"],
+    ]  # fmt: skip
+
+
+def consequences(fleet: Fleet, measured: Measured = MEASURED) -> list[list[str]]:
+    """What the whole fleet's figures mean."""
+    events = fleet.events
+    recording = fleet.requests * fleet.sample * measured.recorder_us / 1e6
+    ingest = events / measured.ingest
+    day_s = events * DAY_S / measured.replay / NODE_CORES
+    hour_bytes = events * HOUR_S * measured.table_bytes
+    return [
+        ["recording, at each broker", f"{recording:.2g} cores"],
+        ["read from brokers", scaled(events * measured.topic_bytes, "B/s")],
+        ["handed over among workers", scaled(events * measured.shuffle_bytes, "B/s")],
+        ["written to the table", scaled(events * measured.table_bytes, "B/s")],
+        [f"nodes of {NODE_CORES} cores for ingest", f"{ingest / NODE_CORES:.2g}"],
+        ["their memory", scaled(ingest * measured.ingest_mb * 1e6, "B")],
+        ["an hour of the table", scaled(hour_bytes, "B")],
+        [f"what-if of a day on one such node, {NODE_CORES} cores", f"{day_s / HOUR_S:.2g} h"],
+    ]
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def computed() -> str:
+    """All tables of the page."""
+    whole, sampled = FLEETS[2], FLEETS[4]
+    beside = [
+        [first[0], first[1], second[1]]
+        for first, second in zip(consequences(whole), consequences(sampled), strict=True)
+    ]
+    return "\n\n".join(
+        [
+            "One core does this:",
+            markdown(["what", "measured"], one_core()),
+            "So this is what keeps up with a fleet:",
+            markdown(HEAD, [row(fleet) for fleet in FLEETS]),
+            "And of 1,000 brokers with 100,000 requests/s each in particular:",
+            markdown(["", "all events", "1 % of connections"], beside),
+        ]
+    )
+
+
+def with_tables(page: str) -> str:
+    """The page with what is computed in its place."""
+    before, _, rest = page.partition(BEGINS)
+    _, _, after = rest.partition(ENDS)
+    return f"{before}{BEGINS}\n\n{computed()}\n\n{ENDS}{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a fleet would need.")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE}")
+    if parser.parse_args().write:
+        PAGE.write_text(with_tables(PAGE.read_text()))
+    else:
+        print(computed())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Work of which there is so much and no more, whatever quotas make of it.
+
+It owns what a client does from its first request to its last; quotas are the tests'. Invariant: a
+client does one thing after the other, and thinks as long between two in every run, so that what
+differs between two runs is what the broker made of it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Final, NamedTuple
+
+import confluent_kafka
+import kafka
+
+from protocol.messages.metadata import MetadataRequest
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import RunningBroker
+from system_tests.quotas.lasting import FED, PATIENCE_S, TOPIC
+
+RECORDS: Final = 300
+VALUE: Final = bytes(10_000)
+LOOKS: Final = 1_500
+THINKS_S: Final = 0.01
+
+
+def think() -> None:
+    threading.Event().wait(THINKS_S)
+
+
+def sends(servers: str, client_id: str) -> None:
+    """One record after the other, each when the last is acknowledged."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": servers, "client.id": client_id, "linger.ms": 0}
+    )
+    for _ in range(RECORDS):
+        producer.produce(TOPIC, VALUE, partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        think()
+
+
+def reads(servers: str, client_id: str) -> None:
+    """One record after the other, to the end."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=servers, client_id=client_id, max_partition_fetch_bytes=len(VALUE)
+    )
+    partition = kafka.TopicPartition(FED, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    left = RECORDS
+    while left:
+        left -= sum(map(len, consumer.poll(1000, max_records=1).values()))
+        think()
+    consumer.close()
+
+
+def looks(servers: str, client_id: str) -> None:
+    """Asks for all topics again and again, which is work for the broker and few bytes."""
+    host, port = servers.rsplit(":", 1)
+    with Client((host, int(port)), client_id=client_id) as client:
+        for _ in range(LOOKS):
+            client.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), 7)
+
+
+class Job(NamedTuple):
+    """What a client does, under which name."""
+
+    work: Callable[[str, str], None]
+    client_id: str
+
+
+JOBS: Final = (Job(sends, "sender"), Job(reads, "reader"), Job(looks, "looker"))
+
+
+def all_work(broker: RunningBroker) -> None:
+    """All jobs side by side, until the last is done."""
+    plain = broker.bootstrap_servers.split(",")[0]
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(JOBS), spawning) as clients:
+        for work in [clients.submit(job.work, plain, job.client_id) for job in JOBS]:
+            work.result(2 * PATIENCE_S)
