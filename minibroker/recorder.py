@@ -236,7 +236,7 @@ class _Recorder:
     async def _append(self, values: list[tuple[int, bytes]]) -> bool:
         """Whether the owner took them."""
         batch = build_batch(
-            [Record(timestamp=at_ms, value=value) for at_ms, value in values],
+            [Record(0, at_ms, None, value) for at_ms, value in values],
             compression=Compression.ZSTD,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,

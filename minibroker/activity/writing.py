@@ -12,7 +12,7 @@ from json import dumps
 from math import isfinite
 from typing import Final, TypeVar
 
-from minibroker.activity.events import Check, Client, Event, Happening, Peer, Request
+from minibroker.activity.events import Check, Client, Event, Happening, Request
 from minibroker.activity.schema import VERSION, EventKind
 
 KEPT_MAX: Final = 4096
@@ -22,6 +22,7 @@ KEPT_CHARACTERS_MAX: Final = 1000
 """How long a text may be that is kept: clients choose what stands in it."""
 
 Key = TypeVar("Key")
+Text = TypeVar("Text")
 
 _CHECKS: Final = ("produce", "fetch", "request", "mutation")
 _HAPPENING_FIELDS: Final = 6
@@ -32,16 +33,14 @@ class Writer:
     """Writes the events of one broker."""
 
     def __init__(self, broker: int, sample: float) -> None:
-        self._broker = broker
+        self._heads = {
+            kind: f'{{"version":{VERSION},"kind":"{kind}","broker":{broker},"sequence":'
+            for kind in EventKind
+        }
+        self._request_head = self._heads[EventKind.REQUEST]
         self._sample = number(sample)
         self._clients: dict[Client, str] = {}
-        self._owners: dict[tuple[str, str], str] = {}
-
-    def _head(self, kind: EventKind, sequence: int, time_us: int, clock_ms: int) -> str:
-        return (
-            f'{{"version":{VERSION},"kind":"{kind}","broker":{self._broker},"sequence":{sequence},'
-            f'"time_us":{time_us},"clock_ms":{clock_ms}'
-        )
+        self._shares: dict[tuple[str, str, float | None], tuple[str, str]] = {}
 
     def event(self, event: Event, sequence: int) -> bytes:
         """What somebody told."""
@@ -51,8 +50,10 @@ class Writer:
 
     def dropped(self, count: int, sequence: int, time_us: int, clock_ms: int) -> bytes:
         """That so many events are missing."""
-        head = self._head(EventKind.DROPPED, sequence, time_us, clock_ms)
-        return f'{head},"dropped":{count}}}'.encode()
+        return (
+            f'{self._heads[EventKind.DROPPED]}{sequence},"time_us":{time_us},'
+            f'"clock_ms":{clock_ms},"dropped":{count}}}'
+        ).encode()
 
     def _request(self, event: Request, sequence: int) -> str:
         (
@@ -60,33 +61,32 @@ class Writer:
             mutations, exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns, late, checks,
             throttle_ms, error_code,
         ) = event  # fmt: skip
-        text = (
-            f"{self._head(EventKind.REQUEST, sequence, time_us, clock_ms)}"
-            f'{self._clients.get(client) or self._client(client)},"api_key":{api_key},'
-            f'"api_version":{api_version},"request_bytes":{request_bytes},'
-            f'"response_bytes":{response_bytes}'
-        )
-        if records is not None:
-            text += f',"records":{records}'
+        counted = "" if records is None else f',"records":{records}'
         if mutations is not None:
             wanted, refused, strict = mutations
-            text += f',"mutations":{wanted},"mutations_refused":{refused},"strict":{_FLAGS[strict]}'
-        text += (
-            f',"exempt":{_FLAGS[exempt]},"queue_ns":{queue_ns},"network_ns":{network_ns},'
-            f'"io_ns":{io_ns},"total_ns":{total_ns},"checked_ns":{checked_ns}'
-        )
-        if late is not None:
-            text += f',"late_ns":{late[0]},"late_clock_ms":{late[1]}'
+            counted += f',"mutations":{wanted},"mutations_refused":{refused}'
+            counted += f',"strict":{_FLAGS[strict]}'
+        looks = "" if late is None else f',"late_ns":{late[0]},"late_clock_ms":{late[1]}'
         if checks is not None:
             for name, check in zip(_CHECKS, checks, strict=True):
                 if check is not None:
-                    text += f',"{name}":{self._check(check)}'
-        return f'{text},"throttle_ms":{throttle_ms},"error_code":{error_code}}}'
+                    looks += f',"{name}":{self._check(check)}'
+        return (
+            f'{self._request_head}{sequence},"time_us":{time_us},"clock_ms":{clock_ms}'
+            f'{self._clients.get(client) or self._client(client)},"api_key":{api_key},'
+            f'"api_version":{api_version},"request_bytes":{request_bytes},'
+            f'"response_bytes":{response_bytes}{counted},"exempt":{_FLAGS[exempt]},'
+            f'"queue_ns":{queue_ns},"network_ns":{network_ns},"io_ns":{io_ns},'
+            f'"total_ns":{total_ns},"checked_ns":{checked_ns}{looks},"throttle_ms":{throttle_ms},'
+            f'"error_code":{error_code}}}'
+        )
 
     def _happening(self, event: Happening, sequence: int) -> str:
         time_us, clock_ms, peer, happened, reason, delay_ms = event
-        head = self._head(EventKind.CONNECTION, sequence, time_us, clock_ms)
-        text = f'{head}{self._peer(peer)},"happened":"{happened}"'
+        text = (
+            f'{self._heads[EventKind.CONNECTION]}{sequence},"time_us":{time_us},'
+            f'"clock_ms":{clock_ms}{self._peer(*peer)},"happened":"{happened}"'
+        )
         if reason is not None:
             text += f',"reason":{dumps(reason)}'
         if delay_ms is not None:
@@ -95,15 +95,12 @@ class Writer:
 
     def _client(self, client: Client) -> str:
         listener, connection, ip, user, client_id = client
-        text = (
-            f"{self._peer((listener, connection, ip))}"
-            f',"user":{dumps(user)},"client_id":{dumps(client_id)}'
-        )
-        _keep(self._clients, client, text)
+        text = self._peer(listener, connection, ip)
+        text += f',"user":{dumps(user)},"client_id":{dumps(client_id)}'
+        _keep(self._clients, client, text, len(text))
         return text
 
-    def _peer(self, peer: Peer) -> str:
-        listener, connection, ip = peer
+    def _peer(self, listener: str, connection: int, ip: str) -> str:
         return (
             f',"sample":{self._sample},"listener":{dumps(listener)},"connection":{connection},'
             f'"ip":{dumps(ip)}'
@@ -111,20 +108,22 @@ class Writer:
 
     def _check(self, check: Check) -> str:
         user, client_id, rate, bound, throttle_ms, clock_ms = check
-        text = self._owners.get((user, client_id)) or self._owner(user, client_id)
-        text += f',"rate":{number(rate)}'
-        if bound is not None:
-            text += f',"bound":{number(bound)}'
-        return f'{text},"throttle_ms":{throttle_ms},"clock_ms":{clock_ms}}}'
+        share = user, client_id, bound
+        before, after = self._shares.get(share) or self._share(share)
+        return f'{before}{number(rate)}{after}{throttle_ms},"clock_ms":{clock_ms}}}'
 
-    def _owner(self, user: str, client_id: str) -> str:
-        text = f'{{"user":{dumps(user)},"client_id":{dumps(client_id)}'
-        _keep(self._owners, (user, client_id), text)
-        return text
+    def _share(self, share: tuple[str, str, float | None]) -> tuple[str, str]:
+        """What stands before and after the rate of those who share a counter."""
+        user, client_id, bound = share
+        before = f'{{"user":{dumps(user)},"client_id":{dumps(client_id)},"rate":'
+        after = "" if bound is None else f',"bound":{number(bound)}'
+        texts = before, f'{after},"throttle_ms":'
+        _keep(self._shares, share, texts, len(before))
+        return texts
 
 
-def _keep(texts: dict[Key, str], key: Key, text: str) -> None:
-    if len(text) <= KEPT_CHARACTERS_MAX:
+def _keep(texts: dict[Key, Text], key: Key, text: Text, characters: int) -> None:
+    if characters <= KEPT_CHARACTERS_MAX:
         if len(texts) >= KEPT_MAX:
             texts.clear()
         texts[key] = text
