@@ -398,7 +398,7 @@ async def test_who_reads_the_topic_is_told_of_but_not_without_end(
     async with house(*ON) as it:
         client: SimulatedClient = await it.connect("reader")
         response = await client.ask(MetadataRequest(topics=None), 9)
-        assert TOPIC in {topic.name for topic in response.topics if topic.is_internal}
+        assert TOPIC in {topic.name for topic in response.topics}
         offset, began = 0, trio.current_time()
         while trio.current_time() - began < 60:
             request = fetch_request(

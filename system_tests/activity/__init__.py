@@ -1,0 +1,1 @@
+"""What a broker tells of itself, read by real clients, whoever is killed meanwhile."""

@@ -1,0 +1,154 @@
+"""Real clients are told of, and processes that are killed cost what the guide says they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from minibroker.activity.schema import TOPIC
+from system_tests.faults.conftest import Starter
+from system_tests.faults.test_killed_processes import kill
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import ask, processes, wait_ready
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
+
+ON = ("--set", "activity.enable=true", "--set", "num.io.threads=2")
+PRODUCE = 0
+PATIENCE_S = 30
+Event = dict[str, Any]
+
+
+def produce(broker: RunningBroker, client_id: str, count: int) -> int:
+    """Sends records one by one, each in a request of its own, and how many were acknowledged."""
+    done: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "client.id": client_id,
+            "linger.ms": 0,
+            "enable.idempotence": True,
+            "log_level": 0,
+        }
+    )
+    for _ in range(count):
+        producer.produce("t", b"v", on_delivery=lambda error, _: done.append(error))
+        assert producer.flush(PATIENCE_S) == 0
+    return done.count(None)
+
+
+def told(broker: RunningBroker) -> Iterator[Event]:
+    """All events up to that of one more client, who comes last."""
+    last = f"last-{time.monotonic_ns()}"
+    produce(broker, last, 1)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": last,
+            "client.id": "reader",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([TOPIC])
+    while True:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is None
+        event = json.loads(message.value())
+        yield event
+        if event.get("client_id") == last and event["api_key"] == PRODUCE:
+            break
+    consumer.close()
+
+
+def counter(broker: RunningBroker, name: str) -> float:
+    with urlopen(f"{broker.control_url}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def judge(events: list[Event]) -> Counter[str]:
+    """Numbers only grow; how many Produce requests there are of each client."""
+    sequences = [event["sequence"] for event in events]
+    assert sequences == sorted(set(sequences))
+    asked = (event for event in events if event.get("api_key") == PRODUCE)
+    return Counter(event["client_id"] for event in asked)
+
+
+def test_every_request_of_real_clients_is_told_once(start: Starter) -> None:
+    broker = start(*ON)
+    names = [f"client-{number}" for number in range(4)]
+    with ThreadPoolExecutor(len(names)) as clients:
+        sent = list(clients.map(lambda name: produce(broker, name, 300), names))
+    assert sent == [300] * len(names)
+    events = list(told(broker))
+    found = judge(events)
+    assert {name: found[name] for name in names} == dict.fromkeys(names, 300)
+    assert {event["records"] for event in events if event.get("api_key") == PRODUCE} == {1}
+    happened = Counter(event.get("happened") for event in events if event["kind"] == "connection")
+    assert happened["accepted"] >= happened["closed"] > 0
+    assert not [event for event in events if event["kind"] == "dropped"]
+
+
+def test_a_recorder_that_is_killed_says_what_is_missing(start: Starter) -> None:
+    broker = start(*ON)
+    acknowledged = 0
+    for _ in range(3):
+        acknowledged += produce(broker, "client", 200)
+        kill(broker, "recorder")
+        wait_ready(broker)
+    events = list(told(broker))
+    found = judge(events)["client"]
+    dropped = sum(event["dropped"] for event in events if event["kind"] == "dropped")
+    # What is missing was dropped and counted; and of what was, some may be there.
+    assert found <= acknowledged <= found + dropped
+    assert dropped == counter(broker, "minibroker_activity_dropped_total")
+
+
+def test_owners_that_are_killed_cost_no_event(start: Starter) -> None:
+    broker = start(*ON)
+    with ThreadPoolExecutor(1) as clients:
+        producing = clients.submit(produce, broker, "client", 2000)
+        while not producing.done():
+            for name in ("worker-0", "worker-1"):
+                kill(broker, name)
+                wait_ready(broker)
+    acknowledged = producing.result()
+    assert acknowledged == 2000
+    events = list(told(broker))
+    judge(events)
+    # A request whose owner died was tried again, and is told of if it was answered at all.
+    answered = [
+        event
+        for event in events
+        if event.get("client_id") == "client" and event["api_key"] == PRODUCE
+    ]
+    assert sum(event["error_code"] == 0 for event in answered) >= acknowledged
+    assert not [event for event in events if event["kind"] == "dropped"]
+
+
+def test_the_recorder_yields_to_those_who_serve(start: Starter) -> None:
+    broker = start(*ON)
+    pids = {name: each.pid for name, each in processes(broker).items()}
+    niceness = {name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in pids.items() if pid}
+    assert niceness["recorder"] > niceness["processor-0"] == niceness["worker-0"]
+
+
+def test_the_topic_is_there_again_after_a_reset(start: Starter) -> None:
+    broker = start(*ON)
+    produce(broker, "before", 10)
+    assert judge(list(told(broker)))["before"] == 10
+    ask(broker, "POST", "/v1/reset")
+    produce(broker, "after", 10)
+    events = list(told(broker))
+    assert judge(events)["after"] == 10
+    assert "before" not in judge(events)
