@@ -20,6 +20,11 @@ class Job(NamedTuple):
 
 
 JOBS: Final[dict[str, Job]] = {
+    "whatif": Job(
+        "minibroker.pipeline.commands.whatif",
+        "whatif",
+        "Tell who would have been held under other quotas.",
+    ),
     "report": Job(
         "minibroker.pipeline.commands.report",
         "report",

@@ -1,0 +1,134 @@
+"""``whatif``: recorded activity under other quotas.
+
+Owns the options, the choice of how a table is read, and what is said; the replay is
+``minibroker.pipeline.whatif``'s. It must never know how a counter counts. Invariant: what a person
+reads and what is written come from the same rows. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.pipeline.commands.base import running, session_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from minibroker.pipeline.whatif.proposal import Counting, Proposal
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker pipeline whatif --table activity --quotas now.quotas --quotas tight.quotas
+  minibroker pipeline whatif --table activity --quotas tight.quotas --closed-loop --into outcome
+
+A quota file is what `minibroker pipeline recommend` writes and `minibroker configs` applies.
+"""
+
+
+@click.command("whatif", epilog=EXAMPLES)
+@click.option("--table", required=True, metavar="PATH", help="The activity table.")
+@click.option(
+    "--quotas",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="Quotas to replay under; several are compared.",
+)
+@click.option(
+    "--closed-loop",
+    is_flag=True,
+    help="Also let a connection's next request wait for the throttle of the one before it.",
+)
+@click.option("--into", metavar="PATH", help="Where to write the outcome, as Parquet files.")
+@click.option("--decisions", metavar="PATH", help="Where to write what is decided of each request.")
+@click.option(
+    "--from-start",
+    is_flag=True,
+    help="The recording began with the broker, so that its counters were empty; otherwise what is"
+    " decided in its first seconds isn't told, as nobody knows what was in them.",
+)
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the broker, such as quota.window.num or quota.producer.default.",
+)
+@session_options
+def whatif(
+    table: str,
+    quotas: tuple[str, ...],
+    closed_loop: bool,
+    into: str | None,
+    decisions: str | None,
+    from_start: bool,
+    pairs: tuple[str, ...],
+    master: str | None,
+    conf: dict[str, str],
+) -> None:
+    """Who would have been held under other quotas, when, and for how long."""
+    with running("whatif", master, conf) as spark:
+        from minibroker.pipeline.schemas import read_activity
+        from minibroker.pipeline.whatif import inputs, job
+        from minibroker.pipeline.whatif.rows import CLOSED, OPEN
+        from minibroker.pipeline.whatif.summary import summary
+
+        settings = inputs.settings_of(pairs)
+        proposals = inputs.proposals_of(quotas, settings)
+        counting = inputs.counting_of(settings)
+        _say(f"reading {table}")
+        activity = read_activity(spark, table)
+        if not from_start:
+            counting = replace(counting, counted_from_ms=job.counted_from(activity, counting))
+        outcome = _replayed(activity, table, proposals, counting, closed_loop)
+        outcome.persist()
+        try:
+            if into is not None:
+                outcome.write.mode("overwrite").parquet(into)
+            loops = [OPEN, CLOSED] if closed_loop else [OPEN]
+            for line in summary(outcome, [proposal.name for proposal in proposals], loops):
+                click.echo(line)
+        finally:
+            outcome.unpersist()
+        if decisions is not None:
+            _say(f"writing decisions to {decisions}")
+            decided = job.decisions(activity, proposals, counting)
+            if closed_loop:
+                decided = decided.union(job.decisions(activity, proposals, counting, closed=True))
+            decided.write.mode("overwrite").parquet(decisions)
+        if not from_start:
+            first = f"first {counting.remembered_ms / 1000:g} s of each broker"
+            _say(f"\nThe {first} only filled the counters; --from-start tells of them, too.")
+
+
+def _replayed(
+    activity: DataFrame,
+    table: str,
+    proposals: Sequence[Proposal],
+    counting: Counting,
+    closed_loop: bool,
+) -> DataFrame:
+    """The outcome, from the files themselves where each bucket can be replayed alone."""
+    from minibroker.pipeline.whatif import job
+
+    buckets = [] if counting.delays else job.buckets_alone(activity, table, proposals)
+    if buckets:
+        _say(f"replaying {len(buckets)} buckets")
+        outcome = job.whatif_of_buckets(activity.sparkSession, buckets, proposals, counting)
+    else:
+        _say("replaying after a shuffle, as who shares a counter doesn't lie in one bucket")
+        outcome = job.whatif(activity, proposals, counting)
+    if closed_loop:
+        _say("replaying again with connections that wait")
+        outcome = outcome.union(job.whatif(activity, proposals, counting, closed=True))
+    return outcome
+
+
+def _say(what: str) -> None:
+    click.echo(what, err=True)

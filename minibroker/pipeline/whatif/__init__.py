@@ -1,0 +1,1 @@
+"""What would have happened under other quotas: recorded activity, replayed."""

@@ -1,0 +1,250 @@
+"""From recorded events to the columns that are replayed: what of an event counts for which quota.
+
+Owns which fields are read and what each means for a replay; it must never know a quota, nor where
+a table lies. Invariant: an event gives the same row whichever file, batch or order it comes in, and
+senders are numbered in the order in which they turn up. What ``network.metering`` takes from a
+request while it is there, this takes from what was written about it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from minibroker.activity.schema import EventKind
+from minibroker.pipeline.whatif.counters import Floats
+from minibroker.pipeline.whatif.events import (
+    EXEMPT,
+    FETCHES,
+    MUTATES,
+    NEVER,
+    PRODUCES,
+    REPEATED,
+    STRICT,
+    Bytes,
+    Flags,
+    Ints,
+    Longs,
+    Requests,
+)
+from minibroker.pipeline.whatif.proposal import Sender
+from minibroker.quotas.entity import QuotaType
+from minibroker.quotas.manager import NS_PER_PERCENT_SECOND
+
+COMMON: Final = ("kind", "broker", "sequence", "time_us", "clock_ms", "sample")
+OF_REQUESTS: Final = ("user", "client_id", "api_key", "exempt")
+OF_KINDS: Final[dict[QuotaType, tuple[str, ...]]] = {
+    QuotaType.PRODUCE: ("request_bytes",),
+    QuotaType.FETCH: ("response_bytes",),
+    QuotaType.REQUEST: ("checked_ns", "late_ns", "late_clock_ms"),
+    QuotaType.CONTROLLER_MUTATION: ("mutations", "mutations_refused", "strict"),
+}
+"""What only matters where there are quotas of a type."""
+OF_CONNECTIONS: Final = ("connection", "ip", "happened", "reason")
+OF_FACTS: Final = ("throttle_ms",)
+"""What was decided in fact."""
+ALL: Final = tuple(
+    dict.fromkeys(
+        (*COMMON, *OF_REQUESTS, *itertools.chain(*OF_KINDS.values()), *OF_CONNECTIONS, *OF_FACTS)
+    )
+)
+CHECKS: Final = ("produce", "fetch", "request", "mutation")
+"""In the order of the types of quotas."""
+TEXTS: Final = ("kind", "user", "client_id", "ip", "happened", "reason")
+
+LENGTH_BYTES: Final = 4
+"""What a fetch's size has beside the response itself, as Kafka counts it."""
+
+PRODUCE_KEY, FETCH_KEY = 0, 1
+
+LIFE_MS: Final = 5_000
+"""How far a broker's own clock may be from the wall's, more than before, in one life of it."""
+
+
+def longs(table: pa.Table, name: str, missing: int = 0) -> Longs:
+    """A column of whole numbers, be it that it was not read."""
+    if name not in table.column_names:
+        return np.full(len(table), missing, np.int64)
+    found: Longs = _filled(table.column(name), missing).to_numpy().astype(np.int64, copy=False)
+    return found
+
+
+def _filled(column: pa.ChunkedArray, missing: object) -> pa.ChunkedArray:
+    return pc.fill_null(column, missing) if column.null_count else column
+
+
+def given(table: pa.Table, name: str) -> Flags:
+    """Where a column has a value."""
+    if name not in table.column_names:
+        return np.zeros(len(table), np.bool_)
+    column = table.column(name)
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    found: Flags = pc.is_valid(column).to_numpy()
+    return found
+
+
+def _true(table: pa.Table, name: str) -> Flags:
+    found: Flags = _filled(table.column(name), False).to_numpy()
+    return found
+
+
+def codes(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
+    """A column of texts as numbers, and the texts behind them; a missing text is an empty one."""
+    column = table.column(name)
+    if not pa.types.is_dictionary(column.type):
+        column = pc.fill_null(column, "").dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([""]).dictionary_encode()[:0]
+    texts = [text or "" for text in column.dictionary.to_pylist()]
+    numbers = column.indices
+    if numbers.null_count:
+        numbers = pc.fill_null(numbers, len(texts))
+        texts.append("")
+    return numbers.to_numpy().astype(np.int32, copy=False), texts
+
+
+def of_kind(table: pa.Table, kind: EventKind) -> pa.Table:
+    """The events of a kind."""
+    numbers, texts = codes(table, "kind")
+    wanted = [at for at, text in enumerate(texts) if text == kind]
+    mask = np.isin(numbers, wanted)
+    rows = np.flatnonzero(mask)
+    if len(rows) == 0:
+        return table.slice(0, 0)
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):  # as in a sorted file, and nothing has to be copied
+        return table.slice(first, len(rows))
+    return table.filter(pa.array(mask))
+
+
+def check_field(table: pa.Table, check: str, field: str) -> pa.ChunkedArray:
+    """A field of what a quota said."""
+    return pc.struct_field(table.column(check), field)
+
+
+class Lives:
+    """The lives of brokers, told apart by how their own clocks stand to the wall's."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, int]] = []
+
+    def of(self, brokers: Ints | Longs, apart_ms: Longs) -> Ints:
+        """A number for each row."""
+        found = np.full(len(brokers), -1, np.int32)
+        for number, (broker, reference_ms) in enumerate(self._known):
+            found[(brokers == broker) & (np.abs(apart_ms - reference_ms) < LIFE_MS)] = number
+        while len(left := np.flatnonzero(found < 0)):
+            broker, reference_ms = int(brokers[left[0]]), int(apart_ms[left[0]])
+            same = (brokers == broker) & (np.abs(apart_ms - reference_ms) < LIFE_MS) & (found < 0)
+            found[same] = len(self._known)
+            self._known.append((broker, reference_ms))
+        return found
+
+    def broker(self, life: int) -> int:
+        """Whose life it is."""
+        return self._known[life][0]
+
+
+class Senders:
+    """Who sent requests, numbered as they turn up."""
+
+    def __init__(self) -> None:
+        self.all: list[Sender] = []
+        self.lives = Lives()
+        self._numbers: dict[Sender, int] = {}
+
+    def number(self, sender: Sender) -> int:
+        """The sender's."""
+        found = self._numbers.setdefault(sender, len(self.all))
+        if found == len(self.all):
+            self.all.append(sender)
+        return found
+
+    def groups(self, table: pa.Table) -> Ints:
+        """The number of each row's sender."""
+        users, user_names = codes(table, "user")
+        clients, client_ids = codes(table, "client_id")
+        brokers = longs(table, "broker")
+        lives = self.lives.of(brokers, longs(table, "time_us") // 1000 - longs(table, "clock_ms"))
+        keys = (lives.astype(np.int64) * (len(user_names) + 1) + users) * (len(client_ids) + 1)
+        keys += clients
+        # Files are sorted by sender, so there are few places where it changes.
+        begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))[: len(keys)]
+        _, first, inverse = np.unique(keys[begins], return_index=True, return_inverse=True)
+        numbers = np.empty(len(first), np.int32)
+        for at, row in enumerate(begins[first]):
+            life = int(lives[row])
+            who = user_names[users[row]], client_ids[clients[row]]
+            numbers[at] = self.number(Sender(self.lives.broker(life), life, *who))
+        return np.repeat(numbers[inverse], np.diff(np.append(begins, len(keys))))
+
+
+def requests_of(table: pa.Table, senders: Senders, *, delays: bool) -> Requests:
+    """The rows of requests, in the order of the table."""
+    clock_ms = longs(table, "clock_ms")
+    ms = _first_check_ms(table, clock_ms) if delays else clock_ms
+    keys = longs(table, "api_key", -1)
+    lag_ms = np.zeros(len(clock_ms), np.int32)
+    mutates = given(table, "mutations")
+    if mutates.any():
+        counted_ms = _filled(check_field(table, "mutation", "clock_ms"), NEVER).to_numpy()
+        lag_ms = np.where(counted_ms == NEVER, 0, ms - counted_ms).astype(np.int32)
+    late_ms = longs(table, "late_clock_ms", NEVER)
+    share = _filled(table.column("sample"), 1.0).to_numpy()
+    scale = share if len(share) and share.min() < 1 else None
+    return Requests(
+        ms,
+        longs(table, "sequence"),
+        senders.groups(table),
+        _flags(table, keys, mutates, delays=delays),
+        _scaled(_amounts(table, keys, mutates), scale),
+        _scaled(longs(table, "checked_ns") / NS_PER_PERCENT_SECOND, scale),
+        _scaled(longs(table, "late_ns") / NS_PER_PERCENT_SECOND, scale),
+        late_ms,
+        longs(table, "time_us") // 1000 + ms - clock_ms,
+        lag_ms,
+        longs(table, "connection"),
+        longs(table, "throttle_ms").astype(np.int32),
+    )
+
+
+def _scaled(amounts: Floats, scale: Floats | None) -> Floats:
+    return amounts if scale is None else amounts / scale
+
+
+def _amounts(table: pa.Table, keys: Longs, mutates: Flags) -> Floats:
+    found = np.where(keys == PRODUCE_KEY, longs(table, "request_bytes"), 0)
+    found = np.where(keys == FETCH_KEY, longs(table, "response_bytes") + LENGTH_BYTES, found)
+    if mutates.any():
+        found = np.where(mutates, longs(table, "mutations"), found)
+    return found.astype(np.float64)
+
+
+def _flags(table: pa.Table, keys: Longs, mutates: Flags, *, delays: bool) -> Bytes:
+    fetches, exempt = keys == FETCH_KEY, _true(table, "exempt")
+    found = (keys == PRODUCE_KEY) * PRODUCES | fetches * FETCHES | exempt * EXEMPT
+    if mutates.any():
+        strict = _true(table, "strict") & mutates
+        refused = longs(table, "mutations_refused") > 0
+        found = found | mutates * MUTATES | strict * STRICT | (strict & refused) * REPEATED
+    if not delays:
+        held = longs(table, "throttle_ms") > 0
+        found = found | (fetches & ~exempt & held) * REPEATED
+    bits: Bytes = found.astype(np.uint8)
+    return bits
+
+
+def _first_check_ms(table: pa.Table, clock_ms: Longs) -> Longs:
+    """When the first quota looked, if answers are kept back between one and the next."""
+    found = clock_ms
+    for check in CHECKS[:3]:
+        at_ms: NDArray[np.int64] = _filled(check_field(table, check, "clock_ms"), NEVER).to_numpy()
+        found = np.minimum(found, at_ms)
+    return found

@@ -1,0 +1,183 @@
+"""The arithmetic of quotas, compiled: rates over samples, throttle times and buckets of tokens.
+
+Owns the counters' numbers, a row of words each, and nothing else: it must never know a quota's
+type, who has it, or where events come from. Invariant: operation by operation the figures are those
+of ``quotas.rate`` and ``quotas.ledger``, to the last bit, which a test compares on whatever it can
+think of; so nothing here may be rearranged for speed if a sum of floats could tell the difference.
+Kafka's ``SampledStat``, ``Rate``, ``QuotaUtils`` and ``TokenBucket``.
+
+Compiled code is given few columns at a time and takes none apart: each that is handed on costs
+counting a reference, and a call with forty of them more than all the arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from minibroker.quotas.manager import INT_MAX
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """The function as machine code, made at its first call and kept on disk for later processes."""
+    # Without fastmath, which would rearrange sums; divisions by 0 are looked after where they may
+    # be, and not by checks that cost a tenth.
+    made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return cast("Function", made)
+
+
+COMPENSATED: Final = sys.version_info >= (3, 12)
+"""Whether Python's own sum of floats carries along what it rounds off, and so must this one."""
+
+Floats = NDArray[np.float64]
+
+# Words of a counter; behind them for each sample of the ring its start, its last event, its sum.
+# Doubles hold milliseconds exactly.
+_AT: Final = 0
+_OLDEST, _CHECK = 1, 2
+"""The oldest sample's start, which holds until the time beside it; 0 if it has to be looked up."""
+TOKENS, _TOKENS_MS = 3, 4
+_RING: Final = 5
+
+
+def new_counters(count: int, samples: int) -> Floats:
+    """So many fresh ones: nothing was ever counted, and buckets are full."""
+    words = np.zeros((count, _RING + 3 * (samples + 1)))
+    words[:, _RING : _RING + 2 * (samples + 1)] = math.inf
+    words[:, TOKENS] = math.inf
+    return words
+
+
+def more_counters(words: Floats, count: int) -> Floats:
+    """The same, and fresh ones behind them, so that there are ``count``."""
+    samples = (words.shape[1] - _RING) // 3 - 1
+    return np.concatenate((words, new_counters(count - len(words), samples)))
+
+
+@compiled
+def add(words: Floats, counter: int, value: float, now_ms: int, window_ms: int) -> None:
+    """Adds a value, which may be negative to take one back."""
+    ring = (words.shape[1] - _RING) // 3
+    at = int(words[counter, _AT])
+    start = words[counter, _RING + at]
+    if not now_ms - start < window_ms or start == math.inf:
+        if start != math.inf:
+            at += 1
+            if at == ring:
+                at = 0
+            words[counter, _AT] = at
+        words[counter, _CHECK] = 0
+        words[counter, _RING + 2 * ring + at] = 0.0
+        words[counter, _RING + at] = now_ms
+    words[counter, _RING + ring + at] = now_ms
+    words[counter, _RING + 2 * ring + at] += value
+
+
+@compiled
+def _look_through(words: Floats, counter: int, now_ms: int, window_ms: int) -> None:
+    """Empties samples whose last event is too long ago, and notes how long that holds."""
+    ring = (words.shape[1] - _RING) // 3
+    expires_ms = (ring - 1) * window_ms
+    oldest = first_last = math.inf
+    for n in range(ring):
+        last = words[counter, _RING + ring + n]
+        if now_ms - last >= expires_ms:
+            words[counter, _RING + 2 * ring + n] = 0.0
+            words[counter, _RING + ring + n] = words[counter, _RING + n] = last = now_ms
+        oldest = min(oldest, words[counter, _RING + n])
+        first_last = min(first_last, last)
+    words[counter, _OLDEST] = oldest
+    words[counter, _CHECK] = first_last + expires_ms
+
+
+@compiled
+def _total(words: Floats, counter: int) -> float:
+    width = words.shape[1]
+    total = lost = 0.0
+    for n in range(width - (width - _RING) // 3, width):
+        value = words[counter, n]
+        if COMPENSATED:
+            after = total + value
+            if abs(total) >= abs(value):
+                lost += (total - after) + value
+            else:
+                lost += (value - after) + total
+            total = after
+        else:
+            total += value
+    return total + lost
+
+
+@compiled
+def record(
+    words: Floats, counter: int, value: float, now_ms: int, window_ms: int
+) -> tuple[float, int]:
+    """Adds a value; the rate with it, and the time that it is an average over."""
+    add(words, counter, value, now_ms, window_ms)
+    if now_ms >= words[counter, _CHECK]:
+        _look_through(words, counter, now_ms, window_ms)
+    samples = (words.shape[1] - _RING) // 3 - 1
+    elapsed = now_ms - int(words[counter, _OLDEST])
+    if elapsed < (samples - 1) * window_ms:
+        elapsed += (samples - 1 - elapsed // window_ms) * window_ms
+    span_ms = max(elapsed, 1)
+    return _total(words, counter) / (span_ms / 1000), span_ms
+
+
+@compiled
+def throttle_ms(rate: float, bound: float, span_ms: int, cap_ms: int) -> int:
+    """How long a rate above the bound holds its sender, at most ``cap_ms``; else 0."""
+    if rate <= bound:
+        return 0
+    if bound == 0:
+        return cap_ms
+    wanted = np.floor((rate - bound) / bound * span_ms + 0.5)
+    # Compared as floats, for a tiny bound asks for longer than an integer can say.
+    return cap_ms if wanted >= cap_ms else int(wanted)
+
+
+@compiled
+def take_tokens(
+    words: Floats, counter: int, quota: float, burst: float, now_ms: int, permits: float
+) -> float:
+    """Fills a bucket of ``burst`` tokens at ``quota`` a second, and takes some; what is left."""
+    before = words[counter, TOKENS]
+    filled = burst
+    if before != math.inf:
+        filled = before + quota * (now_ms - words[counter, _TOKENS_MS]) / 1000
+    left = min(burst, filled) - permits
+    words[counter, _TOKENS_MS] = now_ms
+    words[counter, TOKENS] = left
+    return left
+
+
+@compiled
+def mutation_ms(
+    words: Floats,
+    counter: int,
+    quota: float,
+    burst_s: float,
+    now_ms: int,
+    permits: float,
+    strict: bool,
+) -> int:
+    """How long changes of the cluster hold their sender; strict ones are refused if it is above 0.
+
+    A strict bucket is looked at before anything is taken, another one afterwards.
+    """
+    burst = quota * burst_s
+    left = take_tokens(words, counter, quota, burst, now_ms, 0.0 if strict else permits)
+    if left >= 0:
+        if strict:
+            take_tokens(words, counter, quota, burst, now_ms, permits)
+        return 0
+    wanted = np.floor(-left / quota * 1000 + 0.5)
+    return INT_MAX if wanted >= INT_MAX else int(wanted)

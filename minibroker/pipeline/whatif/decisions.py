@@ -1,0 +1,63 @@
+"""What would have been decided of each request, as rows beside what was decided in fact.
+
+Owns the columns of decisions; it must never decide anything. Invariant: one row for each request
+and proposal, which ``broker`` and ``sequence`` find in the activity table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from minibroker.pipeline.whatif.events import KINDS
+from minibroker.pipeline.whatif.replay import Replay
+from minibroker.pipeline.whatif.rows import CLOSED, OPEN
+from minibroker.quotas.entity import KEYS
+
+_KEYS: Final = [key for kind in KINDS for key, of in KEYS.items() if of is kind]
+_ASKED: Final = [f"{key}_ms" for key in _KEYS]
+
+DECISIONS: Final = pa.schema(
+    [
+        ("proposal", pa.string()),
+        ("loop", pa.string()),
+        ("broker", pa.int32()),
+        ("sequence", pa.int64()),
+        ("quota_type", pa.string()),
+        ("throttle_ms", pa.int64()),
+        ("recorded_ms", pa.int64()),
+        *((name, pa.int64()) for name in _ASKED),
+    ]
+)
+"""``quota_type`` is what holds the sender for ``throttle_ms``; in fact it was held for
+``recorded_ms``. The others are what each type alone asks for, null where it wasn't looked at."""
+
+DECISIONS_DDL: Final = ", ".join(
+    f"{field.name} { ({'string': 'string', 'int32': 'int'}.get(str(field.type), 'bigint')) }"
+    for field in DECISIONS
+)
+"""The same for Spark."""
+
+
+def decision_batches(run: Replay) -> Iterator[pa.RecordBatch]:
+    """What a replay has answered since this was asked."""
+    keys = pa.array(_KEYS)
+    brokers = np.array([sender.broker for sender in run.senders.all], np.int32)
+    for proposal, requests, answers in run.answered:
+        rows = len(requests.ms)
+        held, asked = answers.held, answers.asked
+        columns = [
+            pa.array([proposal.name]).take(np.zeros(rows, np.int64)),
+            pa.array([CLOSED if run.closed else OPEN]).take(np.zeros(rows, np.int64)),
+            pa.array(brokers[requests.group]),
+            pa.array(requests.sequence),
+            keys.take(pa.array(np.maximum(held[:, 1], 0), mask=held[:, 1] < 0)),
+            pa.array(held[:, 0]),
+            pa.array(requests.held_ms.astype(np.int64)),
+            *(pa.array(asked[:, at], mask=asked[:, at] < 0) for at in range(len(KINDS))),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=DECISIONS)
+    run.answered.clear()

@@ -1,0 +1,59 @@
+"""The files of an activity table on this machine, read without Spark: bucket by bucket.
+
+Owns which files there are and reading them in the order of their hours; it must never know a quota.
+Invariant: a bucket's events are handed out hour by hour, of an hour all at once unless it may be
+cut, and only with the columns that are asked for. Spark reads such files too, but its rows would be
+turned into Arrow's columns one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from minibroker.pipeline.whatif.columns import TEXTS
+
+_PLACE: Final = re.compile(r"hour=([^/]+)/bucket=(\d+)/[^/]+\.parquet$")
+
+
+class Bucket(NamedTuple):
+    """The files of one bucket, by hour."""
+
+    number: int
+    hours: tuple[tuple[str, ...], ...]
+
+
+def buckets_of(path: str) -> list[Bucket]:
+    """What lies at a path of this machine; nothing if it is none, or no table cut into buckets."""
+    parts = urlparse(path)
+    if parts.scheme not in ("", "file"):
+        return []
+    found: dict[int, dict[str, list[str]]] = {}
+    files = sorted(Path(parts.path).glob("hour=*/bucket=*/*.parquet"))
+    for file in files:
+        place = _PLACE.search(file.as_posix())
+        if place is not None:
+            hours = found.setdefault(int(place[2]), {})
+            hours.setdefault(place[1], []).append(str(file))
+    return [
+        Bucket(number, tuple(tuple(hours[hour]) for hour in sorted(hours)))
+        for number, hours in sorted(found.items())
+    ]
+
+
+def read(bucket: Bucket, fields: Sequence[str], *, by_group: bool) -> Iterator[pa.Table]:
+    """A bucket's events; ``by_group`` cuts files, in which nobody shares anything with others."""
+    for files in bucket.hours:
+        opened = [pq.ParquetFile(file, read_dictionary=list(TEXTS)) for file in files]
+        if by_group and len(opened) == 1:
+            for group in range(opened[0].num_row_groups):
+                yield opened[0].read_row_group(group, columns=list(fields), use_threads=False)
+        else:
+            parts = [file.read(columns=list(fields), use_threads=False) for file in opened]
+            yield pa.concat_tables(parts)

@@ -1,0 +1,76 @@
+"""What a replay is told of by a person: quota files, and the broker's settings that matter.
+
+Owns turning files and settings into proposals; it must never replay anything. Invariant: a proposal
+is what a broker with these settings would have in force after the file alone was applied to it,
+and each has a name that is told apart from the others'. Kafka's ``ConfigCommand`` applies the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from minibroker.cluster.quotas_in_force import defaults
+from minibroker.config import (
+    CONNECTION_IP_THROTTLE_RECHECK,
+    CONTROLLER_QUOTA_WINDOW_NUM,
+    CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
+    QUOTA_THROTTLE_MODE,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+    ConfigError,
+    Settings,
+)
+from minibroker.config.quota_definitions import DELAY
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.whatif.proposal import Counting, Proposal
+from minibroker.quotas.file import QuotaFileError, parse
+
+
+def settings_of(pairs: Sequence[str]) -> Settings:
+    """The broker's settings; raises BadInput."""
+    try:
+        return Settings.from_sources(pairs=pairs)
+    except ConfigError as error:
+        raise BadInput(str(error)) from error
+
+
+def counting_of(settings: Settings) -> Counting:
+    """What of them is about counting."""
+    return Counting(
+        settings[QUOTA_WINDOW_NUM],
+        settings[QUOTA_WINDOW_SIZE_SECONDS],
+        settings[CONTROLLER_QUOTA_WINDOW_NUM],
+        settings[CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS],
+        settings[QUOTA_THROTTLE_MODE] == DELAY,
+        settings[CONNECTION_IP_THROTTLE_RECHECK],
+    )
+
+
+def proposal_of(text: str, name: str, settings: Settings) -> Proposal:
+    """What the text of a quota file sets; raises BadInput."""
+    try:
+        file = parse(text, name)
+        ips = file.ip_rates()
+    except QuotaFileError as error:
+        raise BadInput(str(error)) from error
+    table = replace(file.table(), defaults=defaults(settings))
+    return Proposal(name, table, ips.by_ip, ips.default)
+
+
+def proposals_of(paths: Sequence[str], settings: Settings) -> list[Proposal]:
+    """What each file sets; raises BadInput."""
+    names = [Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+        names = list(paths)
+    if len(set(names)) < len(names):
+        raise BadInput("a quota file is named twice: each proposal is told apart by its name")
+    found = []
+    for path, name in zip(paths, names, strict=True):
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path} can't be read as a quota file: {error}") from error
+        found.append(proposal_of(text, name, settings))
+    return found

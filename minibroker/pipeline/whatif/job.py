@@ -1,0 +1,274 @@
+"""The replay as a Spark job: who is replayed where, and in what order their requests come.
+
+Owns the cut of a table into tasks; what a task does is `replay.Replay`'s. It must never know a
+command line. Invariant: all who share a counter under any proposal (and, in a closed loop, a
+connection) are replayed in one task, by time and sequence, so the answer is the same for any number
+of cores, partitions and files. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from minibroker.activity.schema import EventKind
+from minibroker.pipeline.schemas import BUCKET
+from minibroker.pipeline.whatif.columns import (
+    ALL,
+    CHECKS,
+    COMMON,
+    OF_CONNECTIONS,
+    OF_KINDS,
+    OF_REQUESTS,
+)
+from minibroker.pipeline.whatif.decisions import DECISIONS_DDL, decision_batches
+from minibroker.pipeline.whatif.files import Bucket, buckets_of, read
+from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender
+from minibroker.pipeline.whatif.replay import Replay
+from minibroker.pipeline.whatif.rows import DDL, OUTCOME
+from minibroker.quotas.entity import USER_AND_CLIENT, QuotaType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+FEED_ROWS: Final = 262_144
+"""Requests that are replayed at once: enough that handing them over costs little."""
+
+SENDERS_MAX: Final = 5_000_000
+"""Users with a client-id that a job looks at to find out who shares counters, on its driver."""
+
+_COMPONENT: Final = "component"
+_KEYS: Final = (
+    "proposal", "loop", "broker", "user", "client_id", "ip", "quota_type", "quota_entity",
+    "quota_user", "quota_client_id", "bound", "start_us",
+)  # fmt: skip
+
+
+def counted_from(activity: DataFrame, counting: Counting) -> dict[int, int]:
+    """By broker from when on its counters hold what was recorded and nothing from before that."""
+    first = activity.groupBy("broker").agg(F.min("clock_ms").alias("ms"))
+    return {row.broker: row.ms + counting.remembered_ms for row in first.collect()}
+
+
+def whatif(
+    activity: DataFrame,
+    proposals: Sequence[Proposal],
+    counting: Counting,
+    *,
+    closed: bool = False,
+    partitions: int | None = None,
+) -> DataFrame:
+    """Who would have been held under each proposal: rows as `rows.OUTCOME` says."""
+    replayed = _grouped(activity, proposals, closed=closed, partitions=partitions).mapInArrow(
+        _replaying(proposals, counting, closed=closed), DDL
+    )
+    return _merged(replayed)
+
+
+def whatif_of_buckets(
+    spark: SparkSession,
+    buckets: Sequence[Bucket],
+    proposals: Sequence[Proposal],
+    counting: Counting,
+) -> DataFrame:
+    """The same in the open loop, of files in which all who share a counter are in one bucket."""
+    alone = shares_alone(proposals)
+    fields = fields_wanted(proposals)
+
+    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                run = Replay(proposals, counting)
+                for events in read(buckets[number], fields, by_group=alone):
+                    run.feed(events)
+                    yield from run.told()
+                yield from run.end()
+
+    numbers = spark.range(0, len(buckets), 1, max(1, len(buckets)))
+    return _merged(numbers.mapInArrow(replay, DDL))
+
+
+def decisions(
+    activity: DataFrame,
+    proposals: Sequence[Proposal],
+    counting: Counting,
+    *,
+    closed: bool = False,
+    partitions: int | None = None,
+) -> DataFrame:
+    """What would have been decided of each request: rows as `decisions.DECISIONS` says."""
+    rows = _grouped(activity, proposals, closed=closed, partitions=partitions)
+    return rows.mapInArrow(
+        _replaying(proposals, counting, closed=closed, answers=True), DECISIONS_DDL
+    )
+
+
+def shares_alone(proposals: Iterable[Proposal]) -> bool:
+    """Whether under no proposal anybody shares a counter with somebody of another name."""
+    tables = [proposal.table for proposal in proposals]
+    return all(table.bits(kind) in (0, USER_AND_CLIENT) for table in tables for kind in QuotaType)
+
+
+def fields_wanted(proposals: Iterable[Proposal]) -> list[str]:
+    """The columns that an open loop looks at, with senders muted: time goes into reading them."""
+    found = [*COMMON, *OF_REQUESTS]
+    for kind, fields in OF_KINDS.items():
+        if any(proposal.table.bounds.get(kind) for proposal in proposals) or any(
+            kind in proposal.table.defaults for proposal in proposals
+        ):
+            found += fields
+    if any(proposal.ips or proposal.ip_default is not None for proposal in proposals):
+        found += OF_CONNECTIONS
+    return [*found, "mutation.clock_ms"] if "mutations" in found else found
+
+
+def _merged(replayed: DataFrame) -> DataFrame:
+    """One row for each, also of brokers that were started again in between."""
+    sums = ("requests", "throttled", "throttle_ms", "given_up")
+    most = ("throttle_ms_max", "last_us", "late_ms")
+    columns: list[Column] = [
+        *(F.sum(name).alias(name) for name in sums),
+        *(F.max(name).alias(name) for name in most),
+        F.min("first_us").alias("first_us"),
+    ]
+    return replayed.groupBy(*_KEYS).agg(*columns).select(*OUTCOME.names)
+
+
+def _replaying(
+    proposals: Sequence[Proposal], counting: Counting, *, closed: bool, answers: bool = False
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    whole = closed or counting.delays
+
+    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        run = Replay(proposals, counting, closed=closed, answers=answers)
+        for events in _cut(batches, whole=whole):
+            run.feed(events)
+            if whole:
+                run.settle()
+            yield from decision_batches(run) if answers else run.told()
+        rest = run.end()
+        yield from decision_batches(run) if answers else rest
+
+    return replay
+
+
+def _cut(batches: Iterable[pa.RecordBatch], *, whole: bool) -> Iterator[pa.Table]:
+    """Larger batches; ``whole`` ones hold all of everybody who is in them."""
+    kept: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        if rows < FEED_ROWS:
+            continue
+        events = pa.Table.from_batches(kept)
+        end = _last_change(events) if whole else rows
+        if end:
+            yield events.slice(0, end)
+        kept = events.slice(end).to_batches()
+        rows -= end
+    if kept:
+        yield pa.Table.from_batches(kept)
+
+
+def _last_change(events: pa.Table) -> int:
+    """Where the last of those begin of whom there may be more to come."""
+    keys = [events.column(name).to_numpy() for name in ("broker", _COMPONENT)]
+    same = (keys[0] == keys[0][-1]) & (keys[1] == keys[1][-1])
+    others = (~same).nonzero()[0]
+    return int(others[-1]) + 1 if len(others) else 0
+
+
+def _grouped(
+    activity: DataFrame, proposals: Sequence[Proposal], *, closed: bool, partitions: int | None
+) -> DataFrame:
+    """The events that matter, by who has to be replayed together, and in order."""
+    seen = activity.where(F.col("kind").isin(EventKind.REQUEST.value, EventKind.CONNECTION.value))
+    seen = seen.select(*ALL, *CHECKS)
+    # Who has no name is not the same as who is not known, for a join.
+    names = {name: F.coalesce(name, F.lit("")) for name in ("user", "client_id")}
+    of_connection = F.when(F.col("kind") == EventKind.CONNECTION.value, F.col("ip"))
+    seen = seen.withColumns({**names, "ip_of_connection": of_connection})
+    numbered = _components(seen, proposals, closed=closed)
+    if numbered is None:
+        component = F.xxhash64("user", "client_id", "ip_of_connection")
+    else:
+        seen = seen.join(F.broadcast(numbered), ["user", "client_id"], "left")
+        component = F.coalesce("number", F.xxhash64("ip_of_connection"))
+    seen = seen.withColumn(_COMPONENT, component)
+    by = ("broker", _COMPONENT)
+    spread = seen.repartition(partitions, *by) if partitions else seen.repartition(*by)
+    return spread.sortWithinPartitions(*by, "clock_ms", "sequence")
+
+
+def _components(
+    requests: DataFrame, proposals: Sequence[Proposal], *, closed: bool
+) -> DataFrame | None:
+    """Users and client-ids with the number of those who have to be replayed with them; None if
+    each has to be replayed alone.
+    """
+    requests = requests.where(F.col("kind") == EventKind.REQUEST.value)
+    shared = _sharing_connections(requests) if closed else []
+    if shares_alone(proposals) and not shared:
+        return None
+    pairs = requests.select("user", "client_id").distinct().limit(SENDERS_MAX).collect()
+    found = Components()
+    for user, client_id in pairs:
+        _add(found, proposals, user, client_id)
+    for senders in shared:
+        first, *others = (_add(found, proposals, *sender) for sender in senders)
+        for other in others:
+            found.join(first, other)
+    rows = [
+        (sender.user, sender.client_id, root)
+        for sender, root in zip(found.senders, found.roots(), strict=True)
+    ]
+    return requests.sparkSession.createDataFrame(
+        rows, "user string, client_id string, number bigint"
+    )
+
+
+def _sharing_connections(requests: DataFrame) -> list[list[tuple[str, str]]]:
+    """Users and client-ids that used one connection, each such set once."""
+    who = F.struct("user", "client_id")
+    users = requests.groupBy("broker", "connection").agg(F.collect_set(who).alias("senders"))
+    several = users.where(F.size("senders") > 1).select(F.array_sort("senders").alias("senders"))
+    return [
+        [(sender.user, sender.client_id) for sender in row.senders]
+        for row in several.distinct().collect()
+    ]
+
+
+def _add(found: Components, proposals: Iterable[Proposal], user: str, client_id: str) -> int:
+    keys = [key for proposal in proposals for key in proposal.counters_of(user, client_id)]
+    return found.add(Sender(0, 0, user, client_id), keys)
+
+
+def buckets_alone(activity: DataFrame, path: str, proposals: Sequence[Proposal]) -> list[Bucket]:
+    """The buckets of the table at a path of this machine if each can be replayed by itself, which
+    all who share a counter being in one of them makes so; else nothing.
+    """
+    buckets = buckets_of(path)
+    if not buckets or shares_alone(proposals):
+        return buckets
+    requests = activity.where(F.col("kind") == EventKind.REQUEST.value)
+    names = (F.coalesce(name, F.lit("")).alias(name) for name in ("user", "client_id"))
+    pairs = requests.select(*names, BUCKET).distinct().limit(SENDERS_MAX)
+    return buckets if in_one_bucket(proposals, pairs.toLocalIterator()) else []
+
+
+def in_one_bucket(proposals: Sequence[Proposal], pairs: Iterable[Sequence[Any]]) -> bool:
+    """Whether all who share a counter are in one bucket; ``pairs`` are users, client-ids and
+    where they are.
+    """
+    found = Components()
+    places: list[tuple[int, int]] = []
+    for user, client_id, bucket in pairs:
+        places.append((_add(found, proposals, user, client_id), bucket))
+    roots = found.roots()
+    where: dict[int, int] = {}
+    return all(where.setdefault(roots[number], bucket) == bucket for number, bucket in places)

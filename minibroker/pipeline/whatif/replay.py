@@ -1,0 +1,178 @@
+"""A replay of batches of events under several proposals: what one task of a job, or a test, does.
+
+Owns the state between batches and what comes out in the end; it must never know Spark or a file.
+Invariant: in the open loop only counters, tallies and senders are kept, so memory doesn't grow with
+events; what comes out doesn't depend on how they were cut into batches, as long as those who share
+a counter are seen in one replay and each batch is later than the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from minibroker.activity.schema import EventKind
+from minibroker.pipeline.whatif.addresses import Addresses
+from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
+from minibroker.pipeline.whatif.counters import Floats, more_counters, new_counters
+from minibroker.pipeline.whatif.decide import end_minutes
+from minibroker.pipeline.whatif.events import (
+    KINDS,
+    Answers,
+    Ends,
+    Minutes,
+    Pending,
+    Requests,
+    Tally,
+    more_pending,
+    new_answers,
+    new_minutes,
+    new_pending,
+    new_tally,
+)
+from minibroker.pipeline.whatif.open_loop import open_loop, room
+from minibroker.pipeline.whatif.order import in_order
+from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Shares
+from minibroker.pipeline.whatif.rows import OutcomeRows
+from minibroker.pipeline.whatif.simulate import course_of, new_queue, simulate
+
+MINUTES_MAX: Final = 100_000
+"""Minutes in which somebody is held, in the closed loop beside one for each request: a request that
+is made again and again may be held for years, and then only the first of them are told."""
+
+
+@dataclass
+class _Run:
+    """A proposal in the making."""
+
+    shares: Shares
+    words: Floats
+    pending: Pending
+    tally: Tally
+    ends: Ends
+
+    def grow(self, groups: int, rows: int) -> None:
+        """Makes room for more senders and, if need be, for a batch of so many rows."""
+        counters = self.shares.counters
+        if counters > len(self.words):
+            self.words = more_counters(self.words, counters)
+        wanted = max(0, rows - room(self.pending))
+        if wanted or counters + 1 > len(self.pending.head):
+            self.pending = more_pending(self.pending, wanted, counters)
+        if groups > len(self.tally):
+            fresh = groups - len(self.tally)
+            self.tally = np.concatenate((self.tally, new_tally(fresh)))
+            self.ends = np.concatenate((self.ends, np.zeros((fresh, 3), np.int64)))
+
+
+class Replay:
+    """All proposals, over the same events; ``closed`` is the loop."""
+
+    def __init__(
+        self,
+        proposals: Sequence[Proposal],
+        counting: Counting,
+        *,
+        closed: bool = False,
+        answers: bool = False,
+    ) -> None:
+        """With ``answers`` each decision is kept, in ``answered``, until somebody takes it."""
+        self.senders = Senders()
+        self.counting = counting
+        self.closed = closed
+        self.answered: list[tuple[Proposal, Requests, Answers]] = []
+        self._answers = answers
+        self._terms = counting.terms(closed=closed)
+        self._components = Components()
+        samples = counting.quota_window_num
+        self._runs = [
+            _Run(
+                Shares(proposal, counting),
+                new_counters(0, samples),
+                new_pending(),
+                new_tally(0),
+                np.zeros((0, 3), np.int64),
+            )
+            for proposal in proposals
+        ]
+        self._addresses = [Addresses(proposal, counting) for proposal in proposals]
+        self._kept: list[Requests] = []
+        self._rows = OutcomeRows(closed=closed)
+
+    def feed(self, events: pa.Table) -> None:
+        """The next batch: events of any kind, in any order."""
+        connections = of_kind(events, EventKind.CONNECTION)
+        if len(connections):
+            for addresses in self._addresses:
+                addresses.feed(connections, self.senders.lives)
+        seen = of_kind(events, EventKind.REQUEST)
+        if not len(seen):
+            return
+        requests = requests_of(seen, self.senders, delays=self.counting.delays)
+        self._meet()
+        if self.closed or self.counting.delays:
+            # What is decided moves what comes later, so all of it has to be there.
+            self._kept.append(requests)
+        else:
+            self._open(in_order(requests, self._components.roots()))
+
+    def _meet(self) -> None:
+        for sender in self.senders.all[len(self._components.senders) :]:
+            keys = [key for run in self._runs for key in run.shares.add(sender)]
+            self._components.add(sender, keys)
+
+    def _open(self, requests: Requests) -> None:
+        rows = len(requests.ms)
+        for run in self._runs:
+            run.grow(len(self.senders.all), rows)
+            minutes = new_minutes(rows + len(self.senders.all) * len(KINDS))
+            answers = new_answers(rows if self._answers else 0)
+            open_loop(
+                requests, run.shares.sharing(), run.words, run.pending, run.tally, minutes, answers,
+                self._terms,
+            )  # fmt: skip
+            self._told(run, requests, minutes, answers)
+
+    def settle(self) -> None:
+        """All events are there of those who were met so far: no more of them will come."""
+        if not self._kept:
+            return
+        requests = Requests(*(np.concatenate(columns) for columns in zip(*self._kept, strict=True)))
+        self._kept.clear()
+        rows = len(requests.ms)
+        for run in self._runs:
+            run.grow(len(self.senders.all), 0)
+            minutes = new_minutes(rows + MINUTES_MAX)
+            answers = new_answers(rows if self._answers else 0)
+            simulate(
+                requests, course_of(requests, self._terms), new_queue(rows), run.shares.sharing(),
+                run.words, run.tally, minutes, run.ends, answers, self._terms,
+            )  # fmt: skip
+            self._told(run, requests, minutes, answers)
+
+    def _told(self, run: _Run, requests: Requests, minutes: Minutes, answers: Answers) -> None:
+        proposal = run.shares.proposal
+        self._rows.minutes(proposal, self.senders.all, minutes)
+        if self._answers:
+            self.answered.append((proposal, requests, answers))
+
+    def told(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the outcome that are known for good by now, each once."""
+        return self._rows.take()
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """The other rows; nothing may be fed any more."""
+        self.settle()
+        for run in self._runs:
+            run.grow(len(self.senders.all), 0)
+            last = new_minutes(run.tally.shape[0] * len(KINDS))
+            end_minutes(run.tally, last)
+            self._rows.minutes(run.shares.proposal, self.senders.all, last)
+            self._rows.tallies(run.shares, self.senders.all, run.tally, run.ends)
+        for addresses in self._addresses:
+            self._rows.addresses(addresses)
+        return self._rows.take()

@@ -1,0 +1,196 @@
+"""What comes out of a replay, as rows: who was held under which proposal, how often and how long.
+
+Owns the columns of the outcome and their meaning; it must never decide anything. Invariant: there
+is one row without ``start_us`` for each proposal, broker, sender (or address) and type of quota
+that has a bound, and one with it for each minute in which it was held; the rows of minutes add up
+to the other's throttles. Kafka has metrics of the present, ``throttle-time`` and ``queue-size``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from minibroker.pipeline.whatif.addresses import Addresses
+from minibroker.pipeline.whatif.decide import MS_PER_MINUTE
+from minibroker.pipeline.whatif.events import (
+    ENDED_MS,
+    FIRST_MS,
+    GIVEN_UP,
+    KINDS,
+    LAST_MS,
+    LONGEST_MS,
+    REQUESTS,
+    THROTTLED,
+    TOTAL_MS,
+    WOULD_END_MS,
+    Ends,
+    Minutes,
+    Tally,
+)
+from minibroker.pipeline.whatif.proposal import Proposal, Sender, Shares
+from minibroker.quotas.entity import KEYS
+
+OPEN, CLOSED = "open", "closed"
+ROWS_MAX: Final = 65_536
+"""Of a batch that is handed on."""
+
+_US_PER_MS: Final = 1000
+_KEYS: Final = {kind: key for key, kind in KEYS.items()}
+_IP_KEY: Final = "connection_creation_rate"
+
+OUTCOME: Final = pa.schema(
+    [
+        ("proposal", pa.string()),
+        ("loop", pa.string()),
+        ("broker", pa.int32()),
+        ("user", pa.string()),
+        ("client_id", pa.string()),
+        ("ip", pa.string()),
+        ("quota_type", pa.string()),
+        ("quota_entity", pa.string()),
+        ("quota_user", pa.string()),
+        ("quota_client_id", pa.string()),
+        ("bound", pa.float64()),
+        ("start_us", pa.int64()),
+        ("requests", pa.int64()),
+        ("throttled", pa.int64()),
+        ("throttle_ms", pa.int64()),
+        ("throttle_ms_max", pa.int64()),
+        ("first_us", pa.int64()),
+        ("last_us", pa.int64()),
+        ("late_ms", pa.int64()),
+        ("given_up", pa.int64()),
+    ]
+)
+"""``loop`` is open or closed. ``quota_entity`` is whose the quota is, as a path of the config
+store, ``quota_user`` and ``quota_client_id`` who share its counter. ``requests`` were checked,
+``throttled`` of them were held, by this type alone, for ``throttle_ms`` in all. ``late_ms`` is by
+how much later the last request ended (closed loop). ``given_up`` counts requests that were refused
+too often, or connections that were closed. Of a row of a minute, which begins at ``start_us``, only
+``throttled`` and ``throttle_ms`` are told."""
+
+DDL: Final = ", ".join(
+    f"{field.name} "
+    + {"string": "string", "int32": "int", "double": "double"}.get(str(field.type), "bigint")
+    for field in OUTCOME
+)
+"""The same for Spark."""
+
+
+class OutcomeRows:
+    """Rows as they become known."""
+
+    def __init__(self, *, closed: bool) -> None:
+        self._loop = CLOSED if closed else OPEN
+        self._rows: list[dict[str, Any]] = []
+        self._batches: list[pa.RecordBatch] = []
+
+    def minutes(self, proposal: Proposal, senders: Sequence[Sender], minutes: Minutes) -> None:
+        """What was added up by minute."""
+        found = minutes[1 : minutes[0, 0] + 1]
+        if not len(found):
+            return
+        groups, whose = np.unique(found[:, 0], return_inverse=True)
+        who = [self._who(proposal, senders[group]) for group in groups.tolist()]
+        kinds = pa.array([_KEYS[kind] for kind in KINDS])
+        columns = {name: pa.array([one[name] for one in who]).take(whose) for name in who[0]}
+        columns["quota_type"] = kinds.take(found[:, 1])
+        columns["start_us"] = pa.array(found[:, 2] * MS_PER_MINUTE * _US_PER_MS)
+        columns["throttled"], columns["throttle_ms"] = map(pa.array, (found[:, 3], found[:, 4]))
+        self._batches.append(_batch(columns, len(found)))
+
+    def _who(self, proposal: Proposal, sender: Sender) -> dict[str, Any]:
+        return {
+            "proposal": proposal.name,
+            "loop": self._loop,
+            "broker": sender.broker,
+            "user": sender.user,
+            "client_id": sender.client_id,
+        }
+
+    def tallies(self, shares: Shares, senders: Sequence[Sender], tally: Tally, ends: Ends) -> None:
+        """What was added up over all, of senders who made any request that was looked at."""
+        for group, kind in np.argwhere(tally[:, :, REQUESTS]).tolist():
+            tags, bound = shares.tags[group][kind], shares.bounds[group][kind]
+            assert tags is not None
+            assert bound is not None
+            found = tally[group, kind].tolist()
+            end = ends[group].tolist()
+            row = {
+                **self._who(shares.proposal, senders[group]),
+                "quota_type": _KEYS[KINDS[kind]],
+                "quota_entity": bound.entity.path if bound.entity else "",
+                "quota_user": tags.user,
+                "quota_client_id": tags.client,
+                "bound": bound.value,
+                "requests": found[REQUESTS],
+                "throttled": found[THROTTLED],
+                "throttle_ms": found[TOTAL_MS],
+                "throttle_ms_max": found[LONGEST_MS],
+                **_seen(found[THROTTLED], found[FIRST_MS], found[LAST_MS]),
+            }
+            if self._loop == CLOSED:
+                row |= {"late_ms": end[WOULD_END_MS] - end[ENDED_MS], "given_up": end[GIVEN_UP]}
+            self._rows.append(row)
+
+    def addresses(self, addresses: Addresses) -> None:
+        """What would have happened to connections."""
+        addresses.settle()
+        proposal = addresses.proposal
+        for (broker, ip), tally in addresses.tallies.items():
+            who = {
+                "proposal": proposal.name,
+                "loop": self._loop,
+                "broker": broker,
+                "ip": ip,
+                "quota_type": _IP_KEY,
+            }
+            self._rows.append(
+                {
+                    **who,
+                    "quota_entity": f"ips/{ip if ip in proposal.ips else '<default>'}",
+                    "bound": proposal.of_ip(ip),
+                    "requests": tally.seen,
+                    "throttled": tally.throttled,
+                    "throttle_ms": tally.total_ms,
+                    "throttle_ms_max": tally.longest_ms,
+                    "given_up": tally.refused,
+                    **_seen(tally.throttled, tally.first_ms, tally.last_ms),
+                }
+            )
+            for minute, (count, total_ms) in sorted(tally.minutes.items()):
+                at_us = minute * MS_PER_MINUTE * _US_PER_MS
+                told = {"start_us": at_us, "throttled": count, "throttle_ms": total_ms}
+                self._rows.append({**who, **told})
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """All rows there are, which are not kept any longer."""
+        yield from self._batches
+        self._batches.clear()
+        for first in range(0, len(self._rows), ROWS_MAX):
+            rows = self._rows[first : first + ROWS_MAX]
+            yield pa.RecordBatch.from_pylist(rows, schema=OUTCOME)
+        self._rows.clear()
+
+
+def _batch(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
+    """With nulls in the columns that are not told."""
+    return pa.RecordBatch.from_arrays(
+        [
+            columns[field.name].cast(field.type)
+            if field.name in columns
+            else pa.nulls(rows, field.type)
+            for field in OUTCOME
+        ],
+        schema=OUTCOME,
+    )
+
+
+def _seen(throttled: int, first_ms: int, last_ms: int) -> dict[str, int]:
+    if not throttled:
+        return {}
+    return {"first_us": first_ms * _US_PER_MS, "last_us": last_ms * _US_PER_MS}

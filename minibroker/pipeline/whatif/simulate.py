@@ -1,0 +1,355 @@
+"""Replays in which decisions move what comes later, compiled: the closed loop, and kept answers.
+
+Owns a queue of what happens next among requests that share counters or connections; it must never
+see half of such requests, so that all there are have to be given at once. Invariant: of each
+connection one request is under way, and the next comes as long after its end, and after the end of
+its throttle, as it did in fact; nothing is counted before something that happens earlier. Echoes
+``KafkaChannel``'s muting and, for kept answers, KIP-124.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from minibroker.pipeline.whatif.counters import Floats, add, compiled
+from minibroker.pipeline.whatif.decide import check, check_first, kind_of, tell
+from minibroker.pipeline.whatif.events import (
+    ENDED_MS,
+    EXEMPT,
+    FETCH,
+    FETCHES,
+    GIVEN_UP,
+    MUTATION,
+    NEVER,
+    NOBODY,
+    REPEATED,
+    REQUEST,
+    REQUESTS,
+    STRICT,
+    WOULD_END_MS,
+    Answers,
+    Ends,
+    Flags,
+    Longs,
+    Minutes,
+    Requests,
+    Sharing,
+    Tally,
+    Terms,
+)
+
+LATE, COMES, WORKED = range(3)
+"""What happens: a request has its time counted, is checked, is checked for its time alone."""
+
+TRIES_MAX: Final = 1_000
+"""How often one request is made that is refused, or can't be answered whole, until given up."""
+
+STARVING: Final = 100
+"""Requests of one sender that are given up before its others are tried only once: under a small
+request_percentage each try takes more time than there is."""
+
+
+class Course(NamedTuple):
+    """How requests follow each other, by row."""
+
+    following: Longs
+    """The next of the same connection, or ``NOBODY``."""
+    begins: Flags
+    """Whether it comes by itself."""
+    pause_ms: Longs
+    """When it comes: after the end of the one before it and of that one's throttle, or if it
+    begins, after it came in fact."""
+    rest: Floats
+    """What is yet to be done of its amount."""
+    tries: Longs
+    first_ms: Longs
+    """How long what is counted beside time holds its sender."""
+
+
+# What is to happen, as a heap: when, the request's sequence, what, and its row. Its size is in the
+# first row, its items are in those behind it.
+Queue = Longs
+
+
+def new_queue(rows: int) -> Queue:
+    """With room for what so many requests may have under way: the next, and time to be counted."""
+    found = np.empty((2 * rows + 3, 4), np.int64)
+    found[0, 0] = 0
+    return found
+
+
+def course_of(requests: Requests, terms: Terms) -> Course:
+    """How requests followed each other if the loop is closed; otherwise each comes by itself."""
+    rows = len(requests.ms)
+    course = Course(
+        np.full(rows, NOBODY, np.int64),
+        np.ones(rows, np.bool_),
+        np.zeros(rows, np.int64),
+        requests.amount.copy(),
+        np.zeros(rows, np.int64),
+        np.zeros(rows, np.int64),
+    )
+    if terms.closed and rows:
+        order = np.lexsort((requests.sequence, requests.ms, requests.connection))
+        _follow(requests, course, order, terms.delays)
+    return course
+
+
+@compiled
+def _follow(requests: Requests, course: Course, order: Longs, delays: bool) -> None:
+    """Chains each connection's requests; of those made again and again only the last is done."""
+    all_ms, connections, all_flags = requests.ms, requests.connection, requests.flags
+    late_ms, all_held_ms = requests.late_ms, requests.held_ms
+    following, begins, pause_ms = course[:3]
+    before = NOBODY
+    free_ms = 0
+    asked_ms = NEVER
+    for at in range(len(order)):
+        row = order[at]
+        last = at + 1 == len(order) or connections[order[at + 1]] != connections[row]
+        now_ms, held_ms = all_ms[row], all_held_ms[row]
+        if asked_ms == NEVER:
+            asked_ms = now_ms
+        begins[row] = False
+        if last or not all_flags[row] & REPEATED:
+            if before == NOBODY:
+                begins[row] = True
+                pause_ms[row] = asked_ms - now_ms
+            else:
+                following[before] = row
+                pause_ms[row] = max(0, asked_ms - free_ms)
+            before = row
+            asked_ms = NEVER
+            service_ms = _service_ms(now_ms, late_ms[row], held_ms, delays)
+            free_ms = now_ms + (held_ms + service_ms if delays else max(held_ms, service_ms))
+        if last:
+            before = NOBODY
+            asked_ms = NEVER
+
+
+@compiled
+def _service_ms(ms: int, late_ms: int, held_ms: int, delays: bool) -> int:
+    """From the last check until the answer was sent, in fact."""
+    if late_ms == NEVER:
+        return 0
+    return max(0, late_ms - ms - (held_ms if delays else 0))
+
+
+@compiled
+def _before(queue: Queue, one: int, other: int) -> bool:
+    for key in range(3):
+        if queue[one, key] != queue[other, key]:
+            return bool(queue[one, key] < queue[other, key])
+    return False
+
+
+@compiled
+def _push(queue: Queue, ms: int, sequence: int, what: int, row: int) -> None:
+    spare = len(queue) - 1
+    at = queue[0, 0] + 1
+    queue[0, 0] = at
+    queue[spare, 0] = ms
+    queue[spare, 1] = sequence
+    queue[spare, 2] = what
+    queue[spare, 3] = row
+    while at > 1 and _before(queue, spare, at // 2):
+        queue[at] = queue[at // 2]
+        at //= 2
+    queue[at] = queue[spare]
+
+
+@compiled
+def _pop(queue: Queue) -> tuple[int, int, int]:
+    ms, what, row = queue[1, 0], queue[1, 2], queue[1, 3]
+    last = queue[0, 0]
+    queue[0, 0] = last - 1
+    at = 1
+    while 2 * at < last:
+        child = 2 * at
+        if child + 1 < last and _before(queue, child + 1, child):
+            child += 1
+        if not _before(queue, child, last):
+            break
+        queue[at] = queue[child]
+        at = child
+    queue[at] = queue[last]
+    return ms, what, row
+
+
+@compiled
+def _part(rest: float, flags: int, bound: float, terms: Terms) -> float:
+    """How much of a request is done at once: a fetch gets no more than its quota lets through."""
+    if not terms.closed or flags & (FETCHES | EXEMPT) != FETCHES:
+        return rest
+    return min(rest, max(1.0, bound * terms.fetch_cap_s))
+
+
+@compiled
+def simulate(
+    requests: Requests,
+    course: Course,
+    queue: Queue,
+    sharing: Sharing,
+    words: Floats,
+    tally: Tally,
+    minutes: Minutes,
+    ends: Ends,
+    answers: Answers,
+    terms: Terms,
+) -> None:
+    """Replays requests, all there are of those who share anything."""
+    all_ms, sequences, groups, late = requests.ms, requests.sequence, requests.group, requests.late
+    for row in range(len(all_ms)):
+        if course.begins[row]:
+            _push(queue, all_ms[row] + course.pause_ms[row], sequences[row], COMES, row)
+    while queue[0, 0]:
+        now_ms, what, row = _pop(queue)
+        if what == LATE:
+            timer = sharing.counter[groups[row], REQUEST]
+            add(words, timer, late[row], now_ms, terms.window_ms)
+            continue
+        if what == COMES:
+            waits_ms = _come(
+                requests, course, sharing, words, tally, minutes, answers, terms, row, now_ms
+            )
+            if waits_ms > 0:
+                _push(queue, now_ms + waits_ms, sequences[row], WORKED, row)
+                continue
+        _work(requests, course, queue, sharing, words, tally, minutes, ends, answers, terms, row,
+              now_ms)  # fmt: skip
+
+
+@compiled
+def _come(
+    requests: Requests,
+    course: Course,
+    sharing: Sharing,
+    words: Floats,
+    tally: Tally,
+    minutes: Minutes,
+    answers: Answers,
+    terms: Terms,
+    row: int,
+    now_ms: int,
+) -> int:
+    """Counts what a request costs beside time; how long that keeps back its answer."""
+    group, flags = requests.group[row], requests.flags[row]
+    kind = kind_of(flags)
+    course.first_ms[row] = 0
+    if kind == NOBODY or sharing.counter[group, kind] == NOBODY:
+        return 0
+    counter, bound = sharing.counter[group, kind], sharing.bound[group, kind]
+    amount = _part(course.rest[row], flags, bound, terms)
+    lag_ms = requests.lag_ms[row] if kind == MUTATION else 0
+    asked_ms, rate = check_first(
+        words, counter, bound, amount, now_ms - lag_ms, terms.window_ms, terms.burst_s, flags
+    )
+    if len(answers.asked):
+        answers.asked[row, kind], answers.rate[row, kind] = asked_ms, rate
+    held_ms = max(0, asked_ms - lag_ms)
+    course.first_ms[row] = held_ms
+    counted = requests.ms[row] >= sharing.counted_from_ms[group]
+    tally[group, kind, REQUESTS] += counted
+    if not terms.delays:
+        return 0
+    if held_ms > 0 and counted:
+        wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
+        tell(tally, minutes, group, kind, wall_ms, held_ms)
+    return held_ms
+
+
+@compiled
+def _work(
+    requests: Requests,
+    course: Course,
+    queue: Queue,
+    sharing: Sharing,
+    words: Floats,
+    tally: Tally,
+    minutes: Minutes,
+    ends: Ends,
+    answers: Answers,
+    terms: Terms,
+    row: int,
+    now_ms: int,
+) -> None:
+    """Checks a request's time, and settles who is held, when its answer goes and what follows."""
+    group, flags = requests.group[row], requests.flags[row]
+    counted = requests.ms[row] >= sharing.counted_from_ms[group]
+    first_ms, first_kind = course.first_ms[row], kind_of(flags)
+    kind, held_ms = REQUEST, 0
+    timer = NOBODY if flags & EXEMPT else sharing.counter[group, REQUEST]
+    if timer != NOBODY:
+        bound, window_ms = sharing.bound[group, REQUEST], terms.window_ms
+        held_ms, rate = check(
+            words, timer, bound, requests.checked[row], now_ms, window_ms, window_ms
+        )
+        if len(answers.asked):
+            answers.asked[row, REQUEST], answers.rate[row, REQUEST] = held_ms, rate
+        tally[group, REQUEST, REQUESTS] += counted
+    if first_ms > held_ms and not terms.delays:
+        kind, held_ms = first_kind, first_ms
+    if held_ms > 0 and counted:
+        wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
+        tell(tally, minutes, group, kind, wall_ms, held_ms)
+    late_ms = requests.late_ms[row]
+    answered_ms = now_ms + (held_ms if terms.delays else 0)
+    answered_ms += _service_ms(requests.ms[row], late_ms, requests.held_ms[row], terms.delays)
+    if timer != NOBODY and late_ms != NEVER:
+        _push(queue, answered_ms, requests.sequence[row], LATE, row)
+    amount = _part(course.rest[row], flags, sharing.bound[group, FETCH], terms)
+    again = flags & STRICT != 0 and first_kind == MUTATION and first_ms > 0
+    if held_ms > 0 and not terms.delays and flags & (FETCHES | EXEMPT) == FETCHES:
+        again = True
+        counter = sharing.counter[group, FETCH]
+        if counter != NOBODY:
+            add(words, counter, -amount, now_ms, terms.window_ms)
+    if not again:
+        course.rest[row] -= amount
+    if len(answers.held):
+        _answer(answers.held, row, kind, held_ms, first_kind, first_ms if terms.delays else 0)
+    if terms.closed:
+        free_ms = answered_ms if terms.delays else max(answered_ms, now_ms + held_ms)
+        _follow_up(requests, course, queue, ends, row, answered_ms, free_ms, again)
+
+
+@compiled
+def _answer(held: Longs, row: int, kind: int, held_ms: int, first_kind: int, first_ms: int) -> None:
+    held[row, 0] += held_ms + first_ms
+    if held_ms > 0:
+        held[row, 1] = kind
+    elif first_ms > 0:
+        held[row, 1] = first_kind
+
+
+@compiled
+def _follow_up(
+    requests: Requests,
+    course: Course,
+    queue: Queue,
+    ends: Ends,
+    row: int,
+    answered_ms: int,
+    free_ms: int,
+    again: bool,
+) -> None:
+    """Lets the request be made again, or for the rest of it, or else the next one come."""
+    group = requests.group[row]
+    if again or (course.rest[row] > 0 and requests.flags[row] & (FETCHES | EXEMPT) == FETCHES):
+        course.tries[row] += 1
+        starving = ends[group, GIVEN_UP] >= STARVING
+        if course.tries[row] < (1 if starving else TRIES_MAX):
+            _push(queue, free_ms, requests.sequence[row], COMES, row)
+            return
+        ends[group, GIVEN_UP] += 1
+    wall_ms = requests.wall_ms[row] - requests.ms[row]
+    late_ms = requests.late_ms[row]
+    ended_ms = requests.ms[row] if late_ms == NEVER else late_ms
+    ends[group, ENDED_MS] = max(ends[group, ENDED_MS], ended_ms + wall_ms)
+    ends[group, WOULD_END_MS] = max(ends[group, WOULD_END_MS], answered_ms + wall_ms)
+    following = course.following[row]
+    if following != NOBODY:
+        at_ms = free_ms + course.pause_ms[following]
+        _push(queue, at_ms, requests.sequence[following], COMES, following)

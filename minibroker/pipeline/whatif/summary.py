@@ -1,0 +1,122 @@
+"""The outcome in a few lines for a person: who is held most, when, how long, and compared.
+
+Owns what is told of an outcome and its words; it must never decide or replay anything. Invariant:
+what is collected is bounded by `TOLD_MAX`, whatever the outcome holds, and every proposal is told
+of even if it holds nobody. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from minibroker.pipeline.report import words
+from minibroker.pipeline.whatif.rows import CLOSED
+
+TOLD_MAX: Final = 8
+"""Of those who are held most, under each proposal."""
+
+NAME_MAX: Final = 30
+
+_WHO: Final = ("user", "client_id", "ip")
+
+
+def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) -> Iterator[str]:
+    """The lines."""
+    whole = outcome.where("start_us is null")
+    totals = {(row.proposal, row.loop): row for row in _totals(whole).collect()}
+    for proposal in proposals:
+        for loop in loops:
+            yield ""
+            yield from _told(whole, totals.get((proposal, loop)), proposal, loop)
+    if len(proposals) * len(loops) > 1:
+        yield ""
+        yield from _compared(whole, [(each, loop) for each in proposals for loop in loops])
+
+
+def _totals(whole: DataFrame) -> DataFrame:
+    who = F.struct(*_WHO)
+    return whole.groupBy("proposal", "loop").agg(
+        F.sum("requests").alias("checks"),
+        F.sum("throttled").alias("throttled"),
+        F.sum("throttle_ms").alias("throttle_ms"),
+        F.countDistinct(who).alias("bounded"),
+        F.countDistinct(F.when(F.col("throttled") > 0, who)).alias("held"),
+        F.min("first_us").alias("first_us"),
+        F.max("last_us").alias("last_us"),
+        F.sum("given_up").alias("given_up"),
+    )
+
+
+def _name(proposal: str, loop: str) -> str:
+    return f"{proposal}, closed loop" if loop == CLOSED else proposal
+
+
+def _told(whole: DataFrame, total: Row | None, proposal: str, loop: str) -> Iterator[str]:
+    name = _name(proposal, loop)
+    if total is None:
+        yield f"{name}: it bounds nobody who was seen"
+        return
+    if not total.throttled:
+        yield f"{name}: holds none of the {words.many(total.bounded, 'sender')} that it bounds"
+        return
+    held = f"{words.count(total.held)} of the {words.many(total.bounded, 'sender')} that it bounds"
+    times = words.many(total.throttled, "time")
+    yield f"{name}: holds {held}, {times}, {words.duration(total.throttle_ms)} in all"
+    yield f"  {words.period(total.first_us, total.last_us)}"
+    if total.given_up:
+        unserved = words.many(total.given_up, "request or connection", "requests or connections")
+        yield f"  {unserved} would not have been served at all"
+    worst = whole.where((F.col("proposal") == proposal) & (F.col("loop") == loop))
+    worst = worst.groupBy(*_WHO, "quota_type", "bound").agg(
+        F.sum("requests").alias("requests"),
+        F.sum("throttled").alias("throttled"),
+        F.sum("throttle_ms").alias("throttle_ms"),
+        F.max("throttle_ms_max").alias("throttle_ms_max"),
+        F.max("late_ms").alias("late_ms"),
+        F.min("first_us").alias("first_us"),
+        F.max("last_us").alias("last_us"),
+    )
+    worst = worst.where("throttled > 0").orderBy(F.desc("throttle_ms"), *_WHO, "quota_type")
+    for row in worst.limit(TOLD_MAX).collect():
+        yield from _line(row)
+
+
+def _line(row: Row) -> Iterator[str]:
+    who = words.visible(_who(row), NAME_MAX)
+    bound = f"{row.quota_type}={words.figure(row.bound)}"
+    times = f"{words.count(row.throttled)} of {words.count(row.requests)}"
+    longest = f"longest {words.duration(row.throttle_ms_max)}"
+    held = f"{words.duration(row.throttle_ms):>12}  {longest:16}"
+    when = f"{words.moment(row.first_us)[5:]} to {words.moment(row.last_us)[5:]}"
+    yield f"  {who:{NAME_MAX}}  {bound:32}  {times:>22}  {held}  {when}"
+    if row.late_ms:
+        yield f"  {'':{NAME_MAX}}  its last request ends {words.duration(row.late_ms)} later"
+
+
+def _who(row: Any) -> str:
+    return row.ip or words.party(row.user, row.client_id)
+
+
+def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """How long everybody is held under each proposal, of those who are held most under any."""
+    sums = [
+        F.sum(
+            F.when((F.col("proposal") == proposal) & (F.col("loop") == loop), F.col("throttle_ms"))
+        ).alias(f"held{number}")
+        for number, (proposal, loop) in enumerate(columns)
+    ]
+    held = whole.groupBy(*_WHO).agg(*sums).fillna(0)
+    most = F.greatest(*(F.col(f"held{number}") for number in range(len(columns))))
+    rows = held.where(most > 0).orderBy(most.desc(), *_WHO).limit(TOLD_MAX).collect()
+    if not rows:
+        return
+    names = words.labels((_name(*column) for column in columns), 24)
+    yield f"{'held in all, under':{NAME_MAX + 2}}" + "".join(f"  {name:>24}" for name in names)
+    for row in rows:
+        figures = (words.duration(row[f"held{number}"]) for number in range(len(columns)))
+        who = words.visible(_who(row), NAME_MAX)
+        yield f"  {who:{NAME_MAX}}" + "".join(f"  {figure:>24}" for figure in figures)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from minibroker.pipeline.commands import base
+from minibroker.pipeline.commands.whatif import whatif
+from tests.pipeline.whatif.test_job import in_buckets
+
+TIGHT = "--alter --entity-type {} --entity-default --add-config producer_byte_rate=200\n"
+
+
+@pytest.mark.java
+def test_a_person_reads_who_would_be_held_and_finds_the_rows(
+    spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import nullcontext
+
+    monkeypatch.setattr(base, "session", lambda *_, **__: nullcontext(spark))
+    table = in_buckets(tmp_path / "activity")
+    for name in ("users", "clients"):
+        (tmp_path / name).write_text(TIGHT.format(name))
+    into, decisions = tmp_path / "out", tmp_path / "decided"
+    words = ["--table", table, "--closed-loop", "--into", str(into), "--decisions", str(decisions)]
+    for name in ("users", "clients"):
+        words += ["--quotas", str(tmp_path / name)]
+    result = CliRunner().invoke(whatif, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "users: holds" in result.output
+    assert "clients, closed loop: holds" in result.output
+    assert "held in all, under" in result.output
+    assert "The first 12 s of each broker only filled the counters" in result.output
+    loops = duckdb.execute(f"select distinct loop from '{into}/*.parquet' order by loop").fetchall()
+    assert loops == [("closed",), ("open",)]
+    (found,) = duckdb.execute(f"select count(*) from '{decisions}/*.parquet'").fetchall()
+    assert found == (1500 * 2 * 2,)
+
+
+def test_a_mistake_in_a_file_is_told_in_a_line(
+    spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import nullcontext
+
+    monkeypatch.setattr(base, "session", lambda *_, **__: nullcontext(spark))
+    (tmp_path / "q").write_text("nonsense\n")
+    result = CliRunner().invoke(whatif, ["--table", "none", "--quotas", str(tmp_path / "q")])
+    assert result.exit_code == 1
+    assert "q:1:" in result.output

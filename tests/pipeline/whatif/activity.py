@@ -1,0 +1,106 @@
+"""Requests and connections as a table of activity, with every column of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from minibroker.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    VERSION,
+    EventKind,
+    Field,
+    Happened,
+    Type,
+)
+from tests.pipeline.whatif.oracle import Event
+
+_PLAIN = {
+    Type.INT: pa.int32(),
+    Type.LONG: pa.int64(),
+    Type.DOUBLE: pa.float64(),
+    Type.TEXT: pa.string(),
+    Type.FLAG: pa.bool_(),
+}
+API_KEYS = {"produce": 0, "fetch": 1, "mutate": 19, "other": 3}
+WALL_US = 1_700_000_000_000_000
+"""What the wall clock showed when the broker's own began."""
+
+
+def _type(field: Field) -> pa.DataType:
+    if field.type is Type.CHECK:
+        return pa.struct([(inner.name, _type(inner)) for inner in CHECK_FIELDS])
+    return _PLAIN[field.type]
+
+
+SCHEMA = pa.schema([(field.name, _type(field)) for field in FIELDS])
+
+
+def request_row(event: Event) -> dict[str, Any]:
+    """As the broker writes it."""
+    return {
+        "version": VERSION,
+        "kind": EventKind.REQUEST.value,
+        "broker": event.broker,
+        "sequence": event.sequence,
+        "time_us": WALL_US + event.clock_ms * 1000,
+        "clock_ms": event.clock_ms,
+        "sample": 1.0,
+        "listener": "PLAINTEXT",
+        "connection": event.connection,
+        "ip": "10.0.0.1",
+        "user": event.user,
+        "client_id": event.client_id,
+        "api_key": API_KEYS[event.what],
+        "api_version": 9,
+        "request_bytes": event.size if event.what == "produce" else 77,
+        "response_bytes": event.size - 4 if event.what == "fetch" else 55,
+        "mutations": event.permits if event.what == "mutate" else None,
+        "mutations_refused": 0 if event.what == "mutate" else None,
+        "strict": event.strict if event.what == "mutate" else None,
+        "exempt": event.exempt,
+        "checked_ns": event.checked_ns,
+        "late_ns": event.late_ns if event.late_clock_ms is not None else None,
+        "late_clock_ms": event.late_clock_ms,
+        "throttle_ms": event.throttle_ms,
+        "error_code": 0,
+    }
+
+
+def connection_row(
+    sequence: int,
+    clock_ms: int,
+    connection: int,
+    ip: str,
+    *,
+    happened: Happened = Happened.ACCEPTED,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    """As the broker writes it."""
+    return {
+        "version": VERSION,
+        "kind": EventKind.CONNECTION.value,
+        "broker": 0,
+        "sequence": sequence,
+        "time_us": WALL_US + clock_ms * 1000,
+        "clock_ms": clock_ms,
+        "sample": 1.0,
+        "listener": "PLAINTEXT",
+        "connection": connection,
+        "ip": ip,
+        "happened": happened.value,
+        "reason": reason,
+    }
+
+
+def table(rows: Iterable[dict[str, Any]]) -> pa.Table:
+    """With all columns."""
+    return pa.Table.from_pylist(list(rows), schema=SCHEMA)
+
+
+def requests_table(events: Sequence[Event]) -> pa.Table:
+    """Requests alone."""
+    return table(request_row(event) for event in events)

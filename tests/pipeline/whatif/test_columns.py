@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from minibroker.activity.schema import EventKind
+from minibroker.pipeline.whatif.columns import Lives, Senders, codes, longs, of_kind, requests_of
+from minibroker.pipeline.whatif.events import (
+    EXEMPT,
+    FETCHES,
+    MUTATES,
+    NEVER,
+    PRODUCES,
+    REPEATED,
+    STRICT,
+)
+from minibroker.pipeline.whatif.proposal import Sender
+from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
+from tests.pipeline.whatif.oracle import Event
+
+
+def test_an_event_becomes_what_quotas_count_of_it() -> None:
+    events = [
+        Event(0, 10, what="produce", size=100, exempt=True, checked_ns=10_000_000),
+        Event(1, 11, what="fetch", size=50, throttle_ms=9, late_ns=5_000_000, late_clock_ms=12),
+        Event(2, 12, what="mutate", permits=3, strict=True),
+        Event(3, 13, "v"),
+    ]
+    found = requests_of(requests_table(events), Senders(), delays=False)
+    assert found.flags.tolist() == [PRODUCES | EXEMPT, FETCHES | REPEATED, MUTATES | STRICT, 0]
+    assert found.amount.tolist() == [100, 50, 3, 0]
+    assert (found.checked[0], found.late[1]) == (1.0, 0.5)
+    assert found.late_ms.tolist() == [NEVER, 12, NEVER, NEVER]
+    assert found.group.tolist() == [0, 0, 0, 1]
+    assert found.held_ms.tolist() == [0, 9, 0, 0]
+    assert (found.wall_ms - found.ms).tolist() == [1_700_000_000_000] * 4
+
+
+def test_what_was_sampled_counts_for_what_was_not() -> None:
+    row = request_row(Event(0, 10, what="produce", size=100, checked_ns=10**7)) | {"sample": 0.25}
+    found = requests_of(table([row]), Senders(), delays=False)
+    assert (found.amount[0], found.checked[0]) == (400, 4)
+
+
+def test_changes_were_counted_when_the_controller_did() -> None:
+    check = {"user": "u", "client_id": "", "rate": 1.0, "bound": 1.0, "throttle_ms": 5}
+    row = request_row(Event(0, 100, what="mutate", permits=2))
+    row["mutation"] = check | {"clock_ms": 93}
+    refused = request_row(Event(1, 100, what="mutate", permits=2, strict=True))
+    refused["mutations_refused"] = 2
+    found = requests_of(table([row, refused]), Senders(), delays=False)
+    assert found.lag_ms.tolist() == [7, 0]
+    assert found.flags.tolist() == [MUTATES, MUTATES | STRICT | REPEATED]
+
+
+def test_with_kept_answers_the_first_check_counts() -> None:
+    check = {"user": "u", "client_id": "", "rate": 1.0, "bound": 1.0, "throttle_ms": 50}
+    row = request_row(Event(0, 150, what="produce", size=5))
+    row["produce"], row["request"] = check | {"clock_ms": 100}, check | {"clock_ms": 150}
+    found = requests_of(table([row]), Senders(), delays=True)
+    assert (found.ms[0], found.wall_ms[0]) == (100, 1_700_000_000_100)
+
+
+def test_columns_that_were_not_read_are_as_if_empty() -> None:
+    events = requests_table([Event(0, 10, what="produce", size=100, checked_ns=5)])
+    some = events.drop_columns(["request_bytes", "checked_ns", "mutations", "late_clock_ms"])
+    found = requests_of(some, Senders(), delays=False)
+    assert (found.amount[0], found.checked[0], found.late_ms[0]) == (0, 0, NEVER)
+    assert longs(some, "nothing", 3).tolist() == [3]
+
+
+def test_kinds_are_told_apart_wherever_they_stand() -> None:
+    rows = [request_row(Event(0, 1)), connection_row(1, 1, 5, "10.0.0.1"), request_row(Event(2, 1))]
+    found = of_kind(table(rows), EventKind.REQUEST)
+    assert found.column("sequence").to_pylist() == [0, 2]
+    assert len(of_kind(table(rows[:1]), EventKind.CONNECTION)) == 0
+    one = of_kind(table(rows), EventKind.CONNECTION)
+    assert one.column("sequence").to_pylist() == [1]
+
+
+def test_texts_are_numbered_however_arrow_holds_them() -> None:
+    plain = pa.table({"user": pa.chunked_array([["a", None], ["b", "a"]])})
+    for held in (plain, plain.set_column(0, "user", plain["user"].dictionary_encode())):
+        numbers, texts = codes(held, "user")
+        assert [texts[number] for number in numbers] == ["a", "", "b", "a"]
+
+
+def test_senders_keep_their_numbers_from_batch_to_batch() -> None:
+    senders = Senders()
+    events = [Event(0, 10, "u"), Event(1, 11, "v"), Event(2, 12, "u"), Event(3, 13, broker=1)]
+    assert senders.groups(requests_table(events)).tolist() == [0, 1, 0, 2]
+    assert senders.groups(requests_table(events[::-1])).tolist() == [2, 0, 1, 0]
+    assert senders.all[2] == Sender(1, 1, "u", "c")
+    assert senders.groups(requests_table([])).tolist() == []
+    assert senders.number(senders.all[0]._replace(user="w")) == 3
+
+
+def test_a_broker_lives_again_when_its_clock_begins_anew() -> None:
+    lives = Lives()
+    brokers, apart = np.array([1, 1, 2, 1, 1]), np.array([100, 101, 100, 90_000, 99])
+    assert lives.of(brokers, apart).tolist() == [0, 0, 1, 2, 0]
+    assert lives.of(brokers[:1], apart[3:4]).tolist() == [2]
+    assert [lives.broker(life) for life in range(3)] == [1, 2, 1]

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibroker.pipeline.whatif.counters import (
+    add,
+    more_counters,
+    mutation_ms,
+    new_counters,
+    record,
+    throttle_ms,
+)
+from minibroker.quotas import rate
+from minibroker.quotas.manager import INT_MAX
+from minibroker.quotas.rate import Rate
+from tests.quotas.oracle import OracleCounter
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([1, 2, 3, 11]),
+    st.sampled_from([1, 10, 1000]),
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 3), st.integers(0, 2000), st.integers(0, 30_000)),
+            st.integers(-(10**6), 10**9),
+            st.booleans(),
+        ),
+        max_size=60,
+    ),
+    st.sampled_from([1, 10_000_000]),
+)
+def test_a_rate_is_that_of_the_broker_to_the_last_bit(
+    samples: int, window_ms: int, steps: list[tuple[int, int, bool]], unit: int
+) -> None:
+    oracle, words, now_ms = Rate(samples, window_ms), new_counters(2, samples), 7
+    for step_ms, amount, looked_at in steps:
+        now_ms += step_ms
+        value = amount / unit
+        oracle.record(value, now_ms)
+        if looked_at:
+            wanted = oracle.measure(now_ms), oracle.span_ms(now_ms)
+            assert record(words, 1, value, now_ms, window_ms) == wanted
+        else:
+            add(words, 1, value, now_ms, window_ms)
+    assert np.isinf(words[0]).any()  # the other one was left alone
+
+
+@pytest.mark.parametrize(
+    ("observed", "bound", "span_ms"),
+    [(100.0, 50.0, 3000), (55.0, 50.0, 2000), (50.0, 50.0, 1), (1.0, 2.0, 5), (1.0003, 1.0, 5000)],
+)
+def test_a_throttle_is_that_of_the_broker(observed: float, bound: float, span_ms: int) -> None:
+    wanted = max(0, rate.throttle_ms(observed, bound, span_ms)) if observed > bound else 0
+    assert throttle_ms(observed, bound, span_ms, INT_MAX) == wanted
+
+
+def test_a_throttle_is_capped_however_small_the_bound() -> None:
+    assert throttle_ms(5.0, 0.0, 10_000, 1000) == 1000
+    assert throttle_ms(1e300, 1e-9, 10_000, INT_MAX) == INT_MAX
+    assert mutation_ms(new_counters(1, 11), 0, 1e-12, 11.0, 0, 1e9, False) == INT_MAX
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_bucket_is_that_of_the_broker(strict: bool) -> None:
+    from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
+    from minibroker.quotas.manager import MutationQuota, Quotas
+    from tests.quotas.oracle import OracleLedger
+
+    chance, words, now_ms = random.Random(1), new_counters(1, 11), 0
+    quotas = Quotas(OracleLedger(11, 1000))
+    kind = QuotaType.CONTROLLER_MUTATION
+    quotas.set_table(QuotaTable({kind: {Entity(client="c"): 2.5}}, 1))
+    held = 0
+    for _ in range(300):
+        now_ms += chance.choice([0, 1, 400, 5000])
+        permits = chance.randrange(7)
+        quota = MutationQuota(quotas, ("u", "c"), windows=11, window_ms=1000, strict=strict)
+        quota.take(permits, now_ms)
+        wanted_ms = quota.throttle_ms(now_ms)
+        assert mutation_ms(words, 0, 2.5, 11.0, now_ms, permits, strict) == wanted_ms
+        held += wanted_ms > 0
+    assert 20 < held < 280
+
+
+def test_more_counters_begin_fresh_beside_those_there_are() -> None:
+    words = new_counters(1, 11)
+    record(words, 0, 500.0, 1000, 1000)
+    more = more_counters(words, 2)
+    oracle = OracleCounter(11, 1000)
+    oracle.record(500, 1000)
+    assert record(more, 0, 1.0, 1500, 1000) == oracle.record(1, 1500)
+    assert record(more, 1, 5.0, 1500, 1000) == (0.5, 10_000)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from minibroker.pipeline.whatif.files import buckets_of, read
+from tests.pipeline.whatif.activity import requests_table
+from tests.pipeline.whatif.oracle import Event
+
+
+def write(root: Path, hour: str, bucket: int, name: str, *sequences: int) -> None:
+    folder = root / f"hour={hour}" / f"bucket={bucket:02}"
+    folder.mkdir(parents=True, exist_ok=True)
+    events = requests_table([Event(sequence, sequence) for sequence in sequences])
+    pq.write_table(events, folder / f"{name}.parquet", row_group_size=2)
+
+
+def sequences(root: Path, *, by_group: bool) -> list[list[list[int]]]:
+    return [
+        [
+            part.column("sequence").to_pylist()
+            for part in read(bucket, ["sequence"], by_group=by_group)
+        ]
+        for bucket in buckets_of(str(root))
+    ]
+
+
+def test_buckets_are_read_hour_by_hour(tmp_path: Path) -> None:
+    write(tmp_path, "2026-01-01-10", 1, "b", 5, 6, 7)
+    write(tmp_path, "2026-01-01-09", 1, "a", 1, 2, 3)
+    write(tmp_path, "2026-01-01-09", 11, "a", 4)
+    assert sequences(tmp_path, by_group=False) == [[[1, 2, 3], [5, 6, 7]], [[4]]]
+    assert sequences(tmp_path, by_group=True) == [[[1, 2], [3], [5, 6], [7]], [[4]]]
+
+
+def test_an_hour_of_several_files_is_never_cut(tmp_path: Path) -> None:
+    write(tmp_path, "2026-01-01-09", 0, "a", 1, 3, 5)
+    write(tmp_path, "2026-01-01-09", 0, "b", 2)
+    assert sequences(tmp_path, by_group=True) == [[[1, 3, 5, 2]]]
+
+
+def test_what_is_elsewhere_or_no_table_has_no_buckets(tmp_path: Path) -> None:
+    write(tmp_path, "2026-01-01-09", 0, "a", 1)
+    assert len(buckets_of(tmp_path.as_uri())) == 1
+    assert buckets_of("hdfs://host/table") == []
+    assert buckets_of(str(tmp_path / "nothing")) == []

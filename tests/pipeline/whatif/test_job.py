@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from minibroker.pipeline.schemas import ACTIVITY, read_activity
+from minibroker.pipeline.whatif import job
+from minibroker.pipeline.whatif.files import buckets_of
+from minibroker.pipeline.whatif.proposal import Counting, Proposal
+from minibroker.pipeline.whatif.replay import Replay
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType
+from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif.activity import connection_row, request_row, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHANCE = random.Random(11)
+PROPOSALS = [drawn.proposal(CHANCE, name) for name in "ab"]
+PROPOSALS[1] = Proposal("b", PROPOSALS[1].table, {}, 1.0)
+ALONE = Proposal("c", QuotaTable({QuotaType.PRODUCE: {Entity(DEFAULT, DEFAULT): 200.0}}, 4))
+EVENTS = drawn.events(CHANCE, 1500)
+ROWS = [
+    *map(request_row, EVENTS),
+    *(connection_row(9000 + n, 1_000_000 + 20 * n, n, f"10.0.0.{n % 2}") for n in range(60)),
+]
+
+
+@pytest.fixture(scope="session")
+def activity(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    shuffled = random.Random(1).sample(ROWS, len(ROWS))
+    path = tmp_path_factory.mktemp("activity") / "events.parquet"
+    pq.write_table(table(shuffled), path)
+    return spark.read.schema(ACTIVITY).parquet(str(path))
+
+
+def told(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in rows), key=str)
+
+
+def plainly(proposals: Sequence[Proposal], *, closed: bool = False) -> list[tuple[Any, ...]]:
+    """Of one replay over all events, without Spark."""
+    run = Replay(proposals, Counting(), closed=closed)
+    run.feed(table(ROWS))
+    return told([tuple(row.values()) for batch in run.end() for row in batch.to_pylist()])
+
+
+@pytest.mark.parametrize("partitions", [1, 64])
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_outcome_is_the_same_however_spark_cuts_the_events(
+    activity: DataFrame, partitions: int, closed: bool
+) -> None:
+    found = job.whatif(activity, PROPOSALS, Counting(), closed=closed, partitions=partitions)
+    assert told(found.collect()) == plainly(PROPOSALS, closed=closed)
+
+
+def in_buckets(root: Path) -> str:
+    """The table as ingest leaves it, sorted by DuckDB."""
+    events = table(ROWS)
+    sort = duckdb.connect()
+    sort.register("events", events)
+    for bucket in range(3):
+        query = (
+            "select * from events where hash(coalesce(user, ''), coalesce(client_id, ip)) % 3 = ?"
+            " order by user, client_id, time_us, sequence"
+        )
+        part = sort.sql(query, params=[bucket]).to_arrow_table().cast(events.schema)
+        folder = root / "hour=2023-11-14-22" / f"bucket={bucket:02}"
+        folder.mkdir(parents=True)
+        pq.write_table(part, folder / "part.parquet", row_group_size=100)
+    return str(root)
+
+
+def test_buckets_are_replayed_each_by_itself_where_nobody_shares(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = in_buckets(tmp_path)
+    events = read_activity(spark, path)
+    assert job.buckets_alone(events, path, PROPOSALS) == []
+    buckets = job.buckets_alone(events, path, [ALONE])
+    assert buckets == buckets_of(path) != []
+    found = job.whatif_of_buckets(spark, buckets, [ALONE], Counting())
+    assert told(found.collect()) == plainly([ALONE])
+    assert told(job.whatif(events, [ALONE], Counting()).collect()) == plainly([ALONE])
+
+
+def test_decisions_are_those_of_the_broker(activity: DataFrame) -> None:
+    rows = job.decisions(activity, PROPOSALS[:1], Counting(), partitions=3).collect()
+    wanted = oracle.open_loop(EVENTS, PROPOSALS[0], Counting())
+    assert {row.sequence: row.throttle_ms for row in rows} == {
+        sequence: one.ms for sequence, one in wanted.items()
+    }
+
+
+def test_a_recording_begins_when_its_counters_are_known(activity: DataFrame) -> None:
+    first = {b: min(e.clock_ms for e in EVENTS if e.broker == b) for b in (0, 1)}
+    first[0] = min(first[0], 1_000_000)
+    assert job.counted_from(activity, Counting()) == {b: ms + 12_000 for b, ms in first.items()}
+
+
+def test_only_columns_that_matter_are_read() -> None:
+    assert "checked_ns" not in job.fields_wanted([ALONE])
+    assert "request_bytes" in job.fields_wanted([ALONE])
+    assert {"ip", "connection"} <= set(job.fields_wanted([Proposal("p", ip_default=1.0)]))
+    defaults = Proposal("p", QuotaTable(defaults={QuotaType.FETCH: 1.0}))
+    assert "response_bytes" in job.fields_wanted([defaults])
+
+
+def test_who_shares_may_not_lie_in_two_buckets() -> None:
+    of_user = Proposal("p", QuotaTable({QuotaType.PRODUCE: {Entity("u"): 1.0}}, 2))
+    assert job.in_one_bucket([of_user], [("u", "a", 1), ("u", "b", 1), ("v", "a", 2)])
+    assert not job.in_one_bucket([of_user], [("u", "a", 1), ("u", "b", 2)])
+    assert job.shares_alone([ALONE])
+    assert not job.shares_alone([ALONE, of_user])
+
+
+def test_batches_end_where_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "FEED_ROWS", 3)
+    keys = [(1, 1), (1, 1), (1, 2), (1, 2), (1, 2), (1, 3), (2, 3)]
+    batches = pa.table(
+        {"broker": [key[0] for key in keys], "component": [key[1] for key in keys]}
+    ).to_batches(max_chunksize=1)
+    assert [len(part) for part in job._cut(batches, whole=True)] == [2, 3, 2]
+    assert [len(part) for part in job._cut(batches, whole=False)] == [3, 3, 1]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from minibroker.pipeline.whatif.events import KINDS, NOBODY
+from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender, Shares
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType
+from minibroker.quotas.manager import Quotas
+from tests.pipeline.whatif import drawn
+from tests.quotas.oracle import OracleLedger
+
+PRODUCE = QuotaType.PRODUCE
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_senders_share_counters_and_bounds_as_at_a_broker(seed: int) -> None:
+    proposal = drawn.proposal(random.Random(seed), most=6)
+    quotas = Quotas(OracleLedger(11, 1000))
+    quotas.set_table(proposal.table)
+    for user in drawn.USERS:
+        for client in drawn.CLIENTS:
+            for kind in KINDS:
+                share = quotas.share(kind, (user, client), 0)
+                found = proposal.share(kind, user, client)
+                if share.bound is None or not quotas.bits[kind]:
+                    assert found is None
+                else:
+                    assert found == (share.tags, share.bound)
+
+
+def test_a_broker_that_was_started_again_counts_from_nothing() -> None:
+    table = QuotaTable({PRODUCE: {Entity("u"): 5.0}}, 2)
+    shares = Shares(Proposal("p", table), Counting(counted_from_ms={1: 99}))
+    for life, client in ((0, "a"), (0, "b"), (1, "a")):
+        shares.add(Sender(1, life, "u", client))
+    sharing = shares.sharing()
+    assert sharing.counter[:, 0].tolist() == [0, 0, 1]
+    assert sharing.counter[:, 1].tolist() == [NOBODY] * 3
+    assert sharing.bound[:, 0].tolist() == [5.0] * 3
+    assert sharing.counted_from_ms.tolist() == [99] * 3
+
+
+def test_who_shares_with_who_shares_belongs_together() -> None:
+    found = Components()
+    senders = [Sender(0, 0, "u", str(n)) for n in range(5)]
+    for sender, keys in zip(senders, ("a", "b", "ab", "c", "c"), strict=True):
+        found.add(sender, keys)
+    assert found.roots() == [0, 0, 0, 3, 3]
+    found.join(4, 1)
+    assert found.roots() == [0] * 5
+    assert found.add(senders[2], "z") == 2
+
+
+def test_an_address_has_its_own_rate_or_the_default() -> None:
+    proposal = Proposal("p", ips={"10.0.0.1": 0.0}, ip_default=7.0)
+    assert (proposal.of_ip("10.0.0.1"), proposal.of_ip("10.0.0.2")) == (0.0, 7.0)
+    assert Proposal("p").of_ip("10.0.0.1") is None
+
+
+def test_what_stands_for_a_counter_is_the_same_for_all_who_share_it() -> None:
+    table = QuotaTable({PRODUCE: {Entity(client=DEFAULT): 5.0}}, 1)
+    proposal = Proposal("p", table)
+    assert list(proposal.counters_of("u", "c")) == list(proposal.counters_of("v", "c"))
+    assert list(proposal.counters_of("u", "c")) != list(proposal.counters_of("u", "d"))
+    assert list(Proposal("p").counters_of("u", "c")) == []

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from minibroker.pipeline.whatif.proposal import Counting, Proposal
+from minibroker.pipeline.whatif.replay import Replay
+from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
+
+
+def rows(run: Replay) -> list[dict[str, Any]]:
+    return [row for batch in [*run.told(), *run.end()] for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_outcome_adds_up_what_the_broker_decides(seed: int) -> None:
+    chance = random.Random(seed)
+    proposals = [drawn.proposal(chance, name) for name in "ab"]
+    events = drawn.events(chance, 700)
+    run = Replay(proposals, Counting())
+    run.feed(requests_table(events[:300]))
+    run.feed(requests_table(events[300:]))
+    found = rows(run)
+    for proposal in proposals:
+        wanted = oracle.open_loop(events, proposal, Counting()).values()
+        of_it = [row for row in found if row["proposal"] == proposal.name]
+        for by_minute in (False, True):
+            part = [row for row in of_it if (row["start_us"] is not None) is by_minute]
+            assert sum(row["throttle_ms"] for row in part) == sum(one.ms for one in wanted)
+            assert sum(row["throttled"] for row in part) == sum(one.ms > 0 for one in wanted)
+
+
+def test_what_is_decided_at_first_is_not_told() -> None:
+    chance = random.Random(3)
+    proposal, events = drawn.proposal(chance), drawn.events(chance, 700)
+    from_ms = events[350].clock_ms
+    run = Replay([proposal], Counting(counted_from_ms={0: from_ms, 1: from_ms}))
+    run.feed(requests_table(events))
+    wanted = oracle.open_loop(events, proposal, Counting())
+    later = [wanted[event.sequence].ms for event in events if event.clock_ms >= from_ms]
+    whole = [row for row in rows(run) if row["start_us"] is None]
+    assert (
+        sum(row["throttle_ms"] for row in whole)
+        == sum(later)
+        < sum(one.ms for one in wanted.values())
+    )
+
+
+def test_requests_and_connections_may_come_together_or_not_at_all() -> None:
+    proposal = Proposal("p", drawn.proposal(random.Random(1)).table, {}, 0.0)
+    run = Replay([proposal], Counting())
+    run.feed(table([]))
+    events = drawn.events(random.Random(1), 50)
+    run.feed(table([*map(request_row, events), connection_row(99, 1_000_000, 1, "10.0.0.1")]))
+    kinds = {row["quota_type"] for row in rows(run)}
+    assert "connection_creation_rate" in kinds
+    assert len(kinds) > 1

@@ -1,0 +1,157 @@
+"""Kept answers and the closed loop, against plain simulations with the broker's own modules."""
+
+from __future__ import annotations
+
+import heapq
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibroker.pipeline.whatif.proposal import Counting, Proposal
+from minibroker.pipeline.whatif.replay import Replay
+from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
+from minibroker.quotas.manager import larger
+from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif.activity import requests_table
+from tests.pipeline.whatif.oracle import Event
+
+PRODUCER = QuotaType.PRODUCE
+
+
+def of_client(kind: QuotaType, bound: float) -> Proposal:
+    return Proposal("p", QuotaTable({kind: {Entity(client="c"): bound}}, 1))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.integers(1, 120))
+def test_kept_answers_are_kept_as_long_as_by_the_broker(seed: int, number: int) -> None:
+    chance = random.Random(seed)
+    proposal, events = drawn.proposal(chance), drawn.events(chance, number)
+    counting = Counting(delays=True)
+    found = drawn.replay(events, proposal, counting, batches=chance.randrange(1, 4))
+    assert found == oracle.open_loop(events, proposal, counting)
+
+
+def closed_loop(events: list[Event], proposal: Proposal) -> dict[int, tuple[int, int]]:
+    """By sequence when a request would have come, and how long its sender is held: produced and
+    worked, a request of a connection after the other.
+    """
+    broker = oracle.Broker(proposal, Counting())
+    following: dict[int, list[Event]] = {}
+    for event in events:
+        following.setdefault(event.connection, []).append(event)
+    happen = [(queue[0].clock_ms, queue[0].sequence, 1, queue[0]) for queue in following.values()]
+    heapq.heapify(happen)
+    found = {}
+    while happen:
+        now_ms, _, comes, event = heapq.heappop(happen)
+        if not comes:
+            broker.late(event, now_ms)
+            continue
+        held = larger(broker.first(event, event.size, now_ms), broker.worked(event, now_ms))
+        held_ms = 0 if held is None else held.ms
+        found[event.sequence] = now_ms, held_ms
+        assert event.late_clock_ms is not None
+        service_ms = event.late_clock_ms - event.clock_ms
+        heapq.heappush(happen, (now_ms + service_ms, event.sequence, 0, event))
+        queue = following[event.connection]
+        del queue[0]
+        if queue:
+            pause_ms = queue[0].clock_ms - event.late_clock_ms
+            at_ms = now_ms + max(service_ms, held_ms) + max(0, pause_ms)
+            heapq.heappush(happen, (at_ms, queue[0].sequence, 1, queue[0]))
+    return found
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.integers(1, 150))
+def test_a_closed_loop_goes_as_a_plain_simulation_of_it(seed: int, number: int) -> None:
+    chance = random.Random(seed)
+    events = [
+        Event(n, 1000 + 9 * n + chance.randrange(3), what="produce", size=chance.randrange(3000),
+              connection=chance.randrange(4), checked_ns=chance.randrange(10**7),
+              late_ns=chance.randrange(10**6))
+        for n in range(number)
+    ]  # fmt: skip
+    events = [
+        Event(**{**vars(e), "late_clock_ms": e.clock_ms + chance.randrange(9)}) for e in events
+    ]
+    bounds = {PRODUCER: {Entity(client="c"): 4000.0}, QuotaType.REQUEST: {Entity(client="c"): 3.0}}
+    proposal = Proposal("p", QuotaTable(bounds, 1))
+    found = drawn.replay(events, proposal, Counting(), closed=True)
+    wanted = closed_loop(events, proposal)
+    assert {n: one.ms for n, one in found.items()} == {n: ms for n, (_, ms) in wanted.items()}
+
+
+def outcome(events: list[Event], proposal: Proposal) -> dict[str, int]:
+    run = Replay([proposal], Counting(), closed=True)
+    run.feed(requests_table(events))
+    rows = [row for batch in run.end() for row in batch.to_pylist() if row["start_us"] is None]
+    (row,) = [row for row in rows if row["requests"]]
+    return row  # type: ignore[no-any-return]
+
+
+def produced(sequence: int, clock_ms: int, size: int, connection: int = 0) -> Event:
+    return Event(sequence, clock_ms, what="produce", size=size, connection=connection,
+                 late_clock_ms=clock_ms + 2)  # fmt: skip
+
+
+def test_who_is_held_sends_the_next_request_later() -> None:
+    events = [produced(0, 0, 20480), produced(1, 2000, 10), produced(2, 4000, 10)]
+    row = outcome(events, of_client(PRODUCER, 1024))
+    assert (row["throttled"], row["throttle_ms"]) == (1, 10_000)
+    # The pauses of 1998 ms begin when the throttle, and when the second answer, are over.
+    assert row["late_ms"] == 10_000 + 1998 + 2 + 1998 - 4000
+
+
+def test_who_shares_a_counter_is_not_held_up_by_anothers_throttle() -> None:
+    events = [produced(0, 0, 20480), produced(1, 100, 0, connection=1), produced(2, 20_000, 0)]
+    found = drawn.replay(events, of_client(PRODUCER, 1024), Counting(), closed=True)
+    assert [found[n].ms for n in range(3)] == [10_000, 9_900, 0]
+
+
+def fetched(sequence: int, clock_ms: int, size: int, **more: bool | int) -> Event:
+    return Event(sequence, clock_ms, what="fetch", size=size, late_clock_ms=clock_ms, **more)  # type: ignore[arg-type]
+
+
+def test_who_fetched_nothing_fetches_again_when_the_throttle_is_over() -> None:
+    events = [fetched(0, 0, 10_000), fetched(1, 100, 10_000)]
+    row = outcome(events, of_client(QuotaType.FETCH, 1000))
+    # The second is held until the first is nearly forgotten, and then gets its bytes.
+    assert row["requests"] > 2
+    assert row["throttled"] == row["requests"] - 2
+    assert row["given_up"] == 0
+
+
+def test_no_more_is_fetched_at_once_than_a_quota_lets_through() -> None:
+    row = outcome([fetched(0, 0, 25_000)], of_client(QuotaType.FETCH, 1000))
+    assert row["requests"] - row["throttled"] == 3
+    assert row["late_ms"] > 10_000
+
+
+def test_what_was_made_again_in_fact_is_made_once_where_nothing_holds_it() -> None:
+    held = fetched(0, 1000, 20_000, throttle_ms=5000)
+    events = [held, fetched(1, 6000, 20_000), fetched(2, 6100, 4)]
+    row = outcome(events, of_client(QuotaType.FETCH, 100_000))
+    assert (row["requests"], row["throttled"]) == (2, 0)
+    assert row["late_ms"] == -5000
+
+
+def test_a_sender_who_can_never_be_served_is_given_up() -> None:
+    events = [
+        Event(n, 10 * n, what="fetch", size=10, checked_ns=10**9, late_clock_ms=10 * n)
+        for n in range(300)
+    ]
+    row = outcome(events, of_client(QuotaType.REQUEST, 0.01))
+    assert row["given_up"] == 300
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_nothing_is_held_by_quotas_of_others(closed: bool) -> None:
+    events = drawn.events(random.Random(1), 100)
+    proposal = Proposal("p", QuotaTable({PRODUCER: {Entity("nobody"): 1.0}}, 2))
+    assert drawn.replay(events, proposal, Counting(), closed=closed).keys() == {*range(100)}
+    decided = drawn.replay(events, proposal, Counting(), closed=closed).values()
+    assert {one.ms for one in decided} == {0}
