@@ -210,6 +210,11 @@ class Figures:
         """From the first event to the last, never nothing: figures are divided by it."""
         return max((self.coverage.last_us - self.coverage.first_us) / 1e6, 1.0)
 
+    def seen_s(self, start_s: int) -> float:
+        """How much of a bucket there is: the first one and the last may be cut off."""
+        first_s, last_s = self.coverage.first_us / 1e6, self.coverage.last_us / 1e6
+        return max(min(start_s + self.step_s, last_s) - max(start_s, first_s), 1.0)
+
     @property
     def starts_s(self) -> range:
         """Of all buckets, also those in which nothing happened."""

@@ -9,8 +9,9 @@ Kafka has no counterpart.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import vl_convert
@@ -108,7 +109,10 @@ def over_time(
     """A figure per second of each entity, stacked; and the unit in which it is drawn."""
     order = series(figures)
     label = names(order)
-    known = {(point.start_s, point.who): value(point) / figures.step_s for point in figures.points}
+    known = {
+        (point.start_s, point.who): value(point) / figures.seen_s(point.start_s)
+        for point in figures.points
+    }
     starts = figures.starts_s
     rows = {start: [known.get((start, who), 0.0) for who in order] for start in starts}
     by, prefix = words.scale(max((sum(row) for row in rows.values()), default=0))
@@ -177,7 +181,8 @@ def lines(
     y: Spec = {"field": "v", "type": "quantitative", "axis": {"tickCount": 4, "format": "~s"}}
     if log:
         y["scale"] = {"type": "log", "nice": True}
-        y["axis"] = {"tickCount": 4, "format": "~g"}
+        every = (each for row in rows.values() for each in row)
+        y["axis"] = {"values": _decades(every), "format": "~g"}
     layer = {
         "data": {"values": values},
         "mark": {"type": "line", "interpolate": "step-after", "aria": False, "strokeWidth": 2},
@@ -195,6 +200,15 @@ def lines(
     return _both([layer, _pointed_at(hover)], title, 150)
 
 
+def _decades(values: Iterable[float | None]) -> list[float]:
+    """Powers of ten around ``values``: where a logarithmic axis is marked."""
+    known = [each for each in values if each]
+    if not known:
+        return []
+    first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    return [10.0**power for power in range(first, last + 1)]
+
+
 def heat(figures: Figures) -> Drawing:
     """Who was held when: entity by bucket, seconds of throttle in a minute as colour."""
     totals: dict[Who, float] = {}
@@ -207,7 +221,7 @@ def heat(figures: Figures) -> Drawing:
             "t": cell.start_s * 1000,
             "end": (cell.start_s + figures.step_s) * 1000,
             "who": label[cell.who],
-            "v": cell.throttle_ms / 1000 * 60 / figures.step_s,
+            "v": cell.throttle_ms / 1000 * 60 / figures.seen_s(cell.start_s),
             "told": f"{words.moment(cell.start_s * 1_000_000)} · {label[cell.who]}: "
             f"{words.count(cell.throttled)} requests held, "
             f"{words.duration(cell.throttle_ms)} in all",
@@ -348,7 +362,7 @@ def _time(figures: Figures | None = None) -> Spec:
     if figures is not None:
         starts = figures.starts_s
         scale["domain"] = [starts[0] * 1000, (starts[-1] + figures.step_s) * 1000]
-    axis = {"grid": False, "labelOverlap": True, "labelFlush": True, "format": _TIMES}
+    axis = {"grid": False, "labelOverlap": "greedy", "labelSeparation": 14, "format": _TIMES}
     return {"field": "t", "type": "temporal", "scale": scale, "axis": axis}
 
 

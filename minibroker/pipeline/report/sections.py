@@ -162,11 +162,14 @@ def connections(figures: Figures) -> Section:
     title = "Connections"
     if not figures.connections:
         return Section("connections", title, nothing="No connection came or went.")
-    label = ("accepted", "delayed or held", "refused", "closed")
-    colours = ("s3", "s2", "s6", "rest")
-    step = figures.step_s
+    # Later ones are drawn over those before.
+    label = ("closed", "accepted", "delayed or held", "refused")
+    colours = ("rest", "s3", "s2", "s6")
     known = {
-        at.start_s: tuple(each / step for each in (at.accepted, at.waited, at.refused, at.closed))
+        at.start_s: tuple(
+            each / figures.seen_s(at.start_s)
+            for each in (at.closed, at.accepted, at.waited, at.refused)
+        )
         for at in figures.connections
     }
     rows = {start: known.get(start, (0.0,) * len(label)) for start in figures.starts_s}

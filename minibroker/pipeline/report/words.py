@@ -62,12 +62,12 @@ def many(number: float, one: str, more: str = "") -> str:
 
 
 def share(part: float) -> str:
-    """`12 %`, `0.4 %`, `< 0.1 %` of a part of 1."""
+    """`12 %`, `0.4 %`, `0.05 %`, `< 0.01 %` of a part of 1."""
     percent = part * 100
     if percent == 0:
         return "0 %"
-    if percent < 0.1:
-        return "< 0.1 %"
+    if percent < 0.095:
+        return f"{percent:.2f} %" if percent >= 0.0095 else "< 0.01 %"
     return f"{percent:.1f} %" if percent < 9.95 else f"{percent:,.0f} %"
 
 

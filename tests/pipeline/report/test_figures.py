@@ -36,3 +36,12 @@ def test_there_are_never_more_buckets_than_can_be_drawn(first_us: int, length_us
 def test_one_moment_has_a_length_by_which_to_divide() -> None:
     assert lonely().length_s == 1
     assert list(lonely().starts_s) == [START_S]
+
+
+def test_a_bucket_that_was_cut_off_is_shorter() -> None:
+    made = figures()
+    assert [made.seen_s(start) for start in made.starts_s] == [60, 60, 59]
+    cover = made.coverage
+    later = replace(made, coverage=cover._replace(first_us=cover.first_us + 20_000_000))
+    assert later.seen_s(START_S) == 40
+    assert lonely().seen_s(START_S) == 1

@@ -36,7 +36,14 @@ def test_durations_have_two_units_at_most(ms: float, told: str) -> None:
 
 @pytest.mark.parametrize(
     ("part", "told"),
-    [(0, "0 %"), (0.0001, "< 0.1 %"), (0.0123, "1.2 %"), (0.5, "50 %"), (12, "1,200 %")],
+    [
+        (0, "0 %"),
+        (0.00001, "< 0.01 %"),
+        (0.0005, "0.05 %"),
+        (0.0123, "1.2 %"),
+        (0.5, "50 %"),
+        (12, "1,200 %"),
+    ],
 )
 def test_shares_are_never_rounded_to_nothing(part: float, told: str) -> None:
     assert words.share(part) == told
