@@ -41,11 +41,7 @@ WITHOUT_OWN_TEST: dict[str, str] = {
 }
 """Source file -> why it has no test file of its own. It may only shrink."""
 
-ONLY_FOR_TESTS = {
-    "minibroker/broker/tasks.py",
-    "minibroker/pipeline/commands/base.py",
-    "minibroker/pipeline/schemas.py",
-}
+ONLY_FOR_TESTS = {"minibroker/broker/tasks.py"}
 """Used by nothing that is shipped, and by some test."""
 
 SIMULATION = Path("tests/simulation")

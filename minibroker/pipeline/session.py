@@ -22,6 +22,9 @@ from minibroker.pipeline.errors import SparkMissing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""Spark's own connector to Kafka, for ``spark.jars.packages``; Maven Central has no 4.2.1 of it."""
+
 LOCAL: Final = "local[*]"
 LOCAL_MEMORY: Final = "1500m"
 """Of the JVM on this machine, unless ``spark.driver.memory`` says otherwise."""

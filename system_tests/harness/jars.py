@@ -2,8 +2,8 @@
 
 It owns the cache and what counts as a complete toolchain; it never starts anything that stays. The
 invariant: its functions either return something that can be run or raise `ToolchainMissing` with
-a sentence that says what to install. The versions are those of the POM files in `system_tests/java`
-and `system_tests/zookeeper`, which are the only places that name them.
+a sentence that says what to install. The versions are those of the POM files in `system_tests`,
+which are the only places that name them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / ".cache"
 JAVA = PROJECT / "system_tests" / "java"
 ZOOKEEPER = PROJECT / "system_tests" / "zookeeper"
+PIPELINE = PROJECT / "system_tests" / "pipeline"
 MAVEN_PATIENCE_S = 300
 
 
@@ -35,6 +36,11 @@ def kafka_jars() -> Path:
 def zookeeper_jars() -> Path:
     """Return the folder of the ZooKeeper server's jars, fetched with Maven if need be."""
     return _fetched(ZOOKEEPER / "pom.xml", "zookeeper")
+
+
+def connector_jars() -> Path:
+    """Return the folder of the jars of Spark's Kafka connector, fetched with Maven if need be."""
+    return _fetched(PIPELINE / "pom.xml", "connector")
 
 
 def kafka_tools(line: str) -> str:

@@ -20,6 +20,16 @@ class Job(NamedTuple):
 
 
 JOBS: Final[dict[str, Job]] = {
+    "ingest": Job(
+        "minibroker.pipeline.commands.ingest",
+        "ingest",
+        "Take the events of a broker into a table, each once.",
+    ),
+    "compact": Job(
+        "minibroker.pipeline.commands.ingest",
+        "compact",
+        "Join the files of each hour and bucket into one.",
+    ),
     "whatif": Job(
         "minibroker.pipeline.commands.whatif",
         "whatif",

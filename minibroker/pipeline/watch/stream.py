@@ -20,14 +20,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from minibroker.activity.schema import TOPIC, VERSION
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.schemas import ACTIVITY
+from minibroker.pipeline.session import CONNECTOR
 from minibroker.pipeline.watch.alerts import Alert, as_json, identity
 from minibroker.pipeline.watch.intervals import by_interval, intervals
 from minibroker.pipeline.watch.rules import Rules
 
 Tell = Callable[[Sequence[Alert]], None]
-
-CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-"""As Maven knows it."""
 
 RECORDS_MAX: Final = 500_000
 """Events of one look, however many have gathered."""

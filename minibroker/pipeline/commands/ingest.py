@@ -1,0 +1,146 @@
+"""``ingest`` and ``compact``: raw events into the activity table, and its small files into large.
+
+Owns the options and what is told on the way; the work is ``minibroker.pipeline.ingest``'s and
+``table``'s. It must never know how events are stored. Invariant: what is told as taken in is
+committed. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from minibroker.pipeline.commands.base import running, session_options
+
+if TYPE_CHECKING:
+    from minibroker.pipeline.table import Counts, Table
+
+INGEST_EXAMPLES = """Examples:
+
+\b
+  minibroker pipeline ingest --from /var/lib/minibroker --into activity
+  minibroker pipeline ingest --from 127.0.0.1:9092 --into activity --follow \\
+      --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
+
+What was taken in before is not taken in again, so it may be stopped, and run again, at any time.
+"""
+COMPACT_EXAMPLES = """Examples:
+
+\b
+  minibroker pipeline compact --table activity
+
+Nothing else may write to the table meanwhile; a job that reads it may have to be run again.
+"""
+FOLLOW_PAUSE_S: Final = 5.0
+
+
+class Teller:
+    """Says how ingest gets on."""
+
+    def __init__(self, into: str) -> None:
+        from minibroker.pipeline.table import Counts
+
+        self._into = into
+        self._total = Counts()
+        self._began = time.monotonic()
+
+    def step(self, counts: Counts) -> None:
+        self._total += counts
+        passed = time.monotonic() - self._began
+        click.echo(
+            f"{passed:7.1f} s  {self._total.records:,} records read,"
+            f" {self._total.events:,} events new",
+            err=True,
+        )
+
+    def summary(self) -> list[str]:
+        from minibroker.pipeline.table import quarantine_of
+
+        total = self._total
+        lines = [f"{total.events:,} events taken into {self._into}"]
+        if total.again:
+            lines.append(f"{total.again:,} were there already")
+        if total.malformed:
+            lines.append(
+                f"{total.malformed:,} are malformed: column `reason` of"
+                f" {quarantine_of(self._into)} says why"
+            )
+        return lines
+
+
+@click.command("ingest", epilog=INGEST_EXAMPLES)
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="DIR|HOST:PORT",
+    help="A data directory, or a broker.",
+)
+@click.option("--into", required=True, metavar="PATH", help="The activity table.")
+@click.option("--follow", is_flag=True, help="Go on until it is stopped.")
+@session_options
+def ingest(source: str, into: str, follow: bool, master: str | None, conf: dict[str, str]) -> None:
+    """Take the events of a broker into a table, each once."""
+    is_broker = ":" in source and not Path(source).exists()
+    if not is_broker and not Path(source).is_dir():
+        raise click.BadParameter(
+            f"there is no folder {source}, and a broker is given as host:port", param_hint="--from"
+        )
+    with running("ingest", master, conf) as spark:
+        from minibroker.pipeline.table import Table
+
+        teller = Teller(into)
+        try:
+            table = Table(spark, into)
+            if is_broker:
+                _from_broker(table, source, teller, follow)
+            else:
+                _from_directory(table, source, teller, follow)
+        except KeyboardInterrupt:
+            click.echo("stopped; what was told is in the table", err=True)
+    for line in teller.summary():
+        click.echo(line)
+
+
+def _from_directory(table: Table, source: str, teller: Teller, follow: bool) -> None:
+    from minibroker.pipeline.ingest import ingest_directory
+
+    ingest_directory(table, source, teller.step)
+    while follow:
+        time.sleep(FOLLOW_PAUSE_S)
+        ingest_directory(table, source, teller.step)
+
+
+def _from_broker(table: Table, source: str, teller: Teller, follow: bool) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    from minibroker.pipeline.errors import PipelineError
+    from minibroker.pipeline.ingest import ingest_broker
+
+    query = ingest_broker(table, source, teller.step, follow=follow)
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        raise PipelineError(
+            f"reading from {source} ended: {error}\nWhat was told before is in the table; run it"
+            " again to go on from there."
+        ) from error
+    finally:
+        query.stop()
+
+
+@click.command("compact", epilog=COMPACT_EXAMPLES)
+@click.option("--table", "path", required=True, metavar="PATH", help="The activity table.")
+@session_options
+def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
+    """Join the files of each hour and bucket into one."""
+    with running("compact", master, conf) as spark:
+        from minibroker.pipeline.table import Table
+
+        table = Table(spark, path)
+        places = table.places()
+        joined = table.compact(places)
+    click.echo(f"{joined:,} files joined; {len(places):,} hours and buckets have one each")

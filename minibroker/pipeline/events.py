@@ -1,0 +1,154 @@
+"""What an activity event must be, and what is wrong with one that isn't.
+
+Owns the definition of a malformed event, in plain Python, one event at a time; it must never know
+where events come from or how fast they must be read. Invariant: whatever bytes come, the answer is
+an event with the schema's fields or a reason in words. The compiled reader in ``columns`` takes
+only what is accepted here, which tests hold it to.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, EventKind, Field, Type
+
+REASON_MAX: Final = 300
+"""Characters of a reason: it quotes what came."""
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+IDENTITY: Final = frozenset({"user", "client_id", "api_key", "happened", "dropped"})
+"""Fields of one kind that an event of that kind can't do without: it is filed by them."""
+SIGNED: Final = frozenset({"broker", "error_code", "clock_ms", "late_clock_ms", "rate"})
+"""Numbers that may be below zero."""
+
+
+def needed(field: Field, kind: EventKind) -> bool:
+    """Whether an event of ``kind`` must have ``field``."""
+    return kind in field.kinds and (not field.may_lack or field.name in IDENTITY)
+
+
+_NAMED: Final = {field.name: field for field in FIELDS}
+_CHECKS: Final = {field.name: field for field in CHECK_FIELDS}
+_NEEDED: Final = {
+    kind: [field.name for field in FIELDS if needed(field, kind)] for kind in EventKind
+}
+_CHECK_NEEDED: Final = [field.name for field in CHECK_FIELDS if not field.may_lack]
+
+
+class Malformed(Exception):
+    """It is no event of this version; the text says why."""
+
+
+def parse_event(raw: bytes | None) -> dict[str, Any]:
+    """The event in ``raw``. Raises Malformed."""
+    if raw is None:
+        raise Malformed("it has no value")
+    try:
+        found = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant
+        )
+    except UnicodeDecodeError as error:
+        raise Malformed(f"not UTF-8: {error.reason} at byte {error.start}") from error
+    except (ValueError, RecursionError) as error:
+        raise Malformed(_short(f"not JSON: {error}")) from error
+    if not isinstance(found, dict):
+        raise Malformed(_short(f"not a JSON object but {json.dumps(found)}"))
+    if found.get("version") != VERSION or not _whole(found["version"]):
+        has = json.dumps(found["version"]) if "version" in found else "missing"
+        raise Malformed(_short(f"version is {has}, and only {VERSION} is known"))
+    _check_fields(found, _NAMED, "")
+    try:
+        kind = EventKind(found.get("kind") or "")
+    except ValueError:
+        raise Malformed(_short(f"kind is {json.dumps(found.get('kind'))}, which is none")) from None
+    _check_there(found, _NEEDED[kind], "")
+    return found
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"`{name}` is given twice")
+        found[name] = value
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_there(found: Mapping[str, Any], names: Iterable[str], prefix: str) -> None:
+    for name in names:
+        if found.get(name) is None:
+            raise Malformed(f"field `{prefix}{name}` is missing")
+
+
+def _check_fields(found: Mapping[str, Any], known: Mapping[str, Field], prefix: str) -> None:
+    for name, value in found.items():
+        field = known.get(name)
+        if field is None:
+            raise Malformed(_short(f"version {VERSION} has no field `{prefix}{name}`"))
+        if value is not None:
+            _check_value(field, value, prefix)
+
+
+def _check_value(field: Field, value: Any, prefix: str) -> None:
+    if not _fits(field.type, value):
+        raise Malformed(
+            _short(
+                f"field `{prefix}{field.name}` is of type {field.type.value}, not"
+                f" {json.dumps(value)}"
+            )
+        )
+    if field.type is Type.CHECK:
+        _check_fields(value, _CHECKS, f"{field.name}.")
+        _check_there(value, _CHECK_NEEDED, f"{field.name}.")
+    elif field.type in _NUMBERS and value < 0 and field.name not in SIGNED:
+        raise Malformed(f"field `{prefix}{field.name}` is negative: {value}")
+
+
+_NUMBERS: Final = frozenset({Type.INT, Type.LONG, Type.DOUBLE})
+
+
+def _fits(kind: Type, value: Any) -> bool:
+    if kind is Type.TEXT:
+        return isinstance(value, str) and _encodable(value)
+    if kind is Type.FLAG:
+        return isinstance(value, bool)
+    if kind is Type.CHECK:
+        return isinstance(value, dict)
+    if kind is Type.DOUBLE:
+        return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
+    most = INT_MAX if kind is Type.INT else LONG_MAX
+    return _whole(value) and -most - 1 <= value <= most
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _encodable(value: str) -> bool:
+    """Whether it is text: JSON can spell half of a surrogate pair."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _short(text: str) -> str:
+    printable = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return printable if len(printable) <= REASON_MAX else printable[: REASON_MAX - 1] + "…"

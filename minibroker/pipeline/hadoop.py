@@ -1,0 +1,74 @@
+"""Files on whatever Hadoop calls a file system: a disk, HDFS, an object store.
+
+Owns the few calls that a table's ledger needs, made by the driver through Spark's JVM; it must
+never know what the files hold. Invariant: every path is relative to the root, and what couldn't be
+done is an error, where Hadoop often only answers False. Tasks read and write through Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minibroker.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Files:
+    """The files below a root, which need not exist."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other way to Hadoop's classes
+        self._jvm = jvm
+        configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        path = jvm.org.apache.hadoop.fs.Path(root)
+        self._fs: Any = path.getFileSystem(configuration)
+        self.root: str = self._fs.makeQualified(path).toString()
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.path(name))
+
+    def exists(self, name: str) -> bool:
+        return bool(self._fs.exists(self._at(name)))
+
+    def names(self, folder: str) -> list[str]:
+        """Names of what is in a folder, sorted; nothing if there is none."""
+        if not self.exists(folder):
+            return []
+        return sorted(
+            status.getPath().getName() for status in self._fs.listStatus(self._at(folder))
+        )
+
+    def read(self, name: str) -> str:
+        stream = self._fs.open(self._at(name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write_new(self, name: str, text: str) -> None:
+        """Write a file that is there whole or not at all, and was not there before."""
+        if self.exists(name):
+            raise PipelineError(f"{self.path(name)} is there already: who else writes here?")
+        folder, _, last = name.rpartition("/")
+        fresh = f"{folder}/_{last}.fresh"
+        stream = self._fs.create(self._at(fresh), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self.rename(fresh, name)
+
+    def rename(self, name: str, to: str) -> None:
+        parent, _, _ = to.rpartition("/")
+        self._fs.mkdirs(self._at(parent))
+        if not self.exists(name) or not self._fs.rename(self._at(name), self._at(to)):
+            raise PipelineError(f"{self.path(name)} can't be renamed to {self.path(to)}")
+
+    def delete(self, name: str) -> None:
+        """Delete a file or a folder with all that is in it; gone already is no error."""
+        self._fs.delete(self._at(name), True)

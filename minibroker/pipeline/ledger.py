@@ -1,0 +1,111 @@
+"""What was done to an activity table, so that each step is done whole or not at all.
+
+Owns the commits: a step's files are written aside, then one small file says which of them come in,
+which go, and how far its source is read; from then on the step counts, and what is left of it is
+moving files, which the next run takes up if this one is killed. It must never know what is in the
+files. Invariant: what lies in the table, and the progress, are those of the last commit. Spark's
+file sink has a log like it, in which nothing can be replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.hadoop import Files
+
+COMMITS: Final = "_commits"
+STAGING: Final = "_staging"
+"""Spark takes no notice of names that begin so."""
+VERSION: Final = 1
+_DIGITS: Final = 12
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One step. Paths are relative to the table; those that are set aside, to its neighbour."""
+
+    number: int = 0
+    add: dict[str, str] = field(default_factory=dict)
+    """Where a file of the table was written -> where it goes."""
+    aside: dict[str, str] = field(default_factory=dict)
+    """The same of the quarantine's."""
+    remove: list[str] = field(default_factory=list)
+    progress: dict[str, Any] = field(default_factory=dict)
+    """Source -> how far it is read."""
+
+
+class Ledger:
+    """A table's commits. One writer at a time."""
+
+    def __init__(self, table: Files, quarantine: Files) -> None:
+        self._table = table
+        self._quarantine = quarantine
+        self.last = self._load()
+        self._carry_out(self.last)
+        table.delete(STAGING)
+
+    @property
+    def staging(self) -> str:
+        """Where the files of the next step are to be written, relative to the table."""
+        return f"{STAGING}/{self.last.number + 1}"
+
+    def commit(
+        self,
+        *,
+        add: dict[str, str],
+        aside: dict[str, str],
+        remove: list[str],
+        progress: dict[str, Any],
+    ) -> None:
+        """Do a step; ``progress`` is that of the sources that got on."""
+        step = Commit(self.last.number + 1, add, aside, remove, {**self.last.progress, **progress})
+        text = json.dumps({"version": VERSION, **step.__dict__})
+        self._table.write_new(_name(step.number), text)
+        self._carry_out(step)
+        before, self.last = self.last, step
+        if before.number:
+            self._table.delete(_name(before.number))
+        self._table.delete(f"{STAGING}/{step.number}")
+
+    def _carry_out(self, step: Commit) -> None:
+        for written, place in step.add.items():
+            if self._table.exists(written):
+                self._table.rename(written, place)
+        for written, place in step.aside.items():
+            if self._table.exists(written):
+                self._move_aside(written, place)
+        for place in step.remove:
+            self._table.delete(place)
+
+    def _move_aside(self, written: str, place: str) -> None:
+        self._table.rename(written, f"../{_last(self._quarantine.root)}/{place}")
+
+    def _load(self) -> Commit:
+        names = [name for name in self._table.names(COMMITS) if not name.startswith(("_", "."))]
+        if not names:
+            return Commit()
+        name = f"{COMMITS}/{names[-1]}"
+        try:
+            found = json.loads(self._table.read(name))
+            version = found.pop("version")
+            if version != VERSION:
+                raise BadInput(
+                    f"{self._table.path(name)} is of version {version}, and this minibroker knows"
+                    f" {VERSION}: use the minibroker that wrote it"
+                )
+            return Commit(**found)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"{self._table.path(name)} can't be read ({error}): ingest into a new place"
+            ) from error
+
+
+def _name(number: int) -> str:
+    return f"{COMMITS}/{number:0{_DIGITS}d}.json"
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

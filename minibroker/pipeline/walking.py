@@ -1,0 +1,77 @@
+"""Compiled loops over bytes: records of a batch, and gathering what they point at.
+
+Owns the two loops that Python is too slow for when a segment is read; it must never know files,
+events or Spark. Invariant: nothing outside the given arrays is read or written, and a section that
+isn't exactly its records is refused whole. ``protocol.records.iter_records`` is the oracle, and
+says what is wrong with what is refused here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True)
+def _varint(data: Any, pos: Any, end: Any) -> Any:
+    """(value, position after it); position -1 when it is cut off or too long."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while pos < end and shift <= np.uint64(63):
+        byte = np.uint64(data[pos])
+        pos += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), pos
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@numba.njit(cache=True)
+def walk_records(data: Any, out: Any) -> bool:
+    """Fill ``out`` with (offset delta, time delta, value's start, value's size or -1) a record.
+
+    ``data`` is the decompressed section, and ``out`` has a row for each record that the batch's
+    header counts. Returns whether the section is exactly those records.
+    """
+    pos: Any = np.int64(0)
+    total: Any = np.int64(len(data))
+    for row in range(len(out)):
+        length, pos = _varint(data, pos, total)
+        if pos < 0 or length < 1 or length > total - pos:
+            return False
+        end = pos + length
+        time_delta, pos = _varint(data, pos + 1, end)
+        if pos < 0:
+            return False
+        offset_delta, pos = _varint(data, pos, end)
+        if pos < 0:
+            return False
+        key, pos = _varint(data, pos, end)
+        if pos < 0 or key < -1 or key > end - pos:
+            return False
+        value, pos = _varint(data, pos + max(key, 0), end)
+        if pos < 0 or value < -1 or value > end - pos:
+            return False
+        out[row, 0] = offset_delta
+        out[row, 1] = time_delta
+        out[row, 2] = pos
+        out[row, 3] = value
+        headers, pos = _varint(data, pos + max(value, 0), end)
+        if pos < 0 or headers < 0:
+            return False
+        if headers == 0 and pos != end:
+            return False
+        pos = end
+    return bool(pos == total)
+
+
+@numba.njit(cache=True)
+def gather(data: Any, starts: Any, sizes: Any, offsets: Any, out: Any) -> None:
+    """Copy the pieces at ``starts`` one after the other into ``out``, from ``offsets`` on."""
+    for row in range(len(starts)):
+        start, to = starts[row], offsets[row]
+        for at in range(max(sizes[row], 0)):
+            out[to + at] = data[start + at]

@@ -1,0 +1,78 @@
+"""Events for tests: made of the schema, so that a new field needs no change here."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, TOPIC, VERSION, EventKind, Field, Type
+from minibroker.storage.config import LogConfig
+from minibroker.storage.log import Log
+from protocol.compression import Compression
+from protocol.records import Record, build_batch
+
+HOUR_US = 3_600_000_000
+START_US = 490_000 * HOUR_US
+USERS = ["alice", "bob", "carol", "dörte", ""]
+
+
+def value(field: Field, chance: random.Random) -> Any:
+    if field.type is Type.TEXT:
+        return chance.choice(USERS)
+    if field.type is Type.FLAG:
+        return chance.random() < 0.5
+    if field.type is Type.CHECK:
+        return {part.name: value(part, chance) for part in CHECK_FIELDS}
+    if field.type is Type.DOUBLE:
+        return chance.choice([0.0, 1.0, chance.random() * 1e6, chance.random() * 1e-7])
+    return chance.randrange(2**31 if field.type is Type.INT else 2**53)
+
+
+def event(
+    sequence: int, chance: random.Random, *, broker: int = 1, hours: int = 2
+) -> dict[str, Any]:
+    """A whole event of some kind, with some of what it may lack."""
+    kind = chance.choice([EventKind.REQUEST] * 8 + [EventKind.CONNECTION, EventKind.DROPPED])
+    made = {
+        field.name: value(field, chance)
+        for field in FIELDS
+        if kind in field.kinds
+        and (
+            not field.may_lack
+            or field.name in ("user", "client_id", "api_key", "happened", "dropped")
+            or chance.random() < 0.7
+        )
+    }
+    time_us = START_US + chance.randrange(hours * HOUR_US)
+    return {
+        **made,
+        "version": VERSION,
+        "kind": str(kind),
+        "broker": broker,
+        "sequence": sequence,
+        "time_us": time_us,
+    }
+
+
+def written(made: dict[str, Any]) -> bytes:
+    return json.dumps(made, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def events(count: int, seed: int, *, start: int = 0) -> list[bytes]:
+    chance = random.Random(seed)
+    return [written(event(start + at, chance)) for at in range(count)]
+
+
+def append(
+    data_dir: Path, values: list[bytes | None], *, partition: int = 0, batch: int = 50,
+    segment_bytes: int = 1 << 30,
+) -> None:  # fmt: skip
+    """Write records to the topic's log as a broker does."""
+    config = LogConfig(segment_bytes=segment_bytes)
+    log = Log.open(data_dir, TOPIC, partition, config, now_ms=1)
+    for at in range(0, len(values), batch):
+        records = [Record(0, 7 + at, b"key", raw) for raw in values[at : at + batch]]
+        log.append(build_batch(records, compression=Compression.LZ4), now_ms=1)
+    log.close(now_ms=1)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from minibroker.pipeline.events import REASON_MAX, Malformed, parse_event
+from tests.pipeline.made import event, written
+
+GOOD = event(1, random.Random(1))
+
+
+def request() -> dict[str, object]:
+    chance = random.Random(2)
+    return next(made for made in iter(lambda: event(1, chance), None) if made["kind"] == "request")
+
+
+def reason(raw: bytes | None) -> str:
+    with pytest.raises(Malformed) as raised:
+        parse_event(raw)
+    return str(raised.value)
+
+
+def test_a_whole_event_is_itself() -> None:
+    chance = random.Random(3)
+    for number in range(200):
+        made = event(number, chance)
+        assert parse_event(written(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "version is 2, and only 1 is known"),
+        ({"version": None}, "version is null"),
+        ({"version": True}, "version is true"),
+        ({"kind": "rumour"}, 'kind is "rumour", which is none'),
+        ({"kind": None}, "kind is null"),
+        ({"sequence": None}, "field `sequence` is missing"),
+        ({"user": None}, "field `user` is missing"),
+        ({"sequence": "7"}, 'field `sequence` is of type bigint, not "7"'),
+        ({"sequence": 7.0}, "field `sequence` is of type bigint, not 7.0"),
+        ({"sequence": True}, "field `sequence` is of type bigint, not true"),
+        ({"sequence": 2**63}, "field `sequence` is of type bigint"),
+        ({"api_version": 2**31}, "field `api_version` is of type int"),
+        ({"ip": 7}, "field `ip` is of type string, not 7"),
+        ({"exempt": 1}, "field `exempt` is of type boolean, not 1"),
+        ({"sample": "all"}, "field `sample` is of type double"),
+        ({"io_ns": -1}, "field `io_ns` is negative: -1"),
+        ({"request": {"user": "a"}}, "field `request.client_id` is missing"),
+        ({"request": 7}, "field `request` is of type struct, not 7"),
+        ({"request": {"colour": "red"}}, "version 1 has no field `request.colour`"),
+        ({"colour": "red"}, "version 1 has no field `colour`"),
+    ],
+)
+def test_what_is_wrong_is_said(change: dict[str, object], words: str) -> None:
+    assert words in reason(written({**request(), **change}))
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (None, "no value"),
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
+        (b"[1]", "not a JSON object but [1]"),
+        (b'{"version":1}{"version":1}', "not JSON: Extra data"),
+        (b'{"version":1,"version":1}', "`version` is given twice"),
+        (b'{"version":NaN}', "NaN is no number"),
+        (b'{"user":"\xff"}', "not UTF-8: invalid start byte at byte 9"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_what_is_no_event_is_said(raw: bytes | None, words: str) -> None:
+    assert words in reason(raw)
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    raw = written({**request(), "ip": "x"}).replace(b'"x"', b'"\\ud800"')
+    assert "field `ip` is of type string" in reason(raw)
+
+
+def test_a_figure_beyond_doubles_is_none() -> None:
+    raw = written({**request(), "sample": 0.5}).replace(b"0.5", b"1e999", 1)
+    assert "field `sample` is of type double" in reason(raw)
+
+
+def test_a_reason_is_short_however_long_the_event() -> None:
+    assert len(reason(written({**request(), "kind": "x" * 10_000}))) == REASON_MAX
+
+
+def test_what_may_be_below_zero_may() -> None:
+    assert parse_event(written({**request(), "error_code": -1}))["error_code"] == -1

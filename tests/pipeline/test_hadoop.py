@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from minibroker.pipeline.errors import PipelineError
+from minibroker.pipeline.hadoop import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_files_are_written_read_renamed_and_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    files = Files(spark, str(tmp_path / "table"))
+    assert files.root == f"file:{tmp_path}/table"
+    assert files.names("a") == []
+    files.write_new("a/one.json", "böse")
+    assert files.read("a/one.json") == "böse"
+    assert files.exists("a/one.json")
+    with pytest.raises(PipelineError, match=r"a/one\.json is there already"):
+        files.write_new("a/one.json", "again")
+    files.rename("a/one.json", "b/c/two.json")
+    assert (files.names("a"), files.names("b/c")) == ([], ["two.json"])
+    with pytest.raises(PipelineError, match="can't be renamed"):
+        files.rename("a/none", "b/none")
+    files.delete("b")
+    files.delete("b")
+    assert not files.exists("b/c/two.json")

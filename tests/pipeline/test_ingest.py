@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from minibroker.pipeline import ingest
+from minibroker.pipeline.errors import PipelineError
+from minibroker.pipeline.ingest import ingest_broker, ingest_directory
+from minibroker.pipeline.schemas import read_activity
+from minibroker.pipeline.table import Counts, Table
+from tests.pipeline.made import append, events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def run(spark: SparkSession, tmp_path: Path) -> tuple[Counts, list[Counts]]:
+    told: list[Counts] = []
+    table = Table(spark, str(tmp_path / "activity"))
+    return ingest_directory(table, str(tmp_path / "data"), told.append), told
+
+
+def test_only_what_is_new_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    made = events(300, 1)
+    append(tmp_path / "data", list(made[:200]))
+    assert run(spark, tmp_path) == (Counts(200, 200, 0), [Counts(200, 200, 0)])
+    assert run(spark, tmp_path) == (Counts(), [])
+    append(tmp_path / "data", [*made[200:], b"junk"])
+    assert run(spark, tmp_path)[0] == Counts(101, 100, 1)
+    assert read_activity(spark, str(tmp_path / "activity")).count() == 300
+
+
+def test_what_was_told_before_a_kill_is_not_read_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "STEP_BYTES", 1)
+    for partition in range(3):
+        append(tmp_path / "data", list(events(50, 2, start=50 * partition)), partition=partition)
+    table = Table(spark, str(tmp_path / "activity"))
+
+    class Killed(Exception):
+        pass
+
+    def once(_: Counts) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        ingest_directory(table, str(tmp_path / "data"), once)
+    total, told = run(spark, tmp_path)
+    assert (total, len(told)) == (Counts(100, 100, 0), 2)
+
+
+def test_without_the_connector_it_says_how_to_get_it(spark: SparkSession, tmp_path: Path) -> None:
+    table = Table(spark, str(tmp_path / "activity"))
+    with pytest.raises(PipelineError, match=r"--conf spark\.jars\.packages=org\.apache\.spark:"):
+        ingest_broker(table, "127.0.0.1:1", lambda _: None, follow=False)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+from minibroker.pipeline.layout import SORTED_BY
+from minibroker.pipeline.schemas import read_activity
+from minibroker.pipeline.table import Counts, Table, quarantine_of
+from tests.pipeline.made import events
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(180)
+"""The first of them may have to compile what workers run."""
+
+RAW = "topic string, partition int, offset bigint, value binary, damage string"
+
+
+def records(spark: SparkSession, values: list[bytes]) -> DataFrame:
+    rows = [("t", 0, at, value, None) for at, value in enumerate(values)]
+    return spark.createDataFrame(rows, RAW)
+
+
+def take(spark: SparkSession, path: Path, values: list[bytes], partitions: int = 2) -> Counts:
+    frame = records(spark, values).repartition(partitions)
+    return Table(spark, str(path)).step(frame, "test", {"test": len(values)}, now_ms=5)
+
+
+def rows(spark: SparkSession, path: Path) -> list[str]:
+    return sorted(str(row) for row in read_activity(spark, str(path)).collect())
+
+
+def test_the_answer_is_the_same_however_the_input_is_cut_and_shuffled(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = [*events(400, 1), *events(400, 2, start=400)]
+    assert take(spark, tmp_path / "one", made, 1) == Counts(800, 800, 0)
+    shuffled = random.Random(3).sample(made, len(made))
+    assert take(spark, tmp_path / "many", shuffled + shuffled[:99], 64) == Counts(899, 800, 0)
+    assert rows(spark, tmp_path / "one") == rows(spark, tmp_path / "many")
+
+
+def test_one_core_gives_what_two_give(spark: SparkSession, tmp_path: Path) -> None:
+    made = events(300, 4)
+    take(spark, tmp_path / "two", made, 8)
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    try:
+        take(spark, tmp_path / "one", made, 1)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(before))
+    assert rows(spark, tmp_path / "one") == rows(spark, tmp_path / "two")
+
+
+def test_duckdb_reads_the_same_out_of_the_raw_events(spark: SparkSession, tmp_path: Path) -> None:
+    made = events(500, 5)
+    take(spark, tmp_path / "activity", [*made, *made[:50]])
+    raw = tmp_path / "raw.json"
+    raw.write_bytes(b"\n".join(made))
+    query = (
+        'select kind, "user", count(*), sum(request_bytes), sum(request.throttle_ms),'
+        " max(time_us), sum(dropped) from {} group by all order by all"
+    )
+    table = f"read_parquet('{tmp_path}/activity/*/*/*.parquet', hive_partitioning=true)"
+    # Without a look at all lines a field that is rare would not be seen.
+    source = f"read_json('{raw}', sample_size=-1)"
+    found, wanted = (duckdb.execute(query.format(of)).fetchall() for of in (table, source))
+    assert found == wanted
+    misplaced = duckdb.execute(
+        f"select count(*) from {table} where strftime(make_timestamp(time_us), '%Y-%m-%d-%H')"
+        " <> hour"
+    ).fetchall()
+    assert misplaced == [(0,)]
+
+
+def test_what_is_there_already_is_not_taken_again(spark: SparkSession, tmp_path: Path) -> None:
+    made = events(300, 6)
+    path = tmp_path / "activity"
+    assert take(spark, path, made[:200]) == Counts(200, 200, 0)
+    # Late ones among them, as the events' times are all mixed.
+    late = take(spark, path, made[100:])
+    assert (late, late.again) == (Counts(200, 100, 0), 100)
+    assert take(spark, path, made) == Counts(300, 0, 0)
+    take(spark, tmp_path / "once", made)
+    assert rows(spark, path) == rows(spark, tmp_path / "once")
+
+
+def test_what_is_malformed_is_counted_and_kept(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "activity"
+    made = events(20, 7)
+    assert take(spark, path, [*made, b"junk", b'{"version":2}']) == Counts(22, 20, 2)
+    assert take(spark, path, [b"junk"]) == Counts(1, 0, 1)
+    aside = spark.read.parquet(quarantine_of(str(path)))
+    found = sorted((row.raw, row.source, row.found_ms) for row in aside.collect())
+    assert found == [
+        (bytearray(b"junk"), "test", 5),
+        (bytearray(b"junk"), "test", 5),
+        (bytearray(b'{"version":2}'), "test", 5),
+    ]
+    assert len(rows(spark, path)) == 20
+
+
+def test_nothing_is_taken_in_without_a_word(spark: SparkSession, tmp_path: Path) -> None:
+    assert take(spark, tmp_path / "activity", []) == Counts()
+
+
+def files(path: Path) -> list[Path]:
+    return sorted(path.glob("hour=*/bucket=*/*.parquet"))
+
+
+def test_compaction_leaves_one_sorted_file_and_every_event(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "activity"
+    made = events(300, 8)
+    for start in range(0, 300, 100):
+        take(spark, path, made[start : start + 100])
+    before, many = rows(spark, path), files(path)
+    table = Table(spark, str(path))
+    assert table.compact(table.places()) > 0
+    assert rows(spark, path) == before
+    folders = {file.parent for file in many}
+    assert len(files(path)) == len(folders) < len(many)
+    assert table.compact(table.places()) == 0
+    assert table.progress == {"test": 100}
+    for file in files(path):
+        found: Any = duckdb.execute(f"select {', '.join(SORTED_BY)} from '{file}'").fetchall()
+        keys = [tuple(("", False) if key is None else (key, True) for key in row) for row in found]
+        assert keys == sorted(keys)
+
+
+def test_small_files_are_joined_as_they_come(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibroker.pipeline.table.FILES_MAX", 2)
+    path = tmp_path / "activity"
+    raw = json.loads(events(1, 9)[0])
+    for sequence in range(4):
+        take(spark, path, [json.dumps({**raw, "sequence": sequence}).encode()])
+    assert len(files(path)) <= 2
+    assert len(rows(spark, path)) == 4
