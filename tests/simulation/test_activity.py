@@ -250,6 +250,7 @@ async def test_connections_come_and_go(
         await client.ask(ApiVersionsRequest(), 0)
         refused = await it.connect(host="10.0.0.7")
         await refused.wait_closed()
+        await trio.sleep(1)
         client.close()
         await trio.sleep(1)
     told = happened(tmp_path)
