@@ -30,6 +30,16 @@ JOBS: Final[dict[str, Job]] = {
         "compact",
         "Join the files of each hour and bucket into one.",
     ),
+    "usage": Job(
+        "minibroker.pipeline.commands.usage",
+        "usage",
+        "Add up who used how much of what.",
+    ),
+    "recommend": Job(
+        "minibroker.pipeline.commands.recommend",
+        "recommend",
+        "Find a quota that fits for everybody, and say why.",
+    ),
     "whatif": Job(
         "minibroker.pipeline.commands.whatif",
         "whatif",

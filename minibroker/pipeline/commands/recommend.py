@@ -1,0 +1,176 @@
+"""``recommend``: a quota that fits for everybody, as a file with reasons.
+
+Owns the options and what is said at the end; quotas and reasons are ``minibroker.pipeline``'s
+``recommend`` and ``quota_lines``. It must never ask a broker. Invariant: the file is there whole or
+not at all, and what activity lacks is told before what follows from it. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands.columns import columns
+from minibroker.pipeline.commands.report import write
+from minibroker.quotas.entity import KEYS
+from minibroker.quotas.values import CONNECTION_CREATION_RATE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from minibroker.pipeline.recommend import Recommendation
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker pipeline recommend --table activity --into quotas.txt
+  minibroker pipeline recommend --table activity --into quotas.txt --for users+clients \\
+      --headroom 1.5 --at-least producer_byte_rate=1000000 --bytes-per-second 1e8
+  minibroker configs --alter --quota-file quotas.txt
+"""
+LEVELS: Final = {"users": "user", "clients": "client", "users+clients": "user+client"}
+QUOTAS: Final = (*KEYS, CONNECTION_CREATION_RATE)
+
+
+def _amounts(
+    _: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, float]:
+    found = {}
+    for value in values:
+        quota, _equals, number = value.partition("=")
+        try:
+            found[quota] = float(number)
+        except ValueError:
+            raise click.BadParameter(f"'{value}' is not QUOTA=NUMBER", param=option) from None
+        if quota not in QUOTAS or not found[quota] > 0:
+            raise click.BadParameter(
+                f"'{value}': a number above 0 for one of {', '.join(QUOTAS)}", param=option
+            )
+    return found
+
+
+@click.command("recommend", epilog=EXAMPLES)
+@click.option("--table", required=True, metavar="PATH", help="The activity table.")
+@click.option(
+    "--into",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The quota file to write.",
+)
+@click.option(
+    "--for",
+    "who",
+    type=click.Choice(list(LEVELS)),
+    help="Who gets quotas; if left out users, or clients where nobody authenticates.",
+)
+@click.option(
+    "--percentile", type=click.FloatRange(1, 100), default=99, help="Of busy seconds, to fit in."
+)
+@click.option("--headroom", type=click.FloatRange(1), default=1.25, help="Times that.")
+@click.option(
+    "--busy-min",
+    type=click.IntRange(1),
+    default=60,
+    metavar="SECONDS",
+    help="How long somebody must have been busy for a quota of his own.",
+)
+@click.option(
+    "--at-least", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Nobody gets less."
+)
+@click.option(
+    "--at-most", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Nobody gets more."
+)
+@click.option(
+    "--workers", type=click.IntRange(1), help="Network and I/O threads of a broker, 100 % each."
+)
+@click.option(
+    "--bytes-per-second",
+    type=click.FloatRange(1),
+    metavar="N",
+    help="What a broker can take in, and as much send.",
+)
+@session_options
+def recommend(
+    table: str, into: Path, who: str | None, master: str | None, conf: dict[str, str], **given: Any
+) -> None:
+    """Find a quota that fits for everybody, and write them to a file with their reasons."""
+    if not into.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"there is no folder {into.absolute().parent}", param_hint="--into"
+        )
+    with running("recommend", master, conf) as spark:
+        from minibroker.pipeline.quota_lines import head, quota_lines
+        from minibroker.pipeline.recommend import Policy, fitting_level
+        from minibroker.pipeline.recommend import recommend as decide
+        from minibroker.pipeline.schemas import read_activity
+        from minibroker.quotas.file import render
+
+        click.echo(f"reading {table}", err=True)
+        events = read_activity(spark, table)
+        rests_on = list(coverage(events))
+        level = LEVELS[who] if who else fitting_level(events)
+        policy = Policy(**{name: value for name, value in given.items() if value is not None})
+        found = decide(events, level, policy)
+        lines = quota_lines(found)
+    if not lines:
+        raise click.ClickException(f"{table}: nobody in it used anything that a quota could bound")
+    write(into, render(lines, [*head(found, table), *rests_on]))
+    for line in [*rests_on, *summary(found)]:
+        click.echo(line)
+    click.echo(f"{into}: {len(lines)} lines; minibroker configs --alter --quota-file {into}")
+
+
+def coverage(events: DataFrame) -> Iterator[str]:
+    """What there is to judge by."""
+    from minibroker.pipeline.report import words
+
+    [row] = events.selectExpr(
+        "count(sample)", "min(time_us)", "max(time_us)", "coalesce(sum(dropped), 0)", "min(sample)"
+    ).collect()
+    written, first_us, last_us, dropped, sample = row
+    if not written:
+        return
+    yield f"{words.many(written, 'event')}, {words.period(first_us, last_us)}."
+    if dropped:
+        yield (
+            f"Careful: {words.many(dropped, 'more event')} could not be written, so more was used"
+            " than is known here."
+        )
+    if sample < 1:
+        yield (
+            f"Careful: only {words.share(sample)} of connections were written; all figures are"
+            " multiplied, and those of who has few connections are a guess."
+        )
+
+
+def summary(found: Recommendation) -> Iterator[str]:
+    """For each quota how many have one, the largest, the default, and whether all fit."""
+    from minibroker.pipeline.quota_lines import decision
+    from minibroker.pipeline.report import words
+    from minibroker.pipeline.usage import amount
+
+    rows = []
+    for default in (each for each in found.decided if each.is_default):
+        quota = default.quota
+        own = [each for each in found.decided if each.quota == quota and not each.is_default]
+        together, capacity = found.together[quota], found.policy.capacity(quota)
+        values = [decision(each, together, found.policy)[0] for each in own]
+        rows.append(
+            [
+                quota,
+                words.count(len(own)),
+                amount(quota, max(values)) if values else "-",
+                words.count(default.entities),
+                amount(quota, decision(default, together, found.policy)[0]),
+                amount(quota, together.quotas),
+                "-" if capacity is None else amount(quota, capacity),
+            ]
+        )
+        if capacity is not None and together.quotas > capacity:
+            rows[-1][-1] += f": all brought down to {words.share(capacity / together.quotas)}"
+    headings = ["QUOTA", "OWN", "LARGEST", "OTHERS", "DEFAULT", "ALL AT A BROKER", "IT HAS"]
+    yield from columns(headings, rows)

@@ -1,0 +1,143 @@
+"""``usage``: who used how much of what, as a table for further questions and in a few lines.
+
+Owns the options and what is said at the end; the figures are ``minibroker.pipeline.usage``'s. It
+must never add anything up itself that the table doesn't have. Invariant: a table that is there is
+not written over, and events that a broker dropped are always told. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands.columns import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker pipeline usage --table activity --every 60s --into usage
+  minibroker pipeline usage --table s3a://fleet/activity --every 1h --master yarn
+"""
+LINES_MAX: Final = 5
+"""Entities told for each quota."""
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class Interval(click.ParamType[int]):
+    """Whole seconds, or some with a letter: `90`, `60s`, `5m`, `1h`."""
+
+    name = "interval"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd]?)", value)
+        if found is None:
+            self.fail(f"'{value}' is no interval: write 1s, 60s, 5m or 1h", param, ctx)
+        return int(found[1]) * _SECONDS[found[2] or "s"]
+
+
+@click.command("usage", epilog=EXAMPLES)
+@click.option("--table", required=True, metavar="PATH", help="The activity table.")
+@click.option(
+    "--every", type=Interval(), default="60s", metavar="TIME", help="The intervals: 1s, 60s, 1h."
+)
+@click.option("--into", metavar="PATH", help="The table to write, of Parquet files.")
+@session_options
+def usage(
+    table: str, every: int, into: str | None, master: str | None, conf: dict[str, str]
+) -> None:
+    """Add up who used how much of what: bytes, workers' time, changes, connections."""
+    with running("usage", master, conf) as spark:
+        from minibroker.pipeline.schemas import read_activity
+        from minibroker.pipeline.usage import usage as added_up
+
+        click.echo(f"reading {table}", err=True)
+        found = added_up(read_activity(spark, table), every)
+        if into is None:
+            found = found.persist()
+        else:
+            write(found, into)
+            found = spark.read.parquet(into)
+        for line in summary(found):
+            click.echo(line)
+        found.unpersist()
+    if into is not None:
+        click.echo(f"{into}: a row for each entity, quota and {every} s")
+
+
+def write(found: DataFrame, into: str) -> None:
+    """The table as Parquet; BadInput if there is one already."""
+    from pyspark.errors import AnalysisException
+
+    from minibroker.pipeline.errors import BadInput
+
+    try:
+        found.write.parquet(into)
+    except AnalysisException as error:
+        raise BadInput(
+            f"{into} can't be written: {error}; if it is there already, remove it or name another"
+        ) from error
+
+
+def summary(found: DataFrame) -> Iterator[str]:
+    """What was dropped, and for each quota who used most."""
+    from minibroker.pipeline.report import words
+    from minibroker.pipeline.usage import BROKER, IP, REQUEST, USER, amount
+
+    [of_brokers] = (
+        found.where(f"level = '{BROKER}' and quota = '{REQUEST}'")
+        .selectExpr("coalesce(sum(dropped), 0)", "min(coverage)")
+        .collect()
+    )
+    if of_brokers[0]:
+        yield (
+            f"{words.count(of_brokers[0])} events are missing, as brokers could not write them; of"
+            f" some interval there are only {words.share(of_brokers[1])}"
+        )
+    rows = (
+        found.where(f"level in ('{USER}', '{IP}')")
+        .groupBy("quota", "user", "ip")
+        .agg(*_totals())
+        .selectExpr("*", "row_number() over (partition by quota order by used desc, user, ip) as n")
+        .where(f"n <= {LINES_MAX}")
+        .orderBy("quota", "n")
+        .collect()
+    )
+    yield from columns(
+        ["QUOTA", "WHO", "MEAN", "MOST", "HELD", "FOR", "P99"],
+        [
+            [
+                row.quota,
+                words.visible(row.user if row.ip is None else row.ip, 40),
+                amount(row.quota, row.mean),
+                amount(row.quota, row.most),
+                words.count(row.throttled),
+                words.duration(row.throttle_ms),
+                "-" if row.p99 is None else words.duration(row.p99),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _totals() -> list[Any]:
+    from pyspark.sql import functions as sql
+
+    by_name = {
+        "used": "sum(used)",
+        "mean": "sum(used) / sum(seconds)",
+        "most": "max(rate)",
+        "throttled": "sum(throttled)",
+        "throttle_ms": "sum(throttle_ms)",
+        "p99": "max(latency_p99_ms)",
+    }
+    return [sql.expr(value).alias(name) for name, value in by_name.items()]

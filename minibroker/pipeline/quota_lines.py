@@ -1,0 +1,130 @@
+"""What was recommended as lines of a quota file, with the reason of each figure in words.
+
+Owns rounding, how quotas are brought down to what a broker can do, and the sentences; it must never
+look at an event. Invariant: every figure that a quota rests on stands above its line. Kafka has no
+such file, but takes each line: see ``quotas.file``.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Final
+
+from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
+from minibroker.pipeline.report import words
+from minibroker.pipeline.usage import CLIENT, IP, USER, USER_AND_CLIENT, amount
+from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
+from minibroker.quotas.file import QuotaLine
+from minibroker.quotas.values import CONNECTION_CREATION_RATE, WHOLE_KEYS
+
+DIGITS: Final = 3
+"""A quota has so many, rounded up."""
+
+TYPES: Final = {
+    USER: (USERS,),
+    CLIENT: (CLIENTS,),
+    USER_AND_CLIENT: (USERS, CLIENTS),
+    IP: (IPS,),
+}
+"""What kafka-configs.sh calls the entities of a level."""
+
+
+def quota_lines(found: Recommendation) -> list[QuotaLine]:
+    """The lines of the quota file, defaults last; one for each entity, with a reason a quota."""
+    lines: dict[Entities, QuotaLine] = {}
+    for each in sorted(found.decided, key=lambda each: each.is_default):
+        who = _entities(found.level, each)
+        value, reason = decision(each, found.together[each.quota], found.policy)
+        line = lines.get(who, QuotaLine(who, {}))
+        lines[who] = line._replace(
+            additions={**line.additions, each.quota: value}, reason=(*line.reason, reason)
+        )
+    return list(lines.values())
+
+
+def _entities(level: str, decided: Decided) -> Entities:
+    if decided.quota == CONNECTION_CREATION_RATE:
+        level = IP
+    names = {USERS: decided.user, CLIENTS: decided.client_id, IPS: decided.ip}
+    types = TYPES[level]
+    return Entities(types, tuple("" if decided.is_default else names[kind] or "" for kind in types))
+
+
+def decision(decided: Decided, together: Together, policy: Policy) -> tuple[float, str]:
+    """The quota as it is set, and its reason."""
+    share = _share(together, policy)
+    value = rounded_to_set(decided.quota, decided.value * share, policy, up=share == 1)
+    said = [f"{decided.quota} {amount(decided.quota, value)}: {_used(decided, policy)}"]
+    wanted = decided.usual * policy.headroom
+    if decided.value > wanted:
+        said.append(f"{amount(decided.quota, decided.value)} is the least that anybody gets")
+    elif decided.value < wanted:
+        said.append(f"{amount(decided.quota, decided.value)} is the most that anybody gets")
+    if share < 1:
+        capacity = policy.capacity(decided.quota)
+        assert capacity is not None
+        said.append(
+            f"only {words.share(share)} of that, as {words.count(together.entities)} at one broker"
+            f" would have {amount(decided.quota, together.quotas)} together, and it has"
+            f" {amount(decided.quota, capacity)}"
+        )
+    if decided.throttled:
+        said.append(
+            f"{words.many(decided.throttled, 'request')} were held, so more may be wanted than was"
+            " used"
+        )
+    return value, "; ".join(said)
+
+
+def _used(decided: Decided, policy: Policy) -> str:
+    more = f"{words.share(policy.headroom - 1)} more" if policy.headroom > 1 else "no more"
+    usual = (
+        f"in {words.figure(policy.percentile)} % of {words.many(decided.busy_s, 'busy second')} at"
+        f" most {amount(decided.quota, decided.usual)} (once {amount(decided.quota, decided.most)})"
+    )
+    if not decided.is_default:
+        return f"{usual}, and {more}"
+    if not decided.entities:
+        return "for who has not been seen yet"
+    names = words.party(decided.user, decided.client_id) if decided.ip is None else decided.ip
+    return (
+        f"for {words.count(decided.entities)} too small, or seen too shortly, for a line of their"
+        f" own, of whom {words.visible(names, 60)} used most: {usual}, and {more}"
+    )
+
+
+def _share(together: Together, policy: Policy) -> float:
+    """What is left of each quota so that all fit into one broker."""
+    capacity = policy.capacity(together.quota)
+    if capacity is None or together.quotas <= capacity:
+        return 1
+    return capacity / together.quotas
+
+
+def rounded_to_set(quota: str, value: float, policy: Policy, *, up: bool) -> float:
+    """A value of few digits, but for the least and the most, which are meant as they are."""
+    if value in (policy.least(quota), policy.at_most.get(quota)):
+        return value
+    exact = Decimal(value)
+    last = exact.adjusted() - (DIGITS - 1)
+    if quota in WHOLE_KEYS:
+        last = max(last, 0)
+    digits = exact.scaleb(-last).to_integral_value(ROUND_CEILING if up else ROUND_FLOOR)
+    # A quota of nothing would be none at all, or lock out.
+    found = float(max(digits, Decimal(1)).scaleb(last))
+    return min(found, policy.at_most.get(quota, found))
+
+
+def head(found: Recommendation, source: str) -> list[str]:
+    """What the file is, for who opens it."""
+    percentile, headroom = (
+        words.figure(found.policy.percentile),
+        words.figure(found.policy.headroom),
+    )
+    return [
+        f"Quotas by `minibroker pipeline recommend` from {source}.",
+        f"Each is the rate kept in {percentile} % of busy seconds, times {headroom},",
+        "at the broker where it was highest: brokers count each for itself, over ten seconds.",
+        "Quotas that are set at a level that goes before these hold in their place.",
+        "Apply: minibroker configs --alter --quota-file THIS_FILE",
+    ]

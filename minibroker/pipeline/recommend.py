@@ -1,0 +1,267 @@
+"""A quota for everybody that fits what they used: the figures from events, the decision from these.
+
+Owns what is looked at and the rules that make a quota of it; it must never write a file or ask a
+broker. Invariant: a rate is what the broker's own average would have been, and as brokers count
+each for itself, a quota is one that fits at the broker where it was needed most. Kafka leaves this
+to whoever runs it.
+
+A broker averages over ten to eleven seconds (``quota.window.num``), so the rate at a second is that
+of the last ten or of the last eleven, whichever is higher; and only busy seconds are looked at, in
+which there was a request, since nobody is held in any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from minibroker.config import NUM_IO_THREADS, NUM_NETWORK_THREADS
+from minibroker.pipeline.usage import (
+    CLIENT,
+    FETCH,
+    IP,
+    MUTATION,
+    PRODUCE,
+    REQUEST,
+    UNITS,
+    USER,
+    counted,
+    on_levels,
+    rounded,
+)
+from minibroker.quotas.values import CONNECTION_CREATION_RATE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ANONYMOUS: Final = "ANONYMOUS"
+"""The user of connections without authentication."""
+
+ENTITIES_MAX: Final = 20_000
+"""Of each quota, who get a line of their own: those who use most. All others have the default."""
+
+AT_LEAST: Final[Mapping[str, float]] = {
+    PRODUCE: 65_536,
+    FETCH: 65_536,
+    REQUEST: 1,
+    MUTATION: 1,
+    CONNECTION_CREATION_RATE: 10,
+}
+"""Below which nobody's quota is, as it would only be in the way."""
+
+_SHORT_S, _LONG_S = 10, 11
+"""Between these a broker's average lies."""
+
+_THOUSAND: Final = 1000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a quota follows from what was used."""
+
+    percentile: float = 99
+    """The share of busy seconds that the quota is above, before the headroom, in percent."""
+    headroom: float = 1.25
+    busy_min: int = 60
+    """Busy seconds that it takes to get a line of one's own."""
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    """Beside those of ``AT_LEAST``."""
+    at_most: Mapping[str, float] = field(default_factory=dict)
+    workers: int = NUM_NETWORK_THREADS.default + NUM_IO_THREADS.default
+    """Network and I/O threads of a broker, a hundred percent each."""
+    bytes_per_second: float | None = None
+    """What a broker can take in, and as much what it can send; None if nobody knows."""
+
+    def least(self, quota: str) -> float:
+        return self.at_least.get(quota, AT_LEAST[quota])
+
+    def capacity(self, quota: str) -> float | None:
+        """Of one broker."""
+        if quota == REQUEST:
+            return self.workers * 100.0
+        return self.bytes_per_second if quota in (PRODUCE, FETCH) else None
+
+
+class Decided(NamedTuple):
+    """What one entity gets of one quota, or all that get the default, and why; names are null that
+    the level doesn't have.
+    """
+
+    quota: str
+    user: str | None
+    client_id: str | None
+    ip: str | None
+    is_default: bool
+    entities: int
+    """How many it is for; the other figures are those of who used most of them."""
+    busy_s: int
+    """Seconds with a request, at the broker where it was most."""
+    usual: float
+    """The rate at the policy's percentile of these."""
+    most: float
+    throttled: float
+    """Requests that this quota held, at all brokers."""
+    value: float
+    """The quota, before it is rounded or scaled to what a broker can do."""
+
+
+class Together(NamedTuple):
+    """What the quotas of all who were seen at a broker come to, where that is most."""
+
+    quota: str
+    quotas: float
+    entities: int
+
+
+class Recommendation(NamedTuple):
+    """Everything that the quota file and a summary say."""
+
+    level: str
+    decided: tuple[Decided, ...]
+    together: Mapping[str, Together]
+    policy: Policy
+
+
+# From events -----------------------------------------------------------------------------------
+
+
+def rates(events: DataFrame, level: str) -> DataFrame:
+    """Of each entity and broker the rate at every busy second, in thousandths of ``UNITS``.
+
+    ``level`` is of users and clients; addresses are always there beside it.
+    """
+    seconds = events.sparkSession.sql(
+        """
+        select broker, level, user, client_id, ip, quota, start_us div 1000000 as second,
+          sum(bigint(round(amount / sample))) as amount,
+          sum(if(held_ms > 0, bigint(round(1000000 / sample)), 0)) as throttled
+        from {rows} where sample is not null
+        group by all having amount > 0 or throttled > 0
+        """,
+        rows=on_levels(counted(events, 1), (level, IP)),
+    )
+    higher = f"greatest(short * {_THOUSAND} div {_SHORT_S}, long * {_THOUSAND} div {_LONG_S})"
+    entity = "partition by broker, level, user, client_id, ip, quota order by second"
+    sums = ", ".join(
+        f"sum(amount) over ({entity} range between {before_s} preceding and current row) as {name}"
+        for name, before_s in (("short", _SHORT_S - 1), ("long", _LONG_S - 1))
+    )
+    return events.sparkSession.sql(
+        f"""
+        with averaged as (
+          select *, {sums} from {{seconds}}),
+        higher as (select *, {higher} as precise from averaged)
+        select broker, level, user, client_id, ip, quota, second, throttled,
+          {rounded("precise")} as rate
+        from higher
+        """,
+        seconds=seconds,
+    )
+
+
+def observed(rates: DataFrame, policy: Policy) -> DataFrame:
+    """What `rates` come to, for each entity and broker."""
+    units = " ".join(f"when '{quota}' then {unit}" for quota, unit in UNITS.items())
+    scale = f"({_THOUSAND}L * case quota {units} else 1 end)"
+    return rates.sparkSession.sql(
+        f"""
+        select broker, quota, user, client_id, ip, count(*) as busy_s,
+          percentile(rate, {policy.percentile / 100}) / {scale} as usual,
+          max(rate) / {scale} as most, sum(throttled) / 1000000 as throttled
+        from {{rates}} group by broker, quota, user, client_id, ip having max(rate) > 0
+        """,
+        rates=rates,
+    )
+
+
+def valued(observed: DataFrame, policy: Policy) -> DataFrame:
+    """Who gets which quota: a row for each entity and quota; ``own`` unless it's the default."""
+    writable = "concat(coalesce(user, ''), coalesce(client_id, '')) not rlike '[\\\\n\\\\r\\\\x00]'"
+    return observed.sparkSession.sql(
+        f"""
+        with entity as (
+          select quota, user, client_id, ip, max(busy_s) as busy_s, max(usual) as usual,
+            max(most) as most, sum(throttled) as throttled
+          from {{observed}} group by quota, user, client_id, ip),
+        wanted as (
+          select *, usual * {policy.headroom} as wanted, {_by_quota(policy.least)} as bottom,
+            {_by_quota(policy.at_most.get)} as top,
+            row_number() over (
+              partition by quota order by usual desc, user, client_id, ip) as place
+          from entity),
+        owning as (
+          select *, busy_s >= {policy.busy_min} and wanted > bottom and place <= {ENTITIES_MAX}
+            and {writable} as own
+          from wanted),
+        shared as (
+          select *, max(if(own, null, wanted)) over (partition by quota) as of_others from owning)
+        select *, least(greatest(if(own, wanted, of_others), bottom), top) as value from shared
+        """,
+        observed=observed,
+    )
+
+
+def _by_quota(value: Callable[[str], float | None]) -> str:
+    """SQL for a number that each quota has; null where it is None."""
+    cases = " ".join(
+        f"when '{quota}' then {float(found)!r}"
+        for quota in AT_LEAST
+        if (found := value(quota)) is not None
+    )
+    return f"case quota {cases} end" if cases else "cast(null as double)"
+
+
+def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
+    """What everybody should get who did something in ``events``."""
+    seen = observed(rates(events, level), policy).persist()
+    values = valued(seen, policy).persist()
+    try:
+        sql = events.sparkSession.sql
+        own = sql(
+            """
+            select quota, user, client_id, ip, false, 1, busy_s, usual, most, throttled, value
+            from {values} where own order by quota, value desc, user, client_id, ip
+            """,
+            values=values,
+        )
+        # What others have is that of who used most of them, or the least if there is nobody.
+        default = sql(
+            f"""
+            with other as (
+              select quota, count(*) as entities, max_by(struct(*), usual) as top,
+                sum(throttled) as throttled
+              from {{values}} where not own group by quota)
+            select quota, top.user, top.client_id, top.ip, true, coalesce(entities, 0),
+              coalesce(top.busy_s, 0), coalesce(top.usual, 0), coalesce(top.most, 0),
+              coalesce(other.throttled, 0), coalesce(top.value, {_by_quota(policy.least)})
+            from (select distinct quota from {{values}}) left join other using (quota)
+            order by quota
+            """,
+            values=values,
+        )
+        together = sql(
+            """
+            with broker as (
+              select broker, seen.quota, sum(value) as quotas, count(*) as entities
+              from {seen} as seen join {values} as values
+                on seen.quota = values.quota and seen.user <=> values.user
+                and seen.client_id <=> values.client_id and seen.ip <=> values.ip
+              group by broker, seen.quota)
+            select quota, max(quotas), max_by(entities, quotas) from broker group by quota
+            """,
+            seen=seen,
+            values=values,
+        )
+        decided = tuple(Decided(*row) for row in [*own.collect(), *default.collect()])
+        sums = [Together(*row) for row in together.collect()]
+    finally:
+        values.unpersist()
+        seen.unpersist()
+    return Recommendation(level, decided, {each.quota: each for each in sums}, policy)
+
+
+def fitting_level(events: DataFrame) -> str:
+    """Users where they authenticate, clients where everybody is anonymous."""
+    named = events.where(f"user <> '{ANONYMOUS}'").select("user").first()
+    return CLIENT if named is None else USER

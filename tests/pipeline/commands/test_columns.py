@@ -1,0 +1,14 @@
+"""Columns: as wide as what stands in them."""
+
+from __future__ import annotations
+
+from minibroker.pipeline.commands.columns import columns
+
+
+def test_cells_stand_below_each_other() -> None:
+    assert list(columns(["A", "LONG"], [["wide", "1"], ["", "2"]])) == [
+        "A     LONG",
+        "wide  1",
+        "      2",
+    ]
+    assert not list(columns(["A"], []))

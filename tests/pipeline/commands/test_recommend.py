@@ -1,0 +1,90 @@
+"""``minibroker pipeline recommend``: a file that a broker takes, and a few lines."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minibroker.cli.configs import configs
+from minibroker.pipeline.commands import recommend as command
+from minibroker.pipeline.commands.recommend import recommend
+from minibroker.testing import MiniBroker
+from tests.pipeline.happenings import connection, dropped, produced, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command in the session that the tests share."""
+    monkeypatch.setattr(command, "running", lambda *_: nullcontext(spark))
+
+    def invoke(*arguments: str | Path) -> Result:
+        return CliRunner().invoke(recommend, [str(each) for each in arguments])
+
+    return invoke
+
+
+def test_what_is_recommended_is_what_a_broker_then_has(run: Any, tmp_path: Path) -> None:
+    events = [
+        *(produced(at, "a lice", "etl", 1_000_000, sample=0.5) for at in range(70)),
+        connection(2, "127.0.0.9"),
+        dropped(3, 2),
+    ]
+    activity, into = table(tmp_path / "activity", events), tmp_path / "quotas.txt"
+    result = run("--table", activity, "--into", into, "--at-least", "request_percentage=0.01")
+    assert result.exit_code == 0, result.output
+    text = into.read_text("utf-8")
+    for told in ("2 more events could not be written", "only 50 % of connections were written"):
+        assert f"# Careful: {told}" in text
+        assert told in result.stdout
+    assert "in 99 % of 70 busy seconds at most 2 MB/s (once 2 MB/s), and 25 % more" in text
+    assert "QUOTA" in result.stdout
+    with MiniBroker() as broker:
+
+        def ask(*words: str) -> list[str]:
+            given = ["-b", broker.bootstrap_servers, *words]
+            done = CliRunner().invoke(configs, given)
+            assert done.exit_code == 0, done.output
+            return done.stdout.splitlines()
+
+        ask("--alter", "--quota-file", str(into))
+        ours, theirs = ask("--describe", "--entity-type", "users")
+        assert "the default user-principal are producer_byte_rate=65536.0, " in ours
+        assert ours.endswith("request_percentage=0.01")
+        assert theirs.endswith("'a lice' are producer_byte_rate=2500000.0, request_percentage=0.25")
+        assert ask("--describe", "--entity-type", "ips") == [
+            "Quota configs for the default ip are connection_creation_rate=10.0"
+        ]
+
+
+def test_a_table_without_events_is_told_so(run: Any, tmp_path: Path) -> None:
+    activity = table(tmp_path / "activity", [dropped(0, 1)])
+    result = run("--table", activity, "--into", tmp_path / "quotas.txt")
+    assert result.exit_code == 1
+    assert "nobody in it used anything that a quota could bound" in result.output
+    assert not (tmp_path / "quotas.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--at-least", "speed=1"], "a number above 0 for one of producer_byte_rate, consumer"),
+        (["--at-most", "producer_byte_rate=0"], "a number above 0 for one of"),
+        (["--at-most", "producer_byte_rate"], "is not QUOTA=NUMBER"),
+        (["--for", "topics"], "'topics' is not one of 'users', 'clients', 'users+clients'"),
+        (["--headroom", "0.5"], "0.5 is not in the range x>=1"),
+        (["--into", "/nowhere/to/be/quotas"], "there is no folder /nowhere/to/be"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_read(words: list[str], told: str) -> None:
+    result = CliRunner().invoke(recommend, ["--table", "x", "--into", "y", *words])
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())

@@ -1,0 +1,71 @@
+"""``minibroker pipeline usage``: a table, a few lines, and what it says of mistakes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from minibroker.pipeline.commands import usage as command
+from minibroker.pipeline.commands.usage import Interval, usage
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.usage import COLUMNS
+from tests.pipeline.happenings import connection, dropped, produced, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command in the session that the tests share."""
+    monkeypatch.setattr(command, "running", lambda *_: nullcontext(spark))
+
+    def invoke(*arguments: str | Path) -> Result:
+        return CliRunner().invoke(usage, [str(each) for each in arguments])
+
+    return invoke
+
+
+def test_a_table_is_written_and_told_of(run: Any, spark: SparkSession, tmp_path: Path) -> None:
+    events = [
+        produced(1, "alice", "etl", 120_000, produce={"throttle_ms": 40}),
+        produced(61, "alice", "etl", 60_000),
+        connection(2, "10.0.0.9"),
+        dropped(3, 2),
+    ]
+    activity, into = table(tmp_path / "activity", events), tmp_path / "usage"
+    result = run("--table", activity, "--every", "1m", "--into", into)
+    assert result.exit_code == 0, result.output
+    said = [line.split("  ") for line in result.stdout.splitlines()]
+    told = [[cell.strip() for cell in line if cell] for line in said]
+    assert told[0][0].startswith("2 events are missing, as brokers could not write them; of some")
+    assert told[1] == ["QUOTA", "WHO", "MEAN", "MOST", "HELD", "FOR", "P99"]
+    assert [
+        "producer_byte_rate", "alice", "1.5 kB/s", "2 kB/s", "1", "40 ms", "1.5 ms"
+    ] in told  # fmt: skip
+    assert any(line[:2] == ["connection_creation_rate", "10.0.0.9"] for line in told)
+    found = spark.read.parquet(str(into))
+    assert found.columns == [column.name for column in COLUMNS]
+    assert {row.seconds for row in found.select("seconds").collect()} == {60}
+    # A second time it would be over what is there.
+    again = run("--table", activity, "--into", into)
+    assert isinstance(again.exception, BadInput)
+    assert "remove it or name another" in str(again.exception)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1), ("90", 90), ("5m", 300), ("1h", 3600)])
+def test_an_interval_is_whole_seconds(text: str, seconds: int) -> None:
+    assert Interval().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "1.5s", "soon", "-1"])
+def test_anything_else_is_no_interval(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no interval: write 1s, 60s, 5m or 1h"):
+        Interval().convert(text, None, None)

@@ -1,0 +1,155 @@
+"""Events that never happened, as tests of the jobs want them: few, and the same each time.
+
+Every event has all fields of the schema; what isn't said is what a plain one has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from minibroker.activity.schema import FIELDS, VERSION
+from minibroker.pipeline.schemas import ACTIVITY
+
+START_S: Final = 1_793_577_600
+"""2 November 2026, 0:00 UTC."""
+
+Event = dict[str, Any]
+_PLAIN: Final[Event] = {field.name: None for field in FIELDS}
+
+
+def at_s(seconds: float) -> int:
+    """So long after the start, as ``time_us``."""
+    return round((START_S + seconds) * 1_000_000)
+
+
+def _event(kind: str, seconds: float, given: Event) -> Event:
+    time_us = at_s(seconds)
+    said = {"version": VERSION, "kind": kind, "broker": 1, "time_us": time_us}
+    return {**_PLAIN, **said, "sequence": time_us, "clock_ms": time_us // 1000, **given}
+
+
+def check(user: str, client_id: str, **more: Any) -> Event:
+    """A look at a quota."""
+    return {"user": user, "client_id": client_id, "rate": 0.0, "bound": None, "throttle_ms": 0,
+            "clock_ms": 0, **more}  # fmt: skip
+
+
+def request(seconds: float, user: str, client_id: str, **more: Any) -> Event:
+    """A request that is neither produced nor fetched, and took a millisecond of work."""
+    plain = {
+        "sample": 1.0, "listener": "PLAINTEXT", "connection": 1, "ip": "10.0.0.1", "user": user,
+        "client_id": client_id, "api_key": 3, "api_version": 9, "request_bytes": 40,
+        "response_bytes": 200, "exempt": False, "queue_ns": 10_000, "network_ns": 200_000,
+        "io_ns": 800_000, "total_ns": 1_500_000, "checked_ns": 900_000, "late_ns": 100_000,
+        "late_clock_ms": 0, "throttle_ms": 0, "error_code": 0,
+    }  # fmt: skip
+    return _event("request", seconds, {**plain, **more})
+
+
+def produced(seconds: float, user: str, client_id: str, size: int, **more: Any) -> Event:
+    return request(
+        seconds, user, client_id, **{"api_key": 0, "request_bytes": size, "records": 1, **more}
+    )
+
+
+def fetched(seconds: float, user: str, client_id: str, size: int, **more: Any) -> Event:
+    """``size`` is what a consumer's quota counts."""
+    return request(seconds, user, client_id, **{"api_key": 1, "response_bytes": size - 4, **more})
+
+
+def connection(seconds: float, ip: str, happened: str = "accepted", **more: Any) -> Event:
+    return _event(
+        "connection",
+        seconds,
+        {"sample": 1.0, "listener": "PLAINTEXT", "connection": 1, "ip": ip, "happened": happened,
+         **more},
+    )  # fmt: skip
+
+
+def dropped(seconds: float, count: int, **more: Any) -> Event:
+    return _event("dropped", seconds, {"dropped": count, **more})
+
+
+def frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
+    """The events as the activity table has them, but for the folders' names."""
+    return spark.createDataFrame(_table(events))
+
+
+def parquet(path: Path, events: Iterable[Event]) -> Path:
+    """The same as one file, written without Spark."""
+    pq.write_table(_table(events), path)
+    return path
+
+
+def table(path: Path, events: Iterable[Event]) -> Path:
+    """The same as an activity table of one folder."""
+    folder = path / "hour=2026-11-02-00" / "bucket=00"
+    folder.mkdir(parents=True)
+    parquet(folder / "part-00000.parquet", events)
+    return path
+
+
+def _table(events: Iterable[Event]) -> pa.Table:
+    schema = pa.schema([(field.name, _arrow(field.dataType)) for field in ACTIVITY.fields])
+    return pa.Table.from_pylist(list(events), schema)
+
+
+def _arrow(kind: Any) -> pa.DataType:
+    if kind.typeName() == "struct":
+        return pa.struct([(field.name, _arrow(field.dataType)) for field in kind.fields])
+    plain = {"string": pa.string(), "integer": pa.int32(), "long": pa.int64(),
+             "double": pa.float64(), "boolean": pa.bool_()}  # fmt: skip
+    return plain[kind.typeName()]
+
+
+def many(count: int, seed: int, lasts_s: int = 300) -> Iterator[Event]:
+    """A little of everything, by four users with three client-ids at two brokers."""
+    chance = Random(seed)
+    for number in range(count):
+        seconds = chance.random() * lasts_s
+        user, client_id = chance.choice("abcd"), chance.choice(["x", "y", ""])
+        share = chance.choice([1.0, 1.0, 0.3])
+        held_ms = chance.choice([0, 0, 0, 250])
+        level = chance.choice([(user, client_id), (user, ""), ("", client_id)])
+        look = check(
+            *level, rate=chance.random() * 100, bound=chance.choice([None, 50.0, 60.0]),
+            throttle_ms=held_ms,
+        )  # fmt: skip
+        more: Event = {
+            "broker": chance.choice([1, 2]), "sequence": number, "sample": share,
+            "total_ns": int(10 ** (4 + 6 * chance.random())),
+            "checked_ns": chance.randrange(10**7), "late_ns": chance.randrange(10**6),
+            "error_code": chance.choice([0, 0, 0, 6]), "throttle_ms": held_ms,
+        }  # fmt: skip
+        match chance.randrange(7):
+            case 0:
+                yield produced(
+                    seconds, user, client_id, chance.randrange(10**6), produce=look, **more
+                )
+            case 1:
+                yield fetched(
+                    seconds, user, client_id, chance.randrange(4, 10**6), fetch=look, **more
+                )
+            case 2:
+                yield request(seconds, user, client_id, mutations=3, mutations_refused=1,
+                              mutation=look, request=look, **more)  # fmt: skip
+            case 3:
+                yield request(seconds, user, client_id, **more | {"exempt": True})
+            case 4:
+                happened = chance.choice(["accepted", "accepted", "held", "refused", "closed"])
+                delay = {"delay_ms": held_ms} if happened == "held" else {}
+                yield connection(
+                    seconds, f"10.0.0.{chance.randrange(4)}", happened, sample=share,
+                    broker=more["broker"], sequence=number, **delay,
+                )  # fmt: skip
+            case 5 if chance.random() < 0.1:
+                yield dropped(seconds, chance.randrange(50), broker=1, sequence=number)
+            case _:
+                yield request(seconds, user, client_id, request=look, **more)

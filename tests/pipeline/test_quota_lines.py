@@ -1,0 +1,126 @@
+"""Recommendations in words: rounding, what doesn't fit a broker, and the file itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.pipeline.quota_lines import decision, head, quota_lines, rounded_to_set
+from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
+from minibroker.pipeline.usage import CLIENT, MUTATION, PRODUCE, REQUEST, USER, USER_AND_CLIENT
+from minibroker.quotas.file import parse, render
+from minibroker.quotas.values import CONNECTION_CREATION_RATE
+
+PLAIN = Decided(PRODUCE, "alice", None, None, False, 1, 3412, 838_860.0, 1.2e6, 0, 1_048_575.0)
+
+
+def fits(quota: str) -> Together:
+    return Together(quota, 1.0, 1)
+
+
+def test_a_quota_has_its_figures_as_its_reason() -> None:
+    value, reason = decision(PLAIN, fits(PRODUCE), Policy())
+    assert value == 1_050_000
+    assert reason == (
+        "producer_byte_rate 1.05 MB/s: in 99 % of 3,412 busy seconds at most 839 kB/s (once 1.2"
+        " MB/s), and 25 % more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"value": 2e6}, "; 2 MB/s is the least that anybody gets"),
+        ({"value": 500_000.0}, "; 500 kB/s is the most that anybody gets"),
+        ({"throttled": 12.0}, "; 12 requests were held, so more may be wanted than was used"),
+        (
+            {"is_default": True, "entities": 7},
+            "for 7 too small, or seen too shortly, for a line of their own, of whom alice used",
+        ),
+        ({"is_default": True, "entities": 0}, "for who has not been seen yet"),
+    ],
+)
+def test_what_else_was_decided_is_told(given: dict[str, Any], told: str) -> None:
+    assert told in decision(PLAIN._replace(**given), fits(PRODUCE), Policy())[1]
+
+
+def test_what_does_not_fit_a_broker_is_brought_down_for_all() -> None:
+    busy = PLAIN._replace(quota=REQUEST, usual=400.0, most=420.0, value=500.0)
+    value, reason = decision(busy, Together(REQUEST, 1000, 9), Policy(workers=8))
+    assert value == 400
+    assert reason.endswith(
+        "; only 80 % of that, as 9 at one broker would have 1,000 % together, and it has 800 %"
+    )
+    assert decision(busy, Together(REQUEST, 800, 9), Policy(workers=8))[0] == 500
+    bytes_in = Together(PRODUCE, 4e6, 9)
+    assert decision(PLAIN, bytes_in, Policy())[0] == 1_050_000
+    assert decision(PLAIN, bytes_in, Policy(bytes_per_second=1e6))[0] == 262_000
+
+
+@pytest.mark.parametrize(
+    ("quota", "value", "up", "down"),
+    [
+        (PRODUCE, 1234.0, 1240, 1230),
+        (PRODUCE, 12.3, 13, 12),
+        (PRODUCE, 0.2, 1, 1),
+        (PRODUCE, 65_536.0, 65_536, 65_536),
+        (PRODUCE, 9_999.0, 10_000, 9990),
+        (REQUEST, 12.3456, 12.4, 12.3),
+        (MUTATION, 0.0123456, 0.0124, 0.0123),
+        (CONNECTION_CREATION_RATE, 20.1, 21, 20),
+    ],
+)
+def test_a_quota_has_three_digits(quota: str, value: float, up: float, down: float) -> None:
+    assert rounded_to_set(quota, value, Policy(), up=True) == up
+    assert rounded_to_set(quota, value, Policy(), up=False) == down
+
+
+@given(st.floats(0.001, 1e15), st.sampled_from([PRODUCE, REQUEST, MUTATION]), st.booleans())
+def test_rounding_keeps_what_it_is_for(value: float, quota: str, up: bool) -> None:
+    policy = dataclasses.replace(Policy(), at_most={quota: 1e12})
+    found = rounded_to_set(quota, min(value, 1e12), policy, up=up)
+    assert 0 < found <= 1e12
+    if up:
+        assert found >= min(value, 1e12)
+    elif quota != PRODUCE or value >= 1:
+        assert found <= value
+        assert found >= value * 0.98 or quota == PRODUCE or value > 1e12
+
+
+def recommended(level: str, *decided: Decided) -> Recommendation:
+    together = {each.quota: fits(each.quota) for each in decided}
+    return Recommendation(level, decided, together, Policy())
+
+
+def test_the_file_has_a_line_for_each_entity_and_defaults_last() -> None:
+    time = PLAIN._replace(quota=REQUEST, usual=10.0, most=11.0, value=12.5)
+    default = PLAIN._replace(is_default=True, user="bob", entities=3)
+    ip = PLAIN._replace(quota=CONNECTION_CREATION_RATE, user=None, ip="10.0.0.7", value=25.0)
+    found = recommended(USER, default, PLAIN, time, ip)
+    text = render(quota_lines(found), head(found, "activity"))
+    assert text.startswith("# Quotas by `minibroker pipeline recommend` from activity.\n")
+    assert [line for line in text.splitlines() if line.startswith("--")] == [
+        (
+            "--alter --entity-type users --entity-name alice --add-config "
+            "producer_byte_rate=1050000,request_percentage=12.5"
+        ),
+        "--alter --entity-type ips --entity-name 10.0.0.7 --add-config connection_creation_rate=25",
+        "--alter --entity-type users --entity-default --add-config producer_byte_rate=1050000",
+    ]
+    alice, _, _ = parse(text, "f").lines
+    assert [reason.split()[0] for reason in alice.reason] == [PRODUCE, REQUEST]
+
+
+def test_each_level_has_its_types() -> None:
+    client = PLAIN._replace(user=None, client_id="etl")
+    [line] = quota_lines(recommended(CLIENT, client))
+    assert line.entities == (("clients",), ("etl",))
+    both = PLAIN._replace(client_id="etl")
+    [line] = quota_lines(recommended(USER_AND_CLIENT, both))
+    assert line.entities == (("users", "clients"), ("alice", "etl"))
+    [line] = quota_lines(recommended(USER_AND_CLIENT, both._replace(is_default=True)))
+    assert line.entities == (("users", "clients"), ("", ""))

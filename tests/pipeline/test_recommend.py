@@ -1,0 +1,206 @@
+"""What is recommended: rates as a broker averages them, who gets how much, and that it fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from minibroker.pipeline.recommend import (
+    Decided,
+    Policy,
+    fitting_level,
+    observed,
+    rates,
+    recommend,
+    valued,
+)
+from minibroker.pipeline.usage import CLIENT, PRODUCE, REQUEST, USER
+from minibroker.quotas.rate import Rate
+from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from tests.pipeline.happenings import (
+    Event,
+    connection,
+    dropped,
+    fetched,
+    frame,
+    many,
+    parquet,
+    produced,
+    request,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def idle(seconds: float, user: str, size: int, **more: object) -> Event:
+    """Bytes alone: no time is worked."""
+    return produced(seconds, user, "c", size, checked_ns=0, late_ns=0, **more)
+
+
+def test_a_rate_is_that_of_ten_or_eleven_seconds(spark: SparkSession) -> None:
+    sizes = {0: 1000, 1: 500, 10: 200, 25: 70}
+    events = [idle(at, "u", size) for at, size in sizes.items()]
+    found = {
+        row.second % 60: row.rate
+        for row in rates(frame(spark, events), USER).where(f"quota = '{PRODUCE}'").collect()
+    }
+    # At 10 s: 700 bytes in ten seconds, but 1700 in eleven. In thousandths, of three digits.
+    assert found == {0: 100_000, 1: 150_000, 10: 155_000, 25: 7_000}
+
+
+def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSession) -> None:
+    events = [
+        *(idle(at, "heavy", 1_000_000) for at in range(100)),
+        *(idle(at, "heavy", 2_000_000, broker=2) for at in range(100)),
+        *(idle(at, "light", 10) for at in range(100)),
+        *(idle(at, "brief", 5_000_000) for at in range(5)),
+        *(connection(at, "10.0.0.7") for at in range(100) for _ in range(20)),
+        dropped(3, 5),
+    ]
+    found = recommend(frame(spark, events), USER, Policy())
+    by_quota: dict[str, list[Decided]] = {}
+    for each in found.decided:
+        by_quota.setdefault(each.quota, []).append(each)
+    heavy, default = by_quota[PRODUCE]
+    assert (heavy.user, heavy.client_id, heavy.ip) == ("heavy", None, None)
+    assert (heavy.usual, heavy.most, heavy.busy_s, heavy.value) == (2e6, 2e6, 100, 2.5e6)
+    # Who was seen too shortly has the default, which is made for the largest of those.
+    assert (default.is_default, default.user, default.entities) == (True, "brief", 2)
+    assert default.usual == pytest.approx(2.5e6, rel=0.02)
+    assert default.value == default.usual * 1.25
+    assert found.together[PRODUCE].quotas == heavy.value + 2 * default.value
+    assert found.together[PRODUCE].entities == 3
+    assert REQUEST not in by_quota
+    ip, ips = by_quota[CONNECTION_CREATION_RATE]
+    assert (ip.ip, ip.user, ip.value, ips.entities, ips.value) == ("10.0.0.7", None, 25, 0, 10)
+
+
+def test_who_gets_a_line_and_how_much(spark: SparkSession) -> None:
+    columns = "broker int, quota string, user string, client_id string, ip string, busy_s long"
+    rows: list[tuple[object, ...]] = [
+        (1, PRODUCE, "big", None, None, 99, 1e6, 2e6, 1.0),
+        (2, PRODUCE, "big", None, None, 50, 3e6, 3e6, 2.0),
+        (1, PRODUCE, "middling", None, None, 60, 40_000.0, 50_000.0, 0.0),
+        (1, PRODUCE, "small", None, None, 60, 1.0, 1.0, 0.0),
+        (1, PRODUCE, "brief", None, None, 59, 60_000.0, 2e6, 0.0),
+        (1, REQUEST, "two\nlines", None, None, 99, 40.0, 50.0, 0.0),
+        (1, REQUEST, "small", None, None, 99, 0.1, 0.1, 0.0),
+    ]
+    seen = spark.createDataFrame(rows, f"{columns}, usual double, most double, throttled double")
+    policy = Policy(at_least={PRODUCE: 45_000}, at_most={PRODUCE: 900_000})
+    found = {
+        (row.quota, row.user): (row.own, row.value, row.usual, row.busy_s, row.throttled)
+        for row in valued(seen, policy).collect()
+    }
+    assert found == {
+        # What was most at any broker, and no more than anybody gets.
+        (PRODUCE, "big"): (True, 900_000, 3e6, 99, 3),
+        (PRODUCE, "middling"): (True, 50_000, 40_000, 60, 0),
+        # Others share what the largest of them needs.
+        (PRODUCE, "small"): (False, 75_000, 1, 60, 0),
+        (PRODUCE, "brief"): (False, 75_000, 60_000, 59, 0),
+        # A line can't hold this name, however large.
+        (REQUEST, "two\nlines"): (False, 50, 40, 99, 0),
+        (REQUEST, "small"): (False, 50, 0.1, 99, 0),
+    }
+
+
+def test_who_is_meant_follows_from_whether_anybody_authenticates(spark: SparkSession) -> None:
+    anonymous = [request(0, "ANONYMOUS", "c")]
+    assert fitting_level(frame(spark, anonymous)) == CLIENT
+    assert fitting_level(frame(spark, [*anonymous, request(0, "alice", "c")])) == USER
+
+
+def test_nobody_who_goes_on_as_before_is_held(spark: SparkSession) -> None:
+    """With the broker's own arithmetic, for steady users of all kinds of intervals and sizes."""
+    chance = Random(5)
+    steady = {
+        f"u{number}": (round(10 ** chance.uniform(-1.7, 0.6), 3), chance.randrange(10**3, 10**6))
+        for number in range(12)
+    }
+    events = [
+        idle(turn * every_s, user, size)
+        for user, (every_s, size) in steady.items()
+        for turn in range(int(min(90 / every_s, 1200)))
+    ]
+    policy = Policy(busy_min=1, at_least={PRODUCE: 1})
+    found = valued(observed(rates(frame(spark, events), USER), policy), policy).collect()
+    bounds = {row.user: row.value for row in found}
+    assert set(bounds) == set(steady)
+    for user, (every_s, size) in steady.items():
+        rate = Rate(11, 1000)
+        for turn in range(1000):
+            now_ms = int(turn * every_s * 1000)
+            rate.record(size, now_ms)
+            assert rate.throttle_ms(bounds[user], now_ms, 10**9) == 0, (user, every_s, turn)
+
+
+ORACLE = """
+with event as (
+  select broker, user, sample, time_us // 1000000 as second, throttle_ms, api_key, exempt,
+    request_bytes, response_bytes, checked_ns, late_ns, mutations, mutations_refused, kind
+  from read_parquet($path) where kind = 'request'),
+part as (
+  select broker, user, second, 'producer_byte_rate' as quota, request_bytes / sample as amount, 1
+    as unit from event where api_key = 0
+  union all select broker, user, second, 'consumer_byte_rate',
+    case when throttle_ms > 0 then 0 else response_bytes + 4 end / sample, 1
+    from event where api_key = 1 and not exempt
+  union all select broker, user, second, 'request_percentage', (checked_ns + late_ns) / sample, 1e7
+    from event where not exempt
+  union all select broker, user, second, 'controller_mutation_rate',
+    (mutations - mutations_refused) / sample, 1 from event where mutations is not null),
+summed as (
+  select broker, user, quota, second, unit, sum(round(amount)) as amount from part
+  group by all having sum(round(amount)) > 0),
+averaged as (
+  select one.broker, one.user, one.quota, one.second, one.unit, greatest(
+    sum(other.amount) filter (one.second - other.second < 10) / 10, sum(other.amount) / 11) as rate
+  from summed as one join summed as other
+    on one.broker = other.broker and one.user = other.user and one.quota = other.quota
+      and one.second - other.second between 0 and 10
+  group by all)
+select broker, user, quota, count(*), quantile_cont(rate, 0.99) / any_value(unit),
+  max(rate) / any_value(unit)
+from averaged group by broker, user, quota
+"""
+
+
+def test_duckdb_observes_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    events = [event for event in many(3_000, seed=3) if not is_held_fetch(event)]
+    path = parquet(tmp_path / "events.parquet", events)
+    seen = observed(rates(spark.read.parquet(str(path)), USER), Policy()).where("user is not null")
+    ours = {
+        (row.broker, row.user, row.quota): (row.busy_s, row.usual, row.most)
+        for row in seen.repartition(64).collect()
+    }
+    connected = duckdb.connect(config={"threads": 1})
+    theirs = {row[:3]: row[3:] for row in connected.execute(ORACLE, {"path": str(path)}).fetchall()}
+    assert ours.keys() == theirs.keys()
+    for key, (busy_s, usual, most) in ours.items():
+        assert busy_s == theirs[key][0]
+        # Rates are of three digits.
+        assert usual == pytest.approx(theirs[key][1], rel=0.0051)
+        assert most == pytest.approx(theirs[key][2], rel=0.0051)
+
+
+def is_held_fetch(event: Event) -> bool:
+    """A second in which there was nothing but such ones is busy, too."""
+    return event["api_key"] == 1 and bool(event["throttle_ms"])
+
+
+def test_a_second_in_which_somebody_was_only_held_is_busy(spark: SparkSession) -> None:
+    look = {"user": "u", "client_id": "", "rate": 9.0, "bound": 8.0, "throttle_ms": 30}
+    events = [
+        fetched(0, "u", "c", 1000, checked_ns=0, late_ns=0),
+        fetched(5, "u", "c", 1000, checked_ns=0, late_ns=0, throttle_ms=30, fetch=look),
+    ]
+    [one] = observed(rates(frame(spark, events), USER), Policy()).collect()
+    assert (one.busy_s, one.throttled, one.most) == (2, 1, 100)
