@@ -21,7 +21,6 @@ from minibroker.controller import controller
 from minibroker.io_worker import io_worker
 from minibroker.network.acceptor import acceptor
 from minibroker.network.processor import processor
-from minibroker.recorder import recorder
 from minibroker.roles.environment import (
     ACCEPTOR,
     CONTROLLER,
@@ -32,12 +31,20 @@ from minibroker.roles.environment import (
     role_name,
 )
 
+
+async def _recorder(env: Environment) -> None:
+    # Loaded where it runs, as nearly every broker has none.
+    from minibroker.recorder import recorder
+
+    await recorder(env)
+
+
 ROLES: Final[Mapping[str, Callable[[Environment], Awaitable[None]]]] = {
     ACCEPTOR: acceptor,
     PROCESSOR: processor,
     WORKER: io_worker,
     CONTROLLER: controller,
-    RECORDER: recorder,
+    RECORDER: _recorder,
 }
 
 STOP_ORDER: Final = (ACCEPTOR, PROCESSOR, RECORDER, WORKER, CONTROLLER)

@@ -8,6 +8,7 @@ with ``--override``.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,8 +93,12 @@ def start(
         profile=profile,
         control=control,
     )
+    # What is loaded stays as long as the process: looking through it for garbage would find none.
+    gc.disable()
     from minibroker import broker
 
+    gc.freeze()
+    gc.enable()
     raise click.exceptions.Exit(broker.start(settings, json_ready=json))
 
 

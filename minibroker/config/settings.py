@@ -8,7 +8,6 @@ the precedence of ``DynamicBrokerConfig``.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -65,6 +64,9 @@ class ConfigError(Exception):
 
 def unknown_name(name: str, valid_names: Iterable[str]) -> str:
     """«; did you mean …?» with the nearest valid name, or nothing if none is near."""
+    # Loaded for who has made a mistake.
+    import difflib
+
     near = difflib.get_close_matches(name, list(valid_names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -9,7 +9,7 @@ on it, so that a restarted controller is found at the same port. Nothing of Kafk
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -58,17 +58,18 @@ def listener_url(listener: socket.socket) -> str:
 
 
 async def serve(
-    backend: Backend,
+    make_backend: Callable[[], Backend],
     listener: socket.socket,
     stopping: trio.Event,
     *,
     allowed_hosts: Iterable[str] = (),
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the control API of ``backend`` on ``listener`` until ``stopping`` is set.
+    """Serve the control API on ``listener`` until ``stopping`` is set.
 
     Started at once, as the socket listens: the first request waits while what answers it is
-    loaded. Returns when those at work then are answered; cancel it if that takes too long.
+    loaded, and ``make_backend`` called. Returns when those at work at the end are answered; cancel
+    it if that takes too long.
     ``allowed_hosts`` are names, besides IP addresses and ``localhost``, that requests may give for
     this broker.
     """
@@ -78,7 +79,7 @@ async def serve(
     from minibroker.control.http import make_app
     from minibroker.control.server import serve_app
 
-    app = make_app(backend, allowed_hosts)
+    app = make_app(make_backend(), allowed_hosts)
     await serve_app(app, listener, stopping)
 
 

@@ -68,11 +68,14 @@ _STATES: Final[dict[RoleState, shown.ProcessState]] = {
 class ControllerBackend:
     """Implements ``control.backend.Backend``."""
 
-    def __init__(self, env: Environment, scope: ControllerScope, subscribers: Subscribers) -> None:
+    def __init__(
+        self, env: Environment, scope: ControllerScope, subscribers: Subscribers, *, born: float
+    ) -> None:
+        """``born`` is when the controller was, by the broker's clock."""
         self._env = env
         self._scope = scope
         self._subscribers = subscribers
-        self._born = env.clock.now()
+        self._born = born
         self._chronicle = Chronicle(env.incarnation)
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -36,7 +36,6 @@ from minibroker.config import (
 )
 from minibroker.control.serve import serve
 from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
-from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.config_changes import ConfigChanges
 from minibroker.controller.office import hold_office
 from minibroker.controller.stores import open_store
@@ -59,6 +58,9 @@ from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.worktime import Account
 from minibroker.storage.paths import has_directory
+
+if TYPE_CHECKING:
+    from minibroker.control.backend import Backend
 
 
 async def controller(env: Environment) -> None:
@@ -97,6 +99,7 @@ class _Controller:
         self._env = env
         self._store = store
         self._deposed = ""
+        self._born = env.clock.now()
         self.cluster = cluster
         self._subscribers = Subscribers(
             self._image, self._answer, cluster.image.number, _followers(env)
@@ -159,15 +162,20 @@ class _Controller:
             nursery.start_soon(self._serve_until_deposed, nursery.cancel_scope)
             env.ready()
             if env.control is not None:
-                backend = ControllerBackend(env, self, self._subscribers)
                 hosts = [host for host, _ in env.endpoints.values()]
                 nursery.start_soon(
-                    partial(serve, backend, env.control, env.stopping, allowed_hosts=hosts)
+                    partial(serve, self._backend, env.control, env.stopping, allowed_hosts=hosts)
                 )
             await env.stopping.wait()
             nursery.cancel_scope.cancel()
         if self._deposed:
             raise RoleRefusedError(self._deposed)
+
+    def _backend(self) -> Backend:
+        # Loaded once somebody asks: most brokers of tests are never asked anything.
+        from minibroker.controller.backend import ControllerBackend
+
+        return ControllerBackend(self._env, self, self._subscribers, born=self._born)
 
     async def _serve_until_deposed(self, scope: trio.CancelScope) -> None:
         self._deposed = await hold_office(self._store, self.settings[NODE_ID])

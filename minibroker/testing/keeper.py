@@ -33,7 +33,11 @@ LOG_BYTES_MAX: Final = 256 * 1024
 PR_SET_PDEATHSIG: Final = 1
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
 
-WARM: Final = ("minibroker.control.http", "minibroker.control.server")
+WARM: Final = (
+    "minibroker.control.http",
+    "minibroker.control.server",
+    "minibroker.controller.backend",
+)
 """What a broker imports only after the fork, to save memory in the roles that never need it."""
 
 Start = Callable[[Settings], int]
@@ -257,10 +261,12 @@ def send(lease: Lease, line: bytes) -> None:
 
 def main() -> None:
     """Serve leases on the listening socket whose descriptor is the argument."""
+    gc.disable()  # what is loaded stays, so looking through it for garbage would find none
     from minibroker import broker
 
     for name in WARM:
         importlib.import_module(name)
+    gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # what is imported is shared with every broker, so let no collection touch it

@@ -101,3 +101,24 @@ def test_start_loads_no_client_and_no_other_command() -> None:
 
 def test_the_commands_load_nothing_of_the_broker() -> None:
     assert not loaded_by("consume", "--help") & HEAVY
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage() -> None:
+    code = """
+import gc, socket, sys
+from minibroker.cli.app import app
+
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "minibroker.broker.layout":
+            print("loading", gc.isenabled())
+
+sys.meta_path.insert(0, Watch())
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    try:
+        app(["start", "--listener", f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}"])
+    except SystemExit as ended:
+        print("ended", bool(ended.code), gc.isenabled(), gc.get_freeze_count() > 10_000)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "loading False\nended True True True\n", run.stderr

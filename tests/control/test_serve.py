@@ -16,6 +16,21 @@ from minibroker.control.serve import open_listener
         ("minibroker.control.serve", {"starlette", "h11", "anyio", "prometheus_client"}),
         ("minibroker.observability.metrics", {"trio", "prometheus_client", "construct"}),
         ("minibroker.control.http", {"prometheus_client", "h11"}),
+        (
+            "minibroker.broker",
+            {
+                "minibroker.control.backend",
+                "minibroker.control.http",
+                "minibroker.controller.backend",
+                "minibroker.quotas.explain",
+                "minibroker.recorder",
+                "minibroker.security.jwks",
+                "minibroker.security.oauth",
+                "difflib",
+                "kazoo",
+                "starlette",
+            },
+        ),
     ],
 )
 def test_what_only_one_process_needs_is_not_loaded_with(module: str, late: set[str]) -> None:
@@ -42,7 +57,7 @@ async def main():
     with open_listener("127.0.0.1", 0) as listener:
         async with trio.open_nursery() as nursery:
             stopping = trio.Event()
-            await nursery.start(serve, None, listener, stopping)
+            await nursery.start(serve, Exception, listener, stopping)
             await trio.testing.wait_all_tasks_blocked()
             print({"starlette", "h11"} & set(sys.modules))
             stopping.set()

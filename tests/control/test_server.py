@@ -78,7 +78,7 @@ async def start_serving(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    await serve(backend, listener, stopping, task_status=task_status)
+    await serve(lambda: backend, listener, stopping, task_status=task_status)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ async def test_stopping_finishes_what_is_at_work_and_closes_the_rest(
     stopping, ended = trio.Event(), trio.Event()
 
     async def run(task_status: trio.TaskStatus[None]) -> None:
-        await serve(backend, listener, stopping, task_status=task_status)
+        await serve(lambda: backend, listener, stopping, task_status=task_status)
         ended.set()
 
     with open_listener("127.0.0.1", 0) as listener:

@@ -130,7 +130,9 @@ class At:
         self.env = replace(env, ledger=scope.ledger)
         self.scope = scope
         self.roles = roles
-        self.backend = ControllerBackend(self.env, scope, scope.subscribers)
+        self.backend = ControllerBackend(
+            self.env, scope, scope.subscribers, born=self.env.clock.now()
+        )
 
     async def configure(self, config: dict[str, str]) -> None:
         """Set configs of all brokers."""

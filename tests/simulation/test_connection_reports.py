@@ -7,7 +7,7 @@ with the process that saw it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,8 @@ async def running(
     settings = Settings.from_sources(pairs=pairs)
     broker = Seen(settings, directory, clock=SimulatedClock(clock), seed=1)
 
-    async def serve(backend: ControllerBackend, *_: Any, **__: Any) -> None:
-        broker.backend = backend
+    async def serve(make: Callable[[], ControllerBackend], *_: Any, **__: Any) -> None:
+        broker.backend = make()
 
     monkeypatch.setattr(role, "serve", serve)
     async with trio.open_nursery() as nursery:
