@@ -48,6 +48,11 @@ A quota file is what `minibroker pipeline recommend` writes and `minibroker conf
 @click.option("--into", metavar="PATH", help="Where to write the outcome, as Parquet files.")
 @click.option("--decisions", metavar="PATH", help="Where to write what is decided of each request.")
 @click.option(
+    "--truth",
+    is_flag=True,
+    help="Compare a replay under the first file, which was in force, with what was decided.",
+)
+@click.option(
     "--from-start",
     is_flag=True,
     help="The recording began with the broker, so that its counters were empty; otherwise what is"
@@ -67,6 +72,7 @@ def whatif(
     closed_loop: bool,
     into: str | None,
     decisions: str | None,
+    truth: bool,
     from_start: bool,
     pairs: tuple[str, ...],
     master: str | None,
@@ -77,7 +83,7 @@ def whatif(
         from minibroker.pipeline.schemas import read_activity
         from minibroker.pipeline.whatif import inputs, job
         from minibroker.pipeline.whatif.rows import CLOSED, OPEN
-        from minibroker.pipeline.whatif.summary import summary
+        from minibroker.pipeline.whatif.summary import summary, truth_lines
 
         settings = inputs.settings_of(pairs)
         proposals = inputs.proposals_of(quotas, settings)
@@ -102,6 +108,10 @@ def whatif(
             if closed_loop:
                 decided = decided.union(job.decisions(activity, proposals, counting, closed=True))
             decided.write.mode("overwrite").parquet(decisions)
+        if truth:
+            click.echo("")
+            for line in truth_lines(job.truth(activity, proposals[0], counting)):
+                click.echo(line)
         if not from_start:
             first = f"first {counting.remembered_ms / 1000:g} s of each broker"
             _say(f"\nThe {first} only filled the counters; --from-start tells of them, too.")

@@ -30,6 +30,7 @@ from minibroker.pipeline.whatif.files import Bucket, buckets_of, read
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.rows import DDL, OUTCOME
+from minibroker.pipeline.whatif.truth import COMPARED_DDL, Truth, Why, compared
 from minibroker.quotas.entity import USER_AND_CLIENT, QuotaType
 
 if TYPE_CHECKING:
@@ -104,6 +105,46 @@ def decisions(
     rows = _grouped(activity, proposals, closed=closed, partitions=partitions)
     return rows.mapInArrow(
         _replaying(proposals, counting, closed=closed, answers=True), DECISIONS_DDL
+    )
+
+
+def truth(
+    activity: DataFrame, proposal: Proposal, counting: Counting, *, examples: int = 20
+) -> Truth:
+    """How the decisions that were taken compare with a replay under the quotas in force then."""
+    dropped: dict[int, list[int]] = {}
+    missing = activity.where(F.col("kind") == EventKind.DROPPED.value)
+    for row in missing.select("broker", "clock_ms").collect():
+        dropped.setdefault(row.broker, []).append(row.clock_ms)
+
+    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        run = Replay([proposal], counting, answers=True)
+        for events in _cut(batches, whole=True):
+            run.feed(events)
+            run.settle()
+            if run.answered:
+                yield compared(run, events, counting, dropped)
+
+    rows = _grouped(activity, [proposal], closed=False, partitions=None)
+    found = rows.mapInArrow(replay, COMPARED_DDL).persist()
+    try:
+        sums = found.groupBy("why").agg(
+            F.sum("decisions").alias("n"), F.sum("throttles").alias("t")
+        )
+        counts = {Why(row.why): (row.n, row.t) for row in sums.collect()}
+        some = found.where(F.col("why") != Why.EQUAL.value).orderBy("why", "broker", "sequence")
+        shown = [
+            (row.broker, row.sequence, row.recorded_ms, row.replayed_ms, Why(row.why))
+            for row in some.limit(examples).collect()
+        ]
+    finally:
+        found.unpersist()
+    return Truth(
+        sum(n for n, _ in counts.values()),
+        sum(throttles for _, throttles in counts.values()),
+        counts.get(Why.EQUAL, (0, 0))[1],
+        {why: n for why, (n, _) in counts.items() if why is not Why.EQUAL},
+        shown,
     )
 
 

@@ -27,6 +27,7 @@ from minibroker.pipeline.whatif.events import (
     Minutes,
     Pending,
     Requests,
+    Sharing,
     Tally,
     more_pending,
     new_answers,
@@ -118,7 +119,7 @@ class Replay:
             # What is decided moves what comes later, so all of it has to be there.
             self._kept.append(requests)
         else:
-            self._open(in_order(requests, self._components.roots()))
+            self._open(in_order(requests, self.components()))
 
     def _meet(self) -> None:
         for sender in self.senders.all[len(self._components.senders) :]:
@@ -159,6 +160,14 @@ class Replay:
         self._rows.minutes(proposal, self.senders.all, minutes)
         if self._answers:
             self.answered.append((proposal, requests, answers))
+
+    def components(self) -> list[int]:
+        """By sender a number, the same for those who share anything."""
+        return self._components.roots()
+
+    def sharing(self, proposal: int) -> Sharing:
+        """Who shares what under one of the proposals."""
+        return self._runs[proposal].shares.sharing()
 
     def told(self) -> Iterator[pa.RecordBatch]:
         """The rows of the outcome that are known for good by now, each once."""

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.report import words
 from minibroker.pipeline.whatif.rows import CLOSED
+from minibroker.pipeline.whatif.truth import Truth
 
 TOLD_MAX: Final = 8
 """Of those who are held most, under each proposal."""
@@ -35,6 +36,18 @@ def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) 
     if len(proposals) * len(loops) > 1:
         yield ""
         yield from _compared(whole, [(each, loop) for each in proposals for loop in loops])
+
+
+def truth_lines(truth: Truth) -> Iterator[str]:
+    """How the replay compares with what was decided in fact."""
+    equal = f"{words.count(truth.equal)} of {words.many(truth.throttles, 'throttle')}"
+    decided = f"{words.many(truth.decisions, 'decision')} compared"
+    yield f"{decided}: {equal} equal to the millisecond ({truth.share:.3%})"
+    for why, number in sorted(truth.differing.items(), key=lambda each: -each[1]):
+        yield f"  {words.count(number):>10}  {why}"
+    for broker, sequence, recorded_ms, replayed_ms, why in truth.examples[:TOLD_MAX]:
+        times = f"{words.count(recorded_ms)} ms in fact, {words.count(replayed_ms)} ms replayed"
+        yield f"  broker {broker}, sequence {sequence}: {times}; {why}"
 
 
 def _totals(whole: DataFrame) -> DataFrame:

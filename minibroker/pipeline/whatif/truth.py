@@ -1,0 +1,230 @@
+"""How far a replay can be trusted: its decisions under the quotas in force, and those in fact.
+
+Owns the comparison and the reasons for differences; it must never correct a replay. Invariant:
+every decision is either equal to the millisecond or has one of the reasons below, the last of which
+says that nobody knows. A reason is a fact about the recording that was found, such as events that
+are missing, and not a guess. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minibroker.activity.schema import EventKind
+from minibroker.pipeline.whatif.columns import CHECKS, check_field, longs, of_kind
+from minibroker.pipeline.whatif.counters import Floats
+from minibroker.pipeline.whatif.events import (
+    EXEMPT,
+    MUTATES,
+    NEVER,
+    Answers,
+    Flags,
+    Longs,
+    Requests,
+    Sharing,
+)
+from minibroker.pipeline.whatif.proposal import Counting
+from minibroker.pipeline.whatif.replay import Replay
+
+
+class Why(StrEnum):
+    """Whether a decision is equal, or why it isn't."""
+
+    EQUAL = "equal"
+    BEFORE = "what was counted before the recording began is not known"
+    DROPPED = "events are missing, which the broker dropped"
+    QUOTA = "another quota was in force"
+    TOPICS = "changes of several topics were counted one by one, and some refused"
+    ORDER = "something else was counted in the same millisecond, and the order is not known"
+    AFTER = "the counter was as it was because of such an order shortly before"
+    UNKNOWN = "not explained"
+
+
+NEAR_MS: Final = 1
+"""A process looks at the clock before it counts, so others may be first within as much."""
+
+COMPARED: Final = pa.schema(
+    [
+        ("why", pa.string()),
+        ("decisions", pa.int64()),
+        ("throttles", pa.int64()),
+        ("broker", pa.int32()),
+        ("sequence", pa.int64()),
+        ("recorded_ms", pa.int64()),
+        ("replayed_ms", pa.int64()),
+    ]
+)
+"""A row for all decisions of a task that are equal, and one for each other."""
+
+COMPARED_DDL: Final = (
+    "why string, decisions bigint, throttles bigint, broker int, sequence bigint,"
+    " recorded_ms bigint, replayed_ms bigint"
+)
+"""The same for Spark."""
+
+_FAR: Final = 1 << 42
+
+
+class Truth(NamedTuple):
+    """``throttles`` are the decisions in which somebody was held, in fact or in the replay."""
+
+    decisions: int
+    throttles: int
+    equal: int
+    """Of ``throttles``."""
+    differing: dict[Why, int]
+    examples: Sequence[tuple[int, int, int, int, Why]]
+    """Broker, sequence, throttle in fact and in the replay, and why, of some that differ."""
+
+    @property
+    def share(self) -> float:
+        """Of throttles that are equal to the millisecond."""
+        return self.equal / self.throttles if self.throttles else 1.0
+
+
+def compared(
+    run: Replay, events: pa.Table, counting: Counting, dropped: Mapping[int, Sequence[int]]
+) -> pa.RecordBatch:
+    """What a replay of ``events``, under one proposal, has answered since this was last asked.
+
+    ``dropped`` are the times, by broker, at which events were told to be missing.
+    """
+    ((_, requests, answers),) = run.answered
+    run.answered.clear()
+    brokers = np.array([sender.broker for sender in run.senders.all], np.int64)[requests.group]
+    facts = _aligned(of_kind(events, EventKind.REQUEST), brokers, requests.sequence)
+    replayed = answers.held[:, 0]
+    rows = np.flatnonzero(replayed != requests.held_ms)
+    whys = _reasons(run, requests, answers, facts, counting, _times(dropped, brokers), rows)
+    equal = replayed == requests.held_ms
+    told = {
+        "why": [Why.EQUAL.value, *whys],
+        "decisions": [int(equal.sum()), *[1] * len(rows)],
+        "throttles": [int((equal & (replayed > 0)).sum()), *[1] * len(rows)],
+        "broker": [None, *brokers[rows].tolist()],
+        "sequence": [None, *requests.sequence[rows].tolist()],
+        "recorded_ms": [None, *requests.held_ms[rows].tolist()],
+        "replayed_ms": [None, *replayed[rows].tolist()],
+    }
+    return pa.RecordBatch.from_pydict(told, schema=COMPARED)
+
+
+def _aligned(seen: pa.Table, brokers: Longs, sequence: Longs) -> pa.Table:
+    """The events of rows, in their order."""
+    there = np.lexsort((longs(seen, "sequence"), longs(seen, "broker")))
+    here = np.lexsort((sequence, brokers))
+    order = np.empty(len(here), np.int64)
+    order[here] = there
+    return seen.take(pa.array(order))
+
+
+def _times(dropped: Mapping[int, Sequence[int]], brokers: Longs) -> dict[int, Longs]:
+    return {
+        broker: np.sort(np.array(dropped.get(broker, ()), np.int64))
+        for broker in np.unique(brokers).tolist()
+    }
+
+
+def _reasons(
+    run: Replay,
+    requests: Requests,
+    answers: Answers,
+    facts: pa.Table,
+    counting: Counting,
+    dropped: Mapping[int, Longs],
+    rows: Longs,
+) -> list[str]:
+    if not len(rows):
+        return []
+    sharing = run.sharing(0)
+    component = np.array(run.components(), np.int64)[requests.group]
+    near = _near(requests, component)
+    other_rate = _rate_differs(facts, answers)
+    other_quota = _quota_differs(facts, sharing, requests)
+    unsure = _keys(component, requests.ms, np.flatnonzero(near & other_rate))
+    brokers = longs(facts, "broker")
+    refused, wanted = longs(facts, "mutations_refused"), longs(facts, "mutations")
+    by_topic = (requests.flags & MUTATES > 0) & (refused > 0) & (refused < wanted)
+    remembered_ms = counting.remembered_ms
+    found = []
+    for row in rows.tolist():
+        ms, times = int(requests.ms[row]), dropped[int(brokers[row])]
+        since = _key(int(component[row]), ms - remembered_ms)
+        tests = (
+            (Why.BEFORE, ms < sharing.counted_from_ms[requests.group[row]]),
+            (Why.DROPPED, _between(times, ms - remembered_ms, ms + remembered_ms)),
+            (Why.QUOTA, other_quota[row]),
+            (Why.TOPICS, by_topic[row]),
+            (Why.ORDER, near[row]),
+            (Why.AFTER, _between(unsure, since, _key(int(component[row]), ms))),
+        )
+        found.append(next((why for why, holds in tests if holds), Why.UNKNOWN).value)
+    return found
+
+
+def _between(times: Longs, first: int, last: int) -> bool:
+    return bool(np.searchsorted(times, first) < np.searchsorted(times, last, side="right"))
+
+
+def _key(component: int, ms: int) -> int:
+    return component * _FAR + ms
+
+
+def _keys(component: Longs, ms: Longs, rows: Longs) -> Longs:
+    found: Longs = np.sort(component[rows] * _FAR + ms[rows])
+    return found
+
+
+def _near(requests: Requests, component: Longs) -> Flags:
+    """Where a request has company: something else that those who share with it counted then."""
+    late = np.flatnonzero((requests.late_ms != NEVER) & (requests.flags & EXEMPT == 0))
+    everything = np.arange(len(component))
+    counted = np.sort(
+        np.concatenate(
+            (_keys(component, requests.ms, everything), _keys(component, requests.late_ms, late))
+        )
+    )
+    at = component * _FAR + requests.ms
+    company = np.searchsorted(counted, at + NEAR_MS, side="right")
+    company -= np.searchsorted(counted, at - NEAR_MS)
+    own = 1 + (np.abs(requests.late_ms - requests.ms) <= NEAR_MS)
+    found: Flags = company > own
+    return found
+
+
+def _numbers(facts: pa.Table, check: str, field: str) -> Floats:
+    """A figure of what a quota said; NaN where it said nothing."""
+    column = pc.cast(check_field(facts, check, field), pa.float64())
+    return column.to_numpy(zero_copy_only=False).astype(np.float64)  # type: ignore[no-any-return]
+
+
+def _rate_differs(facts: pa.Table, answers: Answers) -> Flags:
+    found = np.zeros(len(facts), np.bool_)
+    for kind, check in enumerate(CHECKS):
+        recorded, replayed = _numbers(facts, check, "rate"), answers.rate[:, kind]
+        looked_at = (answers.asked[:, kind] >= 0) & ~np.isnan(recorded)
+        found |= looked_at & ~np.isclose(recorded, replayed, rtol=1e-9, atol=1e-9)
+    return found
+
+
+def _quota_differs(facts: pa.Table, sharing: Sharing, requests: Requests) -> Flags:
+    """Where a bound was another one, or there was none, or one too many."""
+    found = np.zeros(len(facts), np.bool_)
+    for kind, check in enumerate(CHECKS):
+        recorded = _numbers(facts, check, "bound")
+        here = sharing.counter[requests.group, kind] >= 0
+        bound = np.where(here, sharing.bound[requests.group, kind], np.nan)
+        looked_at = _valid(facts, check)
+        found |= looked_at & ~((recorded == bound) | (np.isnan(recorded) & np.isnan(bound)))
+    return found
+
+
+def _valid(facts: pa.Table, check: str) -> Flags:
+    found: Flags = pc.is_valid(facts.column(check)).to_numpy()
+    return found

@@ -1,0 +1,161 @@
+"""A replay's decisions and those that were taken: by a simulated broker, and where they differ."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from trio.testing import MockClock
+
+from minibroker.pipeline.whatif import job
+from minibroker.pipeline.whatif.proposal import Counting, Proposal
+from minibroker.pipeline.whatif.replay import Replay
+from minibroker.pipeline.whatif.summary import truth_lines
+from minibroker.pipeline.whatif.truth import Truth, Why, compared
+from minibroker.quotas.entity import KEYS, Entity, QuotaTable, QuotaType
+from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif.activity import SCHEMA, request_row, table
+from tests.pipeline.whatif.oracle import Event
+from tests.simulation.test_activity import events, load
+from tests.simulation.test_quotas import CONSUMER, PRODUCER, TIME, Open, house
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["house"]
+
+TABLE = QuotaTable({QuotaType.PRODUCE: {Entity(client="c"): 100.0}}, 1)
+PROPOSAL = Proposal("p", TABLE)
+
+
+def compare(
+    seen: pa.Table,
+    proposal: Proposal = PROPOSAL,
+    counting: Counting | None = None,
+    dropped: dict[int, Sequence[int]] | None = None,
+) -> list[dict[str, Any]]:
+    counting = counting or Counting()
+    run = Replay([proposal], counting, answers=True)
+    run.feed(seen)
+    run.settle()
+    rows: list[dict[str, Any]] = compared(run, seen, counting, dropped or {}).to_pylist()
+    return rows
+
+
+QUOTAS = {
+    "c0": {PRODUCER: 500.0},
+    "c1": {CONSUMER: 300.0},
+    "c2": {TIME: 0.01},
+    "c3": {PRODUCER: 1000.0, CONSUMER: 1000.0, TIME: 0.02},
+}
+
+
+@pytest.mark.parametrize("mode", ["mute", "delay"])
+async def test_a_brokers_own_activity_gives_its_own_decisions(
+    house: Open, autojump_clock: MockClock, tmp_path: Path, mode: str
+) -> None:
+    async with house("activity.enable=true", f"quota.throttle.mode={mode}") as it:
+        await it.create("t")
+        for client, quotas in QUOTAS.items():
+            await it.set({"client-id": client}, **quotas)
+        await load(it, 1)
+    told = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
+    bounds: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in QuotaType}
+    for client, quotas in QUOTAS.items():
+        for key, bound in quotas.items():
+            bounds[KEYS[key]][Entity(client=client)] = bound
+    proposal = Proposal("p", QuotaTable(bounds, 1))
+    seen = pa.Table.from_pylist(told, schema=SCHEMA)
+    rows = compare(seen, proposal, Counting(delays=mode == "delay"))
+    assert [row for row in rows[1:] if row["why"] != Why.ORDER] == []
+    assert rows[0]["decisions"] + len(rows) - 1 == len(told) > 100
+    assert rows[0]["throttles"] > 30
+    assert len(rows) < 3
+
+
+def recorded(*sizes: int, step_ms: int = 10) -> list[Event]:
+    """Produced in turns, and held as the broker would hold them."""
+    made = [
+        Event(n, 50_000 + step_ms * n, what="produce", size=size) for n, size in enumerate(sizes)
+    ]
+    decided = oracle.open_loop(made, PROPOSAL, Counting())
+    return [replace(event, throttle_ms=decided[event.sequence].ms) for event in made]
+
+
+def rows_of(made: Sequence[Event], bound: float | None = 100.0) -> list[dict[str, Any]]:
+    check = {"user": "", "client_id": "c", "rate": 1.0, "bound": bound, "throttle_ms": 0}
+    return [request_row(each) | {"produce": {**check, "clock_ms": 1}} for each in made]
+
+
+def whys(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["why"] for row in rows[1:]]
+
+
+def test_what_is_equal_is_counted() -> None:
+    (row,) = compare(table(rows_of(recorded(500, 900, 100, 0))))
+    assert (row["why"], row["decisions"], row["throttles"]) == (Why.EQUAL, 4, 3)
+
+
+def test_what_is_not_is_told_with_its_reason() -> None:
+    made = recorded(500, 900, 100)
+    without = table(rows_of(made)[1:])
+    found = compare(without)
+    assert whys(found) == [Why.UNKNOWN] * 2
+    assert (found[2]["broker"], found[2]["sequence"]) == (0, 2)
+    assert found[2]["recorded_ms"] == made[2].throttle_ms > found[2]["replayed_ms"] == 0
+    assert whys(compare(without, dropped={0: [50_005]})) == [Why.DROPPED] * 2
+    late = Counting(counted_from_ms={0: 60_000})
+    assert whys(compare(without, counting=late)) == [Why.BEFORE] * 2
+    assert whys(compare(table(rows_of(made[1:], 90.0)))) == [Why.QUOTA] * 2
+    assert whys(compare(table(rows_of(made[1:], None)))) == [Why.QUOTA] * 2
+
+
+def test_the_order_within_a_millisecond_is_not_known() -> None:
+    made = recorded(500, 900, 100, step_ms=0)
+    turned = [replace(made[0], sequence=2), made[1], replace(made[2], sequence=0)]
+    rows = rows_of(turned)
+    later = rows_of([Event(9, 50_500, what="produce", size=300)])
+    found = whys(compare(table([*rows, *later])))
+    assert set(found) == {Why.ORDER, Why.AFTER}
+
+
+def test_changes_of_several_topics_are_told_apart() -> None:
+    made = Event(0, 1, what="mutate", permits=50, strict=True, throttle_ms=77)
+    bounds = {QuotaType.CONTROLLER_MUTATION: {Entity(client="c"): 1.0}}
+    row = request_row(made) | {"mutations_refused": 3}
+    assert whys(compare(table([row]), Proposal("p", QuotaTable(bounds, 1)))) == [Why.TOPICS]
+
+
+def test_a_job_adds_it_up(spark: SparkSession, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from minibroker.pipeline.schemas import ACTIVITY
+
+    chance = random.Random(2)
+    proposal, made = drawn.proposal(chance), drawn.events(chance, 400)
+    decided = oracle.open_loop(made, proposal, Counting())
+    held = [replace(event, throttle_ms=decided[event.sequence].ms) for event in made]
+    rows = [request_row(each) for each in held]
+    rows[7]["throttle_ms"] += 12_345
+    rows[8] |= {"kind": "dropped", "dropped": 3, "broker": rows[7]["broker"]}
+    pq.write_table(table(rows), tmp_path / "events.parquet")
+    frame = spark.read.schema(ACTIVITY).parquet(str(tmp_path / "events.parquet"))
+    found = job.truth(frame, proposal, Counting())
+    assert found.decisions == 399
+    assert found.differing[Why.DROPPED] >= 1
+    assert any(sequence == 7 for _, sequence, _, _, _ in found.examples)
+    throttles = sum(one.ms > 0 for n, one in decided.items() if n not in (7, 8))
+    assert found.equal >= throttles - sum(found.differing.values())
+
+
+def test_a_person_reads_how_true_it_is() -> None:
+    truth = Truth(10, 4, 3, {Why.ORDER: 1}, [(1, 5, 100, 90, Why.ORDER)])
+    text = "\n".join(truth_lines(truth))
+    assert "10 decisions compared: 3 of 4 throttles equal to the millisecond (75.000%)" in text
+    assert "broker 1, sequence 5: 100 ms in fact, 90 ms replayed" in text
+    assert Truth(5, 0, 0, {}, []).share == 1.0
