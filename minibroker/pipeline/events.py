@@ -89,13 +89,15 @@ def _check_there(found: Mapping[str, Any], names: Iterable[str], prefix: str) ->
             raise Malformed(f"field `{prefix}{name}` is missing")
 
 
-def _check_fields(found: Mapping[str, Any], known: Mapping[str, Field], prefix: str) -> None:
+def _check_fields(found: dict[str, Any], known: Mapping[str, Field], prefix: str) -> None:
     for name, value in found.items():
         field = known.get(name)
         if field is None:
             raise Malformed(_short(f"version {VERSION} has no field `{prefix}{name}`"))
         if value is not None:
             _check_value(field, value, prefix)
+            if field.type is Type.DOUBLE:
+                found[name] = float(value)  # JSON may spell it as a whole number.
 
 
 def _check_value(field: Field, value: Any, prefix: str) -> None:

@@ -91,14 +91,14 @@ def _quarantine(
 
 def _by_place(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
     if any(table.num_rows for table in tables):
-        for place, table in split(pa.concat_tables(tables)):
+        for place, table in split(pa.concat_tables(tables).combine_chunks()):
             yield _placed(place, table)
 
 
 def _placed(place: str, table: pa.Table) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
+        writer.write_table(table)
     return pa.RecordBatch.from_arrays(
         [pa.array([place]), pa.array([sink.getvalue().to_pybytes()], pa.binary())], schema=_PLACED
     )

@@ -45,8 +45,7 @@ def folder_of(place: str) -> str:
 
 def split(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Cut events into (place, events there)."""
-    hours = pc.floor(pc.divide(table["time_us"].cast(pa.float64()), float(HOUR_US)))
-    codes = hours.to_numpy().astype(np.int64) * BUCKETS + buckets(table)
+    codes = table["time_us"].to_numpy() // HOUR_US * BUCKETS + buckets(table)
     order = np.argsort(codes, kind="stable")
     ordered = table.take(pa.array(order))
     found, starts = np.unique(codes[order], return_index=True)

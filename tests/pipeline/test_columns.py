@@ -62,6 +62,12 @@ def test_keys_come_in_any_order() -> None:
     compare(raws)
 
 
+def test_whole_numbers_that_doubles_hold_not_quite_are_rounded() -> None:
+    made = event(1, random.Random(8))
+    for sample in (2**53 + 1, 10**30, 7):
+        compare([written({**made, "sample": sample})])
+
+
 def test_nothing_and_no_value_and_a_part_of_an_array() -> None:
     compare([])
     compare([None, b"", b"{", b"{}", b"}"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,13 @@ def test_every_event_is_at_its_place() -> None:
         hour = place.split(".")[0]
         assert {str(t)[:13].replace(" ", "-") for t in
                 part["time_us"].cast(pa.timestamp("us")).to_pylist()} == {hour}  # fmt: skip
+
+
+def test_a_time_that_is_nonsense_has_a_place_too() -> None:
+    raw = json.loads(events(1, 3)[0])
+    far = json.dumps({**raw, "time_us": 2**63 - 1}).encode()
+    ((place, part),) = split(parse(pa.array([far], pa.binary())).table)
+    assert (place[:13], part.num_rows) == ("294247-01-10-", 1)
 
 
 def test_a_file_has_each_event_once_in_order() -> None:
