@@ -61,6 +61,9 @@ FINISH_S: Final = 2.0
 """How long the last events may take to come and to be written when the broker stops, in real
 time."""
 
+SEQUENCE_MAX: Final = 2**62
+"""A number that no event of ours ever has, so that none overflows however many follow."""
+
 _SEQUENCE_MASK: Final = 2**31 - 1
 
 
@@ -131,9 +134,10 @@ class _Recorder:
         tail = await self._ask(TailWanted(TOPIC, PARTITION))
         try:
             *_, last = iter_records(tail)
-            return int(json.loads(last.value or b"")["sequence"])
-        except (DecodeError, ValueError, KeyError, TypeError):
+            found = int(json.loads(last.value or b"")["sequence"])
+        except (DecodeError, ValueError, KeyError, TypeError, RecursionError):
             return -1  # It is empty, or somebody else has written to it.
+        return found if found < SEQUENCE_MAX else -1
 
     async def _ask(self, question: object) -> Any:
         """The owner's answer, of whichever of its lives."""

@@ -19,7 +19,14 @@ from minibroker.observability.definitions import (
     ACTIVITY_DROPPED,
     ACTIVITY_EVENTS,
 )
-from minibroker.recorder import BATCH_BYTES, BATCH_EVENTS, HOLD_S, INTERVAL_S, recorder
+from minibroker.recorder import (
+    BATCH_BYTES,
+    BATCH_EVENTS,
+    HOLD_S,
+    INTERVAL_S,
+    SEQUENCE_MAX,
+    recorder,
+)
 from minibroker.roles.environment import CONTROLLER, RECORDER, WORKER, role_name
 from minibroker.roles.questions import (
     Append,
@@ -239,6 +246,9 @@ LAST = BEGAN_US + 10**15
         (build_batch([Record(value=b"something else")]), BEGAN_US),
         (build_batch([Record(value=None)]), BEGAN_US),
         (build_batch([Record(value=b"[]")]), BEGAN_US),
+        (build_batch([Record(value=b"[" * 100_000)]), BEGAN_US),
+        (build_batch([Record(value=b'{"sequence":%d}' % SEQUENCE_MAX)]), BEGAN_US),
+        (build_batch([Record(value=b'{"sequence":"x"}')]), BEGAN_US),
         (b"", BEGAN_US),
     ],
 )

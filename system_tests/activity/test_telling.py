@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,17 +16,22 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from minibroker.activity.events import UNWRITTEN_MAX
 from minibroker.activity.schema import TOPIC
+from minibroker.network.telling import PENDING_MAX
+from protocol.messages.api_versions import ApiVersionsRequest
 from system_tests.faults.conftest import Starter
 from system_tests.faults.test_killed_processes import kill
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
+from tests.simulation.client import frame
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
 
 ON = ("--set", "activity.enable=true", "--set", "num.io.threads=2")
 PRODUCE = 0
 PATIENCE_S = 30
+AHEAD = 64
 Event = dict[str, Any]
 
 
@@ -134,6 +141,36 @@ def test_owners_that_are_killed_cost_no_event(start: Starter) -> None:
     ]
     assert sum(event["error_code"] == 0 for event in answered) >= acknowledged
     assert not [event for event in events if event["kind"] == "dropped"]
+
+
+def send_ahead(broker: RunningBroker, count: int) -> None:
+    """Asks without waiting for answers, but that so many come in the end."""
+    hello = frame(ApiVersionsRequest(), 0, client_id="fast")
+    with socket.create_connection(broker.address) as sock:
+        sock.sendall(hello)
+        answer = sock.recv(4, socket.MSG_WAITALL)
+        size = 4 + len(sock.recv(int.from_bytes(answer, "big"), socket.MSG_WAITALL))
+        for _ in range(count // AHEAD):
+            sock.sendall(hello * AHEAD)
+            assert len(sock.recv(size * AHEAD, socket.MSG_WAITALL)) == size * AHEAD
+
+
+def test_a_recorder_that_stands_still_holds_nobody_up(start: Starter) -> None:
+    broker = start(*ON, "--set", "num.network.threads=1")
+    recorder = processes(broker)["recorder"].pid
+    assert recorder is not None
+    os.kill(recorder, signal.SIGSTOP)
+    asked = 2 * (PENDING_MAX + UNWRITTEN_MAX)
+    send_ahead(broker, asked)
+    os.kill(recorder, signal.SIGCONT)
+    events = list(told(broker))
+    judge(events)
+    dropped = sum(event["dropped"] for event in events if event["kind"] == "dropped")
+    found = sum(event.get("client_id") == "fast" for event in events)
+    assert found > PENDING_MAX
+    assert dropped > 0
+    # Beside them a connection is told of, and who came after them.
+    assert asked <= found + dropped <= asked + 20
 
 
 def test_the_recorder_yields_to_those_who_serve(start: Starter) -> None:
