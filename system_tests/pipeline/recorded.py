@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -54,7 +54,7 @@ QUOTAS: Final = f"""
 --alter --entity-type clients --entity-name changes --add-config controller_mutation_rate=2
 --alter --entity-type clients --entity-name strictly --add-config controller_mutation_rate=2
 # Who connects again and again; and everybody else.
---alter --entity-type ips --entity-name {FAST_IP} --add-config connection_creation_rate=4
+--alter --entity-type ips --entity-name {FAST_IP} --add-config connection_creation_rate=1
 --alter --entity-type clients --entity-default --add-config producer_byte_rate=100000000
 """  # noqa: E501 (a line is an alteration)
 
@@ -132,7 +132,7 @@ def everybody_works(broker: RunningBroker, seconds: float) -> None:
         ]
         change_topics(broker, "changes", 5, 12)
         change_topics(broker, "strictly", 7, 25)
-        connect_often(broker, 12)
+        connect_often(broker, 14)
         for work in works:
             assert work.result(PATIENCE_S), "a client that got nothing through"
 
@@ -150,8 +150,11 @@ def change_topics(broker: RunningBroker, client_id: str, version: int, times: in
 
 
 def connect_often(broker: RunningBroker, times: int) -> None:
-    """Connections from an address that may not make so many; they wait, and are answered."""
-    clients = [Client(broker.address, FAST_IP, "hasty") for _ in range(times)]
-    for client in clients:
-        assert client.answered()
-        client.close()
+    """Connections from an address that may not make so many: some are hung up on, after a while."""
+    with ExitStack() as opened:
+        clients = [
+            opened.enter_context(Client(broker.address, FAST_IP, "hasty")) for _ in range(times)
+        ]
+        answered = [client.answered() for client in clients]
+    assert any(answered)
+    assert not all(answered)

@@ -1,0 +1,272 @@
+"""What each job of the pipeline takes for generated events, one measure a process.
+
+``python -m system_tests.benchmarks.pipeline.measures NAME --table DIR …`` runs one of them and
+prints its figures as a line of JSON. It owns how each job is called; it must never know targets or
+other measures. Invariant: the first run of a process, which compiles and loads, is told apart from
+those after it, and starting Spark from both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from system_tests.benchmarks.pipeline.memory import tree_cpu_s
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from minibroker.pipeline.whatif.proposal import Proposal
+
+KERNEL_EVENTS: Final = 5_000_000
+"""What the kernel is given, all in memory."""
+BATCH: Final = 1_000_000
+"""Events that DuckDB hands over at once."""
+EVERY_S: Final = 60
+
+BYTES: Final = "producer_byte_rate=100000,consumer_byte_rate=100000"
+EVERYTHING: Final = f"{BYTES},request_percentage=1"
+
+
+class Task(NamedTuple):
+    """What is measured, and where what it needs lies."""
+
+    table: Path
+    topic: Path
+    scratch: Path
+    cores: int
+    quotas: str
+
+    def proposal(self) -> Proposal:
+        """Every client of every user has quotas of its own, so that all requests are looked at."""
+        from minibroker.config import Settings
+        from minibroker.pipeline.whatif.inputs import proposal_of
+
+        line = f"--alter --user-defaults --client-defaults --add-config {self.quotas}"
+        return proposal_of(line, "everybody", Settings.from_sources())
+
+
+class Took(NamedTuple):
+    """One run."""
+
+    seconds: float
+    events: int
+    cpu_s: float
+    """Of all processes that took part."""
+
+
+Runs = Generator[Took, None, None]
+Measure = Callable[[Task], Runs]
+"""Gives one run after the other, for as long as somebody wants more."""
+
+
+def timed(run: Callable[[], int]) -> Took:
+    """The time of a run that says how many events it was about."""
+    before_s, began = tree_cpu_s(os.getpid()), time.perf_counter()
+    events = run()
+    took_s = time.perf_counter() - began
+    return Took(took_s, events, tree_cpu_s(os.getpid()) - before_s)
+
+
+@contextmanager
+def spark_of(task: Task) -> Iterator[SparkSession]:
+    from minibroker.pipeline.session import session
+
+    with session("benchmark", master=f"local[{task.cores}]") as spark:
+        spark.range(1).count()
+        yield spark
+
+
+def nothing(frame: DataFrame) -> None:
+    """Computes all of it and keeps none."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def events_of(table: Path) -> int:
+    """How many there are, from the files' ends."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in table.rglob("*.parquet"))
+
+
+# What-if --------------------------------------------------------------------------------------
+
+
+def kernel(task: Task) -> Runs:
+    """The compiled walk over requests alone, which lie in memory and in order."""
+    from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
+    from minibroker.pipeline.whatif.counters import new_counters
+    from minibroker.pipeline.whatif.events import (
+        KINDS,
+        more_pending,
+        new_answers,
+        new_minutes,
+        new_pending,
+        new_tally,
+    )
+    from minibroker.pipeline.whatif.open_loop import open_loop
+    from minibroker.pipeline.whatif.proposal import Counting, Shares
+
+    counting, senders = Counting(), Senders()
+    parts, left = [], KERNEL_EVENTS
+    for events in _read(task):
+        seen = of_kind(events, "request").slice(0, left)
+        left -= len(seen)
+        parts.append(requests_of(seen, senders, delays=False))
+        if not left:
+            break
+    shares = Shares(task.proposal(), counting)
+    for sender in senders.all:
+        shares.add(sender)
+    most = max(len(part.ms) for part in parts)
+
+    def run() -> int:
+        words = new_counters(shares.counters, counting.quota_window_num)
+        pending = more_pending(new_pending(), most, shares.counters)
+        tally, answers = new_tally(len(senders.all)), new_answers(0)
+        minutes = new_minutes(most + len(senders.all) * len(KINDS))
+        for part in parts:
+            minutes[0, 0] = 0
+            terms = counting.terms(closed=False)
+            open_loop(part, shares.sharing(), words, pending, tally, minutes, answers, terms)
+        return sum(len(part.ms) for part in parts)
+
+    while True:
+        yield timed(run)
+
+
+def _read(task: Task) -> Iterator[pa.Table]:
+    """The table as a replay reads it, bucket by bucket."""
+    from minibroker.pipeline.whatif.files import buckets_of, read
+    from minibroker.pipeline.whatif.job import fields_wanted
+
+    fields = fields_wanted([task.proposal()])
+    for bucket in buckets_of(str(task.table)):
+        yield from read(bucket, fields, by_group=True)
+
+
+def replay(task: Task) -> Runs:
+    """The job as the command runs it, on files that are in buckets and sorted."""
+    from minibroker.pipeline.whatif import job
+    from minibroker.pipeline.whatif.files import buckets_of
+    from minibroker.pipeline.whatif.proposal import Counting
+
+    events = events_of(task.table)
+    with spark_of(task) as spark:
+
+        def run() -> int:
+            buckets = buckets_of(str(task.table))
+            nothing(job.whatif_of_buckets(spark, buckets, [task.proposal()], Counting()))
+            return events
+
+        while True:
+            yield timed(run)
+
+
+def replay_shuffled(task: Task) -> Runs:
+    """The job on a table that isn't in files of this machine, or not in buckets."""
+    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.whatif import job
+    from minibroker.pipeline.whatif.proposal import Counting
+
+    events = events_of(task.table)
+    with spark_of(task) as spark:
+
+        def run() -> int:
+            activity = read_activity(spark, str(task.table))
+            nothing(job.whatif(activity, [task.proposal()], Counting()))
+            return events
+
+        while True:
+            yield timed(run)
+
+
+def duckdb_replay(task: Task) -> Runs:
+    """DuckDB sorts the same files, and the same kernel replays what it hands over."""
+    import duckdb
+    import pyarrow as pa
+
+    from minibroker.pipeline.whatif.job import fields_wanted
+    from minibroker.pipeline.whatif.proposal import Counting
+    from minibroker.pipeline.whatif.replay import Replay
+
+    wanted = ", ".join(dict.fromkeys(f.split(".")[0] for f in fields_wanted([task.proposal()])))
+    events = events_of(task.table)
+
+    def run() -> int:
+        replayed = Replay([task.proposal()], Counting())
+        with duckdb.connect() as database:
+            database.execute(f"set threads = {task.cores}")
+            database.execute(f"set temp_directory = '{task.scratch}'")
+            rows = database.sql(
+                f"select {wanted} from read_parquet('{task.table}/*/*/*.parquet')"
+                " order by broker, user, client_id, time_us, sequence"
+            )
+            for batch in rows.to_arrow_reader(BATCH):
+                replayed.feed(pa.Table.from_batches([batch]))
+                for _ in replayed.told():
+                    pass
+        for _ in replayed.end():
+            pass
+        return events
+
+    while True:
+        yield timed(run)
+
+
+# Usage ----------------------------------------------------------------------------------------
+
+
+def usage(task: Task) -> Runs:
+    """The usage table by minute, computed and thrown away."""
+    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.usage import usage as added_up
+
+    events = events_of(task.table)
+    with spark_of(task) as spark:
+
+        def run() -> int:
+            nothing(added_up(read_activity(spark, str(task.table)), EVERY_S))
+            return events
+
+        while True:
+            yield timed(run)
+
+
+MEASURES: Final[dict[str, Measure]] = {
+    "kernel": kernel,
+    "replay": replay,
+    "replay_shuffled": replay_shuffled,
+    "duckdb_replay": duckdb_replay,
+    "usage": usage,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=MEASURES)
+    parser.add_argument("--table", type=Path, required=True)
+    parser.add_argument("--topic", type=Path, required=True)
+    parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--quotas", default=EVERYTHING)
+    options: Any = parser.parse_args()
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    task = Task(options.table, options.topic, options.scratch, options.cores, options.quotas)
+    runs = MEASURES[options.name](task)
+    print(json.dumps([next(runs) for _ in range(options.runs)]))
+    runs.close()
+    shutil.rmtree(options.scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
