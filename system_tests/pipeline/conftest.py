@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from system_tests.console.conftest import browser
+from tests.pipeline.conftest import spark
 
-__all__ = ["browser"]
+__all__ = ["browser", "spark"]

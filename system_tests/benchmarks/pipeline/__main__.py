@@ -61,7 +61,6 @@ ROWS: Final = (
     Row("ingest of raw activity", "ingest", 0.5, cores=2),
     Row("usage by minute", "usage", small=True),
     Row("usage by minute", "usage", cores=2, runs=1),
-    Row("DuckDB's usage by minute", "duckdb_usage", small=True),
 )
 
 

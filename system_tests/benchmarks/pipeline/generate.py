@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from minibroker.activity import schema
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Field, Happened, Type
+from minibroker.pipeline.layout import bucket_of
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from protocol.compression import Compression
@@ -39,7 +40,6 @@ from system_tests.benchmarks.pipeline.clients import (
     PRODUCE,
     Seen,
 )
-from system_tests.benchmarks.pipeline.layout import bucket_of
 from system_tests.benchmarks.pipeline.workload import (
     HOUR_US,
     START_US,

@@ -9,6 +9,7 @@ those after it, and starting Spark from both.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -102,6 +103,7 @@ def events_of(table: Path) -> int:
 
 def kernel(task: Task) -> Runs:
     """The compiled walk over requests alone, which lie in memory and in order."""
+    from minibroker.activity.schema import EventKind
     from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
     from minibroker.pipeline.whatif.counters import new_counters
     from minibroker.pipeline.whatif.events import (
@@ -118,7 +120,7 @@ def kernel(task: Task) -> Runs:
     counting, senders = Counting(), Senders()
     parts, left = [], KERNEL_EVENTS
     for events in _read(task):
-        seen = of_kind(events, "request").slice(0, left)
+        seen = of_kind(events, EventKind.REQUEST).slice(0, left)
         left -= len(seen)
         parts.append(requests_of(seen, senders, delays=False))
         if not left:
@@ -222,7 +224,24 @@ def duckdb_replay(task: Task) -> Runs:
         yield timed(run)
 
 
-# Usage ----------------------------------------------------------------------------------------
+# Ingest and usage -----------------------------------------------------------------------------
+
+
+def ingest(task: Task) -> Runs:
+    """The job on a data directory, into a new table each time."""
+    from minibroker.pipeline.ingest import ingest_directory
+    from minibroker.pipeline.table import Table
+
+    with spark_of(task) as spark:
+        for number in itertools.count():
+            table = task.scratch / f"table-{number}"
+
+            def run(into: Path = table) -> int:
+                counts = ingest_directory(Table(spark, str(into)), str(task.topic), lambda _: None)
+                return counts.events
+
+            yield timed(run)
+            shutil.rmtree(table)
 
 
 def usage(task: Task) -> Runs:
@@ -246,6 +265,7 @@ MEASURES: Final[dict[str, Measure]] = {
     "replay": replay,
     "replay_shuffled": replay_shuffled,
     "duckdb_replay": duckdb_replay,
+    "ingest": ingest,
     "usage": usage,
 }
 
