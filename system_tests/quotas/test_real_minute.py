@@ -44,7 +44,8 @@ SETTLED_S = MINUTE_S - SPAN_S - WINDOWS
 ERROR_MAX = 0.01
 LATE_MAX = 0.02
 """What a client may lose beyond that on a busy machine: it is late to use what it may, and by
-Kafka's formula it doesn't get all of that later.
+Kafka's formula it doesn't get all of that later. `tests/quotas/test_rate.py` says how much: 200 ms
+late each fourth time is 1.2 %.
 """
 
 VALUE = bytes(10_000)

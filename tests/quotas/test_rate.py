@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import cycle, pairwise
 
 import pytest
 from hypothesis import given
@@ -198,3 +199,53 @@ def test_an_average_is_of_the_last_samples() -> None:
         average.record(now, now)
     assert all(later - earlier == 30_000 for earlier, later in pairwise(times))
     assert average.measure(90_000) == 75_000
+
+
+def gets(
+    bound: float,
+    size: int,
+    late_ms: Sequence[int],
+    *,
+    fetches: bool = False,
+    grows: bool = True,
+) -> float:
+    """Which part of its quota somebody gets in a minute who sends, or fetches, so much at a time,
+    and is so late each time that a throttle has ended.
+
+    The quota grows for as long as it is an average over, and what passes is an average over half a
+    minute after that, as it is for real clients. A fetch that is held is taken back and made again.
+    """
+    rate, now, late = Rate(11, 1000), 0, cycle(late_ms)
+    came: list[int] = []
+    while now < 60_000:
+        share = min(11, now // 1000 + 1) / 11 if grows else 1
+        rate.record(size, now)
+        held_ms = rate.throttle_ms(bound * share, now, NO_CAP_MS)
+        if fetches and held_ms:
+            rate.record(-size, now)
+        else:
+            came.append(now)
+        now += held_ms + next(late) if held_ms else 1
+    starts = range(16_000, 27_000, 100)
+    passed = size * sum(start <= at < start + 33_000 for start in starts for at in came)
+    return passed / 33 / len(starts) / bound
+
+
+def test_who_is_never_late_gets_its_whole_quota() -> None:
+    assert gets(154_000, 38_500, [1]) == pytest.approx(1, abs=0.001)
+
+
+def test_who_is_late_loses_some_of_it_for_good() -> None:
+    # What a minute of real clients is late is of this size: their timers, and other programs.
+    assert gets(154_000, 10_100, [20]) == pytest.approx(0.997, abs=0.001)
+    assert gets(154_000, 10_100, [0, 0, 0, 200]) == pytest.approx(0.988, abs=0.001)
+
+
+@pytest.mark.parametrize(("size", "lost"), [(10_100, 0.003), (70_000, 0.020), (140_000, 0.041)])
+def test_fetches_lose_about_one_response_in_ten_seconds(size: int, lost: float) -> None:
+    assert lost == pytest.approx(size / 308_000 / 10, abs=0.005)
+    assert 1 - gets(308_000, size, [1], fetches=True) == pytest.approx(lost, abs=0.001)
+
+
+def test_a_burst_at_the_start_costs_a_part_of_the_minute_after_it() -> None:
+    assert gets(154_000, 10_100, [1], grows=False) == pytest.approx(0.990, abs=0.001)
