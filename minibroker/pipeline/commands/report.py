@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,16 @@ import click
 from minibroker.pipeline.commands.base import running, session_options
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from minibroker.pipeline.report.figures import Figures
+    from minibroker.pipeline.whatif.proposal import Proposal
 
 EXAMPLES = """Examples:
 
 \b
   minibroker pipeline report --table activity --into report.html
+  minibroker pipeline report --table activity --quotas now.quotas --quotas tight.quotas
 """
 
 LINES_MAX = 5
@@ -39,8 +44,13 @@ LINES_MAX = 5
     default=Path("report.html"),
     help="The page to write.",
 )
+@click.option(
+    "--quotas", multiple=True, metavar="FILE", help="Quotas to replay under; several are compared."
+)
 @session_options
-def report(table: str, into: Path, master: str | None, conf: dict[str, str]) -> None:
+def report(
+    table: str, into: Path, quotas: tuple[str, ...], master: str | None, conf: dict[str, str]
+) -> None:
     """One HTML page of what happened: who used what, who was held, how long requests took."""
     if not into.absolute().parent.is_dir():
         raise click.BadParameter(
@@ -50,8 +60,12 @@ def report(table: str, into: Path, master: str | None, conf: dict[str, str]) -> 
         from minibroker.pipeline.report.aggregate import figures
         from minibroker.pipeline.schemas import read_activity
 
+        proposals = proposed(quotas)
         _say(f"reading {table}")
-        found = figures(read_activity(spark, table), table)
+        activity = read_activity(spark, table)
+        found = figures(activity, table)
+        if proposals:
+            found = _with_proposals(found, activity, proposals)
     from minibroker.pipeline.report.page import page
 
     _say(f"drawing {len(found.starts_s)} points in time")
@@ -59,6 +73,29 @@ def report(table: str, into: Path, master: str | None, conf: dict[str, str]) -> 
     for line in summary(found):
         click.echo(line)
     click.echo(f"{into}: {into.stat().st_size / 1e6:.1f} MB, for any browser")
+
+
+def proposed(paths: Sequence[str]) -> list[Proposal]:
+    """The quotas of each file; raises BadInput, before anything else is done."""
+    from minibroker.pipeline.errors import BadInput
+    from minibroker.pipeline.report.figures import PROPOSALS_MAX
+    from minibroker.pipeline.whatif.inputs import proposals_of, settings_of
+
+    if len(paths) > PROPOSALS_MAX:
+        raise BadInput(f"{len(paths)} quota files are too many to compare: {PROPOSALS_MAX} at most")
+    return proposals_of(paths, settings_of(()))
+
+
+def _with_proposals(found: Figures, activity: DataFrame, proposals: Sequence[Proposal]) -> Figures:
+    from minibroker.pipeline.commands.whatif import replayed
+    from minibroker.pipeline.report.compared import compared
+    from minibroker.pipeline.whatif import inputs, job
+
+    counting = inputs.counting_of(inputs.settings_of(()))
+    counting = replace(counting, counted_from_ms=job.counted_from(activity, counting))
+    outcome = replayed(activity, found.source, proposals, counting, closed_loop=False)
+    outcomes, wholes = compared(outcome, [proposal.name for proposal in proposals])
+    return replace(found, outcomes=outcomes, proposals=wholes)
 
 
 def _say(what: str) -> None:

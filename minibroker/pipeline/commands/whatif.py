@@ -92,7 +92,7 @@ def whatif(
         activity = read_activity(spark, table)
         if not from_start:
             counting = replace(counting, counted_from_ms=job.counted_from(activity, counting))
-        outcome = _replayed(activity, table, proposals, counting, closed_loop)
+        outcome = replayed(activity, table, proposals, counting, closed_loop=closed_loop)
         outcome.persist()
         try:
             if into is not None:
@@ -117,11 +117,12 @@ def whatif(
             _say(f"\nThe {first} only filled the counters; --from-start tells of them, too.")
 
 
-def _replayed(
+def replayed(
     activity: DataFrame,
     table: str,
     proposals: Sequence[Proposal],
     counting: Counting,
+    *,
     closed_loop: bool,
 ) -> DataFrame:
     """The outcome, from the files themselves where each bucket can be replayed alone."""

@@ -244,15 +244,20 @@ def compared(figures: Figures) -> Section:
     )
     columns = ("Entities held", "Requests held", "Share", "Throttle", "Longest")
     heads = (Head("Proposal", sorts=False), *(Head(text) for text in columns))
-    notes = ("The recorded requests, replayed under other quotas.",)
+    note = (
+        "What was recorded, replayed under other quotas, arrivals as they were. A request that two "
+        "quotas hold counts for both. A broker's first seconds only fill the counters."
+    )
     table = Table("Proposals", heads, rows)
     title = "What if"
     if not any(each.throttle_ms for each in figures.proposals):
-        return Section("whatif", title, notes, "No proposal would have held anybody.", table=table)
+        return Section(
+            "whatif", title, (note,), "No proposal would have held anybody.", table=table
+        )
     keys = tuple(Key(f"s{n}", name) for n, name in enumerate(label, 1))
     unit, drawing = plots.proposals(figures.outcomes, order, label)
     picture = Picture.of("Throttle by entity", f"{unit} in all, the longest first", drawing)
-    return Section("whatif", title, notes, "", keys, (picture,), table)
+    return Section("whatif", title, (note,), "", keys, (picture,), table)
 
 
 def _proposal(place: int, name: str, each: Proposal) -> Row:

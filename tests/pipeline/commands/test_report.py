@@ -10,8 +10,11 @@ from click.testing import CliRunner, Result
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.commands import report as command
+from minibroker.pipeline.commands import whatif
 from minibroker.pipeline.commands.report import report, write
+from minibroker.pipeline.whatif.rows import DDL
 from tests.pipeline.report.events import connection, dropped, request, table
+from tests.pipeline.report.test_compared import row as outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +50,35 @@ def test_a_table_becomes_a_page_and_a_summary(run: Any, activity: Path, tmp_path
     assert "alice / etl" in result.output
     assert into.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert str(activity) in into.read_text(encoding="utf-8")
+
+
+def test_proposals_are_compared(
+    run: Any, activity: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay has tests of its own."""
+    files = [tmp_path / "tight.quotas", tmp_path / "loose.quotas"]
+    for file in files:
+        file.write_text("--alter --user bob --add-config producer_byte_rate=1\n")
+    given: list[Any] = []
+
+    def replayed(_: Any, table: str, proposals: Any, counting: Any, **others: Any) -> Any:
+        given.extend([table, *counting.counted_from_ms, others])
+        rows = [outcome(each.name, "bob", 3, 12_000) for each in proposals]
+        return spark.createDataFrame(rows, DDL)
+
+    monkeypatch.setattr(whatif, "replayed", replayed)
+    into = tmp_path / "page.html"
+    options = [word for file in files for word in ("--quotas", file)]
+    result = run("--table", activity, "--into", into, *options)
+    assert result.exit_code == 0, result.output
+    page = into.read_text(encoding="utf-8")
+    assert "bob / etl under tight.quotas: 3 of 10 requests held, 12 s in all" in page
+    assert given == [str(activity), 1, {"closed_loop": False}]
+
+
+def test_more_proposals_than_have_colours_are_refused(run: Any, activity: Path) -> None:
+    result = run("--table", activity, *[word for n in range(7) for word in ("--quotas", f"f{n}")])
+    assert "7 quota files are too many to compare: 6 at most" in str(result.exception)
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_is_read(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ Events = list[dict[str, Any]]
 def request(sequence: int, **others: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "version": VERSION, "kind": "request", "broker": 1, "sequence": sequence,
-        "time_us": START_US + sequence * 1000, "sample": 1.0, "user": "alice", "client_id": "etl",
+        "time_us": START_US + sequence * 1000, "clock_ms": sequence, "sample": 1.0, "user": "alice", "client_id": "etl",
         "request_bytes": 100, "response_bytes": 10, "network_ns": 1000, "io_ns": 2000,
         "total_ns": 1_000_000, "throttle_ms": 0, "error_code": 0,
     }  # fmt: skip
@@ -33,7 +33,7 @@ def check(**fields: Any) -> tuple[Any, ...]:
 def connection(sequence: int, happened: str, **others: Any) -> dict[str, Any]:
     fields = {
         "version": VERSION, "kind": "connection", "broker": 1, "sequence": sequence, "sample": 1.0,
-        "time_us": START_US + sequence * 1000, "happened": happened,
+        "time_us": START_US + sequence * 1000, "clock_ms": sequence, "happened": happened,
     }  # fmt: skip
     return {**fields, **others}
 
@@ -41,7 +41,7 @@ def connection(sequence: int, happened: str, **others: Any) -> dict[str, Any]:
 def dropped(sequence: int, many: int, **others: Any) -> dict[str, Any]:
     time_us = START_US + sequence * 1000
     fields = {"version": VERSION, "kind": "dropped", "broker": 1, "sequence": sequence,
-              "time_us": time_us, "dropped": many}  # fmt: skip
+              "time_us": time_us, "clock_ms": sequence, "dropped": many}  # fmt: skip
     return {**fields, **others}
 
 

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minibroker.pipeline.report.compared import compared
+from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, Proposal
+from minibroker.pipeline.whatif.rows import CLOSED, DDL, OPEN, OUTCOME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def row(proposal: str, user: str, throttled: int = 0, throttle_ms: int = 0, **more: Any) -> Any:
+    fields = {
+        "proposal": proposal, "loop": OPEN, "broker": 1, "user": user, "client_id": "etl",
+        "quota_type": "producer_byte_rate", "requests": 10, "throttled": throttled,
+        "throttle_ms": throttle_ms, "throttle_ms_max": throttle_ms, **more,
+    }  # fmt: skip
+    return tuple(fields.get(name) for name in OUTCOME.names)
+
+
+def table(spark: SparkSession, *rows: Any) -> DataFrame:
+    return spark.createDataFrame(list(rows), DDL)
+
+
+def test_brokers_and_quotas_of_an_entity_are_added_up(spark: SparkSession) -> None:
+    outcomes, proposals = compared(
+        table(
+            spark,
+            row("tight", "alice", 2, 300),
+            row("tight", "alice", 1, 50, broker=2),
+            row("tight", "alice", 2, 300, start_us=0),  # a minute of the first
+            row("tight", "alice", 9, 9000, loop=CLOSED),
+            row("tight", "bob"),
+            row("loose", "alice"),
+            row("loose", "bob"),
+            row("tight", "", 4, 70, ip="10.0.0.1", client_id=None),
+        ),
+        ["tight", "loose", "none"],
+    )
+    assert outcomes == (
+        Outcome("loose", "alice / etl", 10, 0, 0, 0),
+        Outcome("tight", "address 10.0.0.1", 10, 4, 70, 70),
+        Outcome("tight", "alice / etl", 20, 3, 350, 300),
+    )
+    assert proposals == (
+        Proposal("tight", 3, 2, 40, 7, 420, 300),
+        Proposal("loose", 2, 0, 20, 0, 0, 0),
+        Proposal("none", 0, 0, 0, 0, 0, 0),
+    )
+
+
+def test_of_a_crowd_those_held_longest_are_told(spark: SparkSession) -> None:
+    crowd = [row("tight", f"u{n}", 1, 10 + n) for n in range(HEAT_MAX + 20)]
+    outcomes, (whole,) = compared(table(spark, *crowd), ["tight"])
+    assert sorted(each.throttle_ms for each in outcomes) == list(range(30, 30 + HEAT_MAX))
+    assert whole.held == whole.entities == HEAT_MAX + 20
