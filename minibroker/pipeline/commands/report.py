@@ -20,7 +20,7 @@ import click
 from minibroker.pipeline.commands.base import running, session_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from minibroker.pipeline.report.figures import Figures
     from minibroker.pipeline.whatif.proposal import Proposal
@@ -63,7 +63,7 @@ def report(
         proposals = proposed(quotas)
         _say(f"reading {table}")
         activity = read_activity(spark, table)
-        found = figures(activity, table)
+        found = figures(activity, table, quarantined(spark, table))
         if proposals:
             found = _with_proposals(found, activity, proposals)
     from minibroker.pipeline.report.page import page
@@ -73,6 +73,15 @@ def report(
     for line in summary(found):
         click.echo(line)
     click.echo(f"{into}: {into.stat().st_size / 1e6:.1f} MB, for any browser")
+
+
+def quarantined(spark: SparkSession, table: str) -> int | None:
+    """How many malformed events there were beside those of ``table``; None if nobody kept any."""
+    from minibroker.pipeline.hadoop import Files
+    from minibroker.pipeline.table import quarantine_of
+
+    place = quarantine_of(table)
+    return spark.read.parquet(place).count() if Files(spark, place).names("") else None
 
 
 def proposed(paths: Sequence[str]) -> list[Proposal]:

@@ -95,7 +95,10 @@ def _unseen(cover: Coverage) -> str:
 def _sampled(cover: Coverage) -> str:
     if cover.sample < 1:
         return f"sampled: {words.share(cover.sample)} of connections at least"
-    return f"dropped {words.count(cover.dropped)}, malformed {words.count(cover.quarantined or 0)}"
+    dropped = f"dropped {words.count(cover.dropped)}"
+    if cover.quarantined is None:
+        return dropped
+    return f"{dropped}, malformed {words.count(cover.quarantined)}"
 
 
 def _own(name: str) -> str:

@@ -12,7 +12,8 @@ one below.
 A noisy neighbour is who takes at least a given share of a broker's worker time or bytes, took less
 than half of that share on average lately, and comes while requests of the others take ``RISE``
 times as long as they did on average: waiting for workers and being worked on, without long polls.
-It needs an average, so a broker's first intervals raise none.
+It needs an average, so a broker's first intervals raise none; and on a broker that idles a large
+part of nothing is no noise, so there is a least of both.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ NEIGHBOURS_MAX: Final = 50
 
 RISE: Final = 1.5
 """So much longer others' requests take beside a noisy neighbour."""
+
+WORK_MIN: Final = 0.05
+"""Of one worker's time: whoever takes less disturbs nobody, however large a part it is."""
+
+BYTES_MIN: Final = 1_000_000
+"""A second: the same."""
 
 CALM: Final = 0.9
 """What is below so much of a limit is below it."""
@@ -211,7 +218,7 @@ class Rules:
         if track is not None and track.raised:
             return _against(share, limit)
         usual = self._usual.get(party.broker)
-        if share < limit or usual is None or usual.intervals < WARM:
+        if share < limit or usual is None or usual.intervals < WARM or not self._loud(party):
             return None
         before = usual.shares.get(party[1:3], 0.0)
         others = total.requests - party.requests
@@ -219,6 +226,10 @@ class Rules:
             return None
         served_ns = (total.served_ns - party.served_ns) / others
         return Look(served_ns >= RISE * usual.served_ns, share, limit)
+
+    def _loud(self, party: Party) -> bool:
+        worked = party.worked_ns >= WORK_MIN * self.interval_s * 1_000_000_000
+        return worked or party.moved_bytes >= BYTES_MIN * self.interval_s
 
     def _learn(self, broker: int, total: Party, parties: Sequence[Party]) -> None:
         """Take an interval into the averages of a broker."""

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from minibroker.activity.schema import TOPIC, VERSION
 from minibroker.pipeline.errors import BadInput, PipelineError
+from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.session import CONNECTOR
 from minibroker.pipeline.watch.alerts import Alert, as_json, identity
@@ -35,54 +36,39 @@ KEPT: Final = "rules"
 
 
 class Memory:
-    """What the rules remember, in a folder: a file for each state, of which the last counts."""
+    """What the rules remember: a file for each state, of which there is one but for a moment."""
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 - Hadoop's files have no other way in
-        self._jvm = jvm
-        self._folder = jvm.org.apache.hadoop.fs.Path(folder)
-        self._files = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+    def __init__(self, files: Files) -> None:
+        self._files = files
 
     def read(self) -> dict[str, Any] | None:
-        """The last state that was written whole; None if there is none."""
-        for path in reversed(self._paths()):
-            stream = self._files.open(path)
-            try:
-                text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-            finally:
-                stream.close()
-            try:
-                found: dict[str, Any] = json.loads(text)
-            except ValueError:
-                continue  # it was killed while it wrote this one, so the one before counts
-            return found
-        return None
+        """The last state; None if there is none."""
+        names = self._names()
+        if not names:
+            return None
+        found: dict[str, Any] = json.loads(self._files.read(names[-1]))
+        return found
 
     def write(self, state: dict[str, Any]) -> None:
         """Keep ``state``, and then no other."""
-        before = self._paths()
-        name = f"{state['last_s']:012}.json"
-        stream = self._files.create(self._jvm.org.apache.hadoop.fs.Path(self._folder, name), True)
-        try:
-            stream.write(json.dumps(state).encode())
-        finally:
-            stream.close()
-        for path in before:
-            if path.getName() != name:
-                self._files.delete(path, False)
+        before = self._names()
+        name = f"{KEPT}/{state['last_s']:012}.json"
+        if name in before:
+            return  # intervals that were seen before a restart change nothing
+        self._files.write_new(name, json.dumps(state))
+        for other in before:
+            self._files.delete(other)
 
-    def _paths(self) -> list[Any]:
-        if not self._files.exists(self._folder):
-            return []
-        paths = [status.getPath() for status in self._files.listStatus(self._folder)]
-        return sorted(paths, key=lambda path: str(path.getName()))
+    def _names(self) -> list[str]:
+        names = self._files.names(KEPT)
+        return [f"{KEPT}/{name}" for name in names if name.endswith(".json")]
 
 
 def watch(
     events: DataFrame, rules: Rules, tell: Tell, *, checkpoint: str, late_s: int
 ) -> StreamingQuery:
     """Start to look at ``events``; what was kept below ``checkpoint`` is gone on from."""
-    memory = Memory(events.sparkSession, f"{checkpoint}/{KEPT}")
+    memory = Memory(Files(events.sparkSession, checkpoint))
     kept = memory.read()
     if kept is not None:
         rules.recall(kept)

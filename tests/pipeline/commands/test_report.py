@@ -41,6 +41,14 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
+def test_malformed_events_are_counted_where_ingest_leaves_them(
+    run: Any, activity: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    spark.range(3).write.parquet(f"{activity}-quarantine")
+    assert run("--table", activity, "--into", tmp_path / "page.html").exit_code == 0
+    assert "dropped 7, malformed 3" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_table_becomes_a_page_and_a_summary(run: Any, activity: Path, tmp_path: Path) -> None:
     into = tmp_path / "page.html"
     result = run("--table", activity, "--into", into)

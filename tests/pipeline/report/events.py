@@ -17,7 +17,8 @@ Events = list[dict[str, Any]]
 def request(sequence: int, **others: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "version": VERSION, "kind": "request", "broker": 1, "sequence": sequence,
-        "time_us": START_US + sequence * 1000, "clock_ms": sequence, "sample": 1.0, "user": "alice", "client_id": "etl",
+        "time_us": START_US + sequence * 1000,
+        "clock_ms": sequence, "sample": 1.0, "user": "alice", "client_id": "etl",
         "request_bytes": 100, "response_bytes": 10, "network_ns": 1000, "io_ns": 2000,
         "total_ns": 1_000_000, "throttle_ms": 0, "error_code": 0,
     }  # fmt: skip
@@ -33,7 +34,8 @@ def check(**fields: Any) -> tuple[Any, ...]:
 def connection(sequence: int, happened: str, **others: Any) -> dict[str, Any]:
     fields = {
         "version": VERSION, "kind": "connection", "broker": 1, "sequence": sequence, "sample": 1.0,
-        "time_us": START_US + sequence * 1000, "clock_ms": sequence, "happened": happened,
+        "time_us": START_US + sequence * 1000,
+        "clock_ms": sequence, "happened": happened,
     }  # fmt: skip
     return {**fields, **others}
 

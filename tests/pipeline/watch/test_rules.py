@@ -128,7 +128,7 @@ def whole(parties: Sequence[Party]) -> Party:
 def shared(*parties: tuple[str, int, int], served_ns: int = 1000) -> Callable[[int], Interval]:
     """An interval in which these clients worked the broker and moved bytes."""
     found = [
-        Party(1, "ANONYMOUS", name, 100, worked, moved, 100 * served_ns)
+        Party(1, "ANONYMOUS", name, 100, worked * 10**6, moved * 10**5, 100 * served_ns)
         for name, worked, moved in parties
     ]
     total = whole(found)
@@ -174,6 +174,8 @@ def test_who_grew_from_little_is_new() -> None:
                                                     served_ns=9000)], id="nothing is usual yet"),
         pytest.param([QUIET] * 5 + [shared(("new", 900, 0), served_ns=9000)],
                      id="there are no others"),
+        pytest.param([QUIET] * 5 + [shared(("etl", 9, 9), ("new", 400, 90), served_ns=9000)],
+                     id="a large part of little"),
     ],
 )  # fmt: skip
 def test_others_are_no_noisy_neighbours(kinds: list[Callable[[int], Interval]]) -> None:
@@ -182,7 +184,7 @@ def test_others_are_no_noisy_neighbours(kinds: list[Callable[[int], Interval]]) 
 
 def test_others_wait_so_much_longer_as_the_limit_says() -> None:
     def noise(served_ns: float) -> Callable[[int], Interval]:
-        return shared(("etl", 5, 5), ("app", 5, 5), ("new", 9, 0), served_ns=int(served_ns))
+        return shared(("etl", 500, 5), ("app", 500, 5), ("new", 900, 0), served_ns=int(served_ns))
 
     assert neighbours(*[QUIET] * 9, noise(1000 * RISE - 1)) == []
     assert neighbours(*[QUIET] * 9, noise(1000 * RISE + 1)) != []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.watch.alerts import Alert, Rule, State
 from minibroker.pipeline.watch.rules import Limits, Rules
@@ -71,14 +72,10 @@ def test_an_alert_is_told_once_over_restarts_and_again_if_telling_failed(place: 
     assert [each.state for each in told] == [State.RAISED, State.CLEARED]
 
 
-def test_a_state_that_was_not_written_whole_does_not_count(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    memory = Memory(spark, str(tmp_path / "rules"))
+def test_of_what_is_remembered_the_last_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    memory = Memory(Files(spark, str(tmp_path)))
     assert memory.read() is None
-    memory.write({"last_s": 9, "interval_s": 10})
-    memory.write({"last_s": 10, "interval_s": 10, "text": "ü"})
-    assert len([each for each in (tmp_path / "rules").iterdir() if each.suffix == ".json"]) == 1
-    torn = tmp_path / "rules" / "000000000011.json"
-    torn.write_text('{"last_s": 1')
-    assert memory.read() == {"last_s": 10, "interval_s": 10, "text": "ü"}
+    for last_s in (9, 10, 10):
+        memory.write({"last_s": last_s, "text": "ü"})
+    assert memory.read() == {"last_s": 10, "text": "ü"}
+    assert [each.name for each in (tmp_path / "rules").glob("*.json")] == ["000000000010.json"]
