@@ -23,6 +23,7 @@ from minibroker.pipeline.whatif.events import (
     FETCHES,
     MUTATES,
     NEVER,
+    NOBODY,
     PRODUCES,
     REPEATED,
     STRICT,
@@ -129,23 +130,51 @@ def check_field(table: pa.Table, check: str, field: str) -> pa.ChunkedArray:
     return pc.struct_field(table.column(check), field)
 
 
+PLACES_MAX: Final = 1 << 20
+"""Numbers of brokers that are looked up directly."""
+
+
 class Lives:
     """The lives of brokers, told apart by how their own clocks stand to the wall's."""
 
     def __init__(self) -> None:
         self._known: list[tuple[int, int]] = []
+        self._direct = True
+        self._lately = np.empty((0, 2), np.int64)
+        """By broker, the life that was met last and how its clock stood."""
 
-    def of(self, brokers: Ints | Longs, apart_ms: Longs) -> Ints:
+    def of(self, brokers: Longs, apart_ms: Longs) -> Ints:
         """A number for each row."""
-        found = np.full(len(brokers), -1, np.int32)
-        for number, (broker, reference_ms) in enumerate(self._known):
-            found[(brokers == broker) & (np.abs(apart_ms - reference_ms) < LIFE_MS)] = number
-        while len(left := np.flatnonzero(found < 0)):
+        places = brokers
+        direct = not len(brokers) or 0 <= int(brokers.min()) <= int(brokers.max()) < PLACES_MAX
+        if not direct:
+            places = np.unique(brokers, return_inverse=True)[1].reshape(-1)
+        if not (direct and self._direct):
+            self._lately[:, 0] = NOBODY  # what a place stands for is another broker now
+        self._direct = direct
+        more = int(places.max(initial=-1)) + 1 - len(self._lately)
+        if more > 0:
+            self._lately = np.concatenate((self._lately, np.full((more, 2), NOBODY)))
+        found: Longs = self._lately[places, 0]
+        other = (found < 0) | (np.abs(apart_ms - self._lately[places, 1]) >= LIFE_MS)
+        left = np.flatnonzero(other)
+        while len(left):
             broker, reference_ms = int(brokers[left[0]]), int(apart_ms[left[0]])
-            same = (brokers == broker) & (np.abs(apart_ms - reference_ms) < LIFE_MS) & (found < 0)
-            found[same] = len(self._known)
-            self._known.append((broker, reference_ms))
-        return found
+            life = self._life(broker, reference_ms)
+            at_ms = self._known[life][1]
+            same = (brokers[left] == broker) & (np.abs(apart_ms[left] - at_ms) < LIFE_MS)
+            found[left[same]] = life
+            self._lately[places[left[0]]] = life, at_ms
+            left = left[~same]
+        lives: Ints = found.astype(np.int32)
+        return lives
+
+    def _life(self, broker: int, apart_ms: int) -> int:
+        for life, (whose, at_ms) in enumerate(self._known):
+            if whose == broker and abs(at_ms - apart_ms) < LIFE_MS:
+                return life
+        self._known.append((broker, apart_ms))
+        return len(self._known) - 1
 
     def broker(self, life: int) -> int:
         """Whose life it is."""
@@ -167,12 +196,11 @@ class Senders:
             self.all.append(sender)
         return found
 
-    def groups(self, table: pa.Table) -> Ints:
-        """The number of each row's sender."""
+    def groups(self, table: pa.Table, apart_ms: Longs) -> Ints:
+        """The number of each row's sender; ``apart_ms`` is how the clocks stand."""
         users, user_names = codes(table, "user")
         clients, client_ids = codes(table, "client_id")
-        brokers = longs(table, "broker")
-        lives = self.lives.of(brokers, longs(table, "time_us") // 1000 - longs(table, "clock_ms"))
+        lives = self.lives.of(longs(table, "broker"), apart_ms)
         keys = (lives.astype(np.int64) * (len(user_names) + 1) + users) * (len(client_ids) + 1)
         keys += clients
         # Files are sorted by sender, so there are few places where it changes.
@@ -190,6 +218,7 @@ def requests_of(table: pa.Table, senders: Senders, *, delays: bool) -> Requests:
     """The rows of requests, in the order of the table."""
     clock_ms = longs(table, "clock_ms")
     ms = _first_check_ms(table, clock_ms) if delays else clock_ms
+    apart_ms = longs(table, "time_us") // 1000 - clock_ms
     keys = longs(table, "api_key", -1)
     lag_ms = np.zeros(len(clock_ms), np.int32)
     mutates = given(table, "mutations")
@@ -202,13 +231,13 @@ def requests_of(table: pa.Table, senders: Senders, *, delays: bool) -> Requests:
     return Requests(
         ms,
         longs(table, "sequence"),
-        senders.groups(table),
+        senders.groups(table, apart_ms),
         _flags(table, keys, mutates, delays=delays),
         _scaled(_amounts(table, keys, mutates), scale),
         _scaled(longs(table, "checked_ns") / NS_PER_PERCENT_SECOND, scale),
         _scaled(longs(table, "late_ns") / NS_PER_PERCENT_SECOND, scale),
         late_ms,
-        longs(table, "time_us") // 1000 + ms - clock_ms,
+        ms + apart_ms,
         lag_ms,
         longs(table, "connection"),
         longs(table, "throttle_ms").astype(np.int32),

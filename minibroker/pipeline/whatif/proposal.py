@@ -120,6 +120,7 @@ class Shares:
         self._rows: list[list[int]] = []
         self._from_ms: list[int] = []
         self._sharing: Sharing | None = None
+        self._found: dict[tuple[str, str], list[tuple[Tags | None, Bound | None]]] = {}
 
     @property
     def counters(self) -> int:
@@ -130,9 +131,7 @@ class Shares:
         """The next group; what stands for its counters."""
         keys: list[object] = []
         numbers, all_tags, bounds = [], [], []
-        for at, kind in enumerate(KINDS):
-            found = self.proposal.share(kind, sender.user, sender.client_id)
-            tags, bound = found or (None, None)
+        for at, (tags, bound) in enumerate(self._shares_of(sender.user, sender.client_id)):
             if tags is None:
                 numbers.append(NOBODY)
             else:
@@ -147,6 +146,14 @@ class Shares:
         self._from_ms.append(self._counting.counted_from_ms.get(sender.broker, COLD))
         self._sharing = None
         return keys
+
+    def _shares_of(self, user: str, client_id: str) -> list[tuple[Tags | None, Bound | None]]:
+        """By type, which is the same at all brokers and so is found out once."""
+        found = self._found.get((user, client_id))
+        if found is None:
+            shares = (self.proposal.share(kind, user, client_id) for kind in KINDS)
+            found = self._found[user, client_id] = [share or (None, None) for share in shares]
+        return found
 
     def sharing(self) -> Sharing:
         """The same for compiled code."""

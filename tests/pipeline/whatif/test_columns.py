@@ -85,13 +85,18 @@ def test_texts_are_numbered_however_arrow_holds_them() -> None:
         assert [texts[number] for number in numbers] == ["a", "", "b", "a"]
 
 
+def groups(senders: Senders, events: list[Event]) -> list[int]:
+    found: list[int] = requests_of(requests_table(events), senders, delays=False).group.tolist()
+    return found
+
+
 def test_senders_keep_their_numbers_from_batch_to_batch() -> None:
     senders = Senders()
     events = [Event(0, 10, "u"), Event(1, 11, "v"), Event(2, 12, "u"), Event(3, 13, broker=1)]
-    assert senders.groups(requests_table(events)).tolist() == [0, 1, 0, 2]
-    assert senders.groups(requests_table(events[::-1])).tolist() == [2, 0, 1, 0]
+    assert groups(senders, events) == [0, 1, 0, 2]
+    assert groups(senders, events[::-1]) == [2, 0, 1, 0]
     assert senders.all[2] == Sender(1, 1, "u", "c")
-    assert senders.groups(requests_table([])).tolist() == []
+    assert groups(senders, []) == []
     assert senders.number(senders.all[0]._replace(user="w")) == 3
 
 
@@ -101,3 +106,14 @@ def test_a_broker_lives_again_when_its_clock_begins_anew() -> None:
     assert lives.of(brokers, apart).tolist() == [0, 0, 1, 2, 0]
     assert lives.of(brokers[:1], apart[3:4]).tolist() == [2]
     assert [lives.broker(life) for life in range(3)] == [1, 2, 1]
+
+
+def test_a_fleet_of_brokers_with_any_numbers_is_told_apart() -> None:
+    lives = Lives()
+    numbers = np.array([1 << 30, 5, 5, (1 << 30) + 1])
+    apart = np.array([0, 0, 60_000, 0])
+    assert lives.of(numbers, apart).tolist() == [0, 1, 2, 3]
+    assert lives.of(numbers[1:], apart[1:]).tolist() == [1, 2, 3]
+    assert lives.of(np.array([1, 0]), apart[:2]).tolist() == [4, 5]
+    assert lives.of(numbers[1:3], apart[1:3]).tolist() == [1, 2]
+    assert lives.of(numbers[2:1:-1], apart[2:1:-1]).tolist() == [2]
