@@ -32,7 +32,7 @@ from system_tests.harness.control import processes
 from system_tests.harness.processes import pss_bytes
 from system_tests.quotas.setting import VERSION, set_quota, set_quotas
 
-ROUNDS, REQUESTS, BROKERS = 60, 200, 3
+ROUNDS, REQUESTS, BROKERS = 20, 200, 6
 FEW, MANY = 10, 10_000
 MB = 1_000_000
 BOUND = 10.0**12
