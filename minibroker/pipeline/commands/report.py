@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from minibroker.pipeline.report.figures import Figures
     from minibroker.pipeline.whatif.proposal import Proposal
+    from minibroker.quotas.file import QuotaFile
 
 EXAMPLES = """Examples:
 
 \b
   minibroker pipeline report --table activity --into report.html
+  minibroker pipeline report --table activity --recommended quotas.txt
   minibroker pipeline report --table activity --quotas now.quotas --quotas tight.quotas
 """
 
@@ -47,9 +49,20 @@ LINES_MAX = 5
 @click.option(
     "--quotas", multiple=True, metavar="FILE", help="Quotas to replay under; several are compared."
 )
+@click.option(
+    "--recommended",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Quotas to show beside what was used, as recommend writes them.",
+)
 @session_options
 def report(
-    table: str, into: Path, quotas: tuple[str, ...], master: str | None, conf: dict[str, str]
+    table: str,
+    into: Path,
+    quotas: tuple[str, ...],
+    recommended: Path | None,
+    master: str | None,
+    conf: dict[str, str],
 ) -> None:
     """One HTML page of what happened: who used what, who was held, how long requests took."""
     if not into.absolute().parent.is_dir():
@@ -61,9 +74,16 @@ def report(
         from minibroker.pipeline.schemas import read_activity
 
         proposals = proposed(quotas)
+        file = None if recommended is None else quota_file(recommended)
         _say(f"reading {table}")
         activity = read_activity(spark, table)
         found = figures(activity, table, quarantined(spark, table))
+        if file is not None:
+            from minibroker.pipeline.report.fits import fits
+
+            _say(f"comparing what was used with {recommended}")
+            beside, count = fits(activity, file)
+            found = replace(found, fits=beside, fit_count=count)
         if proposals:
             found = _with_proposals(found, activity, proposals)
     from minibroker.pipeline.report.page import page
@@ -82,6 +102,17 @@ def quarantined(spark: SparkSession, table: str) -> int | None:
 
     place = quarantine_of(table)
     return spark.read.parquet(place).count() if Files(spark, place).names("") else None
+
+
+def quota_file(path: Path) -> QuotaFile:
+    """What is in the file; raises BadInput."""
+    from minibroker.pipeline.errors import BadInput
+    from minibroker.quotas.file import QuotaFileError, parse
+
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, QuotaFileError) as error:
+        raise BadInput(f"{path} is no quota file: {error}") from error
 
 
 def proposed(paths: Sequence[str]) -> list[Proposal]:

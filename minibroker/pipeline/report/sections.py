@@ -228,7 +228,10 @@ def recommended(figures: Figures) -> Section:
     )
     note = f"{words.count(figures.fit_count)} quotas are recommended"
     left = figures.fit_count - len(found)
-    notes = (note + (f"; these are the {len(found)} used most." if left else "."),)
+    notes = (
+        note + (f"; these are the {len(found)} used most." if left else "."),
+        "Use is the rate as brokers average it, at the broker where it was highest.",
+    )
     unit = f"100 % is what is recommended; use beyond {words.share(plots.FIT_MOST)} is at the edge"
     picture = Picture.of("Use", unit, plots.fits(found))
     return Section("recommended", title, notes, "", keys, (picture,), Table(title, heads, rows))

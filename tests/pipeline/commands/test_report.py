@@ -84,6 +84,15 @@ def test_proposals_are_compared(
     assert given == [str(activity), 1, {"closed_loop": False}]
 
 
+def test_a_mistake_in_a_quota_file_is_told_before_anything_is_read(
+    run: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "quotas.txt"
+    file.write_text("--alter --user alice\n")
+    result = run("--table", "nowhere", "--recommended", file)
+    assert f"{file}:1: --add-config or --delete-config is missing" in str(result.exception)
+
+
 def test_more_proposals_than_have_colours_are_refused(run: Any, activity: Path) -> None:
     result = run("--table", activity, *[word for n in range(7) for word in ("--quotas", f"f{n}")])
     assert "7 quota files are too many to compare: 6 at most" in str(result.exception)

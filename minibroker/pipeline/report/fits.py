@@ -1,0 +1,117 @@
+"""The quotas of a file beside the use of those whom they are for.
+
+Owns which of many quotas a page tells; rates are those of ``recommend``, so that what is compared
+is what the file was made from. It must never know plots or HTML. Invariant: what is collected is
+bounded by ``FITS_MAX``, and the quotas of the file are counted, also those of nobody who was seen.
+Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from minibroker.pipeline.recommend import Policy, observed, rates
+from minibroker.pipeline.report import words
+from minibroker.pipeline.report.figures import FITS_MAX, Fit
+from minibroker.pipeline.usage import CLIENT, IP, USER, USER_AND_CLIENT
+from minibroker.quotas.arguments import CLIENTS, IPS, USERS
+from minibroker.quotas.entity import KEYS, sanitize
+from minibroker.quotas.file import QuotaFile, QuotaLine
+
+_LEVELS: Final = {
+    frozenset({USERS}): USER,
+    frozenset({CLIENTS}): CLIENT,
+    frozenset({USERS, CLIENTS}): USER_AND_CLIENT,
+    frozenset({IPS}): IP,
+}
+_NAMES: Final = ("user", "client_id", "ip", "quota")
+_WANTED: Final = (
+    "level string, user string, client_id string, ip string, quota string, check_user string, "
+    "recommended double, entity string, reason string"
+)
+_CHECKS: Final = dict(zip(("produce", "fetch", "request", "mutation"), KEYS, strict=True))
+
+
+def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
+    """The quotas of ``file`` that were used most, beside their use; and how many it has."""
+    wanted = list(_wanted(file.lines))
+    if not wanted:
+        return (), 0
+    table = activity.sparkSession.createDataFrame(wanted, _WANTED)
+    levels = {str(row[0]) for row in wanted}
+    # Addresses come beside any level.
+    used = [
+        _used(rates(activity, level), table.where(F.col("level").isin(level, *beside)))
+        for level, beside in _asked(levels)
+    ]
+    every = used[0]
+    for more in used[1:]:
+        every = every.unionByName(more)
+    share = F.col("p99") / F.greatest("recommended", F.lit(1e-9))
+    shown = every.withColumn("share", share).orderBy(F.desc("share"), "entity", "quota")
+    bounds = in_force(activity)
+    rows = shown.limit(FITS_MAX).join(bounds, ["quota", "check_user", "client_id"], "left")
+    found = rows.orderBy(F.desc("share"), "entity", "quota").collect()
+    told = (
+        Fit(row.entity, row.quota, row.p50, row.p99, row.most, row.bound, row.recommended,
+            row.reason)
+        for row in found
+    )  # fmt: skip
+    return tuple(told), len(wanted)
+
+
+def _asked(levels: set[str]) -> Iterator[tuple[str, list[str]]]:
+    """The levels whose rates are wanted, and with the first of them those of addresses."""
+    beside = [IP]
+    for level in sorted(levels - {IP}) or [USER]:
+        yield level, beside
+        beside = []
+
+
+def _wanted(lines: Iterable[QuotaLine]) -> Iterator[tuple[str | float, ...]]:
+    """A row for each quota of somebody with a name: a default is nobody's use."""
+    for line in lines:
+        names = dict(zip(line.entities.types, line.entities.names, strict=True))
+        if not all(names.values()):
+            continue
+        user, client, ip = (names.get(kind) or "" for kind in (USERS, CLIENTS, IPS))
+        entity = f"address {ip}" if ip else words.entity(user, client)
+        for quota, value in line.additions.items():
+            yield (
+                _LEVELS[frozenset(names)], user, client, ip, quota, sanitize(user), float(value),
+                entity, " ".join(line.reason),
+            )  # fmt: skip
+
+
+def _used(seen: DataFrame, wanted: DataFrame) -> DataFrame:
+    """Quotas with the rates of those who have them, at the broker where these were highest."""
+    names = [F.coalesce(name, F.lit("")).alias(name) for name in _NAMES]
+
+    def at(percentile: int) -> DataFrame:
+        most = (F.max("usual").alias(f"p{percentile}"), F.max("most").alias("most"))
+        return observed(seen, Policy(percentile=percentile)).groupBy(*names).agg(*most)
+
+    both = at(50).drop("most").join(at(99), list(_NAMES))
+    return both.join(F.broadcast(wanted), list(_NAMES))
+
+
+def in_force(activity: DataFrame) -> DataFrame:
+    """The last bound of each entity that had one."""
+    checks = F.array(*(_check(name, quota) for name, quota in _CHECKS.items()))
+    each = activity.select("time_us", "sequence", F.inline(F.array_compact(checks)))
+    last = F.max_by("bound", F.struct("time_us", "sequence")).alias("bound")
+    return each.groupBy("quota", "check_user", "client_id").agg(last)
+
+
+def _check(name: str, quota: str) -> Column:
+    found = F.struct(
+        F.lit(quota).alias("quota"),
+        F.col(f"{name}.user").alias("check_user"),
+        F.col(f"{name}.client_id").alias("client_id"),
+        F.col(f"{name}.bound").alias("bound"),
+    )
+    return F.when(F.col(f"{name}.bound").isNotNull(), found)

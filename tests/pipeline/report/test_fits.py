@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from minibroker.pipeline.report.fits import fits
+from minibroker.quotas.file import parse
+from tests.pipeline.report.events import check, connection, request, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE = """
+# 99 % of busy seconds
+# and a quarter more
+--alter --user alice --add-config producer_byte_rate=2000
+--alter --user alice --client etl --add-config producer_byte_rate=500,request_percentage=50
+--alter --ip 10.0.0.1 --add-config connection_creation_rate=10
+--alter --user nobody --add-config producer_byte_rate=1
+--alter --user-defaults --add-config producer_byte_rate=1
+"""
+
+
+def test_a_quota_stands_beside_the_rates_that_it_was_made_from(spark: SparkSession) -> None:
+    seen = [
+        request(second * 1000, api_key=0, exempt=False, request_bytes=1000,
+                produce=check(user="alice", rate=1.0, bound=4000.0 + second))
+        for second in range(30)
+    ]  # fmt: skip
+    come = [connection(second * 1000, "accepted", ip="10.0.0.1") for second in range(30)]
+    found, count = fits(table(spark, [*seen, *come]), parse(FILE, "recommended"))
+    assert count == 5
+    assert [(fit.entity, fit.key) for fit in found] == [
+        ("user alice, client etl", "producer_byte_rate"),
+        ("user alice", "producer_byte_rate"),
+        ("address 10.0.0.1", "connection_creation_rate"),
+        ("user alice, client etl", "request_percentage"),
+    ]
+    alice = found[1]
+    assert (alice.recommended, alice.in_force) == (2000, 4029)
+    assert alice.reason == "99 % of busy seconds and a quarter more"
+    # A broker's average of eleven seconds, or of the ten before: of so many bytes in each.
+    assert (alice.p50, alice.p99, alice.most) == pytest.approx((1000, 1000, 1000))
+    assert found[0].in_force is None
+    assert found[2].most == pytest.approx(1)
+
+
+def test_a_file_of_defaults_has_nobody_to_compare(spark: SparkSession) -> None:
+    text = "--alter --user-defaults --add-config producer_byte_rate=1\n"
+    assert fits(table(spark, []), parse(text, "recommended")) == ((), 0)
