@@ -15,8 +15,10 @@ from typing import Final
 import pyarrow as pa
 
 from minibroker.pipeline.columns import parse
-from minibroker.pipeline.layout import QUARANTINED, file_bytes, split
+from minibroker.pipeline.layout import COUNTED, QUARANTINED, file_bytes, split
 
+PARSED_ROWS: Final = 8_192
+"""Records that are read together, if they come in smaller batches."""
 TABLE_ROWS: Final = 100_000
 """Events that a task collects before it files them by place."""
 
@@ -40,7 +42,7 @@ QUARANTINE: Final = pa.schema(
 
 
 def file_events(
-    source: str, now_ms: int, count: Callable[[int], None]
+    source: str, now_ms: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A task's first half: raw records (topic, partition, offset, value, damage) to tables of
     events of one place each, written down as bytes.
@@ -48,8 +50,9 @@ def file_events(
 
     def filed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.Table] = []
-        for batch in batches:
-            count(batch.num_rows)
+        records = 0
+        for batch in _together(batches):
+            records += batch.num_rows
             table, faults = _parse(batch)
             if faults:
                 yield _placed(QUARANTINED, _quarantine(batch, faults, source, now_ms))
@@ -58,8 +61,20 @@ def file_events(
                 yield from _by_place(waiting)
                 waiting = []
         yield from _by_place(waiting)
+        yield _row(COUNTED, str(records).encode())
 
     return filed
+
+
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(batch.num_rows for batch in waiting) >= PARSED_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _parse(batch: pa.RecordBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
@@ -99,20 +114,27 @@ def _placed(place: str, table: pa.Table) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return pa.RecordBatch.from_arrays(
-        [pa.array([place]), pa.array([sink.getvalue().to_pybytes()], pa.binary())], schema=_PLACED
-    )
+    return _row(place, sink.getvalue().to_pybytes())
+
+
+def _row(place: str, content: bytes) -> pa.RecordBatch:
+    columns = [pa.array([place]), pa.array([content], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=_PLACED)
 
 
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task's second half: all tables of a place to the bytes of one file, but the last four."""
     places: dict[str, list[pa.Table]] = {}
+    counted: list[int] = []
     for batch in batches:
         for place, content in zip(batch["place"], batch["content"], strict=True):
-            table = pa.ipc.open_stream(content.as_buffer()).read_all()
-            places.setdefault(place.as_py(), []).append(table)
+            if place.as_py() == COUNTED:
+                counted.append(int(content.as_py()))
+            else:
+                table = pa.ipc.open_stream(content.as_buffer()).read_all()
+                places.setdefault(place.as_py(), []).append(table)
     for place, tables in places.items():
         content = file_bytes(place, pa.concat_tables(tables))
-        yield pa.RecordBatch.from_pydict(
-            {"place": [place], "content": [content[: -len(FOOTER)]]}, schema=_PLACED
-        )
+        yield _row(place, content[: -len(FOOTER)])
+    if counted:
+        yield _row(COUNTED, str(sum(counted)).encode())

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.segments import FORMAT, Piece, SegmentSource, pieces
+from minibroker.pipeline.filing import PLACED, file_events
+from minibroker.pipeline.segments import Piece, SegmentReader, SegmentSource, pieces
 from minibroker.pipeline.session import CONNECTOR
 from minibroker.pipeline.table import Counts, Table
 
@@ -30,6 +34,7 @@ STEP_RECORDS: Final = 500_000
 """Of a live broker in a step, for the same reason."""
 TRIGGER: Final = "10 seconds"
 CHECKPOINTS: Final = "_checkpoints"
+FILED: Final = "minibroker-filed"
 
 Told = Callable[[Counts], None]
 """Is called after each step with what became of it."""
@@ -40,18 +45,46 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class FiledSource(SegmentSource):
+    """A data directory's events, filed by place where they are read: one way less through Spark.
+
+    Option ``found_ms``: the time that the quarantine is to name.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FILED
+
+    def schema(self) -> str:
+        return PLACED
+
+    def reader(self, schema: object) -> FiledReader:  # noqa: ARG002
+        return FiledReader(dict(self.options))
+
+
+class FiledReader(SegmentReader):
+    """One read of a data directory's events."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._file = file_events(options["path"], int(options["found_ms"]))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from self._file(super().read(partition))
+
+
 def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
     """Take in what a data directory has that was not read before."""
-    table.spark.dataSource.register(SegmentSource)
+    table.spark.dataSource.register(FiledSource)
     source = f"directory {data_dir}"
     read: dict[str, int] = dict(table.progress.get(source, {}))
     total = Counts()
     for together in _steps(pieces(data_dir, read)):
-        reader = table.spark.read.format(FORMAT).option("pieces", json.dumps(together))
+        options = {"pieces": json.dumps(together), "found_ms": str(now_ms())}
+        placed = table.spark.read.format(FILED).options(**options).load(data_dir)
         for piece in together:
             read[str(piece.partition)] = piece.next_offset
-        records = reader.load(data_dir)
-        counts = table.step(records, data_dir, {source: dict(read)}, now_ms=now_ms())
+        counts = table.step_placed(placed, {source: dict(read)})
         total += counts
         told(counts)
     return total

@@ -25,6 +25,8 @@ SORTED_BY: Final = ("user", "client_id", "time_us", "sequence", "broker")
 """Of the rows of a file. With one time and one sequence only brokers are left to differ."""
 QUARANTINED: Final = "quarantine"
 """The place of what is malformed."""
+COUNTED: Final = "counted"
+"""The place of what is no event at all: how many records there were."""
 ENTITIES_KEPT: Final = 65_536
 
 _MASK: Final = 0xFFFFFFFF

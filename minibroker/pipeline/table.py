@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.pipeline.filing import FOOTER, PLACED, file_events, pack
 from minibroker.pipeline.hadoop import Files
-from minibroker.pipeline.layout import QUARANTINED, SORTED_BY, folder_of
+from minibroker.pipeline.layout import COUNTED, QUARANTINED, SORTED_BY, folder_of
 from minibroker.pipeline.ledger import Ledger
 from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, BUCKET, HOUR
 
@@ -78,20 +78,28 @@ class Table:
 
         ``source`` is what the quarantine calls the place that they are from.
         """
+        placed = records.mapInArrow(file_events(source, now_ms), PLACED)
+        return self.step_placed(placed, progress)
+
+    def step_placed(self, placed: DataFrame, progress: dict[str, Any]) -> Counts:
+        """Take in what ``file_events`` made of records."""
         staging = self._ledger.staging
-        read = self.spark.sparkContext.accumulator(0)
-        placed = records.mapInArrow(file_events(source, now_ms, read.add), PLACED)
         packed = placed.repartition("place").mapInArrow(pack, PLACED)
         # Spark has no writer of bytes, but one of texts, which it takes as they are; the mark at
         # the end of a Parquet file is what it is told to end its only line with.
         finished = packed.selectExpr("place", "cast(content as string) as value")
         writer = finished.write.partitionBy("place").option("lineSep", FOOTER.decode())
         writer.text(self.files.path(f"{staging}/all"))
+        records = self._counted(f"{staging}/all/place={COUNTED}")
         malformed = self._malformed(f"{staging}/all")
         folder, events, places = self._fresh(staging)
         self._commit(folder, f"{staging}/all", [], progress)
         self.compact(places, FILES_MAX)
-        return Counts(int(read.value), events, malformed)
+        return Counts(records, events, malformed)
+
+    def _counted(self, folder: str) -> int:
+        texts = [self.files.read(f"{folder}/{name}") for name in self._visible(folder)]
+        return sum(int(text.removesuffix(FOOTER.decode())) for text in texts)
 
     def _malformed(self, folder: str) -> int:
         place = f"{folder}/place={QUARANTINED}"
@@ -103,7 +111,9 @@ class Table:
         from pyspark.sql.types import StringType
 
         reader = self.spark.read.schema(type(schema)(schema.fields).add("place", StringType()))
-        return reader.parquet(self.files.path(folder)).where(f"place <> '{QUARANTINED}'")
+        return reader.parquet(self.files.path(folder)).where(
+            f"place not in ('{QUARANTINED}', '{COUNTED}')"
+        )
 
     def _fresh(self, staging: str) -> tuple[str, int, list[str]]:
         """(folder with only events that are new to the table, their number, their places)."""
@@ -161,7 +171,7 @@ class Table:
         number = self._ledger.last.number + 1
         add, malformed = {}, {}
         for at, (place, written) in enumerate(self._written(folder)):
-            if place != QUARANTINED:
+            if place not in (QUARANTINED, COUNTED):
                 add[written] = f"{folder_of(place)}/{number:08d}-{at:04d}.parquet"
         for at, (place, written) in enumerate(self._written(aside)):
             if place == QUARANTINED:

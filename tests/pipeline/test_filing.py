@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minibroker.pipeline.filing import FOOTER, file_events, pack
-from minibroker.pipeline.layout import QUARANTINED
+from minibroker.pipeline.layout import COUNTED, QUARANTINED
 from tests.pipeline.made import events
 
 
@@ -25,13 +24,12 @@ def batch(values: list[bytes | None], damage: dict[int, str] | None = None) -> p
 
 
 def files(*batches: pa.RecordBatch) -> tuple[dict[str, pa.Table], int]:
-    counted: Counter[str] = Counter()
-    placed = file_events("host:9092", 99, lambda n: counted.update(n=n))(iter(batches))
+    placed = file_events("host:9092", 99)(iter(batches))
+    found = {row["place"]: row["content"] for made in pack(placed) for row in made.to_pylist()}
+    counted = int(found.pop(COUNTED))
     return {
-        row["place"]: pq.read_table(io.BytesIO(row["content"] + FOOTER))
-        for made in pack(placed)
-        for row in made.to_pylist()
-    }, counted["n"]
+        place: pq.read_table(io.BytesIO(content + FOOTER)) for place, content in found.items()
+    }, counted
 
 
 def test_all_batches_of_a_place_become_one_file() -> None:
@@ -58,4 +56,4 @@ def test_what_is_malformed_goes_aside_with_its_place_and_reason() -> None:
 
 
 def test_nothing_makes_no_file() -> None:
-    assert files(batch([])) == ({}, 0)
+    assert files(batch([])) == files() == ({}, 0)

@@ -35,6 +35,15 @@ def test_only_what_is_new_is_read(spark: SparkSession, tmp_path: Path) -> None:
     assert read_activity(spark, str(tmp_path / "activity")).count() == 300
 
 
+def test_a_damaged_batch_is_one_that_is_malformed(spark: SparkSession, tmp_path: Path) -> None:
+    append(tmp_path / "data", list(events(100, 3)))
+    (log,) = (tmp_path / "data").glob("*/*.log")
+    raw = bytearray(log.read_bytes())
+    raw[70] ^= 1
+    log.write_bytes(raw)
+    assert run(spark, tmp_path)[0] == Counts(51, 50, 1)
+
+
 def test_what_was_told_before_a_kill_is_not_read_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
