@@ -65,7 +65,7 @@ def decision(decided: Decided, together: Together, policy: Policy) -> tuple[floa
         assert capacity is not None
         said.append(
             f"only {words.share(share)} of that, as {words.count(together.entities)} at one broker"
-            f" would have {amount(decided.quota, together.quotas)} together, and it has"
+            f" need {amount(decided.quota, together.needed)} together, and it has"
             f" {amount(decided.quota, capacity)}"
         )
     if decided.throttled:
@@ -96,9 +96,9 @@ def _used(decided: Decided, policy: Policy) -> str:
 def _share(together: Together, policy: Policy) -> float:
     """What is left of each quota so that all fit into one broker."""
     capacity = policy.capacity(together.quota)
-    if capacity is None or together.quotas <= capacity:
+    if capacity is None or together.needed <= capacity:
         return 1
-    return capacity / together.quotas
+    return capacity / together.needed
 
 
 def rounded_to_set(quota: str, value: float, policy: Policy, *, up: bool) -> float:

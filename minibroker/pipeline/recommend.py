@@ -107,10 +107,12 @@ class Decided(NamedTuple):
 
 
 class Together(NamedTuple):
-    """What the quotas of all who were seen at a broker come to, where that is most."""
+    """What all who were seen at a broker need together, where that is most: their quotas, and of
+    who shares the default what they used, with the headroom.
+    """
 
     quota: str
-    quotas: float
+    needed: float
     entities: int
 
 
@@ -229,8 +231,8 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
         default = sql(
             f"""
             with other as (
-              select quota, count(*) as entities, max_by(struct(*), usual) as top,
-                sum(throttled) as throttled
+              select quota, count(*) as entities, sum(throttled) as throttled,
+                max_by(struct(*), struct(usual, user, client_id, ip)) as top
               from {{values}} where not own group by quota)
             select quota, top.user, top.client_id, top.ip, true, coalesce(entities, 0),
               coalesce(top.busy_s, 0), coalesce(top.usual, 0), coalesce(top.most, 0),
@@ -241,14 +243,15 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
             values=values,
         )
         together = sql(
-            """
+            f"""
             with broker as (
-              select broker, seen.quota, sum(value) as quotas, count(*) as entities
-              from {seen} as seen join {values} as values
+              select broker, seen.quota, count(*) as entities,
+                sum(if(own, value, least(seen.usual * {policy.headroom}, value))) as needed
+              from {{seen}} as seen join {{values}} as values
                 on seen.quota = values.quota and seen.user <=> values.user
                 and seen.client_id <=> values.client_id and seen.ip <=> values.ip
               group by broker, seen.quota)
-            select quota, max(quotas), max_by(entities, quotas) from broker group by quota
+            select quota, max(needed), max_by(entities, needed) from broker group by quota
             """,
             seen=seen,
             values=values,

@@ -53,7 +53,7 @@ def test_what_does_not_fit_a_broker_is_brought_down_for_all() -> None:
     value, reason = decision(busy, Together(REQUEST, 1000, 9), Policy(workers=8))
     assert value == 400
     assert reason.endswith(
-        "; only 80 % of that, as 9 at one broker would have 1,000 % together, and it has 800 %"
+        "; only 80 % of that, as 9 at one broker need 1,000 % together, and it has 800 %"
     )
     assert decision(busy, Together(REQUEST, 800, 9), Policy(workers=8))[0] == 500
     bytes_in = Together(PRODUCE, 4e6, 9)

@@ -166,11 +166,11 @@ def summary(found: Recommendation) -> Iterator[str]:
                 amount(quota, max(values)) if values else "-",
                 words.count(default.entities),
                 amount(quota, decision(default, together, found.policy)[0]),
-                amount(quota, together.quotas),
+                amount(quota, together.needed),
                 "-" if capacity is None else amount(quota, capacity),
             ]
         )
-        if capacity is not None and together.quotas > capacity:
-            rows[-1][-1] += f": all brought down to {words.share(capacity / together.quotas)}"
-    headings = ["QUOTA", "OWN", "LARGEST", "OTHERS", "DEFAULT", "ALL AT A BROKER", "IT HAS"]
+        if capacity is not None and together.needed > capacity:
+            rows[-1][-1] += f": all brought down to {words.share(capacity / together.needed)}"
+    headings = ["QUOTA", "OWN", "LARGEST", "OTHERS", "DEFAULT", "ALL NEED AT A BROKER", "IT HAS"]
     yield from columns(headings, rows)

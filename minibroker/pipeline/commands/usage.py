@@ -91,7 +91,7 @@ def write(found: DataFrame, into: str) -> None:
 def summary(found: DataFrame) -> Iterator[str]:
     """What was dropped, and for each quota who used most."""
     from minibroker.pipeline.report import words
-    from minibroker.pipeline.usage import BROKER, IP, REQUEST, USER, amount
+    from minibroker.pipeline.usage import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
 
     [of_brokers] = (
         found.where(f"level = '{BROKER}' and quota = '{REQUEST}'")
@@ -104,10 +104,13 @@ def summary(found: DataFrame) -> Iterator[str]:
             f" some interval there are only {words.share(of_brokers[1])}"
         )
     rows = (
-        found.where(f"level in ('{USER}', '{IP}')")
-        .groupBy("quota", "user", "ip")
+        found.where(f"level in ('{USER_AND_CLIENT}', '{IP}')")
+        .groupBy("quota", "user", "client_id", "ip")
         .agg(*_totals())
-        .selectExpr("*", "row_number() over (partition by quota order by used desc, user, ip) as n")
+        .selectExpr(
+            "*",
+            "row_number() over (partition by quota order by used desc, user, client_id, ip) as n",
+        )
         .where(f"n <= {LINES_MAX}")
         .orderBy("quota", "n")
         .collect()
@@ -117,7 +120,7 @@ def summary(found: DataFrame) -> Iterator[str]:
         [
             [
                 row.quota,
-                words.visible(row.user if row.ip is None else row.ip, 40),
+                words.visible(row.ip or words.party(row.user, row.client_id), 40),
                 amount(row.quota, row.mean),
                 amount(row.quota, row.most),
                 words.count(row.throttled),

@@ -48,7 +48,7 @@ def test_a_table_is_written_and_told_of(run: Any, spark: SparkSession, tmp_path:
     assert told[0][0].startswith("2 events are missing, as brokers could not write them; of some")
     assert told[1] == ["QUOTA", "WHO", "MEAN", "MOST", "HELD", "FOR", "P99"]
     assert [
-        "producer_byte_rate", "alice", "1.5 kB/s", "2 kB/s", "1", "40 ms", "1.5 ms"
+        "producer_byte_rate", "alice / etl", "1.5 kB/s", "2 kB/s", "1", "40 ms", "1.5 ms"
     ] in told  # fmt: skip
     assert any(line[:2] == ["connection_creation_rate", "10.0.0.9"] for line in told)
     found = spark.read.parquet(str(into))
