@@ -1,0 +1,64 @@
+"""The page that leads from a broker to a quota, run as somebody would who reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from system_tests.harness.brokers import start_minibroker
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(400)]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "getting-started-pipeline.md"
+
+
+def commands() -> list[str]:
+    """What stands in the page's boxes."""
+    return re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_leads_from_a_broker_to_a_throttle(tmp_path: Path) -> None:
+    start, *rest = commands()
+    program, command, *options = shlex.split(start)
+    assert (program, command) == ("minibroker", "start")
+    broker = start_minibroker(*_with_folder(options, tmp_path))
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", "\necho ---next\n".join(rest)],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                "MINIBROKER_BOOTSTRAP_SERVER": broker.bootstrap_servers,
+            },
+            capture_output=True,
+            text=True,
+            timeout=360,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert broker.stop() == 0
+    finally:
+        broker.forget()
+    print(done.stdout)  # pytest -s shows what a reader sees
+    loaded, ingested, applied, hurried, told = done.stdout.split("---next\n")
+    assert "Throttle: 0 ms" in loaded or "no quota" in loaded
+    assert "events taken into activity" in ingested
+    assert "producer_byte_rate=" in applied
+    assert "holds: it is the first of these that is set" in hurried
+    held = re.search(
+        r"^producer_byte_rate .* ([\d,]+) +[\d.]+ m?s +[\d.]+ m?s$", told, re.MULTILINE
+    )
+    assert held is not None
+    assert int(held[1]) > 0
+
+
+def _with_folder(options: list[str], folder: Path) -> list[str]:
+    return [str(folder / word) if word == "data" else word for word in options]
