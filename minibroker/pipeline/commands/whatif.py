@@ -80,6 +80,7 @@ def whatif(
 ) -> None:
     """Who would have been held under other quotas, when, and for how long."""
     with running("whatif", master, conf) as spark:
+        from minibroker.pipeline.commands.usage import write
         from minibroker.pipeline.schemas import read_activity
         from minibroker.pipeline.whatif import inputs, job
         from minibroker.pipeline.whatif.rows import CLOSED, OPEN
@@ -96,7 +97,7 @@ def whatif(
         outcome.persist()
         try:
             if into is not None:
-                outcome.write.mode("overwrite").parquet(into)
+                write(outcome, into)
             loops = [OPEN, CLOSED] if closed_loop else [OPEN]
             for line in summary(outcome, [proposal.name for proposal in proposals], loops):
                 click.echo(line)
@@ -107,7 +108,7 @@ def whatif(
             decided = job.decisions(activity, proposals, counting)
             if closed_loop:
                 decided = decided.union(job.decisions(activity, proposals, counting, closed=True))
-            decided.write.mode("overwrite").parquet(decisions)
+            write(decided, decisions)
         if truth:
             click.echo("")
             for line in truth_lines(job.truth(activity, proposals[0], counting)):
