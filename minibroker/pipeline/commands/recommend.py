@@ -76,7 +76,7 @@ def _amounts(
     type=click.IntRange(1),
     default=60,
     metavar="SECONDS",
-    help="How long somebody must have been busy for a quota of his own.",
+    help="How long somebody must have been busy for a quota of their own.",
 )
 @click.option(
     "--at-least", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Nobody gets less."
@@ -85,7 +85,9 @@ def _amounts(
     "--at-most", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Nobody gets more."
 )
 @click.option(
-    "--workers", type=click.IntRange(1), help="Network and I/O threads of a broker, 100 % each."
+    "--workers",
+    type=click.IntRange(1),
+    help="Network and I/O threads of a broker, 100 % each; as in its defaults if left out.",
 )
 @click.option(
     "--bytes-per-second",
