@@ -22,7 +22,10 @@ def test_cores_and_bytes_follow_from_rates() -> None:
 
 
 def test_a_sample_is_its_share_of_everything() -> None:
-    whole, tenth = (dict(fleet.consequences(Fleet(10, 100_000, share))) for share in (1.0, 0.1))
+    measured = Measured(recorder_us=15, topic_bytes=110)
+    whole, tenth = (
+        dict(fleet.consequences(Fleet(10, 100_000, share), measured)) for share in (1.0, 0.1)
+    )
     assert whole["recording, at each broker"] == "1.5 cores"
     assert tenth["recording, at each broker"] == "0.15 cores"
     assert whole["read from brokers"] == "110 MB/s"

@@ -59,8 +59,7 @@ ROWS: Final = (
     Row("DuckDB's sort, same kernel", "duckdb_replay", cores=2, runs=1),
     Row("ingest of raw activity", "ingest", 0.5),
     Row("ingest of raw activity", "ingest", 0.5, cores=2),
-    Row("usage by minute", "usage", small=True),
-    Row("usage by minute", "usage", cores=2, runs=1),
+    Row("usage by minute", "usage", cores=2, small=True, runs=1),
 )
 
 
