@@ -15,6 +15,7 @@ of the broker and the user only, as no quota of a client-id can hold them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.pipeline.report import words
@@ -213,27 +214,36 @@ _NAMES: Final = {
 """Of each level."""
 
 _WEIGHT: Final = "bigint(round(1000000 / sample))"
-_SUMS: Final = {
-    "events": "count(sample)",
-    "amount": "sum(bigint(round(amount / sample)))",
-    "requests": f"sum({_WEIGHT})",
-    "errors": f"sum(if(failed, {_WEIGHT}, 0))",
-    "throttled": f"sum(if(held_ms > 0, {_WEIGHT}, 0))",
-    "throttle_ms": "sum(bigint(round(held_ms / sample)))",
-    "throttle_max_ms": "max(held_ms)",
-    "measured": "max(measured)",
-    "bound": "max(bound)",
+_TOLD: Final = {
+    **{name: name for name in ("broker", "user", "client_id", "ip", "quota", "start_us")},
+    "counted_at": "counted_at",
+    "latency_us": "latency_us",
+    "events": "bigint(sample is not null)",
+    "amount": "bigint(round(amount / sample))",
+    "requests": _WEIGHT,
+    "errors": f"if(failed, {_WEIGHT}, 0)",
+    "throttled": f"if(held_ms > 0, {_WEIGHT}, 0)",
+    "throttle_ms": "bigint(round(held_ms / sample))",
+    "throttle_max_ms": "held_ms",
+    "measured": "measured",
+    "bound": "bound",
 }
-_OF_LEVEL: Final = {
-    **{name: f"sum({name})" for name in list(_SUMS)[:6]},
-    "throttle_max_ms": "max(throttle_max_ms)",
-    "measured": "max(if(counted_at = level, measured, null))",
-    "bound": "max(if(counted_at = level, bound, null))",
-    "latencies": (
-        f"percentile(latency_us, array({', '.join(str(share / 100) for share in PERCENTILES)}),"
-        " events)"
-    ),
-}
+"""What is added up of a row of `counted`."""
+
+_KEYS: Final = ("broker", "quota", "start_us")
+_FIGURES: Final = (
+    "events bigint, amount bigint, requests bigint, errors bigint, throttled bigint,"
+    " throttle_ms bigint, throttle_max_ms double, measured double, bound double"
+)
+_PART: Final = (
+    "client_id string, ip string, user string, broker int, quota string, start_us bigint,"
+    f" level string, {_FIGURES}, latencies binary"
+)
+_ENTITY: Final = ("broker", "level", "user", "client_id", "ip", "quota", "start_us")
+_WHOLE: Final = (
+    "broker int, level string, user string, client_id string, ip string, quota string,"
+    f" start_us bigint, {_FIGURES}, {', '.join(f'p{share} double' for share in PERCENTILES)}"
+)
 
 
 def usage(events: DataFrame, every_s: int) -> DataFrame:
@@ -242,28 +252,21 @@ def usage(events: DataFrame, every_s: int) -> DataFrame:
     Intervals in which an entity did nothing have no row; one in which a broker only dropped events
     has a row of the broker, with no requests.
     """
-    # First what is wholly alike, as there are fewer rows then to be put on each level.
-    alike = events.sparkSession.sql(
-        f"""
-        select broker, user, client_id, ip, quota, start_us, counted_at, latency_us,
-          {_named(_SUMS)}
-        from {{rows}}
-        group by broker, user, client_id, ip, quota, start_us, counted_at, latency_us
-        """,
-        rows=counted(events, every_s),
-    )
-    keys = "broker, level, user, client_id, ip, quota, start_us"
+    from minibroker.pipeline import adding_up
+
+    told = counted(events, every_s).selectExpr(*(f"{sql} as {name}" for name, sql in _TOLD.items()))
+    parts = told.mapInArrow(partial(adding_up.parts, levels=_NAMES, keys=_KEYS), _PART)
+    together = parts.repartition(*_ENTITY).sortWithinPartitions(*_ENTITY)
+    whole = partial(adding_up.whole, keys=_ENTITY, percents=PERCENTILES)
     return events.sparkSession.sql(
         f"""
-        with summed as (
-          select {keys}, {_named(_OF_LEVEL)} from {{rows}} group by {keys}),
-        kept as (
+        with kept as (
           select broker, time_us - pmod(time_us, {every_s * 1_000_000}) as start_us,
             count(sample) as written, coalesce(sum(dropped), 0) as dropped
           from {{events}} group by all)
-        select {_named(_columns(every_s))} from summed join kept using (broker, start_us)
+        select {_named(_columns(every_s))} from {{summed}} join kept using (broker, start_us)
         """,
-        rows=on_levels(alike, LEVELS),
+        summed=together.mapInArrow(whole, _WHOLE),
         events=events,
     )
 
@@ -318,10 +321,7 @@ def _columns(every_s: int) -> dict[str, str]:
         "throttle_max_ms": "int(coalesce(throttle_max_ms, 0))",
         "coverage": "written / (written + dropped)",
         **{name: f"coalesce({name}, 0) / 1000000" for name in ("requests", "errors", "throttled")},
-        **{
-            f"latency_p{share}_ms": f"latencies[{at}] / 1000"
-            for at, share in enumerate(PERCENTILES)
-        },
+        **{f"latency_p{share}_ms": f"p{share} / 1000" for share in PERCENTILES},
     }
     return {column.name: made.get(column.name, column.name) for column in COLUMNS}
 
