@@ -36,9 +36,11 @@ def test_a_hundred_thousand_addresses_come_and_are_forgotten_after_an_hour(
     assert acceptor is not None
     before = pss_bytes(acceptor)
     seen = count(broker.bootstrap_servers, ADDRESSES, at_once=64, addresses=ADDRESSES)
+    # Rates are gone after eleven seconds, which a machine that does other things may take to look.
+    turn_clock(broker, freeze=True)
     assert (seen.hung_up, seen.lost) == (0, 0)
     wait_counted(broker, 0)
     assert pss_bytes(acceptor) - before <= MOST_BYTES
     assert gauge(broker, RATE, ip="127.0.1.200") == 0 < gauge(broker, RATE, ip="127.1.135.160")
-    turn_clock(broker, freeze=True, advance_ms=HOUR_MS + 1)
+    turn_clock(broker, advance_ms=HOUR_MS + 1)
     assert gauge(broker, RATE, ip="127.1.135.160") == 0
