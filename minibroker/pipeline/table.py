@@ -108,11 +108,14 @@ class Table:
         return self.spark.read.schema("reason string").parquet(self.files.path(place)).count()
 
     def _staged(self, folder: str, schema: StructType) -> DataFrame:
-        from pyspark.sql.types import StringType
+        from pyspark.sql.types import StringType, StructField, StructType
 
-        reader = self.spark.read.schema(type(schema)(schema.fields).add("place", StringType()))
-        return reader.parquet(self.files.path(folder)).where(
-            f"place not in ('{QUARANTINED}', '{COUNTED}')"
+        # Of a list of its own, as `StructType.add` would add to everybody's.
+        placed = StructType([*schema.fields, StructField("place", StringType())])
+        return (
+            self.spark.read.schema(placed)
+            .parquet(self.files.path(folder))
+            .where(f"place not in ('{QUARANTINED}', '{COUNTED}')")
         )
 
     def _fresh(self, staging: str) -> tuple[str, int, list[str]]:

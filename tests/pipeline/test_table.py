@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
+from minibroker.activity.schema import FIELDS
 from minibroker.pipeline.layout import SORTED_BY
-from minibroker.pipeline.schemas import read_activity
+from minibroker.pipeline.schemas import ACTIVITY, read_activity
 from minibroker.pipeline.table import Counts, Table, quarantine_of
 from tests.pipeline.made import events
 
@@ -89,6 +90,7 @@ def test_what_is_there_already_is_not_taken_again(spark: SparkSession, tmp_path:
     assert take(spark, path, made) == Counts(300, 0, 0)
     take(spark, tmp_path / "once", made)
     assert rows(spark, path) == rows(spark, tmp_path / "once")
+    assert len(ACTIVITY.fields) == len(FIELDS), "a step leaves its columns in everybody's schema"
 
 
 def test_what_is_malformed_is_counted_and_kept(spark: SparkSession, tmp_path: Path) -> None:
