@@ -28,7 +28,7 @@ from minibroker.connections.address import client_ip
 from minibroker.connections.counts import CountLimits, Counts, Refusal
 from minibroker.connections.rates import Rates
 from minibroker.network.accepted import Accepted, Open
-from minibroker.network.happenings import Happenings, Limit, Tell, Who, clock_ms
+from minibroker.network.happenings import Happenings, Limit, Tell, Who
 from minibroker.network.hosts import Hosts
 from minibroker.network.limits import count_limits, hosts_of, rate_limits
 from minibroker.network.met import (
@@ -53,6 +53,7 @@ from minibroker.observability.definitions import (
 from minibroker.observability.log import Log
 from minibroker.observability.metrics import Series
 from minibroker.roles.environment import Environment
+from minibroker.runtime.clock import now_ms, whole_ms
 from minibroker.runtime.stream import Address
 
 HELD_MAX: Final = 1000
@@ -177,12 +178,12 @@ class Door:
         if refusal is not None:
             met = self._count_limit(refusal, who)
             raise Refused(CloseReason(refusal.value), met)
-        turn_ms = self._rates.accepted(who.listener, clock_ms(now))
+        turn_ms = self._rates.accepted(who.listener, whole_ms(now))
         waits = turn_ms > 0 or not self.counts.has_slot(who.listener)
         if waits:
             await self._wait_turn(who, turn_ms)
             now = self._env.clock.now()
-        delay_ms = self._rates.from_ip(who.listener, who.ip, clock_ms(now))
+        delay_ms = self._rates.from_ip(who.listener, who.ip, whole_ms(now))
         if delay_ms == 0:
             if waits:
                 self.happenings.admit(who, now)
@@ -199,7 +200,7 @@ class Door:
         self._waits.release(who.listener)
         recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
         now = self._env.clock.now()
-        if not recheck or not self._rates.again(who.listener, who.ip, clock_ms(now)):
+        if not recheck or not self._rates.again(who.listener, who.ip, whole_ms(now)):
             self._refuse_rate(who)
         self.happenings.admit(who, now)
         if not self.counts.has_slot(who.listener):
@@ -265,7 +266,7 @@ class Door:
         raise Refused(reason, met)
 
     def _now_ms(self) -> int:
-        return clock_ms(self._env.clock.now())
+        return now_ms(self._env.clock)
 
     def figures(self) -> DoorFigures:
         """What there is to show."""

@@ -28,7 +28,7 @@ from minibroker.connections.rates import Rates
 from minibroker.connections.token_messages import Action, Admit, DropLimits, Message, Send
 from minibroker.connections.tokens import Tokens
 from minibroker.network.accepted import Accepted
-from minibroker.network.happenings import Happenings, clock_ms
+from minibroker.network.happenings import Happenings
 from minibroker.network.limits import drop_limits
 from minibroker.network.met import TOKENS, count_limit
 from minibroker.network.peers import Peers
@@ -44,6 +44,7 @@ from minibroker.observability.definitions import (
 from minibroker.observability.log import ConnectionCloses, Log
 from minibroker.observability.metrics import Fill, Series
 from minibroker.roles.environment import Environment
+from minibroker.runtime.clock import now_ms, whole_ms
 from minibroker.runtime.handoff import Connection, addresses
 from minibroker.runtime.listening import ConnectionSource
 
@@ -185,7 +186,7 @@ class Gate:
         env.metrics.connection_accepted(listener)
         now = env.clock.now()
         self._happenings.note("accepted", accepted, at=now)
-        self._rates.accepted(listener, clock_ms(now))
+        self._rates.accepted(listener, whole_ms(now))
         self._waiting[number] = accepted, connection
         self._do(self._tokens.admit(number, client_ip(peer[0])))
         if number in self._waiting:
@@ -241,7 +242,7 @@ class Gate:
         self._turned_away.refuse(accepted, connection, CloseReason(refusal.value), met)
 
     def _now_ms(self) -> int:
-        return clock_ms(self._env.clock.now())
+        return now_ms(self._env.clock)
 
     def figures(self) -> DoorFigures:
         """What there is to show of this processor's own."""

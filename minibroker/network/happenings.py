@@ -188,9 +188,3 @@ def _happening(noted: _Noted) -> Happening:
     at, kind, who, processor, reason = noted
     host, port = who.peer
     return Happening(who.number, at, kind, who.listener, host, port, processor, reason)
-
-
-def clock_ms(now: float) -> int:
-    """A time in seconds, in the milliseconds by which connections are counted."""
-    # Rounded first, or a millisecond that has just passed may seem not to have.
-    return int(round(now * 1000, 6))

@@ -17,10 +17,11 @@ from minibroker.activity.sampling import is_sampled
 from minibroker.activity.schema import Happened
 from minibroker.config import ACTIVITY_ENABLE, ACTIVITY_SAMPLE
 from minibroker.connections.address import client_ip
-from minibroker.network.happenings import Who, clock_ms
+from minibroker.network.happenings import Who
 from minibroker.roles.environment import RECORDER, Environment
 from minibroker.roles.questions import Told, Written
 from minibroker.runtime.channel import Channel, ChannelClosed
+from minibroker.runtime.clock import whole_ms
 
 PENDING_MAX: Final = 16_384
 """Events that one process keeps until they are sent; further ones are dropped."""
@@ -82,7 +83,7 @@ class Teller:
         """Something happened to a connection, at a time in seconds of the broker's clock."""
         if self.samples(who.number):
             peer = who.listener, who.number, client_ip(who.peer[0])
-            self.tell((self.time_us(now), clock_ms(now), peer, what.value, reason, delay_ms))
+            self.tell((self.time_us(now), whole_ms(now), peer, what.value, reason, delay_ms))
 
     def _drop(self, count: int) -> None:
         self._dropped += count

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BROKER, USER, CLIENT, USER_AND_CLIENT, IP = "broker", "user", "client", "user+client", "ip"
-LEVELS: Final = (BROKER, USER, CLIENT, USER_AND_CLIENT, IP)
 
 PRODUCE, FETCH, REQUEST, MUTATION = KEYS
 """The names of the quotas in their order."""

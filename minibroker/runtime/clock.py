@@ -101,7 +101,7 @@ class Clock(Protocol):
 
 
 def now_ms(clock: Clock) -> int:
-    """Whole milliseconds of a clock's seconds, as quotas are measured in."""
+    """Whole milliseconds of a clock's seconds, by which quotas and connections count."""
     return whole_ms(clock.now())
 
 
