@@ -18,7 +18,9 @@ def app() -> click.Group:
     """All jobs as one command."""
     group = click.Group("minibroker.pipeline", help=HELP, epilog=EPILOG, no_args_is_help=True)
     for name, job in JOBS.items():
-        group.add_command(getattr(import_module(job.module), job.command), name)
+        command: click.Command = getattr(import_module(job.module), job.command)
+        command.short_help = job.help  # What click makes of the whole help it cuts.
+        group.add_command(command, name)
     return group
 
 

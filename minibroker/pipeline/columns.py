@@ -1,17 +1,17 @@
-"""Raw events to Arrow columns, and what is malformed beside them.
+"""Raw events collected in columns, and what is malformed told.
 
-Owns the way from bytes to the activity table's columns: compiled for the plain spelling, event by
-event for the rest. It must never know where events lie or go. Invariant: every event that came is
-either a row or a fault with its reason, and which of both is what ``events.parse_event`` says.
+Owns the way from bytes to columns of numbers, texts being numbers, too: compiled for the plain
+spelling, event by event for the rest. It must never know where events lie or go. Invariant: every
+event that came is either a row or a fault with its reason, and which of both is what
+``events.parse_event`` says; memory is that of ``ROWS_MAX`` rows, which are used again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, EventKind, Field, Type
 from minibroker.pipeline import parsing
@@ -23,19 +23,20 @@ from minibroker.pipeline.events import (
     needed,
     parse_event,
 )
-from minibroker.pipeline.walking import gather
+from minibroker.pipeline.texts import (
+    BYTES_MAX,
+    TEXTS_MAX,
+    Texts,
+    hash_of,
+    new_texts,
+    number_of,
+)
+from minibroker.pipeline.words import SLACK
 
-_ARROW: Final = {
-    Type.INT: pa.int32(),
-    Type.LONG: pa.int64(),
-    Type.DOUBLE: pa.float64(),
-    Type.TEXT: pa.string(),
-    Type.FLAG: pa.bool_(),
-    Type.CHECK: None,
-}
-_CHECK_TYPE: Final = pa.struct([(field.name, _ARROW[field.type]) for field in CHECK_FIELDS])
-ACTIVITY: Final = pa.schema([(field.name, _ARROW[field.type] or _CHECK_TYPE) for field in FIELDS])
-"""The columns of an event for Arrow."""
+ROWS_MAX: Final = 500_000
+"""Events that are collected before they are filed."""
+TOGETHER: Final = 4_096
+"""Events that are read at once, at most."""
 
 _KINDS: Final = {
     Type.INT: parsing.INTEGER,
@@ -47,144 +48,186 @@ _KINDS: Final = {
 }
 
 
-class Parsed(NamedTuple):
-    """What became of a number of raw events."""
+class Leaf(NamedTuple):
+    """Where a field's values are, and whether an event has one."""
 
-    table: pa.Table
-    """Those that are whole, in the order in which they came, except that odd spellings are last."""
-    faults: list[tuple[int, str]]
-    """Number and reason of each that is malformed."""
+    field: Field
+    column: int
+    """Of the values; of a check, of nothing."""
+    mask: int
+    bit: int
 
 
-class _Plan:
-    """What the compiled reader must know of the schema, made once."""
+class Raw(NamedTuple):
+    """Events as bytes, ``SLACK`` more of which may be read; a size below 0 is no value at all."""
+
+    data: Any
+    starts: Any
+    sizes: Any
+
+
+class _Schema:
+    """What the compiled reader must know, and where it leaves what."""
 
     def __init__(self) -> None:
-        self.leaves: list[tuple[str, Field]] = []
-        keys: list[tuple[int, int, int, int]] = []
-        words: list[str] = []
-        inner: list[Field] = []
-        for field in FIELDS:
+        self.leaves: dict[tuple[str, ...], Leaf] = {}
+        keys, words = [], []
+        checks = [field for field in FIELDS if field.type is Type.CHECK]
+        for bit, field in enumerate(FIELDS):
             words.append(field.name)
-            first = len(FIELDS) + len(inner)
-            if field.type is Type.CHECK:
-                inner += CHECK_FIELDS
-                keys.append(
-                    (parsing.CHECK, self._leaf("", field), first, first + len(CHECK_FIELDS))
-                )
-            else:
-                keys.append(self._key("", field))
-        for check in (field for field in FIELDS if field.type is Type.CHECK):
-            words += (field.name for field in CHECK_FIELDS)
-            keys += [self._key(check.name, field) for field in CHECK_FIELDS]
+            keys.append(self._key((field.name,), field, 0, bit))
+        for number, check in enumerate(checks):
+            first, bits = len(words), number * len(CHECK_FIELDS)
+            keys[FIELDS.index(check)][2:] = [bits, first, first + len(CHECK_FIELDS)]
+            for bit, field in enumerate(CHECK_FIELDS):
+                words.append(field.name)
+                keys.append(self._key((check.name, field.name), field, 1, bits + bit))
         spelled = [f'"{word}":'.encode() for word in words]
-        kinds = [str(kind).encode() for kind in EventKind]
-        bounds = np.cumsum([0, *map(len, spelled), *map(len, kinds)])
-        ends = bounds[len(words) :]
-        names = [field.name for field in FIELDS]
-        self.compiled = (
-            np.frombuffer(b"".join(spelled + kinds), np.uint8),
-            bounds.astype(np.int64),
-            np.array(keys, np.int64),
+        for key, text in zip(keys, spelled, strict=True):
+            key[0] = len(text)
+        masks = [b"\xff" * len(text) for text in spelled]
+        needs = [_mask([needed(f, kind) for f in FIELDS]) for kind in EventKind]
+        needs.append(_mask([not field.may_lack for field in CHECK_FIELDS]))
+        version, kind = (self.leaves[name,] for name in ("version", "kind"))
+        self.masks = len(self.leaves)
+        known = [
             len(FIELDS),
-            np.uint64(_mask([not field.may_lack for field in CHECK_FIELDS])),
-            np.array([_mask([needed(f, kind) for f in FIELDS]) for kind in EventKind], np.uint64),
-            np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64),
-            keys[names.index("version")][1],
-            keys[names.index("kind")][1],
+            version.bit,
+            version.column,
+            kind.bit,
+            kind.column,
             VERSION,
+            self.masks,
+        ]
+        self.plan = parsing.Plan(
+            np.hstack([_as_words(spelled), _as_words(masks)]),
+            np.array(keys, np.int64),
+            np.array(needs, np.uint64),
+            np.array(known, np.int64),
         )
 
-    def _leaf(self, prefix: str, field: Field) -> int:
-        self.leaves.append((prefix, field))
-        return len(self.leaves) - 1
+    def first_guesses(self) -> Any:
+        """Which key may come after each one, after an event's brace and after each check's."""
+        keys = self.plan.keys
+        guesses = np.zeros(len(keys) + 1 + len(FIELDS), np.int64)
+        for at in np.flatnonzero(keys[: len(FIELDS), 1] == parsing.CHECK):
+            first, last = keys[at, 3:]
+            guesses[first:last] = guesses[len(keys) + 1 + at] = first
+        return guesses
 
-    def _key(self, prefix: str, field: Field) -> tuple[int, int, int, int]:
+    def _key(self, name: tuple[str, ...], field: Field, mask: int, bit: int) -> list[int]:
+        leaf = self.leaves[name] = Leaf(field, len(self.leaves), mask, bit)
         most = INT_MAX if field.type is Type.INT else LONG_MAX
         least = -most - 1 if field.name in SIGNED else 0
-        return _KINDS[field.type], self._leaf(prefix, field), least, most
+        return [0, _KINDS[field.type], leaf.column, least, most]
 
 
 def _mask(bits: list[bool]) -> int:
     return sum(1 << at for at, bit in enumerate(bits) if bit)
 
 
-_PLAN: Final = _Plan()
+def _as_words(spelled: list[bytes]) -> Any:
+    size = 8 * parsing.WORDS_MAX
+    padded = b"".join(word.ljust(size, b"\0") for word in spelled)
+    assert len(padded) == size * len(spelled), "a name is longer than its words"
+    return np.frombuffer(padded, np.uint64).reshape(-1, parsing.WORDS_MAX)
 
 
-def parse(values: pa.Array) -> Parsed:
-    """Read ``values``, an array of binaries, one event each."""
-    plain, others = _plain(values)
-    whole, faults = [], []
-    for row in others:
-        try:
-            whole.append(parse_event(values[row].as_py()))
-        except Malformed as error:
-            faults.append((int(row), str(error)))
-    tables = [plain]
-    if whole:
-        tables.append(pa.Table.from_pylist(whole, ACTIVITY))
-    return Parsed(pa.concat_tables(tables), faults)
+_SCHEMA: Final = _Schema()
+LEAVES: Final[Mapping[tuple[str, ...], Leaf]] = _SCHEMA.leaves
+"""By the names that lead there."""
+MASKS: Final = _SCHEMA.masks
+"""The first of two columns of masks behind the values: of an event's fields, of its checks'."""
+KINDS: Final = tuple(str(kind).encode() for kind in EventKind)
+"""The first texts of every run, in this order."""
 
 
-def _plain(values: pa.Array) -> tuple[pa.Table, Any]:
-    """(the events that the compiled reader took, the rows of the others)."""
-    count = len(values)
-    bounds = np.frombuffer(values.buffers()[1], np.int32, count + 1, values.offset * 4)
-    bounds = bounds.astype(np.int64)
-    content = values.buffers()[2]
-    data = np.frombuffer(content, np.uint8) if content else np.zeros(0, np.uint8)
-    places = np.zeros((len(_PLAN.leaves), count), np.int64)
-    sizes = np.full((len(_PLAN.leaves), count), -1, np.int32)
-    taken = np.zeros(count, np.bool_)
-    parsing.read_events(data, bounds[:-1], bounds[1:], _PLAN.compiled, places, sizes, taken)
-    others = np.flatnonzero(~taken)
-    if len(others):
-        places, sizes = places[:, taken], sizes[:, taken]
-    arrays = {
-        (prefix, field.name): _array(field.type, data, places[leaf], sizes[leaf])
-        for leaf, (prefix, field) in enumerate(_PLAN.leaves)
-        if field.type is not Type.CHECK
-    }
-    columns = []
-    for leaf, (prefix, field) in enumerate(_PLAN.leaves):
-        if field.type is Type.CHECK:
-            inner = [arrays[field.name, part.name] for part in CHECK_FIELDS]
-            columns.append(_struct(inner, sizes[leaf]))
-        elif not prefix:
-            columns.append(arrays[prefix, field.name])
-    return pa.Table.from_arrays(columns, schema=ACTIVITY), others
+class Run:
+    """Events that are collected. ``make_room`` comes before ``read``."""
+
+    def __init__(self, rows: int = ROWS_MAX) -> None:
+        self._rows = rows
+        self.values = np.zeros((rows, _SCHEMA.masks + 2), np.int64)
+        self._follow = _SCHEMA.first_guesses()
+        self._left = np.zeros(TOGETHER, np.int64)
+        self.clear()
+
+    def clear(self, size: int = 0) -> None:
+        """Forget all events, and have room for texts of at least so many bytes."""
+        self.count = 0
+        # The names of kinds come beside them.
+        self.texts: Texts = new_texts(max(size, BYTES_MAX) + sum(map(len, KINDS)))
+        for kind in KINDS:
+            self._number(kind)
+
+    def column(self, *name: str) -> Any:
+        """The values of a field, which mean nothing where an event has none."""
+        return self.values[: self.count, LEAVES[name].column].copy()
+
+    def has(self, *name: str) -> Any:
+        """Whether each event has a value of a field."""
+        leaf = LEAVES[name]
+        masks = self.values[: self.count, MASKS + leaf.mask]
+        return (masks >> leaf.bit & 1).astype(np.bool_)
+
+    def has_room(self, rows: int, size: int) -> bool:
+        """Whether so many events, of so many bytes in all, can be read."""
+        used, known = self.texts, int(self.texts.count[0])
+        return (
+            self.count + rows <= self._rows
+            and known + rows * len(LEAVES) <= TEXTS_MAX
+            and int(used.ends[known]) + size <= len(used.content) - SLACK
+        )
+
+    def read(self, raw: Raw) -> list[tuple[int, str]]:
+        """Take in at most ``TOGETHER`` events; number and reason of each that is malformed."""
+        ends = raw.starts + raw.sizes
+        self.count, others = parsing.read_events(
+            raw.data, raw.starts, ends, self.count, _SCHEMA.plan, self._follow, self.values,
+            self.texts, self._left,
+        )  # fmt: skip
+        faults = []
+        for number in self._left[:others].tolist():
+            try:
+                self._put(parse_event(bytes_of(raw, number)))
+            except Malformed as error:
+                faults.append((number, str(error)))
+        return faults
+
+    def _put(self, event: Mapping[str, Any]) -> None:
+        masks = [0, 0]
+        for name, value in event.items():
+            parts = value.items() if isinstance(value, dict) else ()
+            for path, each in (((name,), value), *(((name, inner), part) for inner, part in parts)):
+                if each is not None:
+                    leaf = LEAVES[path]
+                    masks[leaf.mask] |= 1 << leaf.bit
+                    self.values[self.count, leaf.column] = self._as_number(leaf.field.type, each)
+        self.values[self.count, MASKS:] = np.array(masks, np.uint64).view(np.int64)
+        self.count += 1
+
+    def _as_number(self, kind: Type, value: Any) -> Any:
+        if kind is Type.TEXT:
+            return self._number(value.encode())
+        if kind is Type.DOUBLE:
+            return np.float64(value).view(np.int64)
+        return 1 if kind is Type.CHECK else value
+
+    def _number(self, text: bytes) -> int:
+        data = np.frombuffer(text + bytes(SLACK), np.uint8)
+        hashed = np.uint64(hash_of(data, 0, len(text)))
+        return int(number_of(*self.texts, data, 0, len(text), hashed))
 
 
-def _validity(sizes: Any) -> pa.Buffer | None:
-    there = sizes >= 0
-    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+def bytes_of(raw: Raw, number: int) -> bytes | None:
+    """One of the events as it came."""
+    start, size = int(raw.starts[number]), int(raw.sizes[number])
+    return None if size < 0 else raw.data[start : start + size].tobytes()
 
 
-def _struct(inner: list[pa.Array], sizes: Any) -> pa.Array:
-    return pa.StructArray.from_buffers(_CHECK_TYPE, len(sizes), [_validity(sizes)], children=inner)
-
-
-def _array(kind: Type, data: Any, places: Any, sizes: Any) -> pa.Array:
-    if kind in (Type.TEXT, Type.DOUBLE):
-        texts = _texts(data, places, sizes)
-        return texts if kind is Type.TEXT else pc.cast(texts, pa.float64())
-    numbers = np.ascontiguousarray(places)
-    if kind is Type.FLAG:
-        content = np.packbits(numbers.astype(np.bool_), bitorder="little")
-    else:
-        content = numbers.astype(np.int32) if kind is Type.INT else numbers
-    return pa.Array.from_buffers(
-        _ARROW[kind], len(sizes), [_validity(sizes), pa.py_buffer(content)]
-    )
-
-
-def _texts(data: Any, places: Any, sizes: Any) -> pa.Array:
-    if len(sizes) and sizes.max() < 0:
-        return pa.nulls(len(sizes), pa.string())
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
-    out = np.empty(offsets[-1], np.uint8)
-    gather(data, places, sizes, offsets, out)
-    buffers = [_validity(sizes), pa.py_buffer(offsets), pa.py_buffer(out)]
-    return pa.Array.from_buffers(pa.string(), len(sizes), buffers)
+def pieces(raw: Raw) -> list[tuple[Raw, int]]:
+    """Parts of at most ``TOGETHER`` events, and the number of the first of each."""
+    return [
+        (raw._replace(starts=raw.starts[at : at + TOGETHER], sizes=raw.sizes[at : at + TOGETHER]),
+         at) for at in range(0, len(raw.starts), TOGETHER)
+    ]  # fmt: skip

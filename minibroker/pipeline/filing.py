@@ -1,31 +1,36 @@
-"""Raw events to files of the activity table: what tasks do, half of it before Spark's shuffle.
+"""Raw events to finished files of the activity table: what a task does.
 
-Owns the way of events from records of a topic to finished files by hour and bucket; it must never
-know sources, or what the table holds already. Invariant: every record is in a file, as an event or,
-with a reason, among the malformed; of two events of a step with the same broker and sequence one
-is. Events travel through Spark as whole Arrow tables, and leave the workers as finished files,
-because rows and columns one by one cost several times as much.
+Owns the way of events from records of a topic to files by hour and bucket; it must never know
+sources, or what the table holds already. Invariant: every record is in a file, as an event or, with
+a reason, among the malformed; a task's last row says how many there were and which sequences are in
+its files. Events leave the workers as finished files, because rows and columns one by one cost
+several times as much; memory is that of one ``Run``, which the process's next task uses again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from minibroker.pipeline.columns import parse
-from minibroker.pipeline.layout import COUNTED, QUARANTINED, file_bytes, split
-
-PARSED_ROWS: Final = 8_192
-"""Records that are read together, if they come in smaller batches."""
-TABLE_ROWS: Final = 100_000
-"""Events that a task collects before it files them by place."""
+from minibroker.pipeline.arranging import arrange
+from minibroker.pipeline.columns import Raw, Run, bytes_of, pieces
+from minibroker.pipeline.held import NOTHING, as_json
+from minibroker.pipeline.layout import COUNTED, QUARANTINED
+from minibroker.pipeline.parquet import Tables, file_bytes
+from minibroker.pipeline.words import SLACK
+from minibroker.pipeline.workers import settle_in
 
 PLACED: Final = "place string, content binary"
 _PLACED: Final = pa.schema([("place", pa.string()), ("content", pa.binary())])
 FOOTER: Final = b"PAR1"
-"""The last bytes of every Parquet file."""
+"""The last bytes of every Parquet file, which the content of a row is without."""
+FAULTS_MAX: Final = 10_000
+FAULTY_BYTES_MAX: Final = 8 << 20
+"""Of the malformed that wait for their file."""
 
 QUARANTINE: Final = pa.schema(
     [
@@ -40,81 +45,87 @@ QUARANTINE: Final = pa.schema(
 )
 """The columns of the quarantine: why, where it came from, when it was found, and what came."""
 
+Where = Callable[[int], tuple[str, int, int]]
+"""Topic, partition and offset of a record, by its number."""
 
-def file_events(
-    source: str, now_ms: int
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task's first half: raw records (topic, partition, offset, value, damage) to tables of
-    events of one place each, written down as bytes.
-    """
-
-    def filed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        waiting: list[pa.Table] = []
-        records = 0
-        for batch in _together(batches):
-            records += batch.num_rows
-            table, faults = _parse(batch)
-            if faults:
-                yield _placed(QUARANTINED, _quarantine(batch, faults, source, now_ms))
-            waiting.append(table)
-            if sum(table.num_rows for table in waiting) >= TABLE_ROWS:
-                yield from _by_place(waiting)
-                waiting = []
-        yield from _by_place(waiting)
-        yield _row(COUNTED, str(records).encode())
-
-    return filed
+_spare: list[tuple[Run, Tables]] = []
 
 
-def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(batch.num_rows for batch in waiting) >= PARSED_ROWS:
-            yield pa.concat_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_batches(waiting)
+class Filer:
+    """One task's events. What it gives are rows by ``PLACED``; after ``end`` it is of no use."""
 
+    def __init__(self, source: str, now_ms: int) -> None:
+        settle_in()
+        self._source, self._now_ms = source, now_ms
+        self._run, self._tables = _spare.pop() if _spare else (Run(), Tables())
+        self._faults: list[tuple[Any, ...]] = []
+        self._faulty_bytes = 0
+        self._records = self._events = self._malformed = self._files = 0
+        self._spans = NOTHING
 
-def _parse(batch: pa.RecordBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
-    damaged = batch["damage"]
-    if damaged.null_count == len(damaged):
-        return parse(batch["value"])
-    faults = [(row, text) for row, text in enumerate(damaged.to_pylist()) if text is not None]
-    rows = [row for row in range(len(damaged)) if not damaged[row].is_valid]
-    parsed = parse(batch["value"].take(pa.array(rows, pa.int64())))
-    return parsed.table, faults + [(rows[row], text) for row, text in parsed.faults]
+    def take(self, raw: Raw, where: Where) -> Iterator[pa.RecordBatch]:
+        """Take in records; ``where`` tells of those that are malformed."""
+        for part, first in pieces(raw):
+            size = int(np.maximum(part.sizes, 0).sum())
+            if not self._run.has_room(len(part.sizes), size):
+                yield from self._file(size)
+            self._records += len(part.sizes)
+            for number, reason in self._run.read(part):
+                yield from self.fault(reason, where(first + number), bytes_of(part, number))
 
+    def damaged(
+        self, reason: str, where: tuple[str, int, int], raw: bytes | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take in what stands for records that can't be read."""
+        self._records += 1
+        yield from self.fault(reason, where, raw)
 
-def _quarantine(
-    batch: pa.RecordBatch, faults: list[tuple[int, str]], source: str, now_ms: int
-) -> pa.Table:
-    part = batch.take(pa.array([row for row, _ in faults], pa.int64()))
-    count = len(faults)
-    columns = [
-        pa.array([reason for _, reason in faults]),
-        pa.repeat(source, count),
-        part["topic"],
-        part["partition"],
-        part["offset"],
-        pa.repeat(pa.scalar(now_ms, pa.int64()), count),
-        part["value"],
-    ]
-    return pa.Table.from_arrays(columns, schema=QUARANTINE)
+    def fault(
+        self, reason: str, where: tuple[str, int, int], raw: bytes | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell that a record that was taken in is malformed."""
+        self._faults.append((reason, self._source, *where, self._now_ms, raw))
+        self._faulty_bytes += len(raw or b"")
+        self._malformed += 1
+        if len(self._faults) >= FAULTS_MAX or self._faulty_bytes >= FAULTY_BYTES_MAX:
+            yield self._quarantine()
 
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Files of what is left, and the count."""
+        if self._faults:
+            yield self._quarantine()
+        yield from self._file(0)
+        _spare.append((self._run, self._tables))
+        counted = {
+            "records": self._records,
+            "events": self._events,
+            "malformed": self._malformed,
+            "held": as_json(self._spans),
+        }
+        yield _row(COUNTED, json.dumps(counted).encode())
 
-def _by_place(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
-    if any(table.num_rows for table in tables):
-        for place, table in split(pa.concat_tables(tables).combine_chunks()):
-            yield _placed(place, table)
+    def _file(self, size: int) -> Iterator[pa.RecordBatch]:
+        """Files of what was collected, so that there is room for texts of a size."""
+        if self._run.count:
+            arranged = arrange(self._run)
+            for place, rows in arranged.places.items():
+                yield self._written(place, self._tables.table(self._run, rows, arranged.texts))
+                self._events += len(rows)
+            # Not joined, so that it is seen if two runs have the same event.
+            self._spans = np.concatenate([self._spans, arranged.spans])
+        self._run.clear(size)
 
+    def _quarantine(self) -> pa.RecordBatch:
+        columns = [
+            pa.array(values, field.type)
+            for values, field in zip(zip(*self._faults, strict=True), QUARANTINE, strict=True)
+        ]
+        self._faults, self._faulty_bytes = [], 0
+        return self._written(QUARANTINED, pa.Table.from_arrays(columns, schema=QUARANTINE))
 
-def _placed(place: str, table: pa.Table) -> pa.RecordBatch:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return _row(place, sink.getvalue().to_pybytes())
+    def _written(self, place: str, table: pa.Table) -> pa.RecordBatch:
+        self._files += 1
+        return _row(f"{place}.{self._files}", file_bytes(table)[: -len(FOOTER)])
 
 
 def _row(place: str, content: bytes) -> pa.RecordBatch:
@@ -122,19 +133,33 @@ def _row(place: str, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_PLACED)
 
 
-def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task's second half: all tables of a place to the bytes of one file, but the last four."""
-    places: dict[str, list[pa.Table]] = {}
-    counted: list[int] = []
-    for batch in batches:
-        for place, content in zip(batch["place"], batch["content"], strict=True):
-            if place.as_py() == COUNTED:
-                counted.append(int(content.as_py()))
-            else:
-                table = pa.ipc.open_stream(content.as_buffer()).read_all()
-                places.setdefault(place.as_py(), []).append(table)
-    for place, tables in places.items():
-        content = file_bytes(place, pa.concat_tables(tables))
-        yield _row(place, content[: -len(FOOTER)])
-    if counted:
-        yield _row(COUNTED, str(sum(counted)).encode())
+def file_events(
+    source: str, now_ms: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task on records that come as rows of (topic, partition, offset, value)."""
+
+    def filed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        filer = Filer(source, now_ms)
+        for batch in batches:
+            yield from filer.take(raw_of(batch["value"]), _where(batch))
+        yield from filer.end()
+
+    return filed
+
+
+def _where(batch: pa.RecordBatch) -> Where:
+    topics, partitions, offsets = (batch[name] for name in ("topic", "partition", "offset"))
+    return lambda row: (topics[row].as_py(), partitions[row].as_py(), offsets[row].as_py())
+
+
+def raw_of(values: pa.Array) -> Raw:
+    """An array of binaries as bytes behind which more may be read."""
+    ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
+    ends = ends.astype(np.int64)
+    sizes = np.diff(ends)
+    if values.null_count:
+        sizes[values.is_null().to_numpy(zero_copy_only=False)] = -1
+    content = values.buffers()[2] or b""
+    data = np.empty(int(ends[-1] - ends[0]) + SLACK, np.uint8)
+    data[:-SLACK] = np.frombuffer(content, np.uint8)[ends[0] : ends[-1]]
+    return Raw(data, ends[:-1] - ends[0], sizes)

@@ -7,12 +7,18 @@ done is an error, where Hadoop often only answers False. Tasks read and write th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+PLAIN: Final = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Settings of whoever writes files. Otherwise Hadoop keeps checksums beside each file of a disk,
+and runs one ``chmod`` more for them."""
 
 
 class Files:
@@ -20,9 +26,14 @@ class Files:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other way to Hadoop's classes
-        self._jvm = jvm
-        configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-        path = jvm.org.apache.hadoop.fs.Path(root)
+        # A name that is looked up anew is looked for in every jar, part by part.
+        self._new_path: Any = jvm.org.apache.hadoop.fs.Path
+        self._text_of: Any = jvm.org.apache.commons.io.IOUtils.toString
+        shared: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        configuration = jvm.org.apache.hadoop.conf.Configuration(shared)
+        for key, value in PLAIN.items():
+            configuration.set(key, value)
+        path = self._new_path(root)
         self._fs: Any = path.getFileSystem(configuration)
         self.root: str = self._fs.makeQualified(path).toString()
 
@@ -30,7 +41,7 @@ class Files:
         return f"{self.root}/{name}" if name else self.root
 
     def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.path(name))
+        return self._new_path(self.path(name))
 
     def exists(self, name: str) -> bool:
         return bool(self._fs.exists(self._at(name)))
@@ -46,7 +57,7 @@ class Files:
     def read(self, name: str) -> str:
         stream = self._fs.open(self._at(name))
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._text_of(stream, "UTF-8"))
         finally:
             stream.close()
 

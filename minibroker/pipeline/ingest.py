@@ -10,17 +10,19 @@ batch of it.
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.filing import PLACED, file_events
-from minibroker.pipeline.segments import Piece, SegmentReader, SegmentSource, pieces
+from minibroker.pipeline.filing import PLACED, Filer, Where
+from minibroker.pipeline.segments import Damaged, Piece, Reader, pieces
 from minibroker.pipeline.session import CONNECTOR
 from minibroker.pipeline.table import Counts, Table
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-STEP_BYTES: Final = 64 << 20
-"""Of segment files read in a step, which is what bounds its memory."""
+TASK_BYTES: Final = 256 << 20
+"""Of segment files read by a task. A step has a task a core; if it is killed, it is done again."""
+LEAST_BYTES: Final = 8 << 20
+"""Of a task, if there could be one more."""
 STEP_RECORDS: Final = 500_000
 """Of a live broker in a step, for the same reason."""
 TRIGGER: Final = "10 seconds"
@@ -45,10 +49,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class FiledSource(SegmentSource):
-    """A data directory's events, filed by place where they are read: one way less through Spark.
+class FiledSource(DataSource):
+    """A data directory's events, filed by place where they are read, side by side.
 
-    Option ``found_ms``: the time that the quarantine is to name.
+    Options: ``tasks``, the pieces of each task as JSON; ``found_ms``, the time that the quarantine
+    is to name.
     """
 
     @classmethod
@@ -62,45 +67,74 @@ class FiledSource(SegmentSource):
         return FiledReader(dict(self.options))
 
 
-class FiledReader(SegmentReader):
+class FiledReader(DataSourceReader):
     """One read of a data directory's events."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(options)
-        self._file = file_events(options["path"], int(options["found_ms"]))
+        self._source, self._found_ms = options["path"], int(options["found_ms"])
+        self._tasks = json.loads(options["tasks"])
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from self._file(super().read(partition))
+        filer, reader = Filer(self._source, self._found_ms), Reader()
+        for piece in (Piece(*values) for values in partition.value):
+            for batch in reader.read(piece):
+                if isinstance(batch, Damaged):
+                    place = piece.topic, piece.partition, batch.offset
+                    yield from filer.damaged(batch.reason, place, batch.data)
+                else:
+                    yield from filer.take(batch.raw, _where(piece, batch.offsets))
+        yield from filer.end()
+
+
+def _where(piece: Piece, offsets: Any) -> Where:
+    return lambda row: (piece.topic, piece.partition, int(offsets[row]))
 
 
 def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
     """Take in what a data directory has that was not read before."""
     table.spark.dataSource.register(FiledSource)
+    data_dir = os.path.abspath(data_dir)  # A cluster's workers are in folders of their own.
     source = f"directory {data_dir}"
     read: dict[str, int] = dict(table.progress.get(source, {}))
     total = Counts()
-    for together in _steps(pieces(data_dir, read)):
-        options = {"pieces": json.dumps(together), "found_ms": str(now_ms())}
-        placed = table.spark.read.format(FILED).options(**options).load(data_dir)
-        for piece in together:
+    tasks = table.spark.sparkContext.defaultParallelism
+    for together in steps(pieces(data_dir, read), tasks):
+        options = {"tasks": json.dumps(together), "found_ms": str(now_ms())}
+        filed = table.spark.read.format(FILED).options(**options).load(data_dir)
+        for piece in chain.from_iterable(together):
             read[str(piece.partition)] = piece.next_offset
-        counts = table.step_placed(placed, {source: dict(read)})
+        counts = table.step_filed(filed, {source: dict(read)})
         total += counts
         told(counts)
     return total
 
 
-def _steps(found: Iterator[Piece]) -> Iterator[list[Piece]]:
-    together: list[Piece] = []
+def steps(found: Iterable[Piece], tasks: int) -> Iterator[list[list[Piece]]]:
+    """The pieces of each step, and of each of its tasks, which have about as much to do."""
+    step: list[Piece] = []
     size = 0
     for piece in found:
-        if together and size + piece.end - piece.start > STEP_BYTES:
-            yield together
-            together, size = [], 0
-        together.append(piece)
-        size += piece.end - piece.start
-    if together:
-        yield together
+        if step and size + piece.size > tasks * TASK_BYTES:
+            yield _shared(step, size, tasks)
+            step, size = [], 0
+        step.append(piece)
+        size += piece.size
+    if step:
+        yield _shared(step, size, tasks)
+
+
+def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
+    """A step's pieces task by task; of little there are few tasks, as each makes files."""
+    tasks = min(tasks, max(size // LEAST_BYTES, 1))
+    shares: list[list[Piece]] = [[] for _ in range(tasks)]
+    before = 0
+    for piece in step:
+        shares[(before + piece.size // 2) * tasks // size].append(piece)
+        before += piece.size
+    return [share for share in shares if share]
 
 
 def ingest_broker(table: Table, bootstrap: str, told: Told, *, follow: bool) -> StreamingQuery:
@@ -135,9 +169,7 @@ def ingest_broker(table: Table, bootstrap: str, told: Told, *, follow: bool) -> 
             f" --conf spark.jars.packages={CONNECTOR}, or its jars with"
             " --conf spark.jars=…"
         ) from error
-    records = stream.selectExpr(
-        "topic", "partition", "offset", "value", "cast(null as string) as damage"
-    )
+    records = stream.selectExpr("topic", "partition", "offset", "value")
     writer = records.writeStream.foreachBatch(step).option(
         "checkpointLocation", table.files.path(place)
     )

@@ -1,22 +1,17 @@
-"""Where an event lies in the activity table, and the files that are laid there.
+"""Where an event lies in the activity table.
 
-Owns the cut into hours and buckets, the order within a file and the file's bytes; it must never
-know Spark or a file system. Invariant: an event's place follows from the event alone, so two runs
+Owns the cut into hours and buckets, and the order within a file; it must never know Spark or a
+file system. Invariant: an event's place follows from the event alone, so two runs
 put it, and a duplicate of it, in the same folder. The bucket is what Spark's own
 ``pmod(hash(user, client_id), 16)`` is, and of events of connections ``pmod(hash(ip), 16)``.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 BUCKETS: Final = 16
 """Of an hour. A table keeps its number for good, so it is no setting."""
@@ -26,7 +21,7 @@ SORTED_BY: Final = ("user", "client_id", "time_us", "sequence", "broker")
 QUARANTINED: Final = "quarantine"
 """The place of what is malformed."""
 COUNTED: Final = "counted"
-"""The place of what is no event at all: how many records there were."""
+"""The place of what is no event at all: what there was, as JSON."""
 ENTITIES_KEPT: Final = 65_536
 
 _MASK: Final = 0xFFFFFFFF
@@ -40,42 +35,9 @@ def place_of(hour: int, bucket: int) -> str:
 
 
 def folder_of(place: str) -> str:
-    """The folder of the activity table that a place stands for."""
-    hour, bucket = place.split(".")
+    """The folder of the activity table that a place stands for, whatever follows its bucket."""
+    hour, bucket = place.split(".")[:2]
     return f"hour={hour}/bucket={bucket}"
-
-
-def split(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Cut events into (place, events there)."""
-    codes = table["time_us"].to_numpy() // HOUR_US * BUCKETS + buckets(table)
-    order = np.argsort(codes, kind="stable")
-    ordered = table.take(pa.array(order))
-    found, starts = np.unique(codes[order], return_index=True)
-    for code, start, end in zip(found, starts, [*starts[1:], len(codes)], strict=True):
-        place = place_of(int(code) // BUCKETS, int(code) % BUCKETS)
-        yield place, ordered.slice(int(start), int(end - start))
-
-
-def buckets(table: pa.Table) -> Any:
-    """The bucket of each event."""
-    ips, ip_codes = _coded(table["ip"])
-    users, user_codes = _coded(table["user"])
-    clients, client_codes = _coded(table["client_id"])
-    pairs, pair_of = np.unique(user_codes * len(clients) + client_codes, return_inverse=True)
-    by_pair = np.array(
-        [bucket_of(users[pair // len(clients)], clients[pair % len(clients)]) for pair in pairs],
-        np.int64,
-    )
-    by_ip = np.array([bucket_of(ip) for ip in ips], np.int64)
-    of_connections = pc.equal(table["kind"], "connection").to_numpy()
-    return np.where(of_connections, by_ip[ip_codes], by_pair[pair_of])
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[list[str | None], Any]:
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
 @lru_cache(ENTITIES_KEPT)
@@ -102,23 +64,3 @@ def _murmur(data: bytes, state: int) -> int:
     state = (state ^ state >> 16) * 0x85EBCA6B & _MASK
     state = (state ^ state >> 13) * 0xC2B2AE35 & _MASK
     return state ^ state >> 16
-
-
-def once(table: pa.Table) -> pa.Table:
-    """The first of the rows with the same broker and sequence."""
-    brokers, sequences = table["broker"].to_numpy(), table["sequence"].to_numpy()
-    order = np.lexsort((sequences, brokers))
-    again = np.zeros(len(order), np.bool_)
-    again[order[1:]] = (np.diff(sequences[order]) == 0) & (np.diff(brokers[order]) == 0)
-    return table.filter(pa.array(~again)) if again.any() else table
-
-
-def file_bytes(place: str, table: pa.Table) -> bytes:
-    """A whole Parquet file of what lies at a place: each event once, in order."""
-    if place != QUARANTINED:
-        table = once(table)
-        keys = [(name, "ascending") for name in SORTED_BY]
-        table = table.take(pc.sort_indices(table, sort_keys=keys))
-    out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd")
-    return out.getvalue()

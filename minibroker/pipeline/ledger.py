@@ -35,6 +35,8 @@ class Commit:
     remove: list[str] = field(default_factory=list)
     progress: dict[str, Any] = field(default_factory=dict)
     """Source -> how far it is read."""
+    held: dict[str, list[int]] | None = None
+    """Broker -> sequences that the table has, by ``held.as_json``; None if nobody knows."""
 
 
 class Ledger:
@@ -59,9 +61,11 @@ class Ledger:
         aside: dict[str, str],
         remove: list[str],
         progress: dict[str, Any],
+        held: dict[str, list[int]] | None,
     ) -> None:
         """Do a step; ``progress`` is that of the sources that got on."""
-        step = Commit(self.last.number + 1, add, aside, remove, {**self.last.progress, **progress})
+        done = {**self.last.progress, **progress}
+        step = Commit(self.last.number + 1, add, aside, remove, done, held)
         text = json.dumps({"version": VERSION, **step.__dict__})
         self._table.write_new(_name(step.number), text)
         self._carry_out(step)

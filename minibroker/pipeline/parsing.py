@@ -1,243 +1,298 @@
-"""The compiled reader of events: JSON bytes in, places and numbers of its fields out.
+"""The compiled reader of events: JSON bytes in, numbers in columns out.
 
 Owns one loop over the bytes of many events, which takes the plain spelling (ASCII, no escapes,
 every key of the schema once) and leaves everything else to ``events``; it must never know Arrow or
-why an event is refused. Invariant: an event is marked as taken only if ``events.parse_event``
-accepts it with the same values.
+why an event is refused. It expects each key where it stood in the event before, eight bytes at a
+time. Invariant: an event is taken only if ``events.parse_event`` accepts it with the same values.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-import numba
 import numpy as np
 
-_QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE = 34, 92, 58, 44, 123, 125
-_ZERO, _NINE, _MINUS, _PLUS, _POINT = 48, 57, 45, 43, 46
-DIGITS_MAX = 18
+from minibroker.pipeline.decimals import DIGITS_MAX as SURE_DIGITS
+from minibroker.pipeline.decimals import to_double
+from minibroker.pipeline.texts import before, mixed, number_of
+from minibroker.pipeline.words import compiled, digits, inlined, load, plain
+
+_QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = 34, 58, 44, 123, 125
+_ZERO, _MINUS, _PLUS, _POINT = 48, 45, 43, 46
+DIGITS_MAX: Final = 18
+POWER_DIGITS_MAX: Final = 3
+WORDS_MAX: Final = 3
+"""Of eight bytes in a key with its quotes and colon."""
 
 INTEGER, DECIMAL, TEXT, FLAG, CHECK = 0, 1, 2, 3, 4
 """What a key's value is."""
 
-
-@numba.njit(cache=True)
-def _text_end(data: Any, pos: int, end: int) -> int:
-    """Where the plain text from ``pos`` on has its closing quote, or -1."""
-    while pos < end:
-        byte = data[pos]
-        if byte == _QUOTE:
-            return pos
-        if byte == _BACKSLASH or np.uint8(byte - 32) > 94:
-            return -1
-        pos += 1
-    return -1
+_TENS: Final = np.array([10**power for power in range(9)], np.uint64)
+_NULL: Final = np.uint64(int.from_bytes(b"null", "little"))
+_TRUE: Final = np.uint64(int.from_bytes(b"true", "little"))
+_FALSE: Final = np.uint64(int.from_bytes(b"false", "little"))
 
 
-@numba.njit(cache=True)
-def _digits_end(data: Any, pos: int, end: int) -> int:
-    while pos < end and _ZERO <= data[pos] <= _NINE:
-        pos += 1
-    return pos
+class Plan(NamedTuple):
+    """What is to be known of the schema. Keys are an event's own, then those of each check."""
+
+    words: Any
+    """A row a key: what it is spelled like, as words, then which bits of them count."""
+    keys: Any
+    """A row a key: its size; what its value is; the column of values; least and most. Of a check
+    its first key and the one behind its last, and instead of a column the bit of its first key.
+    """
+    needed: Any
+    """Bits of the fields that an event of each kind must have, and last those of a check; kinds
+    are the first texts."""
+    known: Any
+    """How many keys are an event's own; key and column of the version and of the kind; the version
+    that is known; the first of two columns of masks: which fields an event has, and its checks.
+    """
 
 
-@numba.njit(cache=True)
-def _whole_end(data: Any, pos: int, end: int) -> int:
-    """The end of a number's digits before the point, sign included, or -1."""
-    if pos < end and data[pos] == _MINUS:
-        pos += 1
-    stop = _digits_end(data, pos, end)
-    if stop == pos or (data[pos] == _ZERO and stop > pos + 1):
-        return -1
-    return stop
+@inlined
+def _whole(data: Any, pos: Any) -> Any:
+    """(value of the digits from ``pos`` on, their end); they may be too many for a word."""
+    value, count = np.uint64(0), np.uint64(8)
+    begin = pos
+    while count == 8 and pos - begin <= DIGITS_MAX:
+        count, part = digits(load(data, pos))
+        value = value * _TENS[count] + part
+        pos += np.int64(count)
+    return value, pos
 
 
-@numba.njit(cache=True)
-def _number_end(data: Any, pos: int, end: int) -> int:
-    """The end of a JSON number that a double holds for certain, or -1."""
-    pos = _whole_end(data, pos, end)
-    if pos > 0 and pos < end and data[pos] == _POINT:
-        stop = _digits_end(data, pos + 1, end)
-        pos = -1 if stop == pos + 1 else stop
-    if pos > 0 and pos < end and (data[pos] == 101 or data[pos] == 69):  # e, E
-        pos += 1
-        if pos < end and (data[pos] == _MINUS or data[pos] == _PLUS):
-            pos += 1
-        stop = _digits_end(data, pos, end)
-        return -1 if stop == pos or stop > pos + 2 else stop
-    return pos
+@inlined
+def _integer(data: Any, pos: Any) -> Any:
+    """(a JSON integer, its end or -1)."""
+    negative = data[pos] == _MINUS
+    begin = pos + 1 if negative else pos
+    value, stop = _whole(data, begin)
+    size = stop - begin
+    if size == 0 or size > DIGITS_MAX or (size > 1 and data[begin] == _ZERO):
+        return np.int64(0), np.int64(-1)
+    return (-np.int64(value) if negative else np.int64(value)), stop
 
 
-@numba.njit(cache=True)
-def _is_word(data: Any, pos: int, end: int, words: Any, first: int, last: int) -> bool:
-    """Whether the bytes from ``pos`` on begin with those of ``words`` from first to last."""
-    if end - pos < last - first:
+@inlined
+def _decimal(data: Any, pos: Any) -> Any:
+    """(a JSON number as a double, its end or -1)."""
+    negative = data[pos] == _MINUS
+    begin = pos + 1 if negative else pos
+    value, stop = _whole(data, begin)
+    size, power = stop - begin, np.int64(0)
+    if size == 0 or size > DIGITS_MAX or (size > 1 and data[begin] == _ZERO):
+        return 0.0, np.int64(-1)
+    if data[stop] == _POINT:
+        first = stop + 1
+        stop = first
+        while value == 0 and data[stop] == _ZERO and stop - first < SURE_DIGITS:
+            stop += 1
+        nothing = stop
+        count = np.uint64(8)
+        while count == 8 and stop - nothing <= SURE_DIGITS:
+            count, part = digits(load(data, stop))
+            value = value * _TENS[count] + part
+            stop += np.int64(count)
+        size = stop - nothing + (size if data[begin] != _ZERO else 0)
+        if stop == first or size > SURE_DIGITS:
+            return 0.0, np.int64(-1)
+        power = first - stop
+    if data[stop] == 101 or data[stop] == 69:  # e, E
+        down = data[stop + 1] == _MINUS
+        first = stop + 2 if down or data[stop + 1] == _PLUS else stop + 1
+        more, stop = _whole(data, first)
+        if stop == first or stop - first > POWER_DIGITS_MAX:
+            return 0.0, np.int64(-1)
+        power += -np.int64(more) if down else np.int64(more)
+    found, sure = to_double(value, power)
+    return (-found if negative else found), (stop if sure else np.int64(-1))
+
+
+@inlined
+def _text(data: Any, pos: Any, end: Any, slots: Any, hashes: Any, ends: Any, content: Any,
+          count: Any) -> Any:  # fmt: skip
+    """(number of the text from ``pos`` to its closing quote, the end of that or -1)."""
+    state, at = np.uint64(0), pos
+    while at < end:
+        word = load(data, at)
+        size = np.int64(plain(word))
+        if size == 8:
+            state = mixed(state, word)
+            at += 8
+            continue
+        if size:
+            state = mixed(state, word & before(size))
+            at += size
+        if at >= end or data[at] != _QUOTE:
+            break
+        size = at - pos
+        hashed = mixed(state, np.uint64(size))
+        found = number_of(slots, hashes, ends, content, count, data, pos, size, hashed)
+        return np.int64(found), at + 1
+    return np.int64(0), np.int64(-1)
+
+
+@inlined
+def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, values: Any, slots: Any,
+           hashes: Any, ends: Any, content: Any, count: Any) -> Any:  # fmt: skip
+    """Read a value that is no object: (where it ends or -1, whether it is there, not null)."""
+    word = load(data, pos)
+    if word & before(4) == _NULL:
+        return pos + 4, False
+    kind = keys[key, 1]
+    number: Any = np.int64(0)
+    if kind == INTEGER:
+        number, pos = _integer(data, pos)
+        if not keys[key, 3] <= number <= keys[key, 4]:
+            pos = -1
+    elif kind == TEXT and data[pos] == _QUOTE:
+        number, pos = _text(data, pos + 1, end, slots, hashes, ends, content, count)
+    elif kind == DECIMAL and (data[pos] != _MINUS or keys[key, 3] < 0):
+        found, pos = _decimal(data, pos)
+        number = np.float64(found).view(np.int64)
+    elif kind == FLAG and word & before(4) == _TRUE:
+        number, pos = 1, pos + 4
+    elif kind == FLAG and word & before(5) == _FALSE:
+        pos += 5
+    else:
+        pos = -1
+    values[row, keys[key, 2]] = number
+    return pos, True
+
+
+@inlined
+def _is_key(data: Any, pos: Any, key: Any, words: Any) -> bool:
+    """Whether a key stands at ``pos`` with its quotes and colon."""
+    if (load(data, pos) ^ words[key, 0]) & words[key, WORDS_MAX] != 0:
         return False
-    for at in range(last - first):
-        if data[pos + at] != words[first + at]:
+    for at in range(1, WORDS_MAX):
+        mask = words[key, WORDS_MAX + at]
+        if mask == 0:
+            return True
+        if (load(data, pos + 8 * at) ^ words[key, at]) & mask != 0:
             return False
     return True
 
 
-@numba.njit(cache=True)
-def _value(data: Any, pos: int, end: int, kind: int, leaf: int, least: int, most: int, row: int,
-           places: Any, sizes: Any) -> int:  # fmt: skip
-    """Read a value that is no object; returns where it ends, or -1. A null leaves nothing."""
-    if pos >= end:
-        return -1
-    byte = data[pos]
-    if byte == 110:  # null
-        whole = end - pos >= 4 and data[pos + 1] == 117 and data[pos + 2] == 108
-        return pos + 4 if whole and data[pos + 3] == 108 else -1
-    if kind == TEXT:
-        if byte != _QUOTE:
-            return -1
-        stop = _text_end(data, pos + 1, end)
-        places[leaf, row] = pos + 1
-        sizes[leaf, row] = stop - pos - 1
-        return stop + 1 if stop >= 0 else -1
-    if kind == FLAG:
-        if end - pos >= 4 and byte == 116 and data[pos + 1] == 114 and data[pos + 2] == 117:
-            places[leaf, row], sizes[leaf, row] = 1, 1
-            return pos + 4 if data[pos + 3] == 101 else -1
-        if end - pos >= 5 and byte == 102 and data[pos + 1] == 97 and data[pos + 2] == 108:
-            places[leaf, row], sizes[leaf, row] = 0, 1
-            return pos + 5 if data[pos + 3] == 115 and data[pos + 4] == 101 else -1
-        return -1
-    if kind == DECIMAL:
-        stop = _number_end(data, pos, end)
-        places[leaf, row] = pos
-        sizes[leaf, row] = stop - pos
-        return -1 if byte == _MINUS and least >= 0 else stop
-    negative = byte == _MINUS
-    begin = pos + 1 if negative else pos
-    value, stop = np.int64(0), begin
-    while stop < end:
-        digit = np.uint8(data[stop] - _ZERO)
-        if digit > 9:
-            break
-        value = value * 10 + digit
-        stop += 1
-    if stop == begin or stop - begin > DIGITS_MAX or (data[begin] == _ZERO and stop > begin + 1):
-        return -1
-    if negative:
-        value = -value
-    places[leaf, row], sizes[leaf, row] = value, 1
-    return stop if least <= value <= most else -1
-
-
-@numba.njit(cache=True)
-def _key(data: Any, pos: int, end: int, words: Any, bounds: Any, first: int, last: int,
-         before: int) -> int:  # fmt: skip
-    """Which of the keys from first to last stands at ``pos`` with its quotes and colon, or -1.
-
-    They are tried in the schema's order from the one after ``before``, which writers keep.
+@inlined
+def _key(data: Any, pos: Any, first: Any, last: Any, state: Any, words: Any, follow: Any) -> Any:
+    """Which of the keys from first to last stands at ``pos``, or -1. The one that came in this
+    state before is tried first; writers keep an order.
     """
-    key = before
+    guess = follow[state]
+    if _is_key(data, pos, guess, words):
+        return guess
+    key = guess
     for _ in range(last - first):
         key += 1
         if key >= last:
             key = first
-        start, size = bounds[key], bounds[key + 1] - bounds[key]
-        # The quote is everybody's first byte, so the second tells most of them apart.
-        if size <= end - pos and data[pos + 1] == words[start + 1]:
-            at = 0
-            while at < size and data[pos + at] == words[start + at]:
-                at += 1
-            if at == size:
-                return key
-    return -1
+        if _is_key(data, pos, key, words):
+            follow[state] = key
+            return key
+    return np.int64(-1)
 
 
-@numba.njit(cache=True)
-def _object(data: Any, pos: int, end: int, row: int, words: Any, bounds: Any, keys: Any,
-            first: int, last: int, places: Any, sizes: Any) -> Any:  # fmt: skip
-    """Read an object of keys first to last and plain values; (its end or -1, keys that it has)."""
+@inlined
+def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys: Any, needed: Any,
+           follow: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
+           count: Any) -> Any:  # fmt: skip
+    """Read an object of a check's keys, which have plain values: (its end or -1, its bits)."""
+    first, last = keys[check, 3], keys[check, 4]
     seen: Any = np.uint64(0)
-    before = first - 1
-    if pos >= end or data[pos] != _OPEN:
-        return -1, seen
-    pos += 1
+    refused = np.int64(-1)
+    state = len(keys) + 1 + check  # What follows the opening brace of this check.
     while True:
-        key = _key(data, pos, end, words, bounds, first, last, before)
+        pos += 1
+        key = _key(data, pos, first, last, state, words, follow)
         if key < 0:
-            return -1, seen
-        before = key
+            return refused, seen
+        state = key
         bit = np.uint64(1) << np.uint64(key - first)
         if seen & bit:
-            return -1, seen
-        pos = _value(data, pos + bounds[key + 1] - bounds[key], end, keys[key, 0], keys[key, 1],
-                     keys[key, 2], keys[key, 3], row, places, sizes)  # fmt: skip
+            return refused, seen
+        pos, there = _value(data, pos + keys[key, 0], end, key, row, keys, values, slots, hashes,
+                            ends, content, count)  # fmt: skip
         if pos < 0 or pos >= end:
-            return -1, seen
-        if sizes[keys[key, 1], row] >= 0:
+            return refused, seen
+        if there:
             seen |= bit
         if data[pos] == _CLOSE:
-            return pos + 1, seen
+            whole = seen & needed[-1] == needed[-1]
+            return (pos + 1 if whole else refused), seen
         if data[pos] != _COMMA:
-            return -1, seen
-        pos += 1
+            return refused, seen
 
 
-@numba.njit(cache=True)
-def read_events(data: Any, starts: Any, ends: Any, plan: Any, places: Any, sizes: Any,
-                taken: Any) -> None:  # fmt: skip
-    """Read the events that lie at starts and ends of ``data``; ``taken`` tells which were plain.
-
-    ``plan`` is (words, bounds, keys, fields, needed by checks, needed by kinds, kinds, version's
-    leaf, kind's leaf, version), as ``columns`` makes it. ``sizes`` is -1 where there is nothing;
-    of an event that isn't taken, places and sizes hold nothing of use.
-    """
-    words, bounds, keys, fields = plan[0], plan[1], plan[2], plan[3]
-    for row in range(len(starts)):
-        pos, end = starts[row], ends[row]
-        seen: Any = np.uint64(0)
-        before = -1
-        whole = pos < end and data[pos] == _OPEN
-        while whole:
-            pos += 1
-            key = _key(data, pos, end, words, bounds, 0, fields, before)
-            if key < 0:
-                break
-            before = key
-            bit = np.uint64(1) << np.uint64(key)
-            if seen & bit:
-                break
-            pos += bounds[key + 1] - bounds[key]
-            if keys[key, 0] == CHECK and pos < end and data[pos] == _OPEN:
-                first, last = keys[key, 2], keys[key, 3]
-                pos, has = _object(data, pos, end, row, words, bounds, keys, first, last,
-                                   places, sizes)  # fmt: skip
-                if pos < 0 or has & plan[4] != plan[4]:
-                    break
-                seen |= bit
-                sizes[keys[key, 1], row] = 1
-            else:
-                pos = _value(data, pos, end, keys[key, 0], keys[key, 1], keys[key, 2],
-                             keys[key, 3], row, places, sizes)  # fmt: skip
-                if pos < 0:
-                    break
-                if sizes[keys[key, 1], row] >= 0:
-                    seen |= bit
-            if pos >= end:
-                break
-            if data[pos] == _CLOSE:
-                taken[row] = pos + 1 == end and _known(data, row, seen, plan, places, sizes)
-                break
-            if data[pos] != _COMMA:
-                break
-
-
-@numba.njit(cache=True)
-def _known(data: Any, row: int, seen: Any, plan: Any, places: Any, sizes: Any) -> bool:
-    """Whether an event is of the known version and has what its kind needs."""
-    if sizes[plan[7], row] < 0 or places[plan[7], row] != plan[9]:
+@compiled
+def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, needed: Any, known: Any,
+           follow: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
+           count: Any) -> bool:  # fmt: skip
+    """Read an event into a row; whether it was one, and plain."""
+    seen: Any = np.uint64(0)
+    seen_of_checks: Any = np.uint64(0)
+    fields = known[0]
+    state = np.int64(len(keys))  # What follows the opening brace of an event.
+    if pos >= end or data[pos] != _OPEN:
         return False
-    leaf = plan[8]
-    for kind in range(len(plan[5])):
-        first, last = plan[6][kind, 0], plan[6][kind, 1]
-        if sizes[leaf, row] == last - first and _is_word(
-            data, places[leaf, row], places[leaf, row] + last - first, plan[0], first, last
-        ):
-            return bool(seen & plan[5][kind] == plan[5][kind])
-    return False
+    while True:
+        pos += 1
+        key = _key(data, pos, 0, fields, state, words, follow)
+        if key < 0:
+            return False
+        state = key
+        bit = np.uint64(1) << np.uint64(key)
+        if seen & bit:
+            return False
+        pos += keys[key, 0]
+        there = True
+        if keys[key, 1] == CHECK and data[pos] == _OPEN:
+            pos, bits = _check(data, pos, end, key, row, words, keys, needed, follow, values, slots,
+                               hashes, ends, content, count)  # fmt: skip
+            seen_of_checks |= bits << np.uint64(keys[key, 2])
+        else:
+            pos, there = _value(data, pos, end, key, row, keys, values, slots, hashes, ends,
+                                content, count)  # fmt: skip
+        if pos < 0 or pos >= end:
+            return False
+        if there:
+            seen |= bit
+        if data[pos] == _CLOSE:
+            values[row, known[6]] = np.int64(seen)
+            values[row, known[6] + 1] = np.int64(seen_of_checks)
+            return pos + 1 == end and _known(row, seen, needed, known, values)
+        if data[pos] != _COMMA:
+            return False
+
+
+@inlined
+def _known(row: Any, seen: Any, needed: Any, known: Any, values: Any) -> bool:
+    """Whether an event is of the known version and has what its kind needs."""
+    both = np.uint64(1) << np.uint64(known[1]) | np.uint64(1) << np.uint64(known[3])
+    if seen & both != both or values[row, known[2]] != known[5]:
+        return False
+    kind = values[row, known[4]]
+    return bool(kind < len(needed) - 1 and seen & needed[kind] == needed[kind])
+
+
+@compiled
+def read_events(data: Any, starts: Any, stops: Any, row: Any, plan: Any, follow: Any, values: Any,
+                texts: Any, left: Any) -> Any:  # fmt: skip
+    """Read the events that lie at starts and stops of ``data`` into rows from ``row`` on.
+
+    Returns (the row behind the last one taken, how many were left); ``left`` has their numbers.
+    ``follow`` is what this learns: the key that came last after each one, or after a brace.
+    """
+    words, keys, needed, known = plan
+    slots, hashes, ends, content, count = texts
+    others = 0
+    for number in range(len(starts)):
+        if _event(data, starts[number], stops[number], row, words, keys, needed, known, follow,
+                  values, slots, hashes, ends, content, count):  # fmt: skip
+            row += 1
+        else:
+            left[others] = number
+            others += 1
+    return row, others

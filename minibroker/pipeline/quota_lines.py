@@ -10,9 +10,9 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Final
 
+from minibroker.pipeline.quantities import CLIENT, IP, USER, USER_AND_CLIENT, amount
 from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
 from minibroker.pipeline.report import words
-from minibroker.pipeline.usage import CLIENT, IP, USER, USER_AND_CLIENT, amount
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.quotas.file import QuotaLine
 from minibroker.quotas.values import CONNECTION_CREATION_RATE, WHOLE_KEYS
@@ -121,10 +121,11 @@ def head(found: Recommendation, source: str) -> list[str]:
         words.figure(found.policy.percentile),
         words.figure(found.policy.headroom),
     )
+    window = words.many(found.policy.windows_s[0], "second")
     return [
         f"Quotas by `minibroker pipeline recommend` from {source}.",
         f"Each is the rate kept in {percentile} % of busy seconds, times {headroom},",
-        "at the broker where it was highest: brokers count each for itself, over ten seconds.",
+        f"at the broker where it was highest: brokers count each for itself, over {window}.",
         "Quotas that are set at a level that goes before these hold in their place.",
         "Apply: minibroker configs --alter --quota-file THIS_FILE",
     ]

@@ -5,9 +5,10 @@ broker. Invariant: a rate is what the broker's own average would have been, and 
 each for itself, a quota is one that fits at the broker where it was needed most. Kafka leaves this
 to whoever runs it.
 
-A broker averages over ten to eleven seconds (``quota.window.num``), so the rate at a second is that
-of the last ten or of the last eleven, whichever is higher; and only busy seconds are looked at, in
-which there was a request, since nobody is held in any other.
+A broker averages over ten to eleven seconds unless its ``quota.window.num`` and
+``quota.window.size.seconds`` say otherwise, so the rate at a second is that of the last ten or of
+the last eleven, whichever is higher; and only busy seconds are looked at, in which there was a
+request, since nobody is held in any other.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from minibroker.config import NUM_IO_THREADS, NUM_NETWORK_THREADS
-from minibroker.pipeline.usage import (
+from minibroker.config import (
+    NUM_IO_THREADS,
+    NUM_NETWORK_THREADS,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+)
+from minibroker.pipeline.quantities import (
     CLIENT,
     FETCH,
     IP,
@@ -26,10 +32,8 @@ from minibroker.pipeline.usage import (
     REQUEST,
     UNITS,
     USER,
-    counted,
-    on_levels,
-    rounded,
 )
+from minibroker.pipeline.usage import counted, on_levels
 from minibroker.quotas.values import CONNECTION_CREATION_RATE
 
 if TYPE_CHECKING:
@@ -50,10 +54,9 @@ AT_LEAST: Final[Mapping[str, float]] = {
 }
 """Below which nobody's quota is, as it would only be in the way."""
 
-_SHORT_S, _LONG_S = 10, 11
-"""Between these a broker's average lies."""
-
 _THOUSAND: Final = 1000
+_DIGITS_MAX: Final = 16
+"""Figures of more digits are kept as they are."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,15 @@ class Policy:
     """Network and I/O threads of a broker, a hundred percent each."""
     bytes_per_second: float | None = None
     """What a broker can take in, and as much what it can send; None if nobody knows."""
+
+    window_num: int = QUOTA_WINDOW_NUM.default
+    window_s: int = QUOTA_WINDOW_SIZE_SECONDS.default
+    """How many samples a broker averages over, and how long each is."""
+
+    @property
+    def windows_s(self) -> tuple[int, int]:
+        """Between these lies how long a broker averages over."""
+        return max(1, (self.window_num - 1) * self.window_s), self.window_num * self.window_s
 
     def least(self, quota: str) -> float:
         return self.at_least.get(quota, AT_LEAST[quota])
@@ -128,7 +140,7 @@ class Recommendation(NamedTuple):
 # From events -----------------------------------------------------------------------------------
 
 
-def rates(events: DataFrame, level: str) -> DataFrame:
+def rates(events: DataFrame, level: str, policy: Policy) -> DataFrame:
     """Of each entity and broker the rate at every busy second, in thousandths of ``UNITS``.
 
     ``level`` is of users and clients; addresses are always there beside it.
@@ -143,11 +155,12 @@ def rates(events: DataFrame, level: str) -> DataFrame:
         """,
         rows=on_levels(counted(events, 1), (level, IP)),
     )
-    higher = f"greatest(short * {_THOUSAND} div {_SHORT_S}, long * {_THOUSAND} div {_LONG_S})"
+    short_s, long_s = policy.windows_s
+    higher = f"greatest(short * {_THOUSAND} div {short_s}, long * {_THOUSAND} div {long_s})"
     entity = "partition by broker, level, user, client_id, ip, quota order by second"
     sums = ", ".join(
         f"sum(amount) over ({entity} range between {before_s} preceding and current row) as {name}"
-        for name, before_s in (("short", _SHORT_S - 1), ("long", _LONG_S - 1))
+        for name, before_s in (("short", short_s - 1), ("long", long_s - 1))
     )
     return events.sparkSession.sql(
         f"""
@@ -155,11 +168,21 @@ def rates(events: DataFrame, level: str) -> DataFrame:
           select *, {sums} from {{seconds}}),
         higher as (select *, {higher} as precise from averaged)
         select broker, level, user, client_id, ip, quota, second, throttled,
-          {rounded("precise")} as rate
+          {_rounded("precise")} as rate
         from higher
         """,
         seconds=seconds,
     )
+
+
+def _rounded(value: str) -> str:
+    """SQL that rounds a column to three digits in whole numbers, so that few differ."""
+    cases = [f"when {value} < 1000 then {value}"]
+    cases += [
+        f"when {value} < {step * 1000} then (({value} + {step // 2}) div {step}) * {step}"
+        for step in (10**power for power in range(1, _DIGITS_MAX - 2))
+    ]
+    return f"case {' '.join(cases)} else {value} end"
 
 
 def observed(rates: DataFrame, policy: Policy) -> DataFrame:
@@ -216,7 +239,7 @@ def _by_quota(value: Callable[[str], float | None]) -> str:
 
 def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
     """What everybody should get who did something in ``events``."""
-    seen = observed(rates(events, level), policy).persist()
+    seen = observed(rates(events, level, policy), policy).persist()
     values = valued(seen, policy).persist()
     try:
         sql = events.sparkSession.sql

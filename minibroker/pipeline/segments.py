@@ -1,29 +1,29 @@
-"""The activity topic as it lies in a broker's data directory, read by Spark in parallel.
+"""The activity topic as it lies in a broker's data directory.
 
 Owns what there is to read (whole batches, in pieces of a bounded size) and the reading; it must
-never know what the records say. Invariant: a piece begins and ends with a batch, so pieces can be
-read anywhere and in any order; of a log that grows, the batch that is being written is left for the
-next time. A batch that is damaged is one row that says so. Python's data sources are Spark 4's.
+never know what the records say, or who reads pieces side by side. Invariant: a piece begins and
+ends with a batch, so pieces can be read anywhere and in any order; of a log that grows, the batch
+that is being written is left for the next time. A batch that is damaged is told as one. Records
+stay where they were decompressed, in memory that the next batch is read into.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from minibroker.activity.schema import TOPIC
+from minibroker.pipeline.columns import Raw
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.walking import gather, walk_records
+from minibroker.pipeline.walking import walk_records
+from minibroker.pipeline.words import SLACK
 from minibroker.storage.paths import LOG, offset_file, offsets_of, parse_directory
-from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, decompress
+from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, decompress_into
 from protocol.errors import DecodeError
 from protocol.records import (
     HEADER_BYTES,
@@ -34,25 +34,28 @@ from protocol.records import (
     verify_crc,
 )
 
-FORMAT: Final = "minibroker-segments"
-SCHEMA: Final = (
-    "topic string, partition int, offset bigint, timestamp_ms bigint, value binary, damage string"
-)
-"""``damage`` is null but in a row that stands for a whole batch that can't be read."""
-ARROW: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp_ms", pa.int64()),
-        ("value", pa.binary()),
-        ("damage", pa.string()),
-    ]
-)
 PIECE_BYTES: Final = 16 << 20
-"""Read by one task at once; a batch that is larger is a piece of its own."""
+"""Read into memory at once; a batch that is larger is a piece of its own."""
+FIRST_ROOM: Final = 1 << 20
+"""For what a batch decompresses to; it grows as it must."""
 RAW_MAX: Final = 1024
 """Bytes kept of a damaged batch."""
+
+
+class Batch(NamedTuple):
+    """A batch's records. The bytes are there until the next one is read."""
+
+    raw: Raw
+    offsets: Any
+
+
+class Damaged(NamedTuple):
+    """A batch that can't be read."""
+
+    offset: int
+    data: bytes
+    """The first of its bytes."""
+    reason: str
 
 
 class Piece(NamedTuple):
@@ -66,6 +69,10 @@ class Piece(NamedTuple):
     """Positions in the file."""
     next_offset: int
     """What is to be read after it."""
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
 
 
 def partitions(data_dir: str, topic: str = TOPIC) -> dict[int, str]:
@@ -92,17 +99,30 @@ def pieces(
     topic: str = TOPIC,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[Piece]:
-    """What is to be read, partition by partition, from the offsets that ``progress`` names on."""
-    for partition, folder in partitions(data_dir, topic).items():
-        bases = offsets_of(folder, LOG)
-        offset = progress.get(str(partition), 0)
-        if bases and offset > _log_end(folder, bases):
-            offset = 0  # It is another log than was read before; duplicates are told by their keys.
-        for base, following in pairwise([*bases, None]):
-            assert base is not None
-            if following is None or following > offset:
-                path = offset_file(folder, base, LOG)
-                yield from _pieces(path, (topic, partition), offset, following, piece_bytes)
+    """What is to be read, from the offsets that ``progress`` names on.
+
+    Partitions come in turns, as they grow beside one another, so that what is read together is of
+    the same hours.
+    """
+    each = [
+        _of_partition(number, folder, progress.get(str(number), 0), topic, piece_bytes)
+        for number, folder in partitions(data_dir, topic).items()
+    ]
+    for turn in zip_longest(*each):
+        yield from (piece for piece in turn if piece is not None)
+
+
+def _of_partition(
+    partition: int, folder: str, offset: int, topic: str, piece_bytes: int
+) -> Iterator[Piece]:
+    bases = offsets_of(folder, LOG)
+    if bases and offset > bases[-1] and offset > _log_end(folder, bases):
+        offset = 0  # It is another log than was read before; duplicates are told by their keys.
+    for base, following in pairwise([*bases, None]):
+        assert base is not None
+        if following is None or following > offset:
+            path = offset_file(folder, base, LOG)
+            yield from _pieces(path, (topic, partition), offset, following, piece_bytes)
 
 
 def _log_end(folder: str, bases: list[int]) -> int:
@@ -165,121 +185,75 @@ class _mapped:  # noqa: N801 - a context manager, used as `open` is
             self._map.close()
 
 
-def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The records of a piece, by ``ARROW``."""
-    try:
-        with open(piece.path, "rb") as file:
-            file.seek(piece.start)
-            data = memoryview(file.read(piece.end - piece.start))
-    except FileNotFoundError as error:
-        raise BadInput(
-            f"{piece.path} was removed while it was read, as retention does: run this again"
-        ) from error
-    position, offset = 0, -1
-    while position < len(data):
+class Reader:
+    """Reads pieces, one after the other, into the same memory."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(FIRST_ROOM + SLACK, np.uint8)
+
+    def read(self, piece: Piece) -> Iterator[Batch | Damaged]:
+        """The batches of a piece."""
         try:
-            header = parse_batch_header(data, position)
-            if header.size > len(data) - position:
-                raise DecodeError(f"a batch of {header.size} bytes is cut off", position)
-        except DecodeError as error:
-            yield _damaged(piece, position, offset, data[position:], str(error))
-            return
-        batch = data[position : position + header.size]
+            with open(piece.path, "rb") as file:
+                file.seek(piece.start)
+                data = memoryview(file.read(piece.size))
+        except FileNotFoundError as error:
+            why = (
+                "was removed while it was read, as retention does: run this again"
+                if os.path.isdir(os.path.dirname(piece.path))
+                else "is not there where this worker runs: workers must find it under the same path"
+            )
+            raise BadInput(f"{piece.path} {why}") from error
+        position, offset = 0, -1
+        while position < len(data):
+            try:
+                header = parse_batch_header(data, position)
+                if header.size > len(data) - position:
+                    raise DecodeError(f"a batch of {header.size} bytes is cut off", position)
+            except DecodeError as error:
+                yield _damaged(piece, position, offset, data[position:], str(error))
+                return
+            batch = data[position : position + header.size]
+            try:
+                if not header.is_control:
+                    yield self._batch(batch, header)
+            except DecodeError as error:
+                yield _damaged(piece, position, header.base_offset, batch, str(error))
+            position += header.size
+            offset = header.next_offset
+
+    def _batch(self, batch: memoryview, header: BatchHeader) -> Batch:
+        if not verify_crc(batch):
+            raise DecodeError("its checksum is wrong", 0)
         try:
-            if not header.is_control:
-                yield _read_batch(piece, batch, header)
-        except DecodeError as error:
-            yield _damaged(piece, position, header.base_offset, batch, str(error))
-        position += header.size
-        offset = header.next_offset
+            codec = Compression(header.codec)
+        except ValueError:
+            raise DecodeError(f"unknown compression codec {header.codec}", 0) from None
+        if not 0 <= header.record_count <= DECOMPRESSED_MAX_BYTES:
+            raise DecodeError(f"it claims {header.record_count} records", 0)
+        size = self._decompressed(codec, batch[HEADER_BYTES:])
+        if header.record_count > size:
+            raise DecodeError(f"it claims {header.record_count} records in {size} bytes", 0)
+        found = np.zeros((header.record_count, 4), np.int64)
+        if not walk_records(self._room[:size], found):
+            for _ in iter_records(batch):  # Says what is wrong.
+                pass
+            raise DecodeError("its records are no records", 0)
+        deltas, _, starts, sizes = np.ascontiguousarray(found.T)
+        return Batch(Raw(self._room, starts, sizes), header.base_offset + deltas)
+
+    def _decompressed(self, codec: Compression, data: memoryview) -> int:
+        """How much is in the room then."""
+        while True:
+            most = len(self._room) - SLACK
+            size = decompress_into(codec, data, self._room.data[:most])
+            if size is not None:
+                return size
+            if most >= DECOMPRESSED_MAX_BYTES:
+                raise DecodeError(f"it grows past the limit of {DECOMPRESSED_MAX_BYTES} bytes", 0)
+            self._room = np.empty(min(2 * most, DECOMPRESSED_MAX_BYTES) + SLACK, np.uint8)
 
 
-def _damaged(
-    piece: Piece, position: int, offset: int, data: memoryview, reason: str
-) -> pa.RecordBatch:
+def _damaged(piece: Piece, position: int, offset: int, data: memoryview, reason: str) -> Damaged:
     where = f"batch at byte {piece.start + position} of {piece.path}: {reason}"
-    row = (piece.topic, piece.partition, offset, None, bytes(data[:RAW_MAX]), where)
-    return pa.RecordBatch.from_pylist([dict(zip(ARROW.names, row, strict=True))], ARROW)
-
-
-def _read_batch(piece: Piece, batch: memoryview, header: BatchHeader) -> pa.RecordBatch:
-    if not verify_crc(batch):
-        raise DecodeError("its checksum is wrong", 0)
-    try:
-        codec = Compression(header.codec)
-    except ValueError:
-        raise DecodeError(f"unknown compression codec {header.codec}", 0) from None
-    if not 0 <= header.record_count <= DECOMPRESSED_MAX_BYTES:
-        raise DecodeError(f"it claims {header.record_count} records", 0)
-    section = decompress(codec, batch[HEADER_BYTES:], DECOMPRESSED_MAX_BYTES)
-    data = np.frombuffer(section, np.uint8)
-    if header.record_count > len(data):
-        raise DecodeError(f"it claims {header.record_count} records in {len(data)} bytes", 0)
-    found = np.zeros((header.record_count, 4), np.int64)
-    if not walk_records(data, found):
-        for _ in iter_records(batch):  # Says what is wrong.
-            pass
-        raise DecodeError("its records are no records", 0)
-    return _batch(piece, header, data, found)
-
-
-def _batch(piece: Piece, header: BatchHeader, data: Any, found: Any) -> pa.RecordBatch:
-    count = len(found)
-    sizes = found[:, 3]
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
-    out = np.empty(offsets[-1], np.uint8)
-    gather(data, found[:, 2], sizes, offsets, out)
-    validity = None
-    if (sizes < 0).any():
-        validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(piece.topic, count),
-            pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
-            pa.array(header.base_offset + found[:, 0]),
-            pa.array(header.base_timestamp + found[:, 1]),
-            pa.Array.from_buffers(pa.binary(), count, buffers),
-            pa.nulls(count, pa.string()),
-        ],
-        schema=ARROW,
-    )
-
-
-class SegmentSource(DataSource):
-    """``spark.read.format("minibroker-segments").load(DATA_DIR)``, once it is registered.
-
-    Options: ``topic``; ``pieces``, what to read of it as JSON, everything if left out.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> str:
-        return SCHEMA
-
-    def reader(self, schema: object) -> SegmentReader:  # noqa: ARG002
-        return SegmentReader(dict(self.options))
-
-
-class SegmentReader(DataSourceReader):
-    """One read of a data directory."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._path = options.get("path", "")
-        self._topic = options.get("topic", TOPIC)
-        self._pieces = options.get("pieces")
-
-    def partitions(self) -> list[InputPartition]:
-        if self._pieces is not None:
-            found = [Piece(*piece) for piece in json.loads(self._pieces)]
-        else:
-            found = list(pieces(self._path, {}, topic=self._topic))
-        # Without any partition Spark would ask for a read of nothing in particular.
-        return [InputPartition(tuple(piece)) for piece in found] or [InputPartition(None)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is not None:
-            yield from read_piece(Piece(*partition.value))
+    return Damaged(offset, bytes(data[:RAW_MAX]), where)

@@ -52,8 +52,7 @@ def start(
     name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """As `session`, for who stops it himself."""
-    if find_spec("pyspark") is None:
-        raise SparkMissing(f"the pipeline runs on Spark, which is not installed: {_INSTALL}")
+    look_for_spark()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -61,7 +60,6 @@ def start(
     for key, value in {**settings(os.environ, master), **(conf or {})}.items():
         builder = builder.config(key, value)
     if not _submitted(os.environ):
-        _look_for_java(os.environ)
         os.environ["PYSPARK_PYTHON"] = sys.executable
         if _local(master):
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -72,6 +70,20 @@ def start(
             f"Spark's JVM did not start; it wants Java 17 or 21, and JAVA_HOME or the path to"
             f" lead to it: {error}"
         ) from error
+
+
+def look_for_spark() -> None:
+    """Raises SparkMissing when pyspark or a JVM isn't there, without starting either."""
+    if find_spec("pyspark") is None:
+        raise SparkMissing(f"the pipeline runs on Spark, which is not installed: {_INSTALL}")
+    if not _submitted(os.environ):
+        _look_for_java(os.environ)
+
+
+def reads_this_machine(master: str | None, conf: Mapping[str, str]) -> bool:
+    """Whether a path without a scheme is one of this machine, as far as is known before."""
+    elsewhere = any(key.endswith("fs.defaultFS") for key in conf)
+    return _local(master) and not _submitted(os.environ) and not elsewhere
 
 
 def settings(environment: Mapping[str, str], master: str | None) -> dict[str, str]:

@@ -3,24 +3,28 @@
 Owns what makes a step: write aside, look whether the table has any of the events already, commit.
 It must never know where records come from or what is printed. Invariant: a step counts whole or not
 at all, together with its source's progress, and an event is in the table once by (broker, sequence)
-however often it comes: a duplicate lies in the same hour and bucket, so only those are looked at,
-and of them only files whose sequences overlap the new ones.
+however often it comes. Spans of sequences tell that a step brings nothing that is there already, as
+most do; if they can't, its hours and buckets are looked at, as a duplicate lies in the same ones.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from minibroker.pipeline.filing import FOOTER, PLACED, file_events, pack
-from minibroker.pipeline.hadoop import Files
+import numpy as np
+
+from minibroker.pipeline.filing import FOOTER, PLACED, file_events
+from minibroker.pipeline.hadoop import PLAIN, Files
+from minibroker.pipeline.held import NOTHING, as_json, ends, joined, of_json, overlap
 from minibroker.pipeline.layout import COUNTED, QUARANTINED, SORTED_BY, folder_of
 from minibroker.pipeline.ledger import Ledger
 from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, BUCKET, HOUR
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 FILES_MAX: Final = 16
@@ -74,117 +78,131 @@ class Table:
     def step(
         self, records: DataFrame, source: str, progress: dict[str, Any], *, now_ms: int
     ) -> Counts:
-        """Take in records of (topic, partition, offset, value, damage).
+        """Take in records of (topic, partition, offset, value).
 
         ``source`` is what the quarantine calls the place that they are from.
         """
-        placed = records.mapInArrow(file_events(source, now_ms), PLACED)
-        return self.step_placed(placed, progress)
+        filed = records.mapInArrow(file_events(source, now_ms), PLACED)
+        return self.step_filed(filed, progress)
 
-    def step_placed(self, placed: DataFrame, progress: dict[str, Any]) -> Counts:
-        """Take in what ``file_events`` made of records."""
+    def step_filed(self, filed: DataFrame, progress: dict[str, Any]) -> Counts:
+        """Take in the files that ``filing`` made of records."""
         staging = self._ledger.staging
-        packed = placed.repartition("place").mapInArrow(pack, PLACED)
         # Spark has no writer of bytes, but one of texts, which it takes as they are; the mark at
         # the end of a Parquet file is what it is told to end its only line with.
-        finished = packed.selectExpr("place", "cast(content as string) as value")
+        finished = filed.selectExpr("place", "cast(content as string) as value")
         writer = finished.write.partitionBy("place").option("lineSep", FOOTER.decode())
-        writer.text(self.files.path(f"{staging}/all"))
-        records = self._counted(f"{staging}/all/place={COUNTED}")
-        malformed = self._malformed(f"{staging}/all")
-        folder, events, places = self._fresh(staging)
-        self._commit(folder, f"{staging}/all", [], progress)
-        self.compact(places, FILES_MAX)
-        return Counts(records, events, malformed)
+        writer = writer.options(**PLAIN)
+        whole = f"{staging}/all"
+        writer.text(self.files.path(whole))
+        written = self._written(whole)
+        counts, spans = self._told(written)
+        held = np.concatenate([self._held(), spans])
+        fresh = [one for one in written if one[0] not in (QUARANTINED, COUNTED)]
+        if overlap(held):
+            fresh = self._new_ones(fresh, ends(spans))
+            counts = replace(counts, events=self._count(fresh))
+        aside = [one for one in written if one[0] == QUARANTINED]
+        self._commit(fresh, aside, [], progress, as_json(joined(held)))
+        self.compact({place for place, _ in fresh}, FILES_MAX)
+        return counts
 
-    def _counted(self, folder: str) -> int:
-        texts = [self.files.read(f"{folder}/{name}") for name in self._visible(folder)]
-        return sum(int(text.removesuffix(FOOTER.decode())) for text in texts)
+    def _told(self, written: Iterable[tuple[str, str]]) -> tuple[Counts, Any]:
+        """What tasks say that there was: (counts, spans of sequences)."""
+        counts, spans = Counts(), [NOTHING]
+        for place, file in written:
+            if place == COUNTED:
+                found = json.loads(self.files.read(file).removesuffix(FOOTER.decode()))
+                spans.append(of_json(found.pop("held")))
+                counts += Counts(**found)
+        return counts, np.concatenate(spans)
 
-    def _malformed(self, folder: str) -> int:
-        place = f"{folder}/place={QUARANTINED}"
-        if not self.files.exists(place):
-            return 0
-        return self.spark.read.schema("reason string").parquet(self.files.path(place)).count()
-
-    def _staged(self, folder: str, schema: StructType) -> DataFrame:
-        from pyspark.sql.types import StringType, StructField, StructType
-
-        # Of a list of its own, as `StructType.add` would add to everybody's.
-        placed = StructType([*schema.fields, StructField("place", StringType())])
-        return (
-            self.spark.read.schema(placed)
-            .parquet(self.files.path(folder))
-            .where(f"place not in ('{QUARANTINED}', '{COUNTED}')")
-        )
-
-    def _fresh(self, staging: str) -> tuple[str, int, list[str]]:
-        """(folder with only events that are new to the table, their number, their places)."""
+    def _held(self) -> Any:
+        """Spans of sequences that the table may have."""
         from pyspark.sql import functions as f
 
-        whole = f"{staging}/all"
-        keys = self._staged(whole, _part(ACTIVITY, _KEYS))
-        spans = (
-            keys.groupBy("place", "broker")
-            .agg(
-                f.count("*").alias("n"),
-                f.min("sequence").alias("first"),
-                f.max("sequence").alias("last"),
-            )
-            .collect()
-        )
-        total = sum(int(span.n) for span in spans)
-        places = sorted({str(span.place) for span in spans})
-        old = self._old_keys(places, spans)
-        if old is None:
-            return whole, total, places
-        again = keys.join(old, list(_KEYS), "left_semi").count()
-        if not again:
-            return whole, total, places
-        fresh = self._staged(whole, ACTIVITY).join(old, list(_KEYS), "left_anti")
-        self._write(fresh, f"{staging}/fresh")
-        return f"{staging}/fresh", total - again, places
+        found = self._ledger.last.held
+        if found is not None:
+            return of_json(found)
+        if not self.places():
+            return NOTHING
+        keys = self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(self.files.root)
+        rows = keys.groupBy("broker").agg(f.min("sequence"), f.max("sequence"))
+        return np.array(rows.collect(), np.int64).reshape(-1, 3)
 
-    def _old_keys(self, places: Iterable[str], spans: list[Row]) -> DataFrame | None:
-        """Keys of the table that might be among those in ``spans``; None if there are none."""
+    def _new_ones(
+        self, written: list[tuple[str, str]], brokers: dict[int, tuple[int, int]]
+    ) -> list[tuple[str, str]]:
+        """Files with only those events that the table has not, each once."""
+        folder = f"{self._ledger.staging}/fresh"
+        paths = [self.files.path(file.rpartition("/")[0]) for _, file in written]
+        whole = self.files.path(f"{self._ledger.staging}/all")
+        places = sorted({place for place, _ in written})
+        staged = self.spark.read.schema(_staged()).option("basePath", whole).parquet(*paths)
+        # What follows an hour and bucket is only the number of a file.
+        staged = staged.selectExpr(
+            *ACTIVITY.fieldNames(), "substring_index(place, '.', 2) as place"
+        ).dropDuplicates(["place", *_KEYS])
+        old = self._old_keys(places, brokers)
+        if old is not None:
+            staged = staged.join(old, list(_KEYS), "left_anti")
+        self._write(staged, folder)
+        return self._written(folder)
+
+    def _count(self, written: list[tuple[str, str]]) -> int:
+        if not written:
+            return 0
+        paths = [self.files.path(file) for _, file in written]
+        return self.spark.read.schema("broker int").parquet(*paths).count()
+
+    def _old_keys(
+        self, places: Iterable[str], brokers: dict[int, tuple[int, int]]
+    ) -> DataFrame | None:
+        """Keys of the table that might be among those of a step; None if there are none."""
         folders = [folder_of(place) for place in places]
         there = [self.files.path(folder) for folder in folders if self.files.exists(folder)]
         if not there:
             return None
-        ends: dict[int, tuple[int, int]] = {}
-        for span in spans:
-            first, last = ends.get(span.broker, (span.first, span.last))
-            ends[span.broker] = min(first, span.first), max(last, span.last)
-        if len(ends) > BROKERS_MAX:
-            firsts, lasts = zip(*ends.values(), strict=True)
+        if len(brokers) > BROKERS_MAX:
+            firsts, lasts = zip(*brokers.values(), strict=True)
             condition = f"sequence between {min(firsts)} and {max(lasts)}"
         else:
             condition = " or ".join(
                 f"(broker = {broker} and sequence between {first} and {last})"
-                for broker, (first, last) in sorted(ends.items())
+                for broker, (first, last) in sorted(brokers.items())
             )
         return self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(*there).where(condition)
 
     def _write(self, frame: DataFrame, folder: str) -> None:
         ordered = frame.repartition("place").sortWithinPartitions("place", *SORTED_BY)
         writer = ordered.write.partitionBy("place").option("compression", "zstd")
+        writer = writer.options(**PLAIN)
         writer.parquet(self.files.path(folder))
 
-    def _commit(self, folder: str, aside: str, remove: list[str], progress: dict[str, Any]) -> None:
-        number = self._ledger.last.number + 1
-        add, malformed = {}, {}
-        for at, (place, written) in enumerate(self._written(folder)):
-            if place not in (QUARANTINED, COUNTED):
-                add[written] = f"{folder_of(place)}/{number:08d}-{at:04d}.parquet"
-        for at, (place, written) in enumerate(self._written(aside)):
-            if place == QUARANTINED:
-                malformed[written] = f"{number:08d}-{at:04d}.parquet"
-        self._ledger.commit(add=add, aside=malformed, remove=remove, progress=progress)
+    def _commit(
+        self,
+        fresh: Iterable[tuple[str, str]],
+        aside: Iterable[tuple[str, str]],
+        remove: list[str],
+        progress: dict[str, Any],
+        held: dict[str, list[int]] | None,
+    ) -> None:
+        name = f"{self._ledger.last.number + 1:08d}"
+        self._ledger.commit(
+            add={
+                written: f"{folder_of(place)}/{name}-{at:04d}.parquet"
+                for at, (place, written) in enumerate(fresh)
+            },
+            aside={written: f"{name}-{at:04d}.parquet" for at, (_, written) in enumerate(aside)},
+            remove=remove,
+            progress=progress,
+            held=held,
+        )
 
     def _written(self, folder: str) -> list[tuple[str, str]]:
         """(place, file) of what was written aside."""
         return [
-            (name.removeprefix("place="), f"{folder}/{name}/{file}")
+            (_place(name.removeprefix("place=")), f"{folder}/{name}/{file}")
             for name in self.files.names(folder)
             if name.startswith("place=")
             for file in self._visible(f"{folder}/{name}")
@@ -217,9 +235,22 @@ class Table:
         folder = f"{self._ledger.staging}/joined"
         self._write(frame, folder)
         old = [f"{folder_of(place)}/{name}" for place, names in crowded.items() for name in names]
-        self._commit(folder, folder, old, {})
+        self._commit(self._written(folder), [], old, {}, self._ledger.last.held)
         return len(old)
+
+
+def _place(name: str) -> str:
+    """Of what was written aside, without the number of the file in its task."""
+    parts = name.split(".")
+    return parts[0] if parts[0] in (QUARANTINED, COUNTED) else ".".join(parts[:2])
 
 
 def _part(schema: StructType, names: Iterable[str]) -> StructType:
     return type(schema)([schema[name] for name in names])
+
+
+def _staged() -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    # Of a list of its own, as `StructType.add` would add to everybody's.
+    return StructType([*ACTIVITY.fields, StructField("place", StringType())])

@@ -1,7 +1,7 @@
-"""Compiled loops over bytes: records of a batch, and gathering what they point at.
+"""A compiled loop over the bytes of a batch: where its records are.
 
-Owns the two loops that Python is too slow for when a segment is read; it must never know files,
-events or Spark. Invariant: nothing outside the given arrays is read or written, and a section that
+Owns the loop that Python is too slow for when a segment is read; it must never know files, events
+or Spark. Invariant: nothing outside the given arrays is read or written, and a section that
 isn't exactly its records is refused whole. ``protocol.records.iter_records`` is the oracle, and
 says what is wrong with what is refused here.
 """
@@ -66,12 +66,3 @@ def walk_records(data: Any, out: Any) -> bool:
             return False
         pos = end
     return bool(pos == total)
-
-
-@numba.njit(cache=True)
-def gather(data: Any, starts: Any, sizes: Any, offsets: Any, out: Any) -> None:
-    """Copy the pieces at ``starts`` one after the other into ``out``, from ``offsets`` on."""
-    for row in range(len(starts)):
-        start, to = starts[row], offsets[row]
-        for at in range(max(sizes[row], 0)):
-            out[to + at] = data[start + at]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -38,6 +39,9 @@ PARTITIONS = 3
 JUNK_EVERY = 97
 MOMENTS = ("_staging/*/all/_temporary", "_commits/*.json", "_checkpoints/*/offsets/*", "_staging")
 """Paths below the table; the job is killed when one of them changes."""
+
+
+Changes = set[tuple[Path, int]]
 
 
 class Told(threading.Thread):
@@ -118,6 +122,14 @@ class Stage:
         self.broker.forget()
         self.broker = self._start()
 
+    def changes(self, moment: str) -> Changes:
+        """When which of a moment's paths was changed last; a killed job may have left them."""
+        found = set()
+        for path in self.table.glob(moment):
+            with suppress(FileNotFoundError):
+                found.add((path, path.stat().st_mtime_ns))
+        return found
+
     def printed(self) -> str:
         return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
 
@@ -158,10 +170,10 @@ def test_each_event_is_there_once_whatever_is_killed(stage: Stage) -> None:
     for number in range(JOB_KILLS):
         job = stage.begin_job(follow=True)
         moment = MOMENTS[number % len(MOMENTS)]
-        before = set(stage.table.glob(moment))
+        before = stage.changes(moment)
 
-        def has_come(job: Job = job, moment: str = moment, before: set[Path] = before) -> bool:
-            return job.process.poll() is not None or set(stage.table.glob(moment)) - before != set()
+        def has_come(job: Job = job, moment: str = moment, before: Changes = before) -> bool:
+            return job.process.poll() is not None or bool(stage.changes(moment) - before)
 
         if number % 2:
             stage.kill_broker()

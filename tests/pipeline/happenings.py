@@ -79,12 +79,12 @@ def dropped(seconds: float, count: int, **more: Any) -> Event:
 
 def frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
     """The events as the activity table has them, but for the folders' names."""
-    return spark.createDataFrame(_table(events))
+    return spark.createDataFrame(arrow(events))
 
 
 def parquet(path: Path, events: Iterable[Event]) -> Path:
     """The same as one file, written without Spark."""
-    pq.write_table(_table(events), path)
+    pq.write_table(arrow(events), path)
     return path
 
 
@@ -96,7 +96,8 @@ def table(path: Path, events: Iterable[Event]) -> Path:
     return path
 
 
-def _table(events: Iterable[Event]) -> pa.Table:
+def arrow(events: Iterable[Event]) -> pa.Table:
+    """The same without Spark or a file."""
     schema = pa.schema([(field.name, _arrow(field.dataType)) for field in ACTIVITY.fields])
     return pa.Table.from_pylist(list(events), schema)
 

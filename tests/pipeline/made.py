@@ -7,7 +7,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, TOPIC, VERSION, EventKind, Field, Type
+from minibroker.pipeline.columns import Run
+from minibroker.pipeline.filing import raw_of
+from minibroker.pipeline.parquet import Tables
+from minibroker.pipeline.texts import texts_of
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from protocol.compression import Compression
@@ -76,3 +83,13 @@ def append(
         records = [Record(0, 7 + at, b"key", raw) for raw in values[at : at + batch]]
         log.append(build_batch(records, compression=Compression.LZ4), now_ms=1)
     log.close(now_ms=1)
+
+
+def run_of(values: list[bytes | None]) -> tuple[Run, dict[int, str]]:
+    """Events that were read, and number and reason of those that are malformed."""
+    run = Run(max(len(values), 1))
+    return run, dict(run.read(raw_of(pa.array(values, pa.binary()))))
+
+
+def table_of_run(run: Run) -> pa.Table:
+    return Tables().table(run, np.arange(run.count), texts_of(run.texts))

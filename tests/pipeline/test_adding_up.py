@@ -1,133 +1,150 @@
-"""Adding up in Arrow: what a loop over the rows finds, however they are cut and ordered."""
+"""Adding up in Arrow: what a loop over the events finds, however they are cut and ordered."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.pipeline import adding_up
+from minibroker.pipeline.quantities import LEVELS, NAMES
+from tests.pipeline import by_hand
+from tests.pipeline.happenings import arrow, many, request
 
 Row = dict[str, Any]
 
-LEVELS = {"broker": (), "user": ("user",), "user+client": ("user", "client_id"), "ip": ("ip",)}
-KEYS = ("broker", "quota", "start_us")
-ENTITY = ("broker", "level", "user", "client_id", "ip", "quota", "start_us")
-PERCENTS = (50, 95, 99)
-SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("user", "client_id", "ip", "quota", "counted_at")),
-        ("broker", pa.int32()),
-        *((name, pa.int64()) for name in ("start_us", "latency_us", *adding_up.SUMS)),
-        ("throttle_max_ms", pa.int32()),
-        ("measured", pa.float64()),
-        ("bound", pa.float64()),
-    ]
-)
-
-names = st.sampled_from([None, "", "a", "bé"])
-made = st.fixed_dictionaries(
-    {
-        **dict.fromkeys(("user", "client_id", "ip"), names),
-        "quota": st.sampled_from(["p", "q"]),
-        "counted_at": st.sampled_from([None, "user", "user+client"]),
-        "broker": st.integers(0, 1),
-        "start_us": st.sampled_from([0, 60_000_000]),
-        "latency_us": st.none() | st.integers(0, 5),
-        **dict.fromkeys(adding_up.SUMS, st.integers(0, 9)),
-        "events": st.integers(0, 1),
-        "amount": st.none() | st.integers(0, 2**40),
-        "throttle_max_ms": st.integers(0, 9),
-        "measured": st.none() | st.floats(0, 9),
-        "bound": st.none() | st.floats(0, 9),
-    }
-)
+ENTITY = ("broker", "level", *NAMES, "quota", "start_us")
+EVERY_S = 20
 
 
-def percentile(sorted_values: list[int], percent: int) -> float | None:
-    if not sorted_values:
+def percentile(latencies: list[int], percent: int) -> float | None:
+    if not latencies:
         return None
-    position = (len(sorted_values) - 1) * (percent / 100)
+    values = sorted(latencies)
+    position = (len(values) - 1) * (percent / 100)
     low, high = math.floor(position), math.ceil(position)
     if low == high:
-        return sorted_values[low]
-    return (high - position) * sorted_values[low] + (position - low) * sorted_values[high]
+        return values[low]
+    return (high - position) * values[low] + (position - low) * values[high]
 
 
-def added_up(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
-    """By entity, one row at a time."""
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        for level, wanted in LEVELS.items():
-            if all(row[name] is not None for name in wanted):
-                known = {name: row[name] if name in wanted else None for name in row}
-                known |= {name: row[name] for name in KEYS} | {"level": level}
-                groups[tuple(known[name] for name in ENTITY)].append(row)
+def three_digits(us: int) -> int:
+    unit = 10 ** max(len(str(us)) - 3, 0)
+    return int((us + unit // 2) // unit * unit)
+
+
+def start_us(event: Row) -> int:
+    started: int = event["time_us"] // (EVERY_S * 1_000_000) * EVERY_S * 1_000_000
+    return started
+
+
+def added_up(events: list[Row]) -> dict[tuple[Any, ...], Row]:
+    """By entity, one event at a time."""
+    groups: dict[tuple[Any, ...], list[tuple[Row, by_hand.Counts]]] = defaultdict(list)
+    of_broker: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for event in events:
+        of_broker[event["broker"], start_us(event)].append(event)
+        names = by_hand.names(event)
+        for counts in by_hand.counts(event):
+            for level, wanted in LEVELS.items():
+                if all(names[name] is not None for name in wanted):
+                    known = [names[name] if name in wanted else None for name in NAMES]
+                    key = (event["broker"], level, *known, counts.quota, start_us(event))
+                    groups[key].append((event, counts))
     found = {}
     for entity, those in groups.items():
-        level = entity[1]
-        own = [row for row in those if row["counted_at"] == level]
-        latencies = sorted(
-            row["latency_us"] for row in those if row["latency_us"] is not None and row["events"]
-        )
+        own = [counts for _, counts in those if counts.level == entity[1]]
+        beside = of_broker[entity[0], entity[-1]]
+        took = [three_digits(event["total_ns"] // 1000) for event, _ in those if event["total_ns"]]
+        weights = [by_hand.for_all(1_000_000, event) for event, _ in those]
+        bad = [event["error_code"] or event["happened"] == "refused" for event, _ in those]
+        held = [counts.held_ms for _, counts in those]
         found[entity] = {
-            **{name: sum(row[name] or 0 for row in those) for name in adding_up.SUMS},
-            "throttle_max_ms": max(row["throttle_max_ms"] for row in those),
+            "events": sum(event["sample"] is not None for event, _ in those),
+            "amount": sum(by_hand.for_all(counts.amount, event) for event, counts in those),
+            "requests": sum(weights),
+            "errors": sum(each for each, failed in zip(weights, bad, strict=True) if failed),
+            "throttled": sum(each for each, ms in zip(weights, held, strict=True) if ms),
+            "throttle_ms": sum(by_hand.for_all(counts.held_ms, event) for event, counts in those),
+            "throttle_max_ms": max(held),
             **{
-                name: max((row[name] for row in own if row[name] is not None), default=None)
-                for name in ("measured", "bound")
+                name: max((each for each in map(by_name, own) if each is not None), default=None)
+                for name, by_name in (
+                    ("measured", lambda counts: counts.measured),
+                    ("bound", lambda counts: counts.bound),
+                )
             },
-            **{f"p{percent}": percentile(latencies, percent) for percent in PERCENTS},
+            **{f"p{percent}": percentile(took, percent) for percent in adding_up.PERCENTILES},
+            "written": sum(event["sample"] is not None for event in beside),
+            "dropped": sum(event["dropped"] or 0 for event in beside),
         }
     return found
 
 
-def cut(rows: list[Row], size: int) -> list[pa.RecordBatch]:
-    found: list[pa.RecordBatch] = pa.Table.from_pylist(rows, SCHEMA).to_batches(max_chunksize=size)
-    return found
-
-
-def by_parts(rows: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
-    """As the job does it, with a chunk for each batch."""
-    parts = list(adding_up.parts(cut(rows, size), LEVELS, KEYS))
-    table = pa.Table.from_batches(parts).sort_by([(name, "ascending") for name in ENTITY])
-    whole = adding_up.whole(table.to_batches(max_chunksize=size), ENTITY, PERCENTS)
+def by_parts(events: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
+    """As the job does it, with tables of so many events."""
+    table = arrow(events)
+    tables = (table.slice(at, size) for at in range(0, len(table), size))
+    parts = pa.Table.from_batches(list(adding_up.parts(tables, EVERY_S)))
+    parts = parts.sort_by([("broker", "ascending"), ("slice_us", "ascending")])
+    whole = adding_up.whole(parts.to_batches(max_chunksize=size))
     every = [row for batch in whole for row in batch.to_pylist()]
     found = {tuple(row.pop(name) for name in ENTITY): row for row in every}
     assert len(found) == len(every), "an entity has two rows"
     return found
 
 
-@pytest.fixture(autouse=True, params=[1, 3, 1000])
+@pytest.fixture(autouse=True, params=[1, 7, 1000])
 def chunk_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adding_up, "CHUNK_ROWS", request.param)
 
 
-@settings(max_examples=60)
-@given(rows=st.lists(made, min_size=1, max_size=30), size=st.integers(1, 30))
-def test_it_is_what_a_loop_finds(rows: list[Row], size: int) -> None:
-    assert by_parts(rows, size) == added_up(rows)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(1, 60), size=st.integers(1, 70))
+def test_it_is_what_a_loop_finds(seed: int, count: int, size: int) -> None:
+    events = list(many(count, seed, lasts_s=90))
+    Random(seed).shuffle(events)
+    assert by_parts(events, size) == added_up(events)
 
 
 def test_nothing_is_nothing() -> None:
-    assert list(adding_up.parts([], LEVELS, KEYS)) == []
-    assert list(adding_up.whole([], ENTITY, PERCENTS)) == []
+    assert list(adding_up.parts([], EVERY_S)) == []
+    assert list(adding_up.parts([arrow([])], EVERY_S)) == []
+    assert list(adding_up.whole([])) == []
 
 
+def test_what_counts_for_no_quota_has_no_row() -> None:
+    assert by_parts([request(0, "u", "c", exempt=True)], 1) == {}
+
+
+@pytest.mark.parametrize(("keys", "size"), [(4, 1 << 24), (1 << 49, 2), (4, 2)])
 def test_more_combinations_than_a_number_holds_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
+    keys: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adding_up, "_CODES_MAX", 4)
-    rows = [
-        dict.fromkeys(SCHEMA.names, 0)
-        | {"user": user, "client_id": client, "ip": ip, "quota": "p", "counted_at": None}
+    monkeypatch.setattr(adding_up, "KEYS_MAX", keys)
+    monkeypatch.setattr(adding_up, "SIZE_MAX", size)
+    events = [
+        request(at * 1000, user, client, broker=broker)
+        for at in range(3)
         for user in "abc"
         for client in "abc"
-        for ip in "abc"
+        for broker in (1, 2**31 - 1)
     ]
-    assert by_parts(rows, 10) == added_up(rows)
+    assert by_parts(events, 10) == added_up(events)
+
+
+def test_latencies_have_numbers_in_their_order() -> None:
+    powers = [10**digits for digits in range(16)]
+    some = sorted({0, *(each + by for each in powers for by in (-1, 0, 1, 4, 5))} | {2**63 // 1000})
+    us = np.array([each for each in some if each >= 0], np.int64)
+    numbers = adding_up.rounded(us)
+    assert (np.diff(numbers) >= 0).all()
+    assert adding_up.latency_of(numbers).tolist() == [three_digits(int(each)) for each in us]
+    assert (adding_up.rounded(np.array([-1])) > numbers.max()).all()

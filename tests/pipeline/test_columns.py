@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.activity.schema import FIELDS
-from minibroker.pipeline import schemas
-from minibroker.pipeline.columns import ACTIVITY, parse
+from minibroker.pipeline.columns import TOGETHER, Run, bytes_of, pieces
 from minibroker.pipeline.events import Malformed, parse_event
-from tests.pipeline.made import event, written
+from minibroker.pipeline.filing import raw_of
+from minibroker.pipeline.texts import TEXTS_MAX
+from tests.pipeline.made import event, run_of, table_of_run, written
 
 
 def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
@@ -32,19 +33,16 @@ def compare(raws: list[bytes | None]) -> None:
             wanted.append(without_nulls(parse_event(raw)))
         except Malformed as error:
             faults[at] = str(error)
-    parsed = parse(pa.array(raws, pa.binary()))
-    parsed.table.validate(full=True)
-    assert dict(parsed.faults) == faults
-    rows = [without_nulls(row) for row in parsed.table.to_pylist()]
+    run, found = run_of(raws)
+    table = table_of_run(run)
+    table.validate(full=True)
+    assert found == faults
+    rows = [without_nulls(row) for row in table.to_pylist()]
 
     def order(row: dict[str, Any]) -> str:
         return json.dumps(row, sort_keys=True)
 
     assert sorted(rows, key=order) == sorted(wanted, key=order)
-
-
-def test_the_columns_are_those_of_the_table() -> None:
-    assert ACTIVITY.names == schemas.ACTIVITY.fieldNames() == [field.name for field in FIELDS]
 
 
 def test_whole_events_are_rows() -> None:
@@ -68,12 +66,57 @@ def test_whole_numbers_that_doubles_hold_not_quite_are_rounded() -> None:
         compare([written({**made, "sample": sample})])
 
 
-def test_nothing_and_no_value_and_a_part_of_an_array() -> None:
+def test_figures_are_those_that_python_reads() -> None:
+    chance = random.Random(8)
+    spellings = ["0.0", "1e5", "1E-7", "12.5e+3", "0.00012345678901234567", "123456789012345678.5"]
+    spellings += [
+        "1.7976931348623157e308",
+        "5e-324",
+        "0.1e-400",
+        "99999999999999999999999",
+        "1e999",
+    ]
+    spellings += [repr(chance.random() * 10.0 ** chance.randrange(-20, 20)) for _ in range(200)]
+    raw = written({**event(2, chance), "sample": -7.25})
+    while b'"sample":-7.25' not in raw:
+        raw = written({**event(2, chance), "sample": -7.25})
+    compare([raw.replace(b"-7.25", spelling.encode()) for spelling in spellings])
+
+
+def test_nothing_and_no_value_at_all() -> None:
     compare([])
     compare([None, b"", b"{", b"{}", b"}"])
+
+
+def test_a_run_that_was_cleared_knows_nothing_of_what_was_there() -> None:
     chance = random.Random(7)
-    raws = pa.array([b"junk", *(written(event(at, chance)) for at in range(9))], pa.binary())
-    assert sorted(parse(raws.slice(3, 4)).table["sequence"].to_pylist()) == [2, 3, 4, 5]
+    run = Run(10)
+    for start in (0, 10):
+        run.clear()
+        raws = [written(event(start + at, chance)) for at in range(10)]
+        assert not run.read(raw_of(pa.array(raws, pa.binary())))
+        assert table_of_run(run)["sequence"].to_pylist() == [
+            parse_event(raw)["sequence"] for raw in sorted(raws, key=bytes.isascii, reverse=True)
+        ]
+
+
+def test_there_is_room_for_so_many_rows_and_texts() -> None:
+    run = Run(10)
+    assert run.has_room(10, 1000)
+    assert not run.has_room(11, 1000)
+    assert not run.has_room(1, 1 << 40)
+    run.clear(1 << 26)
+    assert run.has_room(1, 1 << 26)
+    many = Run(TEXTS_MAX)
+    assert not many.has_room(TEXTS_MAX // 2, 1)
+
+
+def test_events_are_read_in_parts_that_are_together_everything() -> None:
+    raw = raw_of(pa.array([b"x" * (at % 5) for at in range(10_000)], pa.binary()))
+    found = [(first + at, bytes_of(part, at)) for part, first in pieces(raw)
+             for at in range(len(part.sizes))]  # fmt: skip
+    assert found == [(at, b"x" * (at % 5)) for at in range(10_000)]
+    assert max(len(part.sizes) for part, _ in pieces(raw)) <= TOGETHER
 
 
 @st.composite

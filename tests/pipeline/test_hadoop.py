@@ -28,3 +28,8 @@ def test_files_are_written_read_renamed_and_deleted(spark: SparkSession, tmp_pat
     files.delete("b")
     files.delete("b")
     assert not files.exists("b/c/two.json")
+
+
+def test_nothing_lies_beside_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    Files(spark, str(tmp_path)).write_new("a/one.json", "1")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["one.json"]

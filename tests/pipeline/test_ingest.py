@@ -7,8 +7,9 @@ import pytest
 
 from minibroker.pipeline import ingest
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.ingest import ingest_broker, ingest_directory
+from minibroker.pipeline.ingest import ingest_broker, ingest_directory, steps
 from minibroker.pipeline.schemas import read_activity
+from minibroker.pipeline.segments import Piece
 from minibroker.pipeline.table import Counts, Table
 from tests.pipeline.made import append, events
 
@@ -47,9 +48,11 @@ def test_a_damaged_batch_is_one_that_is_malformed(spark: SparkSession, tmp_path:
 def test_what_was_told_before_a_kill_is_not_read_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "STEP_BYTES", 1)
     for partition in range(3):
         append(tmp_path / "data", list(events(50, 2, start=50 * partition)), partition=partition)
+    sizes = [log.stat().st_size for log in (tmp_path / "data").glob("*/*.log")]
+    monkeypatch.setattr(ingest, "TASK_BYTES", max(sizes))
+    monkeypatch.setattr(ingest, "LEAST_BYTES", 1)
     table = Table(spark, str(tmp_path / "activity"))
 
     class Killed(Exception):
@@ -61,7 +64,31 @@ def test_what_was_told_before_a_kill_is_not_read_again(
     with pytest.raises(Killed):
         ingest_directory(table, str(tmp_path / "data"), once)
     total, told = run(spark, tmp_path)
-    assert (total, len(told)) == (Counts(100, 100, 0), 2)
+    assert (total, len(told)) == (Counts(50, 50, 0), 1)  # Two of three were read side by side.
+
+
+def cut(sizes: list[int], tasks: int) -> list[list[list[int]]]:
+    """Numbers of the pieces of each task of each step."""
+    found = [Piece("path", "t", 0, 0, size, at) for at, size in enumerate(sizes)]
+    return [
+        [[piece.next_offset for piece in task] for task in step] for step in steps(found, tasks)
+    ]
+
+
+def test_a_step_has_so_many_bytes_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "TASK_BYTES", 10)
+    monkeypatch.setattr(ingest, "LEAST_BYTES", 1)
+    assert cut([4, 6, 1, 30, 9, 2], 2) == [[[0], [1, 2]], [[3]], [[4], [5]]]
+    assert cut([4, 6, 1, 30, 9, 2], 1) == [[[0, 1]], [[2]], [[3]], [[4]], [[5]]]
+    assert cut([], 2) == []
+
+
+def test_tasks_have_about_as_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "TASK_BYTES", 1000)
+    monkeypatch.setattr(ingest, "LEAST_BYTES", 5)
+    assert cut([3] * 8, 2) == [[[0, 1, 2, 3], [4, 5, 6, 7]]]
+    assert cut([3] * 8, 3) == [[[0, 1, 2], [3, 4], [5, 6, 7]]]
+    assert cut([3] * 3, 3) == [[[0, 1, 2]]], "less than twice the least is one task's"
 
 
 def test_without_the_connector_it_says_how_to_get_it(spark: SparkSession, tmp_path: Path) -> None:

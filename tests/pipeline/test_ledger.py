@@ -90,7 +90,7 @@ def visible(root: Path) -> set[str]:
 def step(made: Ledger, root: Path) -> None:
     add = {put(root, f"{made.staging}/{name}"): f"hour=1/{name}" for name in ("new1", "new2")}
     aside = {put(root, f"{made.staging}/bad"): "bad"}
-    made.commit(add=add, aside=aside, remove=["hour=1/old"], progress={"b": 2})
+    made.commit(add=add, aside=aside, remove=["hour=1/old"], progress={"b": 2}, held=None)
 
 
 AFTER = {"table/hour=1/new1", "table/hour=1/new2", "table-quarantine/bad"}
@@ -106,6 +106,7 @@ def test_wherever_it_is_killed_a_step_is_done_whole_or_not_at_all(tmp_path: Path
             aside={},
             remove=[],
             progress={"a": 1},
+            held=None,
         )
         try:
             step(ledger(root, changes), root)
@@ -127,9 +128,9 @@ def test_wherever_it_is_killed_a_step_is_done_whole_or_not_at_all(tmp_path: Path
 
 def test_two_who_write_at_once_are_told(tmp_path: Path) -> None:
     one, other = ledger(tmp_path), ledger(tmp_path)
-    one.commit(add={}, aside={}, remove=[], progress={"a": 1})
+    one.commit(add={}, aside={}, remove=[], progress={"a": 1}, held=None)
     with pytest.raises(PipelineError):
-        other.commit(add={}, aside={}, remove=[], progress={"a": 9})
+        other.commit(add={}, aside={}, remove=[], progress={"a": 9}, held=None)
     assert ledger(tmp_path).last.progress == {"a": 1}
 
 

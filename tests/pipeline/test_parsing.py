@@ -3,23 +3,21 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from minibroker.pipeline import columns, parsing
-from minibroker.pipeline.columns import parse
-from tests.pipeline.made import event, written
+from minibroker.pipeline.words import SLACK
+from tests.pipeline.made import event, run_of, table_of_run, written
 
 
 def taken(raw: bytes) -> bool:
-    leaves = len(columns._PLAN.leaves)
-    data = np.frombuffer(raw, np.uint8)
-    found = np.zeros(1, np.bool_)
-    places, sizes = np.zeros((leaves, 1), np.int64), np.full((leaves, 1), -1, np.int32)
-    ends = np.array([0, len(raw)], np.int64)
-    plan = columns._PLAN.compiled
-    parsing.read_events(data, ends[:1], ends[1:], plan, places, sizes, found)
-    return bool(found[0])
+    run = columns.Run(1)
+    data = np.frombuffer(raw + bytes(SLACK), np.uint8)
+    starts, ends = np.zeros(1, np.int64), np.array([len(raw)], np.int64)
+    rows, _ = parsing.read_events(
+        data, starts, ends, 0, columns._SCHEMA.plan, run._follow, run.values, run.texts, run._left
+    )
+    return bool(rows)
 
 
 def test_the_plain_spelling_is_taken_at_once() -> None:
@@ -34,9 +32,35 @@ def test_an_odd_spelling_is_left_to_the_plain_reader_and_read(odd: str) -> None:
     made = {**event(1, random.Random(9)), "ip": odd, "kind": "connection", "happened": "closed"}
     made |= {"sample": 1.0, "listener": "L", "connection": 3}
     assert not taken(written(made))
-    assert parse(pa.array([written(made)], pa.binary())).table["ip"].to_pylist() == [odd]
+    assert table_of_run(run_of([written(made)])[0])["ip"].to_pylist() == [odd]
 
 
 def test_what_is_cut_off_anywhere_is_not_taken() -> None:
     raw = written(event(1, random.Random(11)))
     assert not any(taken(raw[:end]) for end in range(len(raw)))
+
+
+def test_what_follows_an_event_is_none_of_its_bytes() -> None:
+    raw = written({**event(1, random.Random(11)), "sequence": 12})
+    at = raw.index(b'"sequence":12') + len(b'"sequence":12')
+    run = columns.Run(2)
+    data = np.frombuffer(raw + bytes(SLACK), np.uint8)
+    starts, ends = np.zeros(2, np.int64), np.array([at, at - 1], np.int64)
+    rows, others = parsing.read_events(
+        data, starts, ends, 0, columns._SCHEMA.plan, run._follow, run.values, run.texts,
+        np.zeros(2, np.int64),
+    )  # fmt: skip
+    assert (rows, others) == (0, 2)
+
+
+def test_the_order_of_keys_may_change_from_event_to_event() -> None:
+    chance = random.Random(12)
+    raws: list[bytes | None] = []
+    for at in range(60):
+        pairs = list(event(at, chance).items())
+        if at % 3:
+            pairs.reverse()
+        raws.append(written(dict(pairs)))
+    run, faults = run_of(raws)
+    assert not faults
+    assert sorted(table_of_run(run)["sequence"].to_pylist()) == list(range(60))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.pipeline.quantities import CLIENT, MUTATION, PRODUCE, REQUEST, USER, USER_AND_CLIENT
 from minibroker.pipeline.quota_lines import decision, head, quota_lines, rounded_to_set
 from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
-from minibroker.pipeline.usage import CLIENT, MUTATION, PRODUCE, REQUEST, USER, USER_AND_CLIENT
 from minibroker.quotas.file import parse, render
 from minibroker.quotas.values import CONNECTION_CREATION_RATE
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
+from minibroker.pipeline.quantities import CLIENT, PRODUCE, REQUEST, USER
 from minibroker.pipeline.recommend import (
     Decided,
     Policy,
@@ -18,7 +19,6 @@ from minibroker.pipeline.recommend import (
     recommend,
     valued,
 )
-from minibroker.pipeline.usage import CLIENT, PRODUCE, REQUEST, USER
 from minibroker.quotas.rate import Rate
 from minibroker.quotas.values import CONNECTION_CREATION_RATE
 from tests.pipeline.happenings import (
@@ -49,10 +49,23 @@ def test_a_rate_is_that_of_ten_or_eleven_seconds(spark: SparkSession) -> None:
     events = [idle(at, "u", size) for at, size in sizes.items()]
     found = {
         row.second % 60: row.rate
-        for row in rates(frame(spark, events), USER).where(f"quota = '{PRODUCE}'").collect()
+        for row in rates(frame(spark, events), USER, Policy())
+        .where(f"quota = '{PRODUCE}'")
+        .collect()
     }
     # At 10 s: 700 bytes in ten seconds, but 1700 in eleven. In thousandths, of three digits.
     assert found == {0: 100_000, 1: 150_000, 10: 155_000, 25: 7_000}
+
+
+def test_a_rate_is_over_the_windows_that_a_broker_is_set_to(spark: SparkSession) -> None:
+    events = [idle(at, "u", size) for at, size in {0: 1000, 1: 500, 3: 250, 5: 60}.items()]
+    policy = Policy(window_num=3, window_s=2)
+    seen = rates(frame(spark, events), USER, policy).where(f"quota = '{PRODUCE}'").collect()
+    # At 3 s: 1750 bytes in four seconds. At 5 s: 310 in four, but 1810 in six.
+    assert {row.second % 60: row.rate for row in seen} == {
+        0: 250_000, 1: 375_000, 3: 438_000, 5: 302_000
+    }  # fmt: skip
+    assert Policy(window_num=1).windows_s == (1, 1)
 
 
 def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSession) -> None:
@@ -132,7 +145,7 @@ def test_nobody_who_goes_on_as_before_is_held(spark: SparkSession) -> None:
         for turn in range(int(min(90 / every_s, 1200)))
     ]
     policy = Policy(busy_min=1, at_least={PRODUCE: 1})
-    found = valued(observed(rates(frame(spark, events), USER), policy), policy).collect()
+    found = valued(observed(rates(frame(spark, events), USER, policy), policy), policy).collect()
     bounds = {row.user: row.value for row in found}
     assert set(bounds) == set(steady)
     for user, (every_s, size) in steady.items():
@@ -178,7 +191,7 @@ def test_duckdb_observes_the_same(spark: SparkSession, tmp_path: Path) -> None:
     events = [event for event in many(3_000, seed=3) if not is_held_fetch(event)]
     path = parquet(tmp_path / "events.parquet", events)
     events_cut = spark.read.parquet(str(path)).repartition(64)
-    seen = observed(rates(events_cut, USER), Policy()).where("user is not null")
+    seen = observed(rates(events_cut, USER, Policy()), Policy()).where("user is not null")
     ours = {
         (row.broker, row.user, row.quota): (row.busy_s, row.usual, row.most)
         for row in seen.collect()
@@ -204,5 +217,5 @@ def test_a_second_in_which_somebody_was_only_held_is_busy(spark: SparkSession) -
         fetched(0, "u", "c", 1000, checked_ns=0, late_ns=0),
         fetched(5, "u", "c", 1000, checked_ns=0, late_ns=0, throttle_ms=30, fetch=look),
     ]
-    [one] = observed(rates(frame(spark, events), USER), Policy()).collect()
+    [one] = observed(rates(frame(spark, events), USER, Policy()), Policy()).collect()
     assert (one.busy_s, one.throttled, one.most) == (2, 1, 100)

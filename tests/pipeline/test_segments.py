@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from minibroker.activity.schema import TOPIC
+from minibroker.pipeline.columns import bytes_of
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.segments import FORMAT, SegmentSource, pieces, read_piece
+from minibroker.pipeline.segments import Batch, Damaged, Piece, Reader, pieces
+from protocol.compression import Compression
+from protocol.records import Record, build_batch
 from tests.pipeline.made import append
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def values(count: int, start: int = 0) -> list[bytes | None]:
@@ -20,8 +21,18 @@ def values(count: int, start: int = 0) -> list[bytes | None]:
 
 
 def read(data_dir: Path, progress: dict[str, int] | None = None, **options: Any) -> list[Any]:
-    found = pieces(str(data_dir), progress or {}, **options)
-    return [row for piece in found for batch in read_piece(piece) for row in batch.to_pylist()]
+    rows: list[Any] = []
+    reader = Reader()
+    for piece in pieces(str(data_dir), progress or {}, **options):
+        for batch in reader.read(piece):
+            if isinstance(batch, Damaged):
+                rows.append({"offset": batch.offset, "value": batch.data, "damage": batch.reason})
+            else:
+                rows += [
+                    {"offset": int(at), "value": bytes_of(batch.raw, number), "damage": None}
+                    for number, at in enumerate(batch.offsets)
+                ]
+    return rows
 
 
 def segment(data_dir: Path) -> Path:
@@ -33,14 +44,6 @@ def test_records_come_as_they_were_written(tmp_path: Path) -> None:
     rows = read(tmp_path)
     assert [row["value"] for row in rows] == [*values(120), None]
     assert [row["offset"] for row in rows] == list(range(121))
-    assert rows[60] == {
-        "topic": TOPIC,
-        "partition": 0,
-        "offset": 60,
-        "timestamp_ms": 57,
-        "value": b"value 60",
-        "damage": None,
-    }
 
 
 def test_pieces_are_bounded_and_together_everything(tmp_path: Path) -> None:
@@ -52,6 +55,14 @@ def test_pieces_are_bounded_and_together_everything(tmp_path: Path) -> None:
     assert all(piece.end - piece.start <= 1000 for piece in found)
     rows = read(tmp_path, piece_bytes=1000)
     assert sorted(row["value"] for row in rows) == sorted(value for value in values(1010) if value)
+
+
+def test_partitions_come_in_turns(tmp_path: Path) -> None:
+    append(tmp_path, values(100), batch=50)
+    append(tmp_path, values(200), batch=50, partition=1)
+    found = list(pieces(str(tmp_path), {}, piece_bytes=1))
+    assert [piece.partition for piece in found] == [0, 1, 0, 1, 1, 1]
+    assert [piece.next_offset for piece in found] == [50, 50, 100, 100, 150, 200]
 
 
 def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -124,14 +135,34 @@ def test_retention_that_was_faster_is_said(tmp_path: Path) -> None:
     (piece,) = pieces(str(tmp_path), {})
     segment(tmp_path).unlink()
     with pytest.raises(BadInput, match="removed while it was read, as retention does: run"):
-        list(read_piece(piece))
+        list(Reader().read(piece))
 
 
-def test_spark_reads_partitions_side_by_side(spark: SparkSession, tmp_path: Path) -> None:
-    for partition in range(3):
-        append(tmp_path, values(200), partition=partition, segment_bytes=2048)
-    spark.dataSource.register(SegmentSource)
-    frame = spark.read.format(FORMAT).load(str(tmp_path))
-    assert frame.rdd.getNumPartitions() == 3
-    assert sorted(frame.groupBy("partition").count().collect()) == [(at, 200) for at in range(3)]
-    assert spark.read.format(FORMAT).option("pieces", "[]").load(str(tmp_path)).count() == 0
+def test_a_folder_that_a_worker_does_not_have_is_said(tmp_path: Path) -> None:
+    append(tmp_path / "data", values(50))
+    (piece,) = pieces(str(tmp_path / "data"), {})
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="workers must find it under the same path"):
+        list(Reader().read(piece))
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_larger_than_any_before_is_read_too(tmp_path: Path, codec: Compression) -> None:
+    chance = random.Random(1)
+    large = [chance.randbytes(700_000), bytes(3_000_000), b"last"]
+    batches = [build_batch([Record(value=each)], compression=codec) for each in large]
+    log = tmp_path / "one.log"
+    log.write_bytes(b"".join(batches))
+    piece = Piece(str(log), TOPIC, 0, 0, log.stat().st_size, 3)
+    found = [bytes_of(batch.raw, 0) for batch in Reader().read(piece) if isinstance(batch, Batch)]
+    assert found == large
+
+
+def test_what_grows_without_end_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.pipeline.segments.DECOMPRESSED_MAX_BYTES", 2 << 20)
+    batch = build_batch([Record(value=bytes(5 << 20))], compression=Compression.ZSTD)
+    log = tmp_path / "one.log"
+    log.write_bytes(batch)
+    (found,) = Reader().read(Piece(str(log), TOPIC, 0, 0, len(batch), 1))
+    assert isinstance(found, Damaged)
+    assert "grows past the limit" in found.reason

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 """The first of them may have to compile what workers run."""
 
-RAW = "topic string, partition int, offset bigint, value binary, damage string"
+RAW = "topic string, partition int, offset bigint, value binary"
 
 
 def records(spark: SparkSession, values: list[bytes]) -> DataFrame:
-    rows = [("t", 0, at, value, None) for at, value in enumerate(values)]
+    rows = [("t", 0, at, value) for at, value in enumerate(values)]
     return spark.createDataFrame(rows, RAW)
 
 
@@ -91,6 +91,19 @@ def test_what_is_there_already_is_not_taken_again(spark: SparkSession, tmp_path:
     take(spark, tmp_path / "once", made)
     assert rows(spark, path) == rows(spark, tmp_path / "once")
     assert len(ACTIVITY.fields) == len(FIELDS), "a step leaves its columns in everybody's schema"
+
+
+def test_a_table_that_does_not_say_what_it_has_is_looked_at(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made, path = events(300, 6), tmp_path / "activity"
+    take(spark, path, made[:200])
+    (commit,) = (path / "_commits").glob("0*.json")
+    found = json.loads(commit.read_text())
+    assert found["held"] == {"1": [0, 199]}
+    commit.write_text(json.dumps({**found, "held": None}))
+    assert take(spark, path, made[100:]) == Counts(200, 100, 0)
+    assert len(rows(spark, path)) == 300
 
 
 def test_what_is_malformed_is_counted_and_kept(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import duckdb
 import pytest
 
 from minibroker.pipeline import usage as jobs
+from minibroker.pipeline.quantities import FETCH, MUTATION, PRODUCE, REQUEST
+from tests.pipeline.duckdb_usage import ORACLE
 from tests.pipeline.happenings import (
     START_S,
     check,
@@ -58,7 +60,7 @@ def test_a_request_counts_for_each_quota_on_each_level(spark: SparkSession) -> N
         fetched(2, "v", "", 304),
     ]
     found = jobs.usage(frame(spark, events), 60)
-    first, later = rows(found, level="user", user="u", quota=jobs.PRODUCE)
+    first, later = rows(found, level="user", user="u", quota=PRODUCE)
     assert (first["used"], first["rate"], first["requests"], first["errors"]) == (1500, 25, 2, 1)
     assert (first["start"].timestamp(), later["start"].timestamp()) == (START_S, START_S + 60)
     assert (later["used"], first["seconds"], first["client_id"], first["ip"]) == (
@@ -67,14 +69,14 @@ def test_a_request_counts_for_each_quota_on_each_level(spark: SparkSession) -> N
         None,
         None,
     )
-    [both] = rows(found, level="user+client", client_id="c", quota=jobs.REQUEST)
+    [both] = rows(found, level="user+client", client_id="c", quota=REQUEST)
     assert (both["used"], both["user"], both["events"]) == (0.4, "u", 2)
-    [client] = rows(found, level="client", client_id="d", quota=jobs.PRODUCE)
+    [client] = rows(found, level="client", client_id="d", quota=PRODUCE)
     assert (client["used"], client["user"]) == (70, None)
-    [fetches] = rows(found, level="user", quota=jobs.FETCH)
+    [fetches] = rows(found, level="user", quota=FETCH)
     assert (fetches["user"], fetches["used"]) == ("v", 304)
     assert {row["client_id"] for row in rows(found, level="client")} == {"c", "d"}
-    assert sum(row["used"] for row in rows(found, level="broker", quota=jobs.PRODUCE)) == 1570
+    assert sum(row["used"] for row in rows(found, level="broker", quota=PRODUCE)) == 1570
     assert not rows(found, level="ip")
 
 
@@ -88,11 +90,11 @@ def test_what_no_quota_holds_is_not_counted(spark: SparkSession) -> None:
     ]
     found = jobs.usage(frame(spark, events), 60)
     of_user = {row["quota"]: row for row in rows(found, level="user", user="u")}
-    assert of_user[jobs.PRODUCE]["used"] == 1000
-    assert (of_user[jobs.FETCH]["used"], of_user[jobs.FETCH]["requests"]) == (0, 1)
-    assert of_user[jobs.MUTATION]["used"] == 3
-    assert of_user[jobs.REQUEST]["requests"] == 3
-    assert of_user[jobs.REQUEST]["used"] == pytest.approx(0.3)
+    assert of_user[PRODUCE]["used"] == 1000
+    assert (of_user[FETCH]["used"], of_user[FETCH]["requests"]) == (0, 1)
+    assert of_user[MUTATION]["used"] == 3
+    assert of_user[REQUEST]["requests"] == 3
+    assert of_user[REQUEST]["used"] == pytest.approx(0.3)
     assert not rows(found, user="follower")
 
 
@@ -106,12 +108,12 @@ def test_throttles_rates_and_bounds_are_those_of_the_level_that_counted(
         request(4, "u", "c", mutations=1, mutation=check("u", "c", rate=-3.0, bound=2.0)),
     ]
     found = jobs.usage(frame(spark, events), 60)
-    [user] = rows(found, level="user", quota=jobs.PRODUCE)
+    [user] = rows(found, level="user", quota=PRODUCE)
     assert (user["throttled"], user["throttle_ms"], user["throttle_max_ms"]) == (2, 50, 40)
     assert (user["rate_max"], user["bound"]) == (90, 80)
-    [client] = rows(found, level="client", quota=jobs.PRODUCE)
+    [client] = rows(found, level="client", quota=PRODUCE)
     assert (client["throttled"], client["rate_max"], client["bound"]) == (2, None, None)
-    [both] = rows(found, level="user+client", quota=jobs.MUTATION)
+    [both] = rows(found, level="user+client", quota=MUTATION)
     assert (both["rate_max"], both["bound"]) == (None, 2)
 
 
@@ -132,7 +134,7 @@ def test_addresses_have_connections(spark: SparkSession) -> None:
 
 def test_an_event_of_a_sample_stands_for_others(spark: SparkSession) -> None:
     events = [produced(1, "u", "c", 300, sample=0.3, error_code=1)]
-    [row] = rows(jobs.usage(frame(spark, events), 1), level="user", quota=jobs.PRODUCE)
+    [row] = rows(jobs.usage(frame(spark, events), 1), level="user", quota=PRODUCE)
     assert (row["used"], row["events"]) == (1000, 1)
     assert row["requests"] == row["errors"] == pytest.approx(10 / 3, rel=1e-6)
 
@@ -140,7 +142,7 @@ def test_an_event_of_a_sample_stands_for_others(spark: SparkSession) -> None:
 def test_dropped_events_are_told_even_where_nothing_else_is(spark: SparkSession) -> None:
     events = [request(1, "u", "c"), request(2, "u", "c"), dropped(3, 6), dropped(70, 5)]
     found = jobs.usage(frame(spark, events), 60)
-    [user] = rows(found, level="user", quota=jobs.REQUEST)
+    [user] = rows(found, level="user", quota=REQUEST)
     assert (user["dropped"], user["coverage"]) == (6, 0.25)
     _, alone = rows(found, level="broker")
     assert (alone["dropped"], alone["coverage"], alone["requests"], alone["used"]) == (5, 0, 0, 0)
@@ -149,13 +151,13 @@ def test_dropped_events_are_told_even_where_nothing_else_is(spark: SparkSession)
 def test_latencies_are_exact_to_three_digits(spark: SparkSession) -> None:
     times_us = [1, 999, 1004, 1005, 123_456, 99_999_999, 10**9 + 1]
     events = [request(0, "u", f"c{at}", total_ns=us * 1000) for at, us in enumerate(times_us)]
-    found = rows(jobs.usage(frame(spark, events), 1), level="client", quota=jobs.REQUEST)
+    found = rows(jobs.usage(frame(spark, events), 1), level="client", quota=REQUEST)
     p99 = {row["client_id"]: row["latency_p99_ms"] for row in found}
     assert [p99[f"c{at}"] for at, _ in enumerate(times_us)] == [
         0.001, 0.999, 1.0, 1.01, 123.0, 100_000.0, 1_000_000.0
     ]  # fmt: skip
     hundred = [request(0, "u", "c", total_ns=ms * 1_000_000) for ms in range(1, 102)]
-    [row] = rows(jobs.usage(frame(spark, hundred), 1), level="client", quota=jobs.REQUEST)
+    [row] = rows(jobs.usage(frame(spark, hundred), 1), level="client", quota=REQUEST)
     assert [row[f"latency_p{share}_ms"] for share in (50, 95, 99)] == [51, 96, 100]
 
 
@@ -181,58 +183,14 @@ def test_the_answer_is_the_same_however_the_events_are_cut(
         assert comparable(rows(jobs.usage(other, 60))) == once
 
 
-ORACLE = """
-with event as (
-  select *, time_us - time_us % $every as start_us, total_ns // 1000 as us
-  from read_parquet($path)),
-named as (
-  select *, case when us < 1000 then us else
-    cast(round(us / pow(10, length(us::varchar) - 3)) * pow(10, length(us::varchar) - 3) as bigint)
-    end as latency from event),
-per as (
-  select *, 'producer_byte_rate' as quota, request_bytes as amount, produce as look
-    from named where api_key = 0
-  union all select *, 'consumer_byte_rate',
-    case when throttle_ms > 0 then 0 else response_bytes + 4 end, "fetch"
-    from named where api_key = 1 and not exempt
-  union all select *, 'request_percentage', checked_ns + late_ns, request
-    from named where kind = 'request' and not exempt
-  union all select *, 'request_percentage', 0, null from named where kind = 'dropped'
-  union all select *, 'controller_mutation_rate', mutations - mutations_refused, mutation
-    from named where mutations is not null
-  union all select *, 'connection_creation_rate', (happened = 'accepted')::int, null
-    from named where kind = 'connection'),
-placed as (
-  select 'broker' as level, null as u, null as c, null as i, * from per
-  union all select 'user', user, null, null, * from per where user is not null
-  union all select 'client', null, client_id, null, * from per where client_id <> ''
-  union all select 'user+client', user, client_id, null, * from per where client_id <> ''
-  union all select 'ip', null, null, ip, * from per where kind = 'connection'),
-known as (
-  select *, coalesce(look.throttle_ms, if(happened = 'held', delay_ms, 0), 0) as held,
-    coalesce(look.user <> '', false) = (level in ('user', 'user+client')) and
-    coalesce(look.client_id <> '', false) = (level in ('client', 'user+client')) and
-    level not in ('broker', 'ip') as mine
-  from placed)
-select broker, level, u as user, c as client_id, i as ip, quota, start_us,
-  coalesce(sum(round(amount / sample)), 0)
-    / case when quota = 'request_percentage' then 1e7 else 1 end as used,
-  coalesce(max(look.rate) filter (mine and quota <> 'controller_mutation_rate'), -1) as rate_max,
-  coalesce(max(look.bound) filter (mine), -1) as bound,
-  coalesce(sum(round(1e6 / sample)), 0) / 1e6 as requests,
-  coalesce(sum(round(1e6 / sample)) filter (error_code <> 0 or happened = 'refused'), 0) / 1e6
-    as errors,
-  coalesce(sum(round(1e6 / sample)) filter (held > 0), 0) / 1e6 as throttled,
-  coalesce(sum(round(held / sample)), 0) as throttle_ms,
-  max(held) as throttle_max_ms,
-  coalesce(quantile_cont(latency, 0.5) / 1000, -1) as latency_p50_ms,
-  coalesce(quantile_cont(latency, 0.95) / 1000, -1) as latency_p95_ms,
-  coalesce(quantile_cont(latency, 0.99) / 1000, -1) as latency_p99_ms,
-  count(sample) as events,
-  (select coalesce(sum(dropped), 0) from event as e
-    where e.broker = known.broker and e.start_us = known.start_us) as dropped
-from known group by broker, level, u, c, i, quota, start_us
-"""
+def test_files_say_the_same_as_what_spark_reads_of_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = list(many(600, seed=5))
+    parts = (events[:100], events[100:450], events[450:])
+    files = [str(parquet(tmp_path / f"{at}.parquet", part)) for at, part in enumerate(parts)]
+    found = comparable(rows(jobs.usage_of_files(spark, files, 60)))
+    assert found == comparable(rows(jobs.usage(frame(spark, events), 60)))
 
 
 @pytest.mark.parametrize("every_s", [1, 60])

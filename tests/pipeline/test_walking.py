@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.walking import gather, walk_records
+from minibroker.pipeline.walking import walk_records
 from protocol.errors import DecodeError
 from protocol.records import HEADER_BYTES, Record, build_batch, iter_records
 
@@ -52,10 +52,3 @@ def test_damage_is_refused_or_read_alike(records: list[Record], data: st.DataObj
         return  # Headers are not looked into, so it may have been read.
     assert found is not None
     assert [(delta, value) for delta, _, value in found] == wanted
-
-
-def test_pieces_are_copied_one_after_the_other() -> None:
-    data, out = np.frombuffer(b"abcdefgh", np.uint8), np.zeros(5, np.uint8)
-    starts, sizes = np.array([6, 0, 1]), np.array([2, -1, 3])
-    gather(data, starts, sizes, np.array([0, 2, 2, 5]), out)
-    assert out.tobytes() == b"ghbcd"

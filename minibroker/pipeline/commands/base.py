@@ -7,17 +7,26 @@ status 1, everything else in a traceback. ``spark-submit`` gives the same option
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlparse
 
 import click
 
-from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.session import session
+from minibroker.pipeline.errors import BadInput, PipelineError
+from minibroker.pipeline.session import look_for_spark, reads_this_machine, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_PATTERN: Final = re.compile(r"[*?\[{]")
+"""Of many paths, as Hadoop has them."""
+
+_TOLD_BY_A_WORKER: Final = re.compile(r"minibroker\.pipeline\.errors\.\w+: (.+)")
+"""An error of the pipeline that comes in the text of one of Spark's."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -44,10 +53,33 @@ def session_options(command: Decorated) -> Decorated:
 
 
 @contextmanager
-def running(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
-    """A session for the job ``name``; errors of the pipeline become lines for a person."""
+def in_words() -> Iterator[None]:
+    """Errors of the pipeline become lines for a person: around what a job is given, which is
+    looked at before Spark is started, as that takes seconds.
+    """
     try:
-        with session(name, master=master, conf=conf) as spark:
-            yield spark
+        look_for_spark()
+        yield
     except PipelineError as error:
         raise click.ClickException(str(error)) from error
+    except Exception as error:
+        told = _TOLD_BY_A_WORKER.search(str(error))
+        if told is None:
+            raise
+        raise click.ClickException(told[1]) from error
+
+
+def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> None:
+    """Raises BadInput if the path is surely of this machine, and nothing is there."""
+    if not reads_this_machine(master, conf) or _PATTERN.search(path):
+        return
+    parts = urlparse(path)
+    if parts.scheme in ("", "file") and not Path(parts.path).exists():
+        raise BadInput(f"{path} can't be read as a table of Parquet files: nothing is there")
+
+
+@contextmanager
+def running(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
+    """A session for the job ``name``; errors of the pipeline become lines for a person."""
+    with in_words(), session(name, master=master, conf=conf) as spark:
+        yield spark

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
 
 if TYPE_CHECKING:
     from minibroker.pipeline.table import Counts, Table
@@ -137,6 +137,8 @@ def _from_broker(table: Table, source: str, teller: Teller, follow: bool) -> Non
 @session_options
 def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
     """Join the files of each hour and bucket into one."""
+    with in_words():
+        look_for_table(path, master, conf)
     with running("compact", master, conf) as spark:
         from minibroker.pipeline.table import Table
 

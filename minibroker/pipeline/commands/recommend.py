@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from minibroker.pipeline.commands.base import running, session_options
+from minibroker.config import (
+    NUM_IO_THREADS,
+    NUM_NETWORK_THREADS,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+    Settings,
+)
+from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
 from minibroker.pipeline.commands.columns import columns
 from minibroker.pipeline.commands.report import write
 from minibroker.quotas.entity import KEYS
@@ -87,7 +94,7 @@ def _amounts(
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Network and I/O threads of a broker, 100 % each; as in its defaults if left out.",
+    help="Network and I/O threads of a broker, 100 % each; as in its settings if left out.",
 )
 @click.option(
     "--bytes-per-second",
@@ -95,15 +102,33 @@ def _amounts(
     metavar="N",
     help="What a broker can take in, and as much send.",
 )
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the broker, such as quota.window.num or num.io.threads.",
+)
 @session_options
 def recommend(
-    table: str, into: Path, who: str | None, master: str | None, conf: dict[str, str], **given: Any
+    table: str,
+    into: Path,
+    who: str | None,
+    pairs: tuple[str, ...],
+    master: str | None,
+    conf: dict[str, str],
+    **given: Any,
 ) -> None:
     """Find a quota that fits for everybody, and write them to a file with their reasons."""
     if not into.absolute().parent.is_dir():
         raise click.BadParameter(
             f"there is no folder {into.absolute().parent}", param_hint="--into"
         )
+    with in_words():
+        from minibroker.pipeline.whatif.inputs import settings_of
+
+        settings = settings_of(pairs)
+        look_for_table(table, master, conf)
     with running("recommend", master, conf) as spark:
         from minibroker.pipeline.quota_lines import head, quota_lines
         from minibroker.pipeline.recommend import Policy, fitting_level
@@ -115,7 +140,7 @@ def recommend(
         events = read_activity(spark, table)
         rests_on = list(coverage(events))
         level = LEVELS[who] if who else fitting_level(events)
-        policy = Policy(**{name: value for name, value in given.items() if value is not None})
+        policy = Policy(**of_broker(settings) | {k: v for k, v in given.items() if v is not None})
         found = decide(events, level, policy)
         lines = quota_lines(found)
     if not lines:
@@ -124,6 +149,15 @@ def recommend(
     for line in [*rests_on, *summary(found)]:
         click.echo(line)
     click.echo(f"{into}: {len(lines)} lines; minibroker configs --alter --quota-file {into}")
+
+
+def of_broker(settings: Settings) -> dict[str, Any]:
+    """What of a broker's settings quotas depend on, as a policy has it."""
+    return {
+        "workers": settings[NUM_NETWORK_THREADS] + settings[NUM_IO_THREADS],
+        "window_num": settings[QUOTA_WINDOW_NUM],
+        "window_s": settings[QUOTA_WINDOW_SIZE_SECONDS],
+    }
 
 
 def coverage(events: DataFrame) -> Iterator[str]:
@@ -151,9 +185,9 @@ def coverage(events: DataFrame) -> Iterator[str]:
 
 def summary(found: Recommendation) -> Iterator[str]:
     """For each quota how many have one, the largest, the default, and whether all fit."""
+    from minibroker.pipeline.quantities import amount
     from minibroker.pipeline.quota_lines import decision
     from minibroker.pipeline.report import words
-    from minibroker.pipeline.usage import amount
 
     rows = []
     for default in (each for each in found.decided if each.is_default):

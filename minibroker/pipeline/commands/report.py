@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,12 +69,14 @@ def report(
         raise click.BadParameter(
             f"there is no folder {into.absolute().parent}", param_hint="--into"
         )
+    with in_words():
+        proposals = proposed(quotas)
+        file = None if recommended is None else quota_file(recommended)
+        look_for_table(table, master, conf)
     with running("report", master, conf) as spark:
         from minibroker.pipeline.report.aggregate import figures
         from minibroker.pipeline.schemas import read_activity
 
-        proposals = proposed(quotas)
-        file = None if recommended is None else quota_file(recommended)
         _say(f"reading {table}")
         activity = read_activity(spark, table)
         found = figures(activity, table, quarantined(spark, table))

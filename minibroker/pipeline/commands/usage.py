@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
 from minibroker.pipeline.commands.columns import columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 EXAMPLES = """Examples:
 
@@ -56,12 +56,11 @@ def usage(
     table: str, every: int, into: str | None, master: str | None, conf: dict[str, str]
 ) -> None:
     """Add up who used how much of what: bytes, workers' time, changes, connections."""
+    with in_words():
+        look_for_table(table, master, conf)
     with running("usage", master, conf) as spark:
-        from minibroker.pipeline.schemas import read_activity
-        from minibroker.pipeline.usage import usage as added_up
-
         click.echo(f"reading {table}", err=True)
-        found = added_up(read_activity(spark, table), every)
+        found = added_up(spark, table, every)
         if into is None:
             found = found.persist()
         else:
@@ -72,6 +71,17 @@ def usage(
         found.unpersist()
     if into is not None:
         click.echo(f"{into}: a row for each entity, quota and {every} s")
+
+
+def added_up(spark: SparkSession, table: str, every_s: int) -> DataFrame:
+    """The usage of an activity table, from its files themselves if they are on this machine."""
+    from minibroker.pipeline import usage as job
+    from minibroker.pipeline.files import buckets_of
+    from minibroker.pipeline.schemas import read_activity
+
+    activity = read_activity(spark, table)
+    files = [file for bucket in buckets_of(table) for hour in bucket.hours for file in hour]
+    return job.usage_of_files(spark, files, every_s) if files else job.usage(activity, every_s)
 
 
 def write(found: DataFrame, into: str) -> None:
@@ -90,8 +100,8 @@ def write(found: DataFrame, into: str) -> None:
 
 def summary(found: DataFrame) -> Iterator[str]:
     """What was dropped, and for each quota who used most."""
+    from minibroker.pipeline.quantities import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
     from minibroker.pipeline.report import words
-    from minibroker.pipeline.usage import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
 
     [of_brokers] = (
         found.where(f"level = '{BROKER}' and quota = '{REQUEST}'")

@@ -65,7 +65,14 @@ def watch(
     limits = Limits(over=over / 100, intervals=intervals, noisy=noisy / 100)
     with running("watch", master, conf) as spark, _kept(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
-        from minibroker.pipeline.watch.stream import read_topic, to_topic, wait_for, watch
+        from minibroker.pipeline.watch.stream import (
+            LeftOut,
+            events_of,
+            read_topic,
+            to_topic,
+            wait_for,
+            watch,
+        )
 
         def tell(alerts: Sequence[Alert]) -> None:
             if topic is not None:
@@ -74,7 +81,15 @@ def watch(
                 raised = alert.state is State.RAISED
                 click.secho(line(alert), fg="yellow" if raised else "green")
 
-        events = read_topic(spark, bootstrap, from_beginning=from_beginning)
+        def tell_left_out(count: int, total: int) -> None:
+            click.echo(
+                f"left out {count:,} records that are no events of this version, {total:,} so far:"
+                " `minibroker pipeline ingest` keeps each with what is wrong",
+                err=True,
+            )
+
+        spark.streams.addListener(LeftOut(tell_left_out))
+        events = events_of(read_topic(spark, bootstrap, from_beginning=from_beginning))
         query = watch(events, Rules(every, limits), tell, checkpoint=place, late_s=late)
         click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C ends it", err=True)
         wait_for(query)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,16 +79,20 @@ def whatif(
     conf: dict[str, str],
 ) -> None:
     """Who would have been held under other quotas, when, and for how long."""
-    with running("whatif", master, conf) as spark:
-        from minibroker.pipeline.commands.usage import write
-        from minibroker.pipeline.schemas import read_activity
-        from minibroker.pipeline.whatif import inputs, job
-        from minibroker.pipeline.whatif.rows import CLOSED, OPEN
-        from minibroker.pipeline.whatif.summary import summary, truth_lines
+    with in_words():
+        from minibroker.pipeline.whatif import inputs
 
         settings = inputs.settings_of(pairs)
         proposals = inputs.proposals_of(quotas, settings)
         counting = inputs.counting_of(settings)
+        look_for_table(table, master, conf)
+    with running("whatif", master, conf) as spark:
+        from minibroker.pipeline.commands.usage import write
+        from minibroker.pipeline.schemas import read_activity
+        from minibroker.pipeline.whatif import job
+        from minibroker.pipeline.whatif.rows import CLOSED, OPEN
+        from minibroker.pipeline.whatif.summary import summary, truth_lines
+
         _say(f"reading {table}")
         activity = read_activity(spark, table)
         if not from_start:

@@ -14,10 +14,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
+from minibroker.pipeline.quantities import CLIENT, IP, USER, USER_AND_CLIENT
 from minibroker.pipeline.recommend import Policy, observed, rates
 from minibroker.pipeline.report import words
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
-from minibroker.pipeline.usage import CLIENT, IP, USER, USER_AND_CLIENT
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS
 from minibroker.quotas.entity import KEYS, sanitize
 from minibroker.quotas.file import QuotaFile, QuotaLine
@@ -45,7 +45,7 @@ def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
     levels = {str(row[0]) for row in wanted}
     # Addresses come beside any level.
     used = [
-        _used(rates(activity, level), table.where(F.col("level").isin(level, *beside)))
+        _used(rates(activity, level, Policy()), table.where(F.col("level").isin(level, *beside)))
         for level, beside in _asked(levels)
     ]
     every = used[0]

@@ -15,6 +15,13 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minibroker.activity.schema import TOPIC, VERSION
@@ -30,6 +37,10 @@ Tell = Callable[[Sequence[Alert]], None]
 
 RECORDS_MAX: Final = 500_000
 """Events of one look, however many have gathered."""
+
+_READ: Final = "left_out"
+_NEEDED: Final = ("kind", "broker", "sequence", "time_us")
+"""What no event can be looked at without."""
 
 KEPT: Final = "rules"
 """The folder of what the rules remember, below the checkpoint."""
@@ -95,9 +106,9 @@ def watch(
 
 
 def read_topic(spark: SparkSession, bootstrap: str, *, from_beginning: bool) -> DataFrame:
-    """The events of a broker's activity topic as they come. What is none is left out."""
+    """The records of a broker's activity topic as they come."""
     try:
-        raw = (
+        return (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", bootstrap)
             .option("subscribe", TOPIC)
@@ -112,10 +123,44 @@ def read_topic(spark: SparkSession, bootstrap: str, *, from_beginning: bool) -> 
             f"{bootstrap} can't be read, as Spark's Kafka connector is not there: give --conf "
             f"spark.jars.packages={CONNECTOR} ({error})"
         ) from error
+
+
+def events_of(records: DataFrame) -> DataFrame:
+    """The events in a stream of records; what is none is left out, and counted (`LeftOut`)."""
     event = F.from_json(F.col("value").cast("string"), ACTIVITY)
-    return (
-        raw.select(event.alias("event")).where(F.col("event.version") == VERSION).select("event.*")
-    )
+    whole = F.col("event.version") == VERSION
+    for name in _NEEDED:
+        whole &= F.col(f"event.{name}").isNotNull()
+    whole = F.coalesce(whole, F.lit(False))
+    seen = records.select(event.alias("event")).observe(_READ, F.count_if(~whole).alias(_READ))
+    return seen.where(whole).select("event.*")
+
+
+class LeftOut(StreamingQueryListener):
+    """Is told by Spark, after each look, how many records were no events, and tells it on."""
+
+    def __init__(self, tell: Callable[[int, int], None]) -> None:
+        """``tell`` is given how many they were, and how many since the start; called in a thread
+        of its own.
+        """
+        super().__init__()
+        self._tell = tell
+        self._total = 0
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        row = event.progress.observedMetrics.get(_READ)
+        if row is not None and row[_READ]:
+            self._total += row[_READ]
+            self._tell(row[_READ], self._total)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
 
 
 def wait_for(query: StreamingQuery) -> None:

@@ -9,7 +9,6 @@ held comes again, if it may, when its delay is over. ``ConnectionQuotas`` and KI
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -76,10 +75,12 @@ class Addresses:
         """The next batch of connections' events."""
         if not self.proposal.ips and self.proposal.ip_default is None:
             return
-        for arrival in arrivals(connections, lives):
+        found = arrivals(connections, lives)
+        brokers = lives.brokers()
+        for arrival in found:
             if self.proposal.of_ip(arrival.ip) is not None:
                 self._again(arrival.ms, arrival.sequence)
-                self._arrive(arrival, lives.broker(arrival.life))
+                self._arrive(arrival, brokers[arrival.life])
 
     def settle(self) -> None:
         """Nobody comes any more but those who are held."""
@@ -119,15 +120,18 @@ class Addresses:
                     tally.refused += 1
 
 
-def arrivals(connections: pa.Table, lives: Lives) -> Iterator[Arrival]:
+def arrivals(connections: pa.Table, lives: Lives) -> list[Arrival]:
     """When addresses' rates counted connections, by time."""
     ms, brokers = longs(connections, "clock_ms"), longs(connections, "broker")
     wall_ms = longs(connections, "time_us") // 1000
     sequence, ips = longs(connections, "sequence"), codes(connections, "ip")
-    life = lives.of(brokers, wall_ms - ms)
-    for row in _rows(connections, life, sequence):
-        ip = ips[1][ips[0][row]]
-        yield Arrival(int(ms[row]), int(sequence[row]), int(life[row]), ip, int(wall_ms[row]))
+    life = lives.of(brokers, longs(connections, "started_us"))
+    return [
+        Arrival(
+            int(ms[row]), int(sequence[row]), int(life[row]), ips[1][ips[0][row]], int(wall_ms[row])
+        )
+        for row in _rows(connections, life, sequence)
+    ]
 
 
 def _rows(connections: pa.Table, life: Ints, sequence: Longs) -> Longs:

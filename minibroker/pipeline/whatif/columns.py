@@ -34,15 +34,22 @@ from minibroker.pipeline.whatif.events import (
     Requests,
 )
 from minibroker.pipeline.whatif.proposal import Sender
+from minibroker.quotas.counter import ORDINALS_PER_MS
 from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.manager import NS_PER_PERCENT_SECOND
 
-COMMON: Final = ("kind", "broker", "sequence", "time_us", "clock_ms", "sample")
-OF_REQUESTS: Final = ("user", "client_id", "api_key", "exempt")
+COMMON: Final = ("kind", "broker", "started_us", "sequence", "time_us", "clock_ms", "sample")
+OF_REQUESTS: Final = ("user", "client_id", "api_key", "exempt", "ordinal")
 OF_KINDS: Final[dict[QuotaType, tuple[str, ...]]] = {
     QuotaType.PRODUCE: ("request_bytes",),
-    QuotaType.FETCH: ("response_bytes",),
-    QuotaType.REQUEST: ("checked_ns", "late_ns", "late_clock_ms"),
+    QuotaType.FETCH: ("response_bytes", "back_ordinal"),
+    QuotaType.REQUEST: (
+        "checked_ns",
+        "late_ns",
+        "late_clock_ms",
+        "late_ordinal",
+        "time_ordinal",
+    ),
     QuotaType.CONTROLLER_MUTATION: ("mutations", "mutations_refused", "strict"),
 }
 """What only matters where there are quotas of a type."""
@@ -56,15 +63,14 @@ ALL: Final = tuple(
 )
 CHECKS: Final = ("produce", "fetch", "request", "mutation")
 """In the order of the types of quotas."""
-TEXTS: Final = ("kind", "user", "client_id", "ip", "happened", "reason")
 
 LENGTH_BYTES: Final = 4
 """What a fetch's size has beside the response itself, as Kafka counts it."""
 
 PRODUCE_KEY, FETCH_KEY = 0, 1
 
-LIFE_MS: Final = 5_000
-"""How far a broker's own clock may be from the wall's, more than before, in one life of it."""
+_FAR_MS: Final = NEVER // ORDINALS_PER_MS
+"""A time whose ordinal a number can still say."""
 
 
 def longs(table: pa.Table, name: str, missing: int = 0) -> Longs:
@@ -135,15 +141,15 @@ PLACES_MAX: Final = 1 << 20
 
 
 class Lives:
-    """The lives of brokers, told apart by how their own clocks stand to the wall's."""
+    """The lives of brokers, told apart by when they began."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[int, int]] = []
+        self._known: dict[tuple[int, int], int] = {}
         self._direct = True
         self._lately = np.empty((0, 2), np.int64)
-        """By broker, the life that was met last and how its clock stood."""
+        """By broker, the life that was met last and when it began."""
 
-    def of(self, brokers: Longs, apart_ms: Longs) -> Ints:
+    def of(self, brokers: Longs, started_us: Longs) -> Ints:
         """A number for each row."""
         places = brokers
         direct = not len(brokers) or 0 <= int(brokers.min()) <= int(brokers.max()) < PLACES_MAX
@@ -156,29 +162,20 @@ class Lives:
         if more > 0:
             self._lately = np.concatenate((self._lately, np.full((more, 2), NOBODY)))
         found: Longs = self._lately[places, 0]
-        other = (found < 0) | (np.abs(apart_ms - self._lately[places, 1]) >= LIFE_MS)
-        left = np.flatnonzero(other)
+        left = np.flatnonzero((found < 0) | (started_us != self._lately[places, 1]))
         while len(left):
-            broker, reference_ms = int(brokers[left[0]]), int(apart_ms[left[0]])
-            life = self._life(broker, reference_ms)
-            at_ms = self._known[life][1]
-            same = (brokers[left] == broker) & (np.abs(apart_ms[left] - at_ms) < LIFE_MS)
+            broker, began_us = int(brokers[left[0]]), int(started_us[left[0]])
+            life = self._known.setdefault((broker, began_us), len(self._known))
+            same = (brokers[left] == broker) & (started_us[left] == began_us)
             found[left[same]] = life
-            self._lately[places[left[0]]] = life, at_ms
+            self._lately[places[left[0]]] = life, began_us
             left = left[~same]
         lives: Ints = found.astype(np.int32)
         return lives
 
-    def _life(self, broker: int, apart_ms: int) -> int:
-        for life, (whose, at_ms) in enumerate(self._known):
-            if whose == broker and abs(at_ms - apart_ms) < LIFE_MS:
-                return life
-        self._known.append((broker, apart_ms))
-        return len(self._known) - 1
-
-    def broker(self, life: int) -> int:
-        """Whose life it is."""
-        return self._known[life][0]
+    def brokers(self) -> list[int]:
+        """Whose lives they are."""
+        return [broker for broker, _ in self._known]
 
 
 class Senders:
@@ -196,21 +193,22 @@ class Senders:
             self.all.append(sender)
         return found
 
-    def groups(self, table: pa.Table, apart_ms: Longs) -> Ints:
-        """The number of each row's sender; ``apart_ms`` is how the clocks stand."""
+    def groups(self, table: pa.Table) -> Ints:
+        """The number of each row's sender."""
         users, user_names = codes(table, "user")
         clients, client_ids = codes(table, "client_id")
-        lives = self.lives.of(longs(table, "broker"), apart_ms)
+        lives = self.lives.of(longs(table, "broker"), longs(table, "started_us"))
         keys = (lives.astype(np.int64) * (len(user_names) + 1) + users) * (len(client_ids) + 1)
         keys += clients
         # Files are sorted by sender, so there are few places where it changes.
         begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))[: len(keys)]
         _, first, inverse = np.unique(keys[begins], return_index=True, return_inverse=True)
+        brokers = self.lives.brokers()
         numbers = np.empty(len(first), np.int32)
         for at, row in enumerate(begins[first]):
             life = int(lives[row])
             who = user_names[users[row]], client_ids[clients[row]]
-            numbers[at] = self.number(Sender(self.lives.broker(life), life, *who))
+            numbers[at] = self.number(Sender(brokers[life], life, *who))
         return np.repeat(numbers[inverse], np.diff(np.append(begins, len(keys))))
 
 
@@ -226,22 +224,36 @@ def requests_of(table: pa.Table, senders: Senders, *, delays: bool) -> Requests:
         counted_ms = _filled(check_field(table, "mutation", "clock_ms"), NEVER).to_numpy()
         lag_ms = np.where(counted_ms == NEVER, 0, ms - counted_ms).astype(np.int32)
     late_ms = longs(table, "late_clock_ms", NEVER)
+    order = _ordinals(table, "ordinal", ms * ORDINALS_PER_MS)
+    late_order = np.where(late_ms == NEVER, NEVER, np.minimum(late_ms, _FAR_MS) * ORDINALS_PER_MS)
     share = _filled(table.column("sample"), 1.0).to_numpy()
     scale = share if len(share) and share.min() < 1 else None
     return Requests(
         ms,
+        order,
         longs(table, "sequence"),
-        senders.groups(table, apart_ms),
+        senders.groups(table),
         _flags(table, keys, mutates, delays=delays),
         _scaled(_amounts(table, keys, mutates), scale),
         _scaled(longs(table, "checked_ns") / NS_PER_PERCENT_SECOND, scale),
         _scaled(longs(table, "late_ns") / NS_PER_PERCENT_SECOND, scale),
         late_ms,
+        _ordinals(table, "late_ordinal", late_order),
+        _ordinals(table, "time_ordinal", order),
+        _ordinals(table, "back_ordinal", order),
         ms + apart_ms,
         lag_ms,
         longs(table, "connection"),
         longs(table, "throttle_ms").astype(np.int32),
     )
+
+
+def _ordinals(table: pa.Table, name: str, otherwise: Longs) -> Longs:
+    """A column of ordinals, and where there is none what stands for it."""
+    if name not in table.column_names or table.column(name).null_count == len(table):
+        return otherwise
+    found = longs(table, name, NOBODY)
+    return found if table.column(name).null_count == 0 else np.where(found < 0, otherwise, found)
 
 
 def _scaled(amounts: Floats, scale: Floats | None) -> Floats:

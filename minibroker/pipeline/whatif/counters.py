@@ -34,6 +34,11 @@ def compiled(function: Function) -> Function:
     return cast("Function", made)
 
 
+def inlined(function: Function) -> Function:
+    """The same in each function that calls it, so that nothing is handed on at all."""
+    return cast("Function", numba.njit(inline="always", error_model="numpy")(function))
+
+
 COMPENSATED: Final = sys.version_info >= (3, 12)
 """Whether Python's own sum of floats carries along what it rounds off, and so must this one."""
 
@@ -45,7 +50,14 @@ _AT: Final = 0
 _OLDEST, _CHECK = 1, 2
 """The oldest sample's start, which holds until the time beside it; 0 if it has to be looked up."""
 TOKENS, _TOKENS_MS = 3, 4
-_RING: Final = 5
+_MOST: Final = 5
+"""No less than what all samples add up to; infinite while that is not known."""
+_RING: Final = 6
+
+_ROUNDED_UP: Final = 1 + 2**-51
+"""Takes a result to no less than it would be unrounded, and so does once for two operations."""
+_SURELY: Final = 1 - 1e-9
+"""Far less than rounding can make up for in a sum of samples and a division."""
 
 
 def new_counters(count: int, samples: int) -> Floats:
@@ -74,11 +86,15 @@ def add(words: Floats, counter: int, value: float, now_ms: int, window_ms: int) 
             if at == ring:
                 at = 0
             words[counter, _AT] = at
-        words[counter, _CHECK] = 0
+        if words[counter, _RING + at] <= words[counter, _OLDEST]:
+            words[counter, _CHECK] = 0
+        words[counter, _MOST] -= words[counter, _RING + 2 * ring + at]
         words[counter, _RING + 2 * ring + at] = 0.0
         words[counter, _RING + at] = now_ms
     words[counter, _RING + ring + at] = now_ms
     words[counter, _RING + 2 * ring + at] += value
+    most = math.inf if value < 0 else (words[counter, _MOST] + value) * _ROUNDED_UP
+    words[counter, _MOST] = most
 
 
 @compiled
@@ -87,6 +103,7 @@ def _look_through(words: Floats, counter: int, now_ms: int, window_ms: int) -> N
     ring = (words.shape[1] - _RING) // 3
     expires_ms = (ring - 1) * window_ms
     oldest = first_last = math.inf
+    most = 0.0
     for n in range(ring):
         last = words[counter, _RING + ring + n]
         if now_ms - last >= expires_ms:
@@ -94,6 +111,9 @@ def _look_through(words: Floats, counter: int, now_ms: int, window_ms: int) -> N
             words[counter, _RING + ring + n] = words[counter, _RING + n] = last = now_ms
         oldest = min(oldest, words[counter, _RING + n])
         first_last = min(first_last, last)
+        value = words[counter, _RING + 2 * ring + n]
+        most = math.inf if value < 0 else (most + value) * _ROUNDED_UP
+    words[counter, _MOST] = most
     words[counter, _OLDEST] = oldest
     words[counter, _CHECK] = first_last + expires_ms
 
@@ -117,11 +137,19 @@ def _total(words: Floats, counter: int) -> float:
 
 
 @compiled
-def record(
-    words: Floats, counter: int, value: float, now_ms: int, window_ms: int
-) -> tuple[float, int]:
-    """Adds a value; the rate with it, and the time that it is an average over."""
-    add(words, counter, value, now_ms, window_ms)
+def surely_below(words: Floats, counter: int, bound: float, window_ms: int) -> bool:
+    """Whether the rate is no more than the bound however exactly one looks, as nearly always: then
+    samples need neither be added up nor looked through, as whatever is too old in them only makes
+    for more. The rate is an average over all whole samples at least.
+    """
+    samples = (words.shape[1] - _RING) // 3 - 1
+    least_ms = (samples - 1) * window_ms
+    return bool(words[counter, _MOST] * 1000 <= bound * least_ms * _SURELY)
+
+
+@compiled
+def measure(words: Floats, counter: int, now_ms: int, window_ms: int) -> tuple[float, int]:
+    """The rate of what was added, the last of it now, and the time that it is an average over."""
     if now_ms >= words[counter, _CHECK]:
         _look_through(words, counter, now_ms, window_ms)
     samples = (words.shape[1] - _RING) // 3 - 1

@@ -13,9 +13,11 @@ from typing import Final
 from minibroker.pipeline.whatif.counters import (
     TOKENS,
     Floats,
+    add,
     compiled,
+    measure,
     mutation_ms,
-    record,
+    surely_below,
     throttle_ms,
 )
 from minibroker.pipeline.whatif.events import (
@@ -63,9 +65,13 @@ def check(
     now_ms: int,
     window_ms: int,
     cap_ms: int,
+    told: bool,
 ) -> tuple[int, float]:
-    """Counts an amount; how long that holds its sender, and the rate with it."""
-    rate, span_ms = record(words, counter, amount, now_ms, window_ms)
+    """Counts an amount; how long that holds its sender and, if that is to be told, the rate."""
+    add(words, counter, amount, now_ms, window_ms)
+    if not told and surely_below(words, counter, bound, window_ms):
+        return 0, 0.0
+    rate, span_ms = measure(words, counter, now_ms, window_ms)
     return throttle_ms(rate, bound, span_ms, cap_ms), rate
 
 
@@ -79,10 +85,11 @@ def check_first(
     window_ms: int,
     burst_s: float,
     flags: int,
+    told: bool,
 ) -> tuple[int, float]:
     """The same of whatever is counted beside time; of changes the rate is what is left of them."""
     if flags & (PRODUCES | FETCHES):
-        return check(words, counter, bound, amount, now_ms, window_ms, INT_MAX)
+        return check(words, counter, bound, amount, now_ms, window_ms, INT_MAX, told)
     asked_ms = mutation_ms(words, counter, bound, burst_s, now_ms, amount, flags & STRICT != 0)
     return asked_ms, words[counter, TOKENS]
 

@@ -41,6 +41,8 @@ class Requests(NamedTuple):
 
     ms: Longs
     """When it was first checked, on the broker's clock."""
+    order: Longs
+    """The ordinal of that, which counters saw requests by; at one ordinal it is ``sequence``."""
     sequence: Longs
     group: Ints
     """The number of who sent it."""
@@ -53,6 +55,11 @@ class Requests(NamedTuple):
     """The same of afterwards."""
     late_ms: Longs
     """When that was counted, or ``NEVER``."""
+    late_order: Longs
+    time_order: Longs
+    """When its time was checked, which is ``order`` unless others share the counter of time."""
+    back_order: Longs
+    """When bytes that were not fetched after all were given back."""
     wall_ms: Longs
     """What the wall clock showed at ``ms``."""
     lag_ms: Ints
@@ -99,10 +106,12 @@ class Answers(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Worked time that is yet to be counted: by counter a list that is ordered by time."""
+    """What is yet to be counted, as worked time: by counter a list in order."""
 
     items: Longs
-    """By item: when, the request's sequence, and the next item, be it of those that are free."""
+    """By item: its ordinal, the request's sequence, the next item, be it of those that are free,
+    and when.
+    """
     values: Floats
     head: Longs
     """The first item that is free; behind it by counter the first of its own."""
@@ -143,14 +152,14 @@ def new_answers(rows: int) -> Answers:
 
 def new_pending() -> Pending:
     """Without any room, for no counter."""
-    return Pending(np.empty((0, 3), np.int64), np.empty(0), np.full(1, NOBODY, np.int64))
+    return Pending(np.empty((0, 4), np.int64), np.empty(0), np.full(1, NOBODY, np.int64))
 
 
 def more_pending(pending: Pending, rows: int, counters: int) -> Pending:
     """The same with room for so many more, for so many counters in all."""
     items, values, head = pending
     used = len(items)
-    fresh = np.empty((rows, 3), np.int64)
+    fresh = np.empty((rows, 4), np.int64)
     fresh[:, 2] = np.arange(used + 1, used + rows + 1)
     fresh[-1:, 2] = head[0]
     heads = np.full(counters + 1, NOBODY, np.int64)

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.activity.schema import EventKind
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.files import Bucket, buckets_of, read
 from minibroker.pipeline.schemas import BUCKET
 from minibroker.pipeline.whatif.columns import (
     ALL,
@@ -26,11 +28,12 @@ from minibroker.pipeline.whatif.columns import (
     OF_REQUESTS,
 )
 from minibroker.pipeline.whatif.decisions import DECISIONS_DDL, decision_batches
-from minibroker.pipeline.whatif.files import Bucket, buckets_of, read
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.pipeline.whatif.rows import DDL, OUTCOME
+from minibroker.pipeline.whatif.rows import DDL, LEAST, MOST, OUTCOME, SUMS, TOLD_APART_BY, merged
 from minibroker.pipeline.whatif.truth import COMPARED_DDL, Truth, Why, compared
+from minibroker.pipeline.workers import settle_in
+from minibroker.quotas.counter import ORDINALS_PER_MS
 from minibroker.quotas.entity import USER_AND_CLIENT, QuotaType
 
 if TYPE_CHECKING:
@@ -39,14 +42,13 @@ if TYPE_CHECKING:
 FEED_ROWS: Final = 262_144
 """Requests that are replayed at once: enough that handing them over costs little."""
 
+TOGETHER_MAX: Final = 10_000_000
+"""Events of those who share anything that are kept at once, where all have to be: some 3 GB."""
+
 SENDERS_MAX: Final = 5_000_000
 """Users with a client-id that a job looks at to find out who shares counters, on its driver."""
 
 _COMPONENT: Final = "component"
-_KEYS: Final = (
-    "proposal", "loop", "broker", "user", "client_id", "ip", "quota_type", "quota_entity",
-    "quota_user", "quota_client_id", "bound", "start_us",
-)  # fmt: skip
 
 
 def counted_from(activity: DataFrame, counting: Counting) -> dict[int, int]:
@@ -64,9 +66,9 @@ def whatif(
     partitions: int | None = None,
 ) -> DataFrame:
     """Who would have been held under each proposal: rows as `rows.OUTCOME` says."""
-    replayed = _grouped(activity, proposals, closed=closed, partitions=partitions).mapInArrow(
-        _replaying(proposals, counting, closed=closed), DDL
-    )
+    replayed = _grouped(
+        activity, proposals, _checks(counting), closed=closed, partitions=partitions
+    ).mapInArrow(_replaying(proposals, counting, closed=closed), DDL)
     return _merged(replayed)
 
 
@@ -81,16 +83,18 @@ def whatif_of_buckets(
     fields = fields_wanted(proposals)
 
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_in()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 run = Replay(proposals, counting)
-                for events in read(buckets[number], fields, by_group=alone):
-                    run.feed(events)
-                    yield from run.told()
-                yield from run.end()
+                for files in buckets[number].hours:
+                    for events in read(files, fields, by_group=alone):
+                        run.feed(events)
+                    yield from merged(run.hour())
+                yield from merged(run.end())
 
     numbers = spark.range(0, len(buckets), 1, max(1, len(buckets)))
-    return _merged(numbers.mapInArrow(replay, DDL))
+    return numbers.mapInArrow(replay, DDL)
 
 
 def decisions(
@@ -102,7 +106,7 @@ def decisions(
     partitions: int | None = None,
 ) -> DataFrame:
     """What would have been decided of each request: rows as `decisions.DECISIONS` says."""
-    rows = _grouped(activity, proposals, closed=closed, partitions=partitions)
+    rows = _grouped(activity, proposals, _checks(counting), closed=closed, partitions=partitions)
     return rows.mapInArrow(
         _replaying(proposals, counting, closed=closed, answers=True), DECISIONS_DDL
     )
@@ -125,7 +129,7 @@ def truth(
             if run.answered:
                 yield compared(run, events, counting, dropped)
 
-    rows = _grouped(activity, [proposal], closed=False, partitions=None)
+    rows = _grouped(activity, [proposal], CHECKS, closed=False, partitions=None)
     found = rows.mapInArrow(replay, COMPARED_DDL).persist()
     try:
         sums = found.groupBy("why").agg(
@@ -169,14 +173,12 @@ def fields_wanted(proposals: Iterable[Proposal]) -> list[str]:
 
 def _merged(replayed: DataFrame) -> DataFrame:
     """One row for each, also of brokers that were started again in between."""
-    sums = ("requests", "throttled", "throttle_ms", "given_up")
-    most = ("throttle_ms_max", "last_us", "late_ms")
     columns: list[Column] = [
-        *(F.sum(name).alias(name) for name in sums),
-        *(F.max(name).alias(name) for name in most),
-        F.min("first_us").alias("first_us"),
+        *(F.sum(name).alias(name) for name in SUMS),
+        *(F.max(name).alias(name) for name in MOST),
+        *(F.min(name).alias(name) for name in LEAST),
     ]
-    return replayed.groupBy(*_KEYS).agg(*columns).select(*OUTCOME.names)
+    return replayed.groupBy(*TOLD_APART_BY).agg(*columns).select(*OUTCOME.names)
 
 
 def _replaying(
@@ -185,6 +187,7 @@ def _replaying(
     whole = closed or counting.delays
 
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_in()
         run = Replay(proposals, counting, closed=closed, answers=answers)
         for events in _cut(batches, whole=whole):
             run.feed(events)
@@ -210,6 +213,12 @@ def _cut(batches: Iterable[pa.RecordBatch], *, whole: bool) -> Iterator[pa.Table
         end = _last_change(events) if whole else rows
         if end:
             yield events.slice(0, end)
+        elif rows > TOGETHER_MAX:
+            raise BadInput(
+                f"more than {TOGETHER_MAX:,} events of senders who share a quota or a connection"
+                " would have to be in memory at once, as each waits for the one before it: replay"
+                " fewer hours, or with arrivals as they were recorded"
+            )
         kept = events.slice(end).to_batches()
         rows -= end
     if kept:
@@ -224,12 +233,22 @@ def _last_change(events: pa.Table) -> int:
     return int(others[-1]) + 1 if len(others) else 0
 
 
+def _checks(counting: Counting) -> Sequence[str]:
+    """Of what quotas said, which is half of an event, what a replay looks at: mostly little."""
+    return CHECKS if counting.delays else CHECKS[3:]
+
+
 def _grouped(
-    activity: DataFrame, proposals: Sequence[Proposal], *, closed: bool, partitions: int | None
+    activity: DataFrame,
+    proposals: Sequence[Proposal],
+    checks: Sequence[str],
+    *,
+    closed: bool,
+    partitions: int | None,
 ) -> DataFrame:
     """The events that matter, by who has to be replayed together, and in order."""
     seen = activity.where(F.col("kind").isin(EventKind.REQUEST.value, EventKind.CONNECTION.value))
-    seen = seen.select(*ALL, *CHECKS)
+    seen = seen.select(*ALL, *checks)
     # Who has no name is not the same as who is not known, for a join.
     names = {name: F.coalesce(name, F.lit("")) for name in ("user", "client_id")}
     of_connection = F.when(F.col("kind") == EventKind.CONNECTION.value, F.col("ip"))
@@ -243,7 +262,8 @@ def _grouped(
     seen = seen.withColumn(_COMPONENT, component)
     by = ("broker", _COMPONENT)
     spread = seen.repartition(partitions, *by) if partitions else seen.repartition(*by)
-    return spread.sortWithinPartitions(*by, "clock_ms", "sequence")
+    order = F.coalesce(F.col("ordinal"), F.col("clock_ms") * ORDINALS_PER_MS)
+    return spread.sortWithinPartitions(*by, order, "sequence")
 
 
 def _components(

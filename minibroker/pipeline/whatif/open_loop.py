@@ -1,9 +1,13 @@
 """The open loop, compiled: requests come when they came, whatever would have held their senders.
 
-Owns the walk over requests and the worked time that is counted after them; it must never keep a
-request: what goes from one batch to the next are counters and lists of what is yet to be counted.
-Invariant: a counter sees everything by time, and at one time by sequence, however requests are cut
-into batches. What ``KafkaApis`` does request by request.
+Owns the walk over requests and what is counted after them; it must never keep a request: what goes
+from one batch to the next are counters and lists of what is yet to be counted. Invariant: a counter
+sees everything by ordinal, and at one ordinal by sequence, however requests are cut into batches.
+What ``KafkaApis`` does request by request.
+
+Those with whom a request shares its bytes' counter may be others than those with whom it shares
+that of time, and each counter has an order of its own. So times are walked over first, which depend
+on nothing else, and then the rest.
 """
 
 from __future__ import annotations
@@ -36,20 +40,22 @@ def _later(
     values: Floats,
     head: Longs,
     counter: int,
-    now_ms: int,
+    order: int,
     sequence: int,
     value: float,
+    ms: int,
 ) -> None:
-    """Notes worked time that is to be counted later."""
+    """Notes what is to be counted later."""
     item = head[0]
     head[0] = items[item, 2]
-    items[item, 0] = now_ms
+    items[item, 0] = order
     items[item, 1] = sequence
+    items[item, 3] = ms
     values[item] = value
     before = NOBODY
     at = head[counter + 1]
     while at != NOBODY and (
-        items[at, 0] < now_ms or (items[at, 0] == now_ms and items[at, 1] < sequence)
+        items[at, 0] < order or (items[at, 0] == order and items[at, 1] < sequence)
     ):
         before, at = at, items[at, 2]
     items[item, 2] = at
@@ -66,16 +72,16 @@ def _catch_up(
     head: Longs,
     words: Floats,
     counter: int,
-    now_ms: int,
+    order: int,
     sequence: int,
     window_ms: int,
 ) -> None:
     """Counts what was to be counted before a request."""
     item = head[counter + 1]
     while item != NOBODY and (
-        items[item, 0] < now_ms or (items[item, 0] == now_ms and items[item, 1] < sequence)
+        items[item, 0] < order or (items[item, 0] == order and items[item, 1] < sequence)
     ):
-        add(words, counter, values[item], items[item, 0], window_ms)
+        add(words, counter, values[item], items[item, 3], window_ms)
         after = items[item, 2]
         items[item, 2] = head[0]
         head[0] = item
@@ -85,28 +91,21 @@ def _catch_up(
 
 @compiled
 def _comes_next(
-    all_ms: Longs, groups: Ints, counters: Ints, row: int, timer: int, then_ms: int
+    orders: Longs, groups: Ints, counters: Ints, row: int, timer: int, then: int
 ) -> bool:
-    """Whether it is sure that a counter counts nothing else before a time, as nearly always."""
+    """Whether it is sure that a counter counts nothing else before an ordinal, as nearly always; it
+    is if that isn't later than the request itself, and nobody has to look.
+    """
     after = row + 1
-    if after == len(all_ms) or counters[groups[after], REQUEST] != timer:
+    if after == len(orders) or counters[groups[after], REQUEST] != timer:
         return False
-    return bool(all_ms[after] > then_ms)
+    return bool(orders[after] > then)
 
 
 @compiled
 def _answer(held: Longs, row: int, kind: int, held_ms: int) -> None:
     held[row, 0] = held_ms
     held[row, 1] = kind if held_ms > 0 else NOBODY
-
-
-@compiled
-def _take_back(
-    words: Floats, counter: int, amount: float, flags: int, now_ms: int, window_ms: int
-) -> None:
-    """Uncounts what was not fetched after all, as its sender is held."""
-    if flags & (FETCHES | EXEMPT) == FETCHES and counter != NOBODY:
-        add(words, counter, -amount, now_ms, window_ms)
 
 
 @compiled
@@ -121,6 +120,51 @@ def room(pending: Pending) -> int:
 
 
 @compiled
+def walk_times(
+    requests: Requests,
+    sharing: Sharing,
+    words: Floats,
+    pending: Pending,
+    tally: Tally,
+    answers: Answers,
+    terms: Terms,
+    worked: Longs,
+) -> None:
+    """Counts worked time; ``worked`` is filled with how long that holds senders, by row."""
+    all_ms, groups, all_flags, sequences = (
+        requests.ms, requests.group, requests.flags, requests.sequence,
+    )  # fmt: skip
+    orders, late_orders = requests.time_order, requests.late_order
+    checked, late, late_ms = requests.checked, requests.late, requests.late_ms
+    counters, bounds, counted_from_ms = sharing
+    items, values, head = pending
+    asked, rates, told = answers.asked, answers.rate, len(answers.asked) > 0
+    window_ms = terms.window_ms
+    for row in range(len(all_ms)):
+        now_ms, group, sequence = all_ms[row], groups[row], sequences[row]
+        counter = counters[group, REQUEST]
+        if counter == NOBODY or all_flags[row] & EXEMPT:
+            worked[row] = 0
+            continue
+        _catch_up(items, values, head, words, counter, orders[row], sequence, window_ms)
+        held_ms, rate = check(
+            words, counter, bounds[group, REQUEST], checked[row], now_ms, window_ms, window_ms, told
+        )
+        worked[row] = held_ms
+        if told:
+            asked[row, REQUEST], rates[row, REQUEST] = held_ms, rate
+        then = late_orders[row]
+        if then <= orders[row] or (
+            head[counter + 1] == NOBODY
+            and _comes_next(orders, groups, counters, row, counter, then)
+        ):
+            add(words, counter, late[row], late_ms[row], window_ms)
+        elif then != NEVER:
+            _later(items, values, head, counter, then, sequence, late[row], late_ms[row])
+        tally[group, REQUEST, REQUESTS] += now_ms >= counted_from_ms[group]
+
+
+@compiled
 def open_loop(
     requests: Requests,
     sharing: Sharing,
@@ -130,13 +174,15 @@ def open_loop(
     minutes: Minutes,
     answers: Answers,
     terms: Terms,
+    worked: Longs,
 ) -> None:
     """Replays a batch, with senders muted. There must be room in ``pending`` and ``minutes``."""
-    all_ms, sequences, groups, all_flags, amounts, checked, late, late_ms = requests[:8]
-    wall_ms, lags_ms = requests[8:10]
+    all_ms, orders, sequences, groups, all_flags, amounts = requests[:6]
+    back_orders, wall_ms, lags_ms = requests.back_order, requests.wall_ms, requests.lag_ms
     counters, bounds, counted_from_ms = sharing
     items, values, head = pending
     held, asked, rates = answers
+    told = len(asked) > 0
     window_ms, burst_s = terms.window_ms, terms.burst_s
     for row in range(len(all_ms)):
         now_ms, group, flags = all_ms[row], groups[row], all_flags[row]
@@ -144,38 +190,25 @@ def open_loop(
         kind, held_ms = kind_of(flags), 0
         counter = counters[group, kind] if kind != NOBODY else NOBODY
         if counter != NOBODY:
+            if head[counter + 1] != NOBODY:
+                order, sequence = orders[row], sequences[row]
+                _catch_up(items, values, head, words, counter, order, sequence, window_ms)
             lag_ms = lags_ms[row] if kind == MUTATION else 0
             held_ms, rate = check_first(
                 words, counter, bounds[group, kind], amounts[row], now_ms - lag_ms, window_ms,
-                burst_s, flags,
+                burst_s, flags, told,
             )  # fmt: skip
-            if len(asked):
+            if told:
                 asked[row, kind], rates[row, kind] = held_ms, rate
             held_ms = max(0, held_ms - lag_ms)
             tally[group, kind, REQUESTS] += counted
-        timer = counters[group, REQUEST]
-        if timer != NOBODY and not flags & EXEMPT:
-            sequence = sequences[row]
-            _catch_up(items, values, head, words, timer, now_ms, sequence, window_ms)
-            worked_ms, rate = check(
-                words, timer, bounds[group, REQUEST], checked[row], now_ms, window_ms, window_ms
-            )
-            if len(asked):
-                asked[row, REQUEST], rates[row, REQUEST] = worked_ms, rate
-            if late_ms[row] != NEVER:
-                then_ms = late_ms[row]
-                if head[timer + 1] == NOBODY and _comes_next(
-                    all_ms, groups, counters, row, timer, then_ms
-                ):
-                    add(words, timer, late[row], then_ms, window_ms)
-                else:
-                    _later(items, values, head, timer, then_ms, sequence, late[row])
-            tally[group, REQUEST, REQUESTS] += counted
-            if worked_ms >= held_ms:
-                kind, held_ms = REQUEST, worked_ms
+        if worked[row] >= held_ms:
+            kind, held_ms = REQUEST, worked[row]
         if held_ms > 0:
-            _take_back(words, counter, amounts[row], flags, now_ms, window_ms)
+            if flags & FETCHES and counter != NOBODY:  # What was not fetched is given back.
+                then, value = back_orders[row], -amounts[row]
+                _later(items, values, head, counter, then, sequences[row], value, now_ms)
             if counted:
                 tell(tally, minutes, group, kind, wall_ms[row], held_ms)
-        if len(held):
+        if told:
             _answer(held, row, kind, held_ms)

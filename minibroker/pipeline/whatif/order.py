@@ -1,9 +1,9 @@
-"""The order in which counters see requests: by time, and at one time by sequence.
+"""The order in which counters see requests: by ordinal, and at one ordinal by sequence.
 
 Owns finding out what of a batch is out of order, and mending only that; it must never know what a
-counter is, only who shares any. Invariant: requests of those who share something stand by time and
-sequence; a batch that does so already, as the files of an activity table, is not touched. Between
-brokers there is no order, as in Kafka.
+counter is, only who shares any. Invariant: requests of those who share something stand by ordinal
+and sequence; a batch that does so already, as most of the files of an activity table, is not
+touched. Between brokers there is no order, as in Kafka.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ def in_order(requests: Requests, components: Sequence[int]) -> Requests:
     """The same requests; ``components`` says by group who share something."""
     of_group = np.array(components, np.int32)
     bad = np.zeros(len(of_group), np.bool_)
-    _look(requests.ms, requests.sequence, requests.group, of_group, bad)
+    _look(requests.order, requests.sequence, requests.group, of_group, bad)
     if not bad.any():
         return requests
     row_is_bad = bad[of_group[requests.group]]
     rows = np.flatnonzero(row_is_bad)
-    mended = rows[np.lexsort((requests.sequence[rows], requests.ms[rows]))]
+    mended = rows[np.lexsort((requests.sequence[rows], requests.order[rows]))]
     order = np.concatenate((np.flatnonzero(~row_is_bad), mended))
     return pick(requests, order)
+
+
+def by_time(requests: Requests) -> Longs | None:
+    """The rows in the order in which their time was counted, where that is another one."""
+    if np.array_equal(requests.time_order, requests.order):
+        return None
+    found: Longs = np.lexsort((requests.sequence, requests.time_order))
+    return found
 
 
 def pick(requests: Requests, rows: Longs) -> Requests:
@@ -38,15 +46,15 @@ def pick(requests: Requests, rows: Longs) -> Requests:
 
 
 @compiled
-def _look(ms: Longs, sequence: Longs, group: Ints, of_group: Ints, bad: Flags) -> None:
+def _look(order: Longs, sequence: Longs, group: Ints, of_group: Ints, bad: Flags) -> None:
     """Marks the components of which something stands before what came earlier."""
-    last_ms = np.full(len(of_group), -(2**62), np.int64)
+    last = np.full(len(of_group), -(2**62), np.int64)
     last_sequence = np.full(len(of_group), -1, np.int64)
-    for row in range(len(ms)):
+    for row in range(len(order)):
         component = of_group[group[row]]
-        if ms[row] < last_ms[component] or (
-            ms[row] == last_ms[component] and sequence[row] < last_sequence[component]
+        if order[row] < last[component] or (
+            order[row] == last[component] and sequence[row] < last_sequence[component]
         ):
             bad[component] = True
-        last_ms[component] = ms[row]
+        last[component] = order[row]
         last_sequence[component] = sequence[row]

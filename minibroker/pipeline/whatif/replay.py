@@ -21,9 +21,12 @@ from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
 from minibroker.pipeline.whatif.counters import Floats, more_counters, new_counters
 from minibroker.pipeline.whatif.decide import end_minutes
 from minibroker.pipeline.whatif.events import (
+    FETCHES,
     KINDS,
+    REQUEST,
     Answers,
     Ends,
+    Longs,
     Minutes,
     Pending,
     Requests,
@@ -35,11 +38,11 @@ from minibroker.pipeline.whatif.events import (
     new_pending,
     new_tally,
 )
-from minibroker.pipeline.whatif.open_loop import open_loop, room
-from minibroker.pipeline.whatif.order import in_order
+from minibroker.pipeline.whatif.open_loop import open_loop, room, walk_times
+from minibroker.pipeline.whatif.order import by_time, in_order, pick
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Shares
 from minibroker.pipeline.whatif.rows import OutcomeRows
-from minibroker.pipeline.whatif.simulate import course_of, new_queue, simulate
+from minibroker.pipeline.whatif.simulate import Stage, course_of, new_queue, simulate
 
 MINUTES_MAX: Final = 100_000
 """Minutes in which somebody is held, in the closed loop beside one for each request: a request that
@@ -128,15 +131,41 @@ class Replay:
 
     def _open(self, requests: Requests) -> None:
         rows = len(requests.ms)
+        times = by_time(requests)
+        fetches = int(np.count_nonzero(requests.flags & FETCHES))  # whose bytes may be given back
         for run in self._runs:
-            run.grow(len(self.senders.all), rows)
+            run.grow(len(self.senders.all), rows + fetches)
             minutes = new_minutes(rows + len(self.senders.all) * len(KINDS))
             answers = new_answers(rows if self._answers else 0)
+            worked = self._walk_times(run, requests, times, answers)
             open_loop(
                 requests, run.shares.sharing(), run.words, run.pending, run.tally, minutes, answers,
-                self._terms,
+                self._terms, worked,
             )  # fmt: skip
             self._told(run, requests, minutes, answers)
+
+    def _walk_times(
+        self, run: _Run, requests: Requests, times: Longs | None, answers: Answers
+    ) -> Longs:
+        """For how long worked time holds senders, by row; ``times`` are the rows in its order, if
+        that is another one.
+        """
+        rows, sharing = len(requests.ms), run.shares.sharing()
+        worked = np.zeros(rows, np.int64)
+        if not (sharing.counter[:, REQUEST] >= 0).any():
+            return worked
+        in_turn, found = requests, answers
+        if times is not None:
+            in_turn, found = pick(requests, times), new_answers(rows if self._answers else 0)
+        walk_times(in_turn, sharing, run.words, run.pending, run.tally, found, self._terms, worked)
+        if times is None:
+            return worked
+        if self._answers:
+            answers.asked[times, REQUEST] = found.asked[:, REQUEST]
+            answers.rate[times, REQUEST] = found.rate[:, REQUEST]
+        by_row = np.empty_like(worked)
+        by_row[times] = worked
+        return by_row
 
     def settle(self) -> None:
         """All events are there of those who were met so far: no more of them will come."""
@@ -149,10 +178,11 @@ class Replay:
             run.grow(len(self.senders.all), 0)
             minutes = new_minutes(rows + MINUTES_MAX)
             answers = new_answers(rows if self._answers else 0)
-            simulate(
+            stage = Stage(
                 requests, course_of(requests, self._terms), new_queue(rows), run.shares.sharing(),
                 run.words, run.tally, minutes, run.ends, answers, self._terms,
             )  # fmt: skip
+            simulate(stage)
             self._told(run, requests, minutes, answers)
 
     def _told(self, run: _Run, requests: Requests, minutes: Minutes, answers: Answers) -> None:
@@ -173,14 +203,23 @@ class Replay:
         """The rows of the outcome that are known for good by now, each once."""
         return self._rows.take()
 
-    def end(self) -> Iterator[pa.RecordBatch]:
-        """The other rows; nothing may be fed any more."""
-        self.settle()
+    def hour(self) -> Iterator[pa.RecordBatch]:
+        """The rows of all minutes, when all events were fed of the hour that they are in."""
+        self._end_minutes()
+        return self._rows.take()
+
+    def _end_minutes(self) -> None:
         for run in self._runs:
             run.grow(len(self.senders.all), 0)
             last = new_minutes(run.tally.shape[0] * len(KINDS))
             end_minutes(run.tally, last)
             self._rows.minutes(run.shares.proposal, self.senders.all, last)
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """The other rows; nothing may be fed any more."""
+        self.settle()
+        self._end_minutes()
+        for run in self._runs:
             self._rows.tallies(run.shares, self.senders.all, run.tally, run.ends)
         for addresses in self._addresses:
             self._rows.addresses(addresses)

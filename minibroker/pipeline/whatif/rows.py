@@ -8,7 +8,7 @@ to the other's throttles. Kafka has metrics of the present, ``throttle-time`` an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -73,12 +73,36 @@ how much later the last request ended (closed loop). ``given_up`` counts request
 too often, or connections that were closed. Of a row of a minute, which begins at ``start_us``, only
 ``throttled`` and ``throttle_ms`` are told."""
 
+TOLD_APART_BY: Final = (
+    "proposal", "loop", "broker", "user", "client_id", "ip", "quota_type", "quota_entity",
+    "quota_user", "quota_client_id", "bound", "start_us",
+)  # fmt: skip
+"""One row has all of these; of several that have, the following make one."""
+SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
+MOST: Final = ("throttle_ms_max", "last_us", "late_ms")
+LEAST: Final = ("first_us",)
+
 DDL: Final = ", ".join(
     f"{field.name} "
     + {"string": "string", "int32": "int", "double": "double"}.get(str(field.type), "bigint")
     for field in OUTCOME
 )
 """The same for Spark."""
+
+
+def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row of each, also of brokers that were started again in between."""
+    whole = pa.Table.from_batches(batches, OUTCOME)
+    if not len(whole):
+        return
+    how = {
+        **dict.fromkeys(SUMS, "sum"),
+        **dict.fromkeys(MOST, "max"),
+        **dict.fromkeys(LEAST, "min"),
+    }
+    sums = whole.group_by(list(TOLD_APART_BY), use_threads=False).aggregate(list(how.items()))
+    names = [f"{name}_{how[name]}" if name in how else name for name in OUTCOME.names]
+    yield from sums.select(names).rename_columns(OUTCOME.names).to_batches(ROWS_MAX)
 
 
 class OutcomeRows:

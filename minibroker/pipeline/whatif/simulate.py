@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from minibroker.pipeline.whatif.counters import Floats, add, compiled
+from minibroker.pipeline.whatif.counters import Floats, add, compiled, inlined
 from minibroker.pipeline.whatif.decide import check, check_first, kind_of, tell
 from minibroker.pipeline.whatif.events import (
     ENDED_MS,
@@ -66,6 +66,21 @@ class Course(NamedTuple):
     tries: Longs
     first_ms: Longs
     """How long what is counted beside time holds its sender."""
+
+
+class Stage(NamedTuple):
+    """All that a replay has and fills in; only what is inlined is given it."""
+
+    requests: Requests
+    course: Course
+    queue: Queue
+    sharing: Sharing
+    words: Floats
+    tally: Tally
+    minutes: Minutes
+    ends: Ends
+    answers: Answers
+    terms: Terms
 
 
 # What is to happen, as a heap: when, the request's sequence, what, and its row. Its size is in the
@@ -187,19 +202,10 @@ def _part(rest: float, flags: int, bound: float, terms: Terms) -> float:
 
 
 @compiled
-def simulate(
-    requests: Requests,
-    course: Course,
-    queue: Queue,
-    sharing: Sharing,
-    words: Floats,
-    tally: Tally,
-    minutes: Minutes,
-    ends: Ends,
-    answers: Answers,
-    terms: Terms,
-) -> None:
+def simulate(stage: Stage) -> None:
     """Replays requests, all there are of those who share anything."""
+    requests, course, queue, sharing, words = stage[:5]
+    window_ms = stage.terms.window_ms
     all_ms, sequences, groups, late = requests.ms, requests.sequence, requests.group, requests.late
     for row in range(len(all_ms)):
         if course.begins[row]:
@@ -208,33 +214,21 @@ def simulate(
         now_ms, what, row = _pop(queue)
         if what == LATE:
             timer = sharing.counter[groups[row], REQUEST]
-            add(words, timer, late[row], now_ms, terms.window_ms)
+            add(words, timer, late[row], now_ms, window_ms)
             continue
         if what == COMES:
-            waits_ms = _come(
-                requests, course, sharing, words, tally, minutes, answers, terms, row, now_ms
-            )
+            waits_ms = _come(stage, row, now_ms)
             if waits_ms > 0:
                 _push(queue, now_ms + waits_ms, sequences[row], WORKED, row)
                 continue
-        _work(requests, course, queue, sharing, words, tally, minutes, ends, answers, terms, row,
-              now_ms)  # fmt: skip
+        _work(stage, row, now_ms)
 
 
-@compiled
-def _come(
-    requests: Requests,
-    course: Course,
-    sharing: Sharing,
-    words: Floats,
-    tally: Tally,
-    minutes: Minutes,
-    answers: Answers,
-    terms: Terms,
-    row: int,
-    now_ms: int,
-) -> int:
+@inlined
+def _come(stage: Stage, row: int, now_ms: int) -> int:
     """Counts what a request costs beside time; how long that keeps back its answer."""
+    requests, course, sharing = stage.requests, stage.course, stage.sharing
+    tally, answers, terms = stage.tally, stage.answers, stage.terms
     group, flags = requests.group[row], requests.flags[row]
     kind = kind_of(flags)
     course.first_ms[row] = 0
@@ -243,10 +237,12 @@ def _come(
     counter, bound = sharing.counter[group, kind], sharing.bound[group, kind]
     amount = _part(course.rest[row], flags, bound, terms)
     lag_ms = requests.lag_ms[row] if kind == MUTATION else 0
+    told = len(answers.asked) > 0
     asked_ms, rate = check_first(
-        words, counter, bound, amount, now_ms - lag_ms, terms.window_ms, terms.burst_s, flags
-    )
-    if len(answers.asked):
+        stage.words, counter, bound, amount, now_ms - lag_ms, terms.window_ms, terms.burst_s,
+        flags, told,
+    )  # fmt: skip
+    if told:
         answers.asked[row, kind], answers.rate[row, kind] = asked_ms, rate
     held_ms = max(0, asked_ms - lag_ms)
     course.first_ms[row] = held_ms
@@ -256,44 +252,34 @@ def _come(
         return 0
     if held_ms > 0 and counted:
         wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
-        tell(tally, minutes, group, kind, wall_ms, held_ms)
+        tell(tally, stage.minutes, group, kind, wall_ms, held_ms)
     return held_ms
 
 
-@compiled
-def _work(
-    requests: Requests,
-    course: Course,
-    queue: Queue,
-    sharing: Sharing,
-    words: Floats,
-    tally: Tally,
-    minutes: Minutes,
-    ends: Ends,
-    answers: Answers,
-    terms: Terms,
-    row: int,
-    now_ms: int,
-) -> None:
+@inlined
+def _work(stage: Stage, row: int, now_ms: int) -> None:
     """Checks a request's time, and settles who is held, when its answer goes and what follows."""
+    requests, course, queue, sharing, words, tally = stage[:6]
+    answers, terms = stage.answers, stage.terms
     group, flags = requests.group[row], requests.flags[row]
     counted = requests.ms[row] >= sharing.counted_from_ms[group]
     first_ms, first_kind = course.first_ms[row], kind_of(flags)
     kind, held_ms = REQUEST, 0
+    told = len(answers.asked) > 0
     timer = NOBODY if flags & EXEMPT else sharing.counter[group, REQUEST]
     if timer != NOBODY:
         bound, window_ms = sharing.bound[group, REQUEST], terms.window_ms
         held_ms, rate = check(
-            words, timer, bound, requests.checked[row], now_ms, window_ms, window_ms
+            words, timer, bound, requests.checked[row], now_ms, window_ms, window_ms, told
         )
-        if len(answers.asked):
+        if told:
             answers.asked[row, REQUEST], answers.rate[row, REQUEST] = held_ms, rate
         tally[group, REQUEST, REQUESTS] += counted
     if first_ms > held_ms and not terms.delays:
         kind, held_ms = first_kind, first_ms
     if held_ms > 0 and counted:
         wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
-        tell(tally, minutes, group, kind, wall_ms, held_ms)
+        tell(tally, stage.minutes, group, kind, wall_ms, held_ms)
     late_ms = requests.late_ms[row]
     answered_ms = now_ms + (held_ms if terms.delays else 0)
     answered_ms += _service_ms(requests.ms[row], late_ms, requests.held_ms[row], terms.delays)
@@ -308,11 +294,11 @@ def _work(
             add(words, counter, -amount, now_ms, terms.window_ms)
     if not again:
         course.rest[row] -= amount
-    if len(answers.held):
+    if told:
         _answer(answers.held, row, kind, held_ms, first_kind, first_ms if terms.delays else 0)
     if terms.closed:
         free_ms = answered_ms if terms.delays else max(answered_ms, now_ms + held_ms)
-        _follow_up(requests, course, queue, ends, row, answered_ms, free_ms, again)
+        _follow_up(stage, row, answered_ms, free_ms, again)
 
 
 @compiled
@@ -324,18 +310,10 @@ def _answer(held: Longs, row: int, kind: int, held_ms: int, first_kind: int, fir
         held[row, 1] = first_kind
 
 
-@compiled
-def _follow_up(
-    requests: Requests,
-    course: Course,
-    queue: Queue,
-    ends: Ends,
-    row: int,
-    answered_ms: int,
-    free_ms: int,
-    again: bool,
-) -> None:
+@inlined
+def _follow_up(stage: Stage, row: int, answered_ms: int, free_ms: int, again: bool) -> None:
     """Lets the request be made again, or for the rest of it, or else the next one come."""
+    requests, course, queue, ends = stage.requests, stage.course, stage.queue, stage.ends
     group = requests.group[row]
     if again or (course.rest[row] > 0 and requests.flags[row] & (FETCHES | EXEMPT) == FETCHES):
         course.tries[row] += 1

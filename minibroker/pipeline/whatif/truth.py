@@ -47,7 +47,8 @@ class Why(StrEnum):
 
 
 NEAR_MS: Final = 1
-"""A process looks at the clock before it counts, so others may be first within as much."""
+"""A process looks at the clock before it counts, so others may be first within as much; which of
+them was, ordinals say, but of what was recorded before there were quotas, and of kept answers."""
 
 COMPARED: Final = pa.schema(
     [
@@ -144,7 +145,8 @@ def _reasons(
         return []
     sharing = run.sharing(0)
     component = np.array(run.components(), np.int64)[requests.group]
-    near = _near(requests, component)
+    loose = np.full(len(facts), True) if counting.delays else ~_valid(facts, "ordinal")
+    near = _near(requests, component) & np.isin(component, component[loose])
     other_rate = _rate_differs(facts, answers)
     other_quota = _quota_differs(facts, sharing, requests)
     unsure = _keys(component, requests.ms, np.flatnonzero(near & other_rate))

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
+import pytest
 from click.testing import CliRunner
 
-from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands import base
+from minibroker.pipeline.commands.base import look_for_table, running, session_options
+from minibroker.pipeline.commands.ingest import compact
+from minibroker.pipeline.commands.recommend import recommend
+from minibroker.pipeline.commands.report import report
+from minibroker.pipeline.commands.usage import usage
+from minibroker.pipeline.commands.whatif import whatif
+from minibroker.pipeline.errors import BadInput
 
 
 @click.command()
@@ -23,3 +33,58 @@ def test_a_foreseen_error_is_one_line() -> None:
     result = CliRunner(env={"JAVA_HOME": "/nowhere"}).invoke(job, [])
     assert result.exit_code == 1
     assert result.output.startswith("Error: Spark needs a JVM, and JAVA_HOME=/nowhere has no")
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(base, "session", started)
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (usage, ["--table", "nowhere"]),
+        (compact, ["--table", "nowhere"]),
+        (recommend, ["--table", "nowhere", "--into", "q"]),
+        (report, ["--table", "nowhere", "--into", "page.html"]),
+        (report, ["--table", ".", "--into", "page.html", "--quotas", "nowhere"]),
+        (whatif, ["--table", ".", "--quotas", "nowhere"]),
+        (whatif, ["--table", "nowhere", "--quotas", "empty"]),
+        (whatif, ["--table", ".", "--quotas", "empty", "--set", "nowhere=1"]),
+    ],
+)
+def test_what_is_not_there_is_told_before_spark_is_started(
+    command: click.Command, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").write_text("")
+    result = CliRunner().invoke(command, words, catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "nowhere" in result.output
+
+
+def test_a_table_may_be_where_this_machine_cannot_look(tmp_path: Path) -> None:
+    look_for_table(str(tmp_path), None, {})
+    look_for_table("hdfs://host/table", None, {})
+    look_for_table("/tables/2026-*", None, {})
+    look_for_table("/nowhere", "spark://head:7077", {})
+    look_for_table("/nowhere", None, {"spark.hadoop.fs.defaultFS": "hdfs://host"})
+    for path in ("/nowhere", "file:///nowhere"):
+        with pytest.raises(BadInput, match="nothing is there"):
+            look_for_table(path, "local[2]", {})
+
+
+def test_what_a_worker_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object, **__: object) -> None:
+        raise RuntimeError(f"Traceback\nminibroker.pipeline.errors.{words}\n\n\tat Spark")
+
+    monkeypatch.setattr(base, "session", failed)
+    words = "BadInput: too much at once"
+    result = CliRunner().invoke(job, [])
+    assert (result.exit_code, result.output) == (1, "Error: too much at once\n")
+    words = "nothing of the kind"
+    assert isinstance(CliRunner().invoke(job, []).exception, RuntimeError)

@@ -11,7 +11,9 @@ from click.testing import CliRunner, Result
 
 from minibroker.cli.configs import configs
 from minibroker.pipeline.commands import recommend as command
-from minibroker.pipeline.commands.recommend import recommend
+from minibroker.pipeline.commands.recommend import of_broker, recommend
+from minibroker.pipeline.recommend import Policy
+from minibroker.pipeline.whatif.inputs import settings_of
 from minibroker.testing import MiniBroker
 from tests.pipeline.happenings import connection, dropped, produced, table
 
@@ -63,6 +65,20 @@ def test_what_is_recommended_is_what_a_broker_then_has(run: Any, tmp_path: Path)
         assert ask("--describe", "--entity-type", "ips") == [
             "Quota configs for the default ip are connection_creation_rate=10.0"
         ]
+
+
+def test_a_policy_is_for_the_broker_that_is_told_of() -> None:
+    pairs = ["quota.window.num=5", "quota.window.size.seconds=2", "num.io.threads=3"]
+    policy = Policy(**of_broker(settings_of([*pairs, "num.network.threads=4"])))
+    assert (policy.windows_s, policy.workers) == ((8, 10), 7)
+    assert Policy(**of_broker(settings_of([]))) == Policy()
+
+
+def test_a_setting_that_is_none_is_told_before_anything_is_read() -> None:
+    words = ["--table", "x", "--into", "y", "--set", "quota.window.num=0"]
+    result = CliRunner().invoke(recommend, words)
+    assert result.exit_code == 1
+    assert "quota.window.num" in result.output
 
 
 def test_a_table_without_events_is_told_so(run: Any, tmp_path: Path) -> None:

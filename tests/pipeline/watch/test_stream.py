@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import json
+import queue
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from minibroker.activity.schema import VERSION
 from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.watch.alerts import Alert, Rule, State
 from minibroker.pipeline.watch.rules import Limits, Rules
-from minibroker.pipeline.watch.stream import Memory, watch
+from minibroker.pipeline.watch.stream import LeftOut, Memory, events_of, watch
 from tests.pipeline.report.events import check, request, table
 
 if TYPE_CHECKING:
@@ -70,6 +73,34 @@ def test_an_alert_is_told_once_over_restarts_and_again_if_telling_failed(place: 
     place.arrive(4, 5, 6, held_ms=0)
     place.look(told.extend)
     assert [each.state for each in told] == [State.RAISED, State.CLEARED]
+
+
+def test_what_is_no_event_is_left_out_and_counted(spark: SparkSession, tmp_path: Path) -> None:
+    known = {"version": VERSION, "kind": "dropped", "broker": 1, "sequence": 2, "time_us": 3}
+    lines = [
+        json.dumps(known), "no JSON", json.dumps(known | {"version": VERSION + 1}), "[]", "{}",
+        json.dumps(known | {"time_us": None}), json.dumps(known | {"broker": "one"}),
+    ]  # fmt: skip
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "some.txt").write_text("\n".join(lines))
+    told: queue.Queue[tuple[int, int]] = queue.Queue()
+    listener = LeftOut(lambda count, total: told.put((count, total)))
+    spark.streams.addListener(listener)
+    seen: list[int] = []
+    try:
+        records = spark.readStream.text(str(tmp_path / "records"))
+        query = (
+            events_of(records)
+            .writeStream.foreachBatch(lambda rows, _: seen.append(rows.count()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        query.processAllAvailable()
+        assert told.get(timeout=60) == (6, 6)
+        query.stop()
+    finally:
+        spark.streams.removeListener(listener)
+    assert seen == [1]
 
 
 def test_of_what_is_remembered_the_last_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:

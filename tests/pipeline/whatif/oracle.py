@@ -42,6 +42,11 @@ class Event:
     connection: int = 0
     throttle_ms: int = 0
     repeated: bool = False
+    started_us: int = 1
+    ordinal: int | None = None
+    time_ordinal: int | None = None
+    back_ordinal: int | None = None
+    late_ordinal: int | None = None
 
     @property
     def who(self) -> tuple[str, str]:

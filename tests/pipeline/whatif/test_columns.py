@@ -69,7 +69,7 @@ def test_columns_that_were_not_read_are_as_if_empty() -> None:
     assert longs(some, "nothing", 3).tolist() == [3]
 
 
-def test_kinds_are_told_apart_wherever_they_stand() -> None:
+def test_kinds_are_told_started_wherever_they_stand() -> None:
     rows = [request_row(Event(0, 1)), connection_row(1, 1, 5, "10.0.0.1"), request_row(Event(2, 1))]
     found = of_kind(table(rows), EventKind.REQUEST)
     assert found.column("sequence").to_pylist() == [0, 2]
@@ -100,20 +100,20 @@ def test_senders_keep_their_numbers_from_batch_to_batch() -> None:
     assert senders.number(senders.all[0]._replace(user="w")) == 3
 
 
-def test_a_broker_lives_again_when_its_clock_begins_anew() -> None:
+def test_a_broker_lives_again_when_it_is_started_again() -> None:
     lives = Lives()
-    brokers, apart = np.array([1, 1, 2, 1, 1]), np.array([100, 101, 100, 90_000, 99])
-    assert lives.of(brokers, apart).tolist() == [0, 0, 1, 2, 0]
-    assert lives.of(brokers[:1], apart[3:4]).tolist() == [2]
-    assert [lives.broker(life) for life in range(3)] == [1, 2, 1]
+    brokers, started = np.array([1, 1, 2, 1, 1]), np.array([100, 100, 100, 101, 100])
+    assert lives.of(brokers, started).tolist() == [0, 0, 1, 2, 0]
+    assert lives.of(brokers[:1], started[3:4]).tolist() == [2]
+    assert lives.brokers() == [1, 2, 1]
 
 
-def test_a_fleet_of_brokers_with_any_numbers_is_told_apart() -> None:
+def test_a_fleet_of_brokers_with_any_numbers_is_told_started() -> None:
     lives = Lives()
     numbers = np.array([1 << 30, 5, 5, (1 << 30) + 1])
-    apart = np.array([0, 0, 60_000, 0])
-    assert lives.of(numbers, apart).tolist() == [0, 1, 2, 3]
-    assert lives.of(numbers[1:], apart[1:]).tolist() == [1, 2, 3]
-    assert lives.of(np.array([1, 0]), apart[:2]).tolist() == [4, 5]
-    assert lives.of(numbers[1:3], apart[1:3]).tolist() == [1, 2]
-    assert lives.of(numbers[2:1:-1], apart[2:1:-1]).tolist() == [2]
+    started = np.array([0, 0, 60_000, 0])
+    assert lives.of(numbers, started).tolist() == [0, 1, 2, 3]
+    assert lives.of(numbers[1:], started[1:]).tolist() == [1, 2, 3]
+    assert lives.of(np.array([1, 0]), started[:2]).tolist() == [4, 5]
+    assert lives.of(numbers[1:3], started[1:3]).tolist() == [1, 2]
+    assert lives.of(numbers[2:1:-1], started[2:1:-1]).tolist() == [2]

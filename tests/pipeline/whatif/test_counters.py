@@ -8,17 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.pipeline.whatif.counters import (
+    Floats,
     add,
+    measure,
     more_counters,
     mutation_ms,
     new_counters,
-    record,
+    surely_below,
     throttle_ms,
 )
 from minibroker.quotas import rate
 from minibroker.quotas.manager import INT_MAX
 from minibroker.quotas.rate import Rate
 from tests.quotas.oracle import OracleCounter
+
+
+def record(
+    words: Floats, counter: int, value: float, now_ms: int, window_ms: int
+) -> tuple[float, int]:
+    """Adds a value and looks at once."""
+    add(words, counter, value, now_ms, window_ms)
+    return measure(words, counter, now_ms, window_ms)
 
 
 @settings(deadline=None)
@@ -49,6 +59,40 @@ def test_a_rate_is_that_of_the_broker_to_the_last_bit(
         else:
             add(words, 1, value, now_ms, window_ms)
     assert np.isinf(words[0]).any()  # the other one was left alone
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([1, 2, 11]),
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 3), st.integers(0, 2000), st.integers(0, 30_000)),
+            st.one_of(st.integers(0, 3000), st.floats(0, 1e9), st.integers(-(10**6), 0)),
+            st.sampled_from([0.0, 10.0, 1e6]),
+        ),
+        max_size=60,
+    ),
+)
+def test_who_is_surely_below_a_bound_is(
+    samples: int, steps: list[tuple[int, float, float]]
+) -> None:
+    oracle, words, now_ms = Rate(samples, 1000), new_counters(1, samples), 7
+    for step_ms, value, bound in steps:
+        now_ms += step_ms
+        oracle.record(value, now_ms)
+        add(words, 0, value, now_ms, 1000)
+        if surely_below(words, 0, bound, 1000):
+            assert oracle.measure(now_ms) <= bound
+        else:
+            assert measure(words, 0, now_ms, 1000)[0] == oracle.measure(now_ms)
+
+
+def test_who_asks_little_is_surely_below_also_after_long() -> None:
+    words = new_counters(1, 11)
+    for now_ms in range(0, 3_600_000, 700):
+        add(words, 0, 99.0, now_ms, 1000)
+        assert surely_below(words, 0, 300.0, 1000)
+        assert not surely_below(words, 0, 50.0, 1000) or now_ms < 7000
 
 
 @pytest.mark.parametrize(

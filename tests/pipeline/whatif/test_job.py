@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.files import buckets_of
 from minibroker.pipeline.schemas import ACTIVITY, read_activity
 from minibroker.pipeline.whatif import job
-from minibroker.pipeline.whatif.files import buckets_of
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType
@@ -130,4 +131,13 @@ def test_batches_end_where_somebody_does(monkeypatch: pytest.MonkeyPatch) -> Non
         {"broker": [key[0] for key in keys], "component": [key[1] for key in keys]}
     ).to_batches(max_chunksize=1)
     assert [len(part) for part in job._cut(batches, whole=True)] == [2, 3, 2]
+    assert [len(part) for part in job._cut(batches, whole=False)] == [3, 3, 1]
+
+
+def test_more_who_share_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "FEED_ROWS", 3)
+    monkeypatch.setattr(job, "TOGETHER_MAX", 5)
+    batches = pa.table({"broker": [1] * 7, "component": [1] * 7}).to_batches(max_chunksize=1)
+    with pytest.raises(BadInput, match=r"more than 5 events .* replay fewer hours"):
+        list(job._cut(batches, whole=True))
     assert [len(part) for part in job._cut(batches, whole=False)] == [3, 3, 1]

@@ -27,7 +27,7 @@ def test_senders_share_counters_and_bounds_as_at_a_broker(seed: int) -> None:
                 if share.bound is None or not quotas.bits[kind]:
                     assert found is None
                 else:
-                    assert found == (share.tags, share.bound)
+                    assert found == (share.group.tags, share.bound)
 
 
 def test_a_broker_that_was_started_again_counts_from_nothing() -> None:

@@ -5,9 +5,9 @@ from minibroker.pipeline.whatif.columns import Lives
 from minibroker.pipeline.whatif.events import new_minutes
 from minibroker.pipeline.whatif.proposal import Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.pipeline.whatif.rows import DDL, OUTCOME, OutcomeRows
+from minibroker.pipeline.whatif.rows import DDL, OUTCOME, OutcomeRows, merged
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType
-from tests.pipeline.whatif.activity import connection_row, requests_table, table
+from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
 from tests.pipeline.whatif.oracle import Event
 
 
@@ -50,6 +50,24 @@ def test_rows_are_given_once() -> None:
     out.minutes(Proposal("p"), [Sender(1, 0, "u", "c")], minutes)
     assert [batch.num_rows for batch in out.take()] == [1]
     assert list(out.take()) == []
+
+
+def test_rows_of_two_lives_of_a_broker_become_one() -> None:
+    bounds = {QuotaType.PRODUCE: {Entity(client=DEFAULT): 100.0}}
+    run = Replay([Proposal("p", QuotaTable(bounds, 1))], Counting())
+    events = [Event(n, 60_000 + n, what="produce", size=20_000) for n in range(3)]
+    run.feed(requests_table(events[:2]))
+    run.feed(table([{**request_row(events[2]), "clock_ms": 5, "started_us": 7}]))
+    minutes = list(run.hour())
+    rows = list(run.end())
+    assert sum(batch.num_rows for batch in minutes) == sum(batch.num_rows for batch in rows) == 2
+    [minute] = [row for batch in merged(minutes) for row in batch.to_pylist()]
+    [whole] = [row for batch in merged(rows) for row in batch.to_pylist()]
+    longest_ms = max(row["throttle_ms_max"] for batch in rows for row in batch.to_pylist())
+    assert (minute["throttled"], minute["requests"]) == (3, None)
+    assert (whole["throttled"], whole["requests"], whole["throttle_ms_max"]) == (3, 3, longest_ms)
+    assert minute["throttle_ms"] == whole["throttle_ms"] > longest_ms
+    assert list(merged([])) == []
 
 
 def test_spark_and_arrow_agree_on_the_columns() -> None:

@@ -65,7 +65,7 @@ async def test_a_brokers_own_activity_gives_its_own_decisions(
         await it.create("t")
         for client, quotas in QUOTAS.items():
             await it.set({"client-id": client}, **quotas)
-        await load(it, 1)
+        await load(it, 1, clients=4 if mode == "delay" else 8)
     told = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
     bounds: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in QuotaType}
     for client, quotas in QUOTAS.items():
@@ -77,7 +77,7 @@ async def test_a_brokers_own_activity_gives_its_own_decisions(
     assert [row for row in rows[1:] if row["why"] != Why.ORDER] == []
     assert rows[0]["decisions"] + len(rows) - 1 == len(told) > 100
     assert rows[0]["throttles"] > 30
-    assert len(rows) < 3
+    assert len(rows) < (3 if mode == "delay" else 2)
 
 
 def recorded(*sizes: int, step_ms: int = 10) -> list[Event]:
@@ -124,6 +124,14 @@ def test_the_order_within_a_millisecond_is_not_known() -> None:
     later = rows_of([Event(9, 50_500, what="produce", size=300)])
     found = whys(compare(table([*rows, *later])))
     assert set(found) == {Why.ORDER, Why.AFTER}
+    for ordinal, row in enumerate([*rows, *later]):
+        row["ordinal"] = ordinal
+    held = later[0] | {"throttle_ms": oracle.open_loop(
+        [*made, Event(9, 50_500, what="produce", size=300)], PROPOSAL, Counting()
+    )[9].ms}  # fmt: skip
+    assert whys(compare(table([*rows, held]))) == []
+    held["throttle_ms"] += 5
+    assert whys(compare(table([*rows, held]))) == [Why.UNKNOWN]
 
 
 def test_changes_of_several_topics_are_told_apart() -> None:

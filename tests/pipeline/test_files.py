@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
-from minibroker.pipeline.whatif.files import buckets_of, read
+from minibroker.pipeline.files import buckets_of, read
 from tests.pipeline.whatif.activity import requests_table
 from tests.pipeline.whatif.oracle import Event
 
@@ -20,7 +21,8 @@ def sequences(root: Path, *, by_group: bool) -> list[list[list[int]]]:
     return [
         [
             part.column("sequence").to_pylist()
-            for part in read(bucket, ["sequence"], by_group=by_group)
+            for files in bucket.hours
+            for part in read(files, ["sequence"], by_group=by_group)
         ]
         for bucket in buckets_of(str(root))
     ]
@@ -45,3 +47,11 @@ def test_what_is_elsewhere_or_no_table_has_no_buckets(tmp_path: Path) -> None:
     assert len(buckets_of(tmp_path.as_uri())) == 1
     assert buckets_of("hdfs://host/table") == []
     assert buckets_of(str(tmp_path / "nothing")) == []
+
+
+def test_paths_lead_from_the_root_as_workers_are_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "table", "2026-01-01-09", 0, "a", 1)
+    monkeypatch.chdir(tmp_path)
+    assert buckets_of("table") == buckets_of(str(tmp_path / "table"))

@@ -1,9 +1,9 @@
 """The files of an activity table on this machine, read without Spark: bucket by bucket.
 
 Owns which files there are and reading them in the order of their hours; it must never know a quota.
-Invariant: a bucket's events are handed out hour by hour, of an hour all at once unless it may be
-cut, and only with the columns that are asked for. Spark reads such files too, but its rows would be
-turned into Arrow's columns one by one.
+Invariant: a bucket's files are told apart by hour, an hour's events are handed out all at once
+unless they may be cut, and only with the columns that are asked for. Spark reads such files too,
+but its rows would be turned into Arrow's columns one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.pipeline.whatif.columns import TEXTS
+from minibroker.activity.schema import FIELDS, Type
+
+TEXTS: Final = tuple(field.name for field in FIELDS if field.type is Type.TEXT)
+"""Columns that are read as numbers and the texts behind them."""
 
 _PLACE: Final = re.compile(r"hour=([^/]+)/bucket=(\d+)/[^/]+\.parquet$")
 
@@ -35,7 +38,8 @@ def buckets_of(path: str) -> list[Bucket]:
     if parts.scheme not in ("", "file"):
         return []
     found: dict[int, dict[str, list[str]]] = {}
-    files = sorted(Path(parts.path).glob("hour=*/bucket=*/*.parquet"))
+    # From the root on, as a cluster's workers are in folders of their own.
+    files = sorted(Path(parts.path).absolute().glob("hour=*/bucket=*/*.parquet"))
     for file in files:
         place = _PLACE.search(file.as_posix())
         if place is not None:
@@ -47,13 +51,12 @@ def buckets_of(path: str) -> list[Bucket]:
     ]
 
 
-def read(bucket: Bucket, fields: Sequence[str], *, by_group: bool) -> Iterator[pa.Table]:
-    """A bucket's events; ``by_group`` cuts files, in which nobody shares anything with others."""
-    for files in bucket.hours:
-        opened = [pq.ParquetFile(file, read_dictionary=list(TEXTS)) for file in files]
-        if by_group and len(opened) == 1:
-            for group in range(opened[0].num_row_groups):
-                yield opened[0].read_row_group(group, columns=list(fields), use_threads=False)
-        else:
-            parts = [file.read(columns=list(fields), use_threads=False) for file in opened]
-            yield pa.concat_tables(parts)
+def read(files: Sequence[str], fields: Sequence[str], *, by_group: bool) -> Iterator[pa.Table]:
+    """An hour's events; ``by_group`` cuts files, in which nobody shares anything with others."""
+    opened = [pq.ParquetFile(file, read_dictionary=list(TEXTS)) for file in files]
+    if by_group and len(opened) == 1:
+        for group in range(opened[0].num_row_groups):
+            yield opened[0].read_row_group(group, columns=list(fields), use_threads=False)
+    else:
+        parts = [file.read(columns=list(fields), use_threads=False) for file in opened]
+        yield pa.concat_tables(parts)

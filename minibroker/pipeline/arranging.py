@@ -1,0 +1,109 @@
+"""A run of events by the places that they go to, in the order of files, each event once.
+
+Owns what follows from all events of a run together; it must never know files or Spark. Invariant:
+of events of one place with the same broker and sequence the first is kept, and the spans of
+sequences that are told are those of the events that are.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from minibroker.activity.schema import EventKind
+from minibroker.pipeline.columns import KINDS, Run
+from minibroker.pipeline.held import overlap
+from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
+from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
+from minibroker.pipeline.texts import texts_of
+
+_NONE: Final = -1
+_CONNECTION: Final = KINDS.index(str(EventKind.CONNECTION).encode())
+
+
+class Arranged(NamedTuple):
+    """What goes where."""
+
+    places: dict[str, Any]
+    """The rows of each place, in order."""
+    spans: Any
+    """(broker, first, last) of sequences that are there, in no order."""
+    texts: list[bytes]
+
+
+def arrange(run: Run) -> Arranged:
+    """The events of a run, sorted within each place by ``layout.SORTED_BY``."""
+    texts = texts_of(run.texts)
+    brokers, sequences = run.column("broker"), run.column("sequence")
+    entity_of, ranks, buckets = _entities(run, texts)
+    hours = run.column("time_us") // HOUR_US
+    found, at = (hours[:1], 0) if _all_alike(hours) else np.unique(hours, return_inverse=True)
+    places = at * BUCKETS + buckets
+    order = _by_time(run)
+    spans = spans_of(brokers, sequences)
+    if overlap(spans):
+        order = order[_first_ones(places, brokers, sequences)[order]]
+        kept = np.sort(order)
+        spans = spans_of(brokers[kept], sequences[kept])
+    order, _ = ordered(order, ranks[entity_of], len(ranks))
+    order, starts = ordered(order, places, len(found) * BUCKETS)
+    return Arranged(
+        {
+            place_of(int(found[place // BUCKETS]), place % BUCKETS): order[start:end]
+            for place, (start, end) in enumerate(pairwise(starts))
+            if end > start
+        },
+        spans,
+        texts,
+    )
+
+
+def _all_alike(values: Any) -> bool:
+    return bool(len(values) and (values == values[0]).all())
+
+
+def _by_time(run: Run) -> Any:
+    """All rows by time, then sequence, then broker. They mostly come so."""
+    times = run.column("time_us")
+    order = np.argsort(times, kind="stable")
+    again = np.diff(times[order]) == 0
+    alike = np.flatnonzero(np.append(again, False) | np.insert(again, 0, False))
+    if len(alike):
+        rows = order[alike]
+        keys = (run.column(name)[rows] for name in ("broker", "sequence", "time_us"))
+        order[alike] = rows[np.lexsort(tuple(keys))]
+    return order
+
+
+def _first_ones(*keys: Any) -> Any:
+    """Which rows are the first with their keys."""
+    order = np.lexsort(keys[::-1])
+    again = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
+    first = np.ones(len(order), np.bool_)
+    first[order[1:][again]] = False
+    return first
+
+
+def _entities(run: Run, texts: list[bytes]) -> tuple[Any, Any, Any]:
+    """(the entity of each row, the rank of each entity in a file, the bucket of each row)."""
+    users = np.where(run.has("user"), run.column("user"), _NONE)
+    clients = np.where(run.has("client_id"), run.column("client_id"), _NONE)
+    rows, entity_of = pairs_of(users, clients)
+    names = [(_text(texts, users[row]), _text(texts, clients[row])) for row in rows]
+    ranks = np.empty(len(names), np.int64)
+    ranks[sorted(range(len(names)), key=lambda at: [(n is not None, n) for n in names[at]])] = (
+        np.arange(len(names))
+    )
+    buckets = np.array([bucket_of(*name) for name in names], np.int64)[entity_of]
+    of_connections = np.flatnonzero(run.column("kind") == _CONNECTION)
+    if len(of_connections):
+        ips, ip_of = np.unique(run.column("ip")[of_connections], return_inverse=True)
+        by_ip = np.array([bucket_of(texts[ip].decode()) for ip in ips], np.int64)
+        buckets[of_connections] = by_ip[ip_of]
+    return entity_of, ranks, buckets
+
+
+def _text(texts: list[bytes], number: int) -> str | None:
+    return None if number == _NONE else texts[number].decode()

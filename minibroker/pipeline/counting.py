@@ -1,0 +1,284 @@
+"""What of an event counts for which quota, for many events at once, in Arrow.
+
+Owns the rules by which quotas count, and the fields that they look at; it must never know Spark,
+nor who adds anything up. Invariant: amounts are whole numbers, and each event is looked at by
+itself, so that neither order nor cut of events matters. Kafka's rules are spread over
+``KafkaApis``, ``ClientQuotaManager``, ``ControllerMutationQuota`` and ``ConnectionQuotas``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minibroker.activity.schema import EventKind, Happened
+from minibroker.pipeline.quantities import (
+    CLIENT,
+    FETCH,
+    LEVELS,
+    MUTATION,
+    NAMES,
+    PRODUCE,
+    REQUEST,
+    USER,
+    USER_AND_CLIENT,
+)
+from minibroker.quotas.entity import KEYS
+from minibroker.quotas.values import CONNECTION_CREATION_RATE
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+CHECKS: Final = dict(zip(KEYS, ("produce", "fetch", "request", "mutation"), strict=True))
+"""The field with an event's look at a quota."""
+_PLAIN: Final = (
+    *("broker", "kind", "time_us", "sample", *NAMES, "api_key", "exempt", "request_bytes"),
+    *("response_bytes", "throttle_ms", "network_ns", "io_ns", "total_ns", "checked_ns", "late_ns"),
+    *("mutations", "mutations_refused", "happened", "delay_ms", "error_code", "dropped"),
+)
+LOOKED_AT: Final = ("user", "client_id", "rate", "bound", "throttle_ms")
+"""What of a look at a quota."""
+FIELDS: Final = (*_PLAIN, *CHECKS.values())
+"""What is looked at of an event."""
+PATHS: Final = (*_PLAIN, *(f"{check}.{name}" for check in CHECKS.values() for name in LOOKED_AT))
+"""The same as columns of a Parquet file."""
+
+PER_EVENT: Final = 1_000_000
+"""What an event counts as among requests if it stands for itself alone."""
+_LENGTH_BYTES: Final = 4
+"""What a fetch's size has beside the response itself, as Kafka counts it."""
+_PRODUCE_KEY, _FETCH_KEY = 0, 1
+
+
+class Names(NamedTuple):
+    """A column of names as numbers."""
+
+    numbers: Ints
+    """Of each row."""
+    texts: pa.Array
+    """By number. The last is null."""
+
+    @property
+    def there(self) -> Flags:
+        """Which rows have a name."""
+        found: Flags = self.numbers != len(self.texts) - 1
+        return found
+
+
+class Counted(NamedTuple):
+    """What events count for a quota. All of it is by event."""
+
+    quota: str
+    where: Flags
+    """Which of them count at all; the rest means something for these only."""
+    amount: Ints
+    """In ``UNITS``."""
+    held_ms: Ints
+    level: Ints | None
+    """By which of ``LEVELS`` the broker itself counted it, or -1; None if events don't say."""
+    measured: Floats | None
+    """The rate that the broker saw, or nan."""
+    bound: Floats | None
+    """The quota in force, or nan."""
+
+
+class Events:
+    """Some events, of which there are at least ``FIELDS``."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table.combine_chunks()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @cached_property
+    def brokers(self) -> Ints:
+        return self.ints("broker")
+
+    @cached_property
+    def times_us(self) -> Ints:
+        return self.ints("time_us")
+
+    @cached_property
+    def dropped(self) -> Ints:
+        """How many a broker could not write; nothing but an event that says so has any."""
+        return self.ints("dropped")
+
+    @cached_property
+    def seen(self) -> Flags:
+        """Whether something happened, and was not dropped."""
+        return self._given("sample")
+
+    @cached_property
+    def latencies_us(self) -> Ints:
+        """How long they took, or -1."""
+        found = self.ints("total_ns", -1)
+        latencies: Ints = np.where(found < 0, found, found // 1000)
+        return latencies
+
+    @cached_property
+    def failed(self) -> Flags:
+        codes = self.ints("error_code")
+        refused = ~self._given("error_code") & self._is("happened", Happened.REFUSED)
+        found: Flags = (codes != 0) | refused
+        return found
+
+    def names(self) -> dict[str, Names]:
+        """Whose they are. Users and clients have no address here, and addresses neither of those;
+        an empty client-id is none, as no quota of a client-id can hold its requests.
+        """
+        ips = self._names("ip")
+        nobody = len(ips.texts) - 1
+        return {
+            "user": self._names("user"),
+            "client_id": _without_empty(self._names("client_id")),
+            "ip": Names(np.where(self._connections, ips.numbers, nobody), ips.texts),
+        }
+
+    def for_all(self, values: Ints | int) -> Ints:
+        """As many of something as there would be if those that were not sampled were there, too."""
+        if self._whole:
+            return np.where(self.seen, values, 0)
+        share = self._shares
+        # A half counts, as in SQL.
+        scaled = np.asarray(values) / np.where(self.seen, share, 1.0)
+        low = np.floor(scaled)
+        return np.where(self.seen, low + (scaled - low >= 0.5), 0).astype(np.int64)
+
+    def counted(self) -> Iterator[Counted]:
+        """What they count for each quota."""
+        keys = self.ints("api_key", -1)
+        counts = ~self._flags("exempt", missing=True)
+        yield self._checked(PRODUCE, keys == _PRODUCE_KEY, self.ints("request_bytes"))
+        # One that is held is answered with nothing, and asks again.
+        sizes = np.where(self._given("response_bytes"), _LENGTH_BYTES, 0)
+        sizes = np.where(self.ints("throttle_ms") > 0, 0, self.ints("response_bytes") + sizes)
+        yield self._checked(FETCH, (keys == _FETCH_KEY) & counts, sizes)
+        worked = np.where(
+            self._given("checked_ns"),
+            self.ints("checked_ns") + self.ints("late_ns"),
+            self.ints("network_ns") + self.ints("io_ns"),
+        )
+        # What was dropped counts for something, as it would go unseen otherwise.
+        where = self._is("kind", EventKind.REQUEST) & counts
+        where |= self._is("kind", EventKind.DROPPED)
+        yield self._checked(REQUEST, where, worked)
+        left = self.ints("mutations") - self.ints("mutations_refused")
+        # The rate in a look at mutations is none, but what is left.
+        found = self._checked(MUTATION, self._given("mutations"), left)
+        yield found._replace(measured=None)
+        accepted = self._is("happened", Happened.ACCEPTED).astype(np.int64)
+        held_ms = np.where(self._is("happened", Happened.HELD), self.ints("delay_ms"), 0)
+        yield Counted(
+            CONNECTION_CREATION_RATE, self._connections, accepted, held_ms, None, None, None
+        )
+
+    def rows(self, every_s: int) -> Iterator[pa.RecordBatch]:
+        """A row for each quota that an event counts for."""
+        starts_us = self.times_us - self.times_us % (every_s * 1_000_000)
+        names = self.names()
+        for counted in self.counted():
+            rows = np.flatnonzero(counted.where)
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "broker": pa.array(self.brokers[rows].astype(np.int32)),
+                    **{name: of.texts.take(of.numbers[rows]) for name, of in names.items()},
+                    "quota": pa.array([counted.quota] * len(rows), pa.string()),
+                    "start_us": starts_us[rows],
+                    "sample": self._table.column("sample").take(rows).combine_chunks(),
+                    "amount": counted.amount[rows],
+                    "held_ms": counted.held_ms[rows],
+                }
+            )
+
+    def _checked(self, quota: str, where: Flags, amount: Ints) -> Counted:
+        column = self._table.column(CHECKS[quota])
+        field = {name: pc.struct_field(column, name) for name in LOOKED_AT}
+        if column.null_count == len(self):
+            return Counted(quota, where, amount, np.zeros(len(self), np.int64), None, None, None)
+        user, client = (_filled(pc.not_equal(field[name], ""), False) for name in LOOKED_AT[:2])
+        by = {USER_AND_CLIENT: user & client, USER: user & ~client, CLIENT: client & ~user}
+        level = np.full(len(self), -1, np.int64)
+        for name, rows in by.items():
+            level[rows] = list(LEVELS).index(name)
+        held_ms = _filled(field["throttle_ms"], 0).astype(np.int64)
+        rate, bound = (_filled(field[name], np.nan) for name in ("rate", "bound"))
+        return Counted(quota, where, amount, held_ms, level, rate, bound)
+
+    @cached_property
+    def _connections(self) -> Flags:
+        return self._is("kind", EventKind.CONNECTION)
+
+    @cached_property
+    def _shares(self) -> Floats:
+        found: Floats = _filled(self._table.column("sample"), 1.0)
+        return found
+
+    @cached_property
+    def _whole(self) -> bool:
+        """Whether nothing was left out."""
+        return bool((self._shares == 1).all())
+
+    def ints(self, name: str, missing: int = 0) -> Ints:
+        """A column of whole numbers."""
+        found: Ints = _filled(self._table.column(name), missing).astype(np.int64, copy=False)
+        return found
+
+    def _flags(self, name: str, *, missing: bool) -> Flags:
+        found: Flags = _filled(self._table.column(name), missing)
+        return found
+
+    def _given(self, name: str) -> Flags:
+        found: Flags = pc.is_valid(self._table.column(name)).to_numpy()
+        return found
+
+    def _is(self, name: str, text: str) -> Flags:
+        found: Flags = _filled(pc.equal(self._table.column(name), str(text)), False)
+        return found
+
+    def _names(self, name: str) -> Names:
+        column = self._table.column(name)
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        elif column.num_chunks > 1:
+            column = column.unify_dictionaries()
+        column = pa.chunked_array(column.chunks, column.type).combine_chunks()
+        whole = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        texts = pa.concat_arrays([whole.dictionary.cast(pa.string()), pa.nulls(1, pa.string())])
+        numbers = _filled(whole.indices, len(texts) - 1).astype(np.int64)
+        return Names(numbers, texts)
+
+
+FLAT: Final = (
+    "broker int, user string, client_id string, ip string, quota string, start_us bigint,"
+    " sample double, amount bigint, held_ms bigint"
+)
+"""The columns of `Events.rows`, for Spark."""
+
+
+def rows(batches: Iterable[pa.RecordBatch], every_s: int) -> Iterator[pa.RecordBatch]:
+    """`Events.rows` of many; ``start_us`` is where the event's interval begins."""
+    for batch in batches:
+        yield from Events(pa.Table.from_batches([batch])).rows(every_s)
+
+
+def _without_empty(names: Names) -> Names:
+    empty = pc.index(names.texts, "").as_py()
+    if empty < 0:
+        return names
+    return names._replace(
+        numbers=np.where(names.numbers == empty, len(names.texts) - 1, names.numbers)
+    )
+
+
+def _filled(column: Any, missing: Any) -> Any:
+    if column.null_count:
+        column = pc.fill_null(column, missing)
+    whole = isinstance(column, pa.ChunkedArray)
+    return column.to_numpy() if whole else column.to_numpy(zero_copy_only=False)

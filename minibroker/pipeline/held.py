@@ -1,0 +1,74 @@
+"""Sequences as spans: which events a table holds, or a step brings, in few numbers.
+
+Owns sets of (broker, sequence) as rows of (broker, first, last); it must never know events, tables
+or files. Invariant: a set says at least what it was given. It says more only where it would be
+longer than ``SPANS_MAX``, so two sets without anything in common have no event in common, and two
+that have something are to be looked at. A broker counts by one, so its events are one span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+SPANS_MAX: Final = 50_000
+"""Of a set that is kept; above that gaps are filled, the smallest first."""
+
+NOTHING: Final = np.empty((0, 3), np.int64)
+
+
+def overlap(spans: Any) -> bool:
+    """Whether a sequence of a broker is in two of them."""
+    spans = _sorted(spans)
+    same = spans[1:, 0] == spans[:-1, 0]
+    return bool((same & (spans[1:, 1] <= spans[:-1, 2])).any())
+
+
+def joined(spans: Any, most: int = SPANS_MAX) -> Any:
+    """As few of them as say the same, or more than that if they would be above ``most``."""
+    spans = _sorted(spans)
+    if not len(spans):
+        return spans
+    # By the largest end so far of the same broker, as one may lie within another.
+    begins = np.flatnonzero(np.diff(spans[:, 0], prepend=spans[0, 0] - 1))
+    for begin, end in zip(begins, [*begins[1:], len(spans)], strict=True):
+        np.maximum.accumulate(spans[begin:end, 2], out=spans[begin:end, 2])
+    gaps = spans[1:, 1] - spans[:-1, 2] - 1
+    gaps[spans[1:, 0] != spans[:-1, 0]] = np.iinfo(np.int64).max
+    filled = 0
+    if (gaps > 0).sum() >= most:
+        filled = int(np.partition(gaps, len(gaps) - most)[len(gaps) - most])
+    new = np.flatnonzero(np.append(True, gaps > filled))
+    last = np.append(new[1:], len(spans)) - 1
+    return np.column_stack([spans[new, 0], spans[new, 1], spans[last, 2]])
+
+
+def _sorted(spans: Any) -> Any:
+    return spans[np.lexsort((spans[:, 1], spans[:, 0]))]
+
+
+def ends(spans: Any) -> dict[int, tuple[int, int]]:
+    """The first and last sequence of each broker."""
+    found: dict[int, tuple[int, int]] = {}
+    for broker, first, last in joined(spans).tolist():
+        found[broker] = found.get(broker, (first, last))[0], last
+    return found
+
+
+def as_json(spans: Any) -> dict[str, list[int]]:
+    """By the broker, first and last in turns."""
+    return {
+        str(broker): spans[spans[:, 0] == broker, 1:].ravel().tolist()
+        for broker in np.unique(spans[:, 0]).tolist()
+    }
+
+
+def of_json(found: Mapping[str, list[int]]) -> Any:
+    """What ``as_json`` gave."""
+    parts = []
+    for broker, flat in found.items():
+        pairs = np.array(flat, np.int64).reshape(-1, 2)
+        parts.append(np.insert(pairs, 0, int(broker), axis=1))
+    return np.concatenate(parts) if parts else NOTHING

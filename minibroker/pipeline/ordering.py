@@ -1,0 +1,118 @@
+"""Events in order: whom each is of, where it goes, and which come twice, compiled.
+
+Owns the sorts of a run of events by numbers; it must never know texts, files or the schema.
+Invariant: every sort keeps the order of what is equal, so that one after the other sorts by all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from minibroker.pipeline.texts import mixed
+from minibroker.pipeline.words import compiled
+
+_BROKERS: Final = 1024
+"""Brokers whose last sequence is remembered while a run is looked through."""
+_TOGETHER: Final = 32
+"""Rows that are copied at once, so that they are near while columns are gone through."""
+
+
+@compiled
+def number_pairs(ones: Any, others: Any, slots: Any, first: Any, found: Any) -> Any:
+    """Number each different pair, in the order in which they come; returns how many there are.
+
+    ``slots`` is full of -1 and at least twice as long as there are rows, a power of two; ``first``
+    gets the row where each pair came first, and ``found`` the pair of each row.
+    """
+    count, last = 0, len(slots) - 1
+    for row in range(len(ones)):
+        one, other = ones[row], others[row]
+        hashed = mixed(mixed(np.uint64(0), np.uint64(one)), np.uint64(other))
+        slot = np.int64((hashed >> np.uint64(16)) & np.uint64(last))
+        while slots[slot] >= 0:
+            at = first[slots[slot]]
+            if ones[at] == one and others[at] == other:
+                break
+            slot = (slot + 1) & last
+        if slots[slot] < 0:
+            slots[slot] = count
+            first[count] = row
+            count += 1
+        found[row] = slots[slot]
+    return count
+
+
+@compiled
+def order_by(order: Any, ranks: Any, starts: Any, out: Any) -> None:
+    """Sort ``order``, which holds rows, by the rank of each into ``out``.
+
+    ``starts`` is zero and has one more place than there are ranks; afterwards it says where in the
+    order each rank begins.
+    """
+    for row in order:
+        starts[ranks[row] + 1] += 1
+    for rank in range(1, len(starts)):
+        starts[rank] += starts[rank - 1]
+    for row in order:
+        rank = ranks[row]
+        out[starts[rank]] = row
+        starts[rank] += 1
+    for rank in range(len(starts) - 1, 0, -1):
+        starts[rank] = starts[rank - 1]
+    starts[0] = 0
+
+
+@compiled
+def gather(values: Any, rows: Any, columns: Any, out: Any) -> None:
+    """Copy some columns of some rows to ``out``, where each column is a row."""
+    for begin in range(0, len(rows), _TOGETHER):
+        end = min(begin + _TOGETHER, len(rows))
+        for column in columns:
+            for at in range(begin, end):
+                out[column, at] = values[rows[at], column]
+
+
+@compiled
+def spans(brokers: Any, sequences: Any, latest: Any, out: Any) -> Any:
+    """Sequences that follow one another, broker by broker; returns how many spans there are.
+
+    ``out`` gets (broker, first, last) of each, of which there may be as many as rows; ``latest``
+    is full of -1 and has a place for each of ``_BROKERS``. That a broker is forgotten for another
+    one only cuts a span in two.
+    """
+    count = 0
+    for row in range(len(brokers)):
+        broker, sequence = brokers[row], sequences[row]
+        slot = broker & (_BROKERS - 1)
+        span = latest[slot]
+        if span >= 0 and out[span, 0] == broker and out[span, 2] + 1 == sequence:
+            out[span, 2] = sequence
+        else:
+            out[count, 0], out[count, 1], out[count, 2] = broker, sequence, sequence
+            latest[slot] = count
+            count += 1
+    return count
+
+
+def spans_of(brokers: Any, sequences: Any) -> Any:
+    """(broker, first, last) of sequences that come one after the other; as many rows as needed."""
+    latest = np.full(_BROKERS, -1, np.int64)
+    out = np.empty((len(brokers), 3), np.int64)
+    return out[: spans(brokers, sequences, latest, out)].copy()
+
+
+def pairs_of(ones: Any, others: Any) -> tuple[Any, Any]:
+    """(a row of each different pair, the number of each row's pair)."""
+    count = len(ones)
+    slots = np.full(1 << max(2 * count - 1, 1).bit_length(), -1, np.int32)
+    first, found = np.empty(count, np.int64), np.empty(count, np.int64)
+    return first[: number_pairs(ones, others, slots, first, found)], found
+
+
+def ordered(order: Any, ranks: Any, count: int) -> tuple[Any, Any]:
+    """(the rows of ``order`` by rank, where each of ``count`` ranks begins, and the end)."""
+    starts, out = np.zeros(count + 1, np.int64), np.empty_like(order)
+    order_by(order, ranks, starts, out)
+    return out, starts

@@ -1,0 +1,118 @@
+"""Texts as numbers: each different one is kept once, and found again by its hash, compiled.
+
+Owns the table of texts that lie beside a number of events; it must never know what they are of.
+Invariant: two numbers are equal exactly if the texts are, and whoever adds has asked for the room
+before, so that the table is never full.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from minibroker.pipeline.words import SLACK, compiled, inlined, load
+
+TEXTS_MAX: Final = 1 << 18
+"""Different ones beside one run of events."""
+BYTES_MAX: Final = 32 << 20
+"""Of all of them, unless there is one that is larger."""
+_SLOTS: Final = 2 * TEXTS_MAX
+_EMPTY: Final = -1
+_WORD: Final = 8
+_MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+class Texts(NamedTuple):
+    """The table, as compiled loops take it."""
+
+    slots: Any
+    """Number of the text whose hash leads here or shortly before, or -1."""
+    hashes: Any
+    ends: Any
+    """Where in the bytes each ends, and the next begins; one more than there are texts."""
+    content: Any
+    count: Any
+    """How many there are, in an array of one."""
+
+
+def new_texts(size: int = BYTES_MAX) -> Texts:
+    """An empty table with room for so many bytes. Memory is touched as it is used."""
+    return Texts(
+        np.full(_SLOTS, _EMPTY, np.int32),
+        np.empty(TEXTS_MAX, np.uint64),
+        np.zeros(TEXTS_MAX + 1, np.int64),
+        np.empty(size + SLACK, np.uint8),
+        np.zeros(1, np.int64),
+    )
+
+
+def texts_of(texts: Texts) -> list[bytes]:
+    """All of them, by their numbers."""
+    content, ends = texts.content, texts.ends[: int(texts.count[0]) + 1].tolist()
+    whole = content[: ends[-1]].tobytes()
+    return [whole[start:end] for start, end in pairwise(ends)]
+
+
+@inlined
+def mixed(state: Any, word: Any) -> Any:
+    """The hash of what was before and a word more."""
+    state = (state ^ word) * _MIX
+    return state ^ (state >> np.uint64(29))
+
+
+@inlined
+def number_of(slots: Any, hashes: Any, ends: Any, content: Any, count: Any, data: Any, start: Any,
+              size: Any, hashed: Any) -> Any:  # fmt: skip
+    """The number of the text at ``start`` of ``data``, whose hash is given; perhaps a new one.
+
+    A table of ``Texts`` comes as its arrays: each hand-over of one in a tuple would be counted.
+    """
+    slot = np.int64((hashed >> np.uint64(20)) & np.uint64(_SLOTS - 1))
+    while slots[slot] >= 0:
+        found = slots[slot]
+        begin = ends[found]
+        alike = hashes[found] == hashed and ends[found + 1] - begin == size
+        if alike and _same(content, begin, data, start, size):
+            return found
+        slot = (slot + 1) & (_SLOTS - 1)
+    new = np.int32(count[0])
+    begin = ends[new]
+    for at in range(size):
+        content[begin + at] = data[start + at]
+    slots[slot], hashes[new], ends[new + 1] = new, hashed, begin + size
+    count[0] += 1
+    return new
+
+
+@inlined
+def _same(one: Any, start: Any, other: Any, begin: Any, size: Any) -> bool:
+    at = np.int64(0)
+    while size - at >= _WORD:
+        if load(one, start + at) != load(other, begin + at):
+            return False
+        at += _WORD
+    if at < size:
+        unlike = load(one, start + at) ^ load(other, begin + at)
+        return bool(unlike << np.uint64(8 * (_WORD - (size - at))) == np.uint64(0))
+    return True
+
+
+@compiled
+def hash_of(data: Any, start: Any, size: Any) -> Any:
+    """The hash of a text, as readers that pass over it reckon it on their way."""
+    state = np.uint64(0)
+    at = np.int64(0)
+    while size - at >= _WORD:
+        state = mixed(state, load(data, start + at))
+        at += _WORD
+    if at < size:
+        state = mixed(state, load(data, start + at) & before(size - at))
+    return mixed(state, np.uint64(size))
+
+
+@inlined
+def before(count: Any) -> Any:
+    """Those bits of a word that are of its first bytes, fewer than eight."""
+    return (np.uint64(1) << np.uint64(8 * count)) - np.uint64(1)

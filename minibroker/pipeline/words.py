@@ -1,0 +1,131 @@
+"""Compiled words of the processor: eight bytes at once, and what a word's bits say.
+
+Owns the few instructions that Python's arrays know no name for, for the loops that read events; it
+must never know what the bytes mean. Invariant: `load` reads the eight bytes from a place on, so
+whoever calls it has ``SLACK`` bytes behind what is of interest. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import types
+from numba.core.cgutils import get_item_pointer
+from numba.extending import intrinsic
+
+SLACK: Final = 128
+"""Bytes behind an array that may be read, as words are read ahead."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compiles a function that makes no arrays, once for good.
+
+    Without counting who holds the arrays that it is given, which would take several times as long
+    as what it does with a few bytes of them.
+    """
+    options: Any = {"cache": True, "_nrt": False}
+    made: Function = numba.njit(**options)(function)
+    return made
+
+
+def inlined(function: Function) -> Function:
+    """The same for one that is part of a loop: handing arrays over is several times its work."""
+    options: Any = {"cache": True, "_nrt": False, "forceinline": True}
+    made: Function = numba.njit(**options)(function)
+    return made
+
+
+_PAIRS: Final = np.uint64(0x0000_00FF_0000_00FF)
+_ZEROS: Final = np.uint64(0x3030_3030_3030_3030)
+_NINES: Final = np.uint64(0x7676_7676_7676_7676)
+_TOPS: Final = np.uint64(0x8080_8080_8080_8080)
+_ONES: Final = np.uint64(0x0101_0101_0101_0101)
+_QUOTES: Final = np.uint64(0x2222_2222_2222_2222)
+_BACKSLASHES: Final = np.uint64(0x5C5C_5C5C_5C5C_5C5C)
+_BLANKS: Final = np.uint64(0x2020_2020_2020_2020)
+_HUNDRED: Final = np.uint64(0x000F_4240_0000_0064)
+_TEN_THOUSAND: Final = np.uint64(0x0000_2710_0000_0001)
+
+
+def _load(typing: Any, data: Any, at: Any) -> Any:  # noqa: ARG001
+    """The eight bytes of ``data`` from ``at`` on, the first one lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, words[0])
+        place = get_item_pointer(  # type: ignore[no-untyped-call]
+            context, builder, signature.args[0], array, [words[1]], wraparound=False
+        )
+        pointer = builder.bitcast(place, ir.IntType(64).as_pointer())
+        loaded = builder.load(pointer)
+        loaded.align = 1
+        return loaded
+
+    return types.uint64(data, types.intp), generate
+
+
+def _trailing(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    """How many bits below the lowest one that is set; 64 if none is."""
+
+    def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:  # noqa: ARG001
+        return builder.cttz(words[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+def _leading(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    """How many bits above the highest one that is set; 64 if none is."""
+
+    def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:  # noqa: ARG001
+        return builder.ctlz(words[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+def _high(typing: Any, one: Any, other: Any) -> Any:  # noqa: ARG001
+    """The upper word of the product of two."""
+
+    def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:  # noqa: ARG001
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(words[0], wide), builder.zext(words[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+load: Final[Any] = intrinsic(_load)
+trailing: Final[Any] = intrinsic(_trailing)
+leading: Final[Any] = intrinsic(_leading)
+high: Final[Any] = intrinsic(_high)
+
+
+@inlined
+def digits(word: Any) -> Any:
+    """(how many decimal digits the bytes of a word begin with, their value)."""
+    values = word ^ _ZEROS
+    count = trailing(((values + _NINES) | values) & _TOPS) >> np.uint64(3)
+    if count == 0:
+        return count, count
+    # As if zeros came before them, so that there are always eight.
+    values <<= np.uint64(64) - (count << np.uint64(3))
+    values = values * np.uint64(10) + (values >> np.uint64(8))
+    lower = (values & _PAIRS) * _HUNDRED
+    upper = ((values >> np.uint64(16)) & _PAIRS) * _TEN_THOUSAND
+    return count, (lower + upper) >> np.uint64(32)
+
+
+@inlined
+def plain(word: Any) -> Any:
+    """How many bytes a word begins with that are ASCII, no quote, backslash or control character.
+
+    A mark may be wrong only above one that is right.
+    """
+    quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
+    marks = ((word - _BLANKS) & ~word) | word
+    marks |= ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
+    return trailing(marks & _TOPS) >> np.uint64(3)

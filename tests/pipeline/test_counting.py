@@ -1,0 +1,78 @@
+"""What events count for quotas in Arrow: what a look at each of them finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from minibroker.pipeline import counting
+from minibroker.pipeline.counting import Events
+from minibroker.pipeline.files import TEXTS
+from minibroker.pipeline.quantities import LEVELS
+from tests.pipeline import by_hand
+from tests.pipeline.happenings import arrow, fetched, many, produced, request
+
+
+def as_files_have_it(table: pa.Table) -> pa.Table:
+    for at, name in enumerate(table.column_names):
+        if name in TEXTS:
+            table = table.set_column(at, name, table[name].dictionary_encode())
+    return table
+
+
+EVENTS = [
+    *many(400, seed=3),
+    produced(1, "u", "c", 10, exempt=True),
+    produced(1, "u", "c", 5, sample=0.4),
+    fetched(1, "u", "", 10, throttle_ms=3),
+    request(1, "", "c", checked_ns=None, late_ns=None),
+    request(1, "u", "c", mutations=3, mutations_refused=None),
+]
+
+
+@pytest.mark.parametrize("dictionaries", [False, True])
+def test_it_is_what_a_look_at_each_finds(dictionaries: bool) -> None:
+    table = arrow(EVENTS)
+    events = Events(as_files_have_it(table) if dictionaries else table)
+    every = list(events.counted())
+    for row, event in enumerate(EVENTS):
+        found = []
+        for each in every:
+            if each.where[row]:
+                told = [
+                    None if column is None or column[row] != column[row] else column[row]
+                    for column in (each.measured, each.bound)
+                ]
+                level = -1 if each.level is None else each.level[row]
+                name = None if level < 0 else list(LEVELS)[level]
+                found.append((each.quota, each.amount[row], each.held_ms[row], name, *told))
+        assert found == list(by_hand.counts(event)), event
+
+
+def test_rows_are_told_of_each_quota_with_the_names_that_count() -> None:
+    found: list[dict[str, Any]] = []
+    for batch in counting.rows(arrow(EVENTS).to_batches(max_chunksize=50), 60):
+        found += batch.to_pylist()
+    expected = [
+        {
+            "broker": event["broker"],
+            **by_hand.names(event),
+            "quota": each.quota,
+            "start_us": event["time_us"] // 60_000_000 * 60_000_000,
+            "sample": event["sample"],
+            "amount": each.amount,
+            "held_ms": each.held_ms,
+        }
+        for event in EVENTS
+        for each in by_hand.counts(event)
+    ]
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+def test_what_was_left_out_is_made_up_for_and_a_half_counts() -> None:
+    events = [produced(0, "u", "c", 5, sample=share) for share in (1.0, 0.4, 0.3)]
+    assert Events(arrow(events)).for_all(Events(arrow(events)).ints("request_bytes")).tolist() == [
+        5, 13, 17
+    ]  # fmt: skip

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.pipeline.held import NOTHING, as_json, ends, joined, of_json, overlap
+
+SPANS = st.lists(
+    st.tuples(st.integers(-1, 2), st.integers(0, 20), st.integers(0, 5)).map(
+        lambda found: (found[0], found[1], found[1] + found[2])
+    )
+)
+
+
+def rows(spans: list[tuple[int, int, int]]) -> np.ndarray:
+    return np.array(spans, np.int64).reshape(-1, 3)
+
+
+def said(spans: np.ndarray) -> list[tuple[int, int]]:
+    return [(b, at) for b, first, last in spans.tolist() for at in range(first, last + 1)]
+
+
+@given(SPANS)
+def test_spans_overlap_if_something_is_in_two(spans: list[tuple[int, int, int]]) -> None:
+    everything = said(rows(spans))
+    assert overlap(rows(spans)) == (len(set(everything)) < len(everything))
+
+
+@given(SPANS)
+def test_joined_they_say_the_same_in_as_few_as_can_be(spans: list[tuple[int, int, int]]) -> None:
+    found = joined(rows(spans))
+    assert said(found) == sorted(set(said(rows(spans))))
+    assert all(
+        one[0] != other[0] or other[1] > one[2] + 1 for one, other in pairwise(found.tolist())
+    )
+
+
+@given(SPANS, st.integers(4, 6))
+def test_of_too_many_the_smallest_gaps_are_filled(
+    spans: list[tuple[int, int, int]], most: int
+) -> None:
+    found = joined(rows(spans), most)
+    assert len(found) <= most
+    assert set(said(found)) >= set(said(rows(spans)))
+    assert not overlap(found)
+
+
+def test_of_gaps_the_smallest_is_filled() -> None:
+    spans = rows([(1, 0, 1), (1, 5, 6), (1, 8, 9), (2, 0, 0)])
+    assert joined(spans, 3).tolist() == [[1, 0, 1], [1, 5, 9], [2, 0, 0]]
+
+
+@given(SPANS)
+def test_they_can_be_written_down(spans: list[tuple[int, int, int]]) -> None:
+    found = joined(rows(spans))
+    assert of_json(json.loads(json.dumps(as_json(found)))).tolist() == found.tolist()
+
+
+def test_ends_are_those_of_each_broker() -> None:
+    assert ends(rows([(2, 5, 6), (1, 3, 3), (1, 0, 1)])) == {1: (0, 3), 2: (5, 6)}
+    assert ends(NOTHING) == {}

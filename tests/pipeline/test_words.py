@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.pipeline.words import digits, plain
+
+EIGHT = st.binary(min_size=8, max_size=8) | st.text('0189,}"\\ a~', min_size=8, max_size=8).map(
+    str.encode
+)
+
+
+def word(raw: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(raw, "little"))
+
+
+@given(EIGHT)
+def test_digits_are_those_that_come_first(raw: bytes) -> None:
+    first = raw[: next((at for at, byte in enumerate(raw) if byte not in b"0123456789"), 8)]
+    assert tuple(map(int, digits(word(raw)))) == (len(first), int(first or b"0"))
+
+
+@given(EIGHT)
+def test_plain_bytes_are_printable_ascii_but_quotes_and_backslashes(raw: bytes) -> None:
+    odd = (at for at, byte in enumerate(raw) if not 32 <= byte < 128 or byte in b'"\\')
+    assert int(plain(word(raw))) == next(odd, 8)
