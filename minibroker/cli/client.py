@@ -2,19 +2,23 @@
 
 Owns connections, the choice of versions, and the words for what people get wrong first: no broker
 there, or a port that speaks something else. It must never know a command. Invariant: one request
-is in flight on a connection, and a reply is read to its last byte or the connection is dropped.
+is in flight on a connection, and a reply is read to its last byte or the connection is dropped;
+who has to prove who it is has done so before a command asks anything, and again in time.
 Kafka's ``NetworkClient`` does the same for many requests at once.
 """
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import time
+from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from minibroker import __version__
+from minibroker.cli.access import DEFAULT_BOOTSTRAP, OPEN, Access
 from minibroker.cli.errors import CliError, Dropped, Refused, Unreachable, UsageMistake, check
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
 from protocol.compiler import decoder, encode
@@ -28,16 +32,26 @@ from protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from protocol.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from protocol.registry import ApiKey, schema
 from protocol.schema import Message
 from protocol.versions import Versions
 
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+if TYPE_CHECKING:
+    import ssl
+
 CLIENT_ID: Final = "minibroker-cli"
 REPLY_BYTES_MAX: Final = 128 * 1024 * 1024
 PATIENCE_S: Final = 10.0
 """How long to wait for a connection, a reply, or a leader or coordinator to be there."""
 RETRY_PAUSE_S: Final = 0.1
+PROVE_AGAIN_AT: Final = 0.9
+"""Part of a proof's lifetime after which it is renewed (KIP-368; Kafka's clients take 85-95 %)."""
+HOW_TO_BE_LET_IN: Final = "say how to get in with --command-config FILE"
 
 NEWEST_BY_NAME: Final = {
     ApiKey.PRODUCE: 12,
@@ -74,9 +88,13 @@ R = TypeVar("R", bound=Message)
 class Connection:
     """One connection to one broker, with the versions that both sides speak."""
 
-    def __init__(self, address: HostPort, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, address: HostPort, access: Access = OPEN, timeout_s: float = PATIENCE_S
+    ) -> None:
         self.address = address
+        self._access = access
         self._correlation_id = 0
+        self._prove_again_at = math.inf
         try:
             self._socket = socket.create_connection(address, timeout_s)
         except ConnectionRefusedError:
@@ -90,19 +108,26 @@ class Connection:
             raise Unreachable(f"{address}: cannot be reached ({error})") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._served: dict[int, Versions] = {}
-        self._has_answered = False
+        self._has_answered = self._is_let_in = False
         try:
+            if access.tls is not None:
+                self._socket = _with_tls(self._socket, access.tls, address)
             self._learn_versions()
+            self._prove()
         except CliError:
             self.close()
             raise
 
     def ask(self, request: Message, response: type[R]) -> R:
         """The reply to ``request``, in the newest version that both sides speak."""
-        return self._exchange(request, response, self._version_for(request))
+        self._prove_in_time()
+        reply = self._exchange(request, response, self._version_for(request))
+        self._is_let_in = True
+        return reply
 
     def tell(self, request: Message) -> None:
         """Send a request that the broker does not answer (Produce with acks 0)."""
+        self._prove_in_time()
         self._send(request, self._version_for(request))
 
     def close(self) -> None:
@@ -133,6 +158,39 @@ class Connection:
         self._served = {
             item.api_key: Versions(item.min_version, item.max_version) for item in reply.api_keys
         }
+
+    def _prove_in_time(self) -> None:
+        if time.monotonic() >= self._prove_again_at:
+            self._prove()
+
+    def _prove(self) -> None:
+        """Let the broker know who asks, if anybody wants it to."""
+        mechanism, prove = self._access.mechanism, self._access.prove
+        if mechanism is None or prove is None:
+            return
+        from minibroker.cli.proofs import NotTheBroker  # most commands have nothing to prove
+
+        what = f"{self.address} does not let us in with {mechanism}"
+        handshake = SaslHandshakeRequest(mechanism=mechanism)
+        offered = self._exchange(handshake, SaslHandshakeResponse, self._version_for(handshake))
+        check(what, offered.error_code, f"it takes {', '.join(offered.mechanisms) or 'none'}")
+        proof = prove()
+        token, lifetime_ms = next(proof), 0
+        with suppress(StopIteration):
+            while True:
+                request = SaslAuthenticateRequest(auth_bytes=token)
+                version = self._version_for(request)
+                reply = self._exchange(request, SaslAuthenticateResponse, version)
+                check(what, reply.error_code, reply.error_message)
+                lifetime_ms = reply.session_lifetime_ms
+                try:
+                    token = proof.send(reply.auth_bytes)
+                except NotTheBroker as error:
+                    self.close()
+                    raise Unreachable(f"{self.address} is not to be trusted: {error}") from None
+        self._prove_again_at = math.inf
+        if lifetime_ms > 0:
+            self._prove_again_at = time.monotonic() + PROVE_AGAIN_AT * lifetime_ms / 1000
 
     def _exchange(self, request: Message, response: type[R], version: int) -> R:
         key = ApiKey(request.__api_key__ or 0)
@@ -175,8 +233,8 @@ class Connection:
         what = foreign_protocol(prefix)
         if what is not None:
             raise Unreachable(
-                f"{self.address} speaks {what}, not Kafka's protocol; "
-                "give the port of a plaintext Kafka listener"
+                f"{self.address} speaks {what}, not Kafka's protocol: "
+                + (HOW_TO_BE_LET_IN if what == "TLS" else "give the port of a Kafka listener")
             )
         (size,) = struct.unpack(">i", prefix)
         if not 4 <= size <= REPLY_BYTES_MAX:
@@ -188,15 +246,41 @@ class Connection:
         view, filled = memoryview(received), 0
         while filled < size:
             count = self._socket.recv_into(view[filled:])
-            if not count and self._has_answered:
-                raise Dropped(f"{self.address} closed the connection")
             if not count:
-                raise Unreachable(
-                    f"{self.address} closed the connection without an answer; "
-                    "is it a Kafka listener without TLS and SASL?"
-                )
+                raise self._closed()
             filled += count
         return bytes(received)
+
+    def _closed(self) -> Unreachable:
+        said = f"{self.address} closed the connection"
+        if not self._has_answered:
+            return Unreachable(
+                f"{said} without an answer; if it is a Kafka listener with TLS, {HOW_TO_BE_LET_IN}"
+            )
+        if not self._is_let_in and self._access.mechanism is None:
+            # So does a listener with SASL when it is asked before anything is proven.
+            return Dropped(f"{said}; if it wants to know who asks, {HOW_TO_BE_LET_IN}")
+        return Dropped(said)
+
+
+def _with_tls(plain: socket.socket, tls: ssl.SSLContext, address: HostPort) -> ssl.SSLSocket:
+    """The connection after its handshake; raises `Unreachable` with what is wrong with it."""
+    import ssl  # few commands need it
+
+    from minibroker.security.handshakes import why_no_tls
+
+    try:
+        return tls.wrap_socket(plain, server_hostname=address.host)
+    except ssl.SSLError as error:
+        plain.close()
+        text = why_no_tls(error, "--bootstrap-server")
+        raise Unreachable(f"no secure connection to {address}: {text}") from None
+    except OSError as error:
+        plain.close()
+        raise Unreachable(
+            f"no secure connection to {address}: it ended the handshake ({error}); is its port in "
+            "--bootstrap-server one for TLS?"
+        ) from None
 
 
 def foreign_protocol(prefix: bytes) -> str | None:
@@ -213,7 +297,13 @@ def foreign_protocol(prefix: bytes) -> str | None:
 class Client:
     """A cluster reached through its bootstrap servers; use it as a context manager."""
 
-    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        bootstrap: str = DEFAULT_BOOTSTRAP,
+        access: Access = OPEN,
+        timeout_s: float = PATIENCE_S,
+    ) -> None:
+        self._access = access
         self._timeout_s = timeout_s
         self._brokers: dict[int, HostPort] = {}
         self._connections: dict[HostPort, Connection] = {}
@@ -301,7 +391,7 @@ class Client:
         return self._connect(addresses[-1])
 
     def _connect(self, address: HostPort) -> Connection:
-        connection = Connection(address, self._timeout_s)
+        connection = Connection(address, self._access, self._timeout_s)
         self._connections[address] = connection
         return connection
 

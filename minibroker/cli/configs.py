@@ -16,7 +16,8 @@ import click
 from click.core import ParameterSource
 
 from minibroker.cli import credentials
-from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.access import OPEN, Servers, bootstrap_option
+from minibroker.cli.client import Client
 from minibroker.cli.commands import Command
 from minibroker.cli.errors import CliError, ExitCode, UsageMistake, check
 from minibroker.cli.output import emit
@@ -100,7 +101,7 @@ that are blank or begin with # say nothing.
 Exit codes: 0 done · 1 anything else, as kafka-configs.sh has it
 """
 
-_WITH_QUOTA_FILE: Final = {"bootstrap", "alter", "quota_file"}
+_WITH_QUOTA_FILE: Final = {"bootstrap", "command_config", "alter", "quota_file"}
 
 _LONG = ("entity_type", "entity_name", "entity_default")
 
@@ -154,16 +155,7 @@ def _entity_options(function: Any) -> Any:
 
 
 @click.command("configs", cls=KafkaCommand, epilog=EXAMPLES)
-@click.option(
-    "--bootstrap-server",
-    "-b",
-    "bootstrap",
-    default=DEFAULT_BOOTSTRAP,
-    metavar="HOST:PORT",
-    envvar="MINIBROKER_BOOTSTRAP_SERVER",
-    show_envvar=True,
-    help="The broker to ask.",
-)
+@bootstrap_option
 @click.option("--zookeeper", metavar="URLS", help="Use the config store there, not a broker.")
 @click.option("--describe", is_flag=True, help="List what is set.")
 @click.option("--alter", is_flag=True, help="Change it.")
@@ -182,12 +174,12 @@ def _entity_options(function: Any) -> Any:
 )
 @_entity_options
 @click.pass_context
-def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
+def configs(ctx: click.Context, /, servers: Servers, **given: Any) -> None:
     """Describe and alter configs and quotas as kafka-configs.sh does."""
     if given["describe"] == given["alter"]:
         raise UsageMistake("Command must include exactly one action: --describe, --alter")
     if given["quota_file"] is not None:
-        _apply_file(ctx, bootstrap, given)
+        _apply_file(ctx, servers, given)
         return
     entities = chosen(
         from_long_options(ctx.meta[__name__]),
@@ -202,16 +194,18 @@ def configs(ctx: click.Context, /, bootstrap: str, **given: Any) -> None:
     if given["zookeeper"] is not None:
         if ctx.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
             raise UsageMistake("Only one of --bootstrap-server or --zookeeper must be specified")
+        if servers.access is not OPEN:
+            raise UsageMistake("--command-config goes with --bootstrap-server, not --zookeeper")
         _in_zookeeper(given, entities, additions, deletions)
         return
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         if given["alter"]:
             _alter(client, entities, additions, deletions)
         else:
             _describe(client, entities, everything=given["everything"])
 
 
-def _apply_file(ctx: click.Context, bootstrap: str, given: dict[str, Any]) -> None:
+def _apply_file(ctx: click.Context, servers: Servers, given: dict[str, Any]) -> None:
     names = [param.name for param in ctx.command.params if param.name not in _WITH_QUOTA_FILE]
     beside = [name for name in names if name and given.get(name)]
     if beside or not given["alter"]:
@@ -222,7 +216,7 @@ def _apply_file(ctx: click.Context, bootstrap: str, given: dict[str, Any]) -> No
     from minibroker.cli import quota_file  # asks as this module does, and for nothing else
 
     file = quota_file.read(given["quota_file"])
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         quota_file.apply(client, file)
 
 

@@ -19,11 +19,11 @@ from typing import Final
 
 import click
 
+from minibroker.cli.access import Servers, bootstrap_option
 from minibroker.cli.commands import Command
 from minibroker.cli.connections_view import Line, Paint, Room, picture
 from minibroker.cli.control import Control, control_option, find_control
 from minibroker.cli.output import emit
-from minibroker.cli.topics import bootstrap_option
 
 PATH: Final = "/v1/connections"
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -58,12 +58,12 @@ command, too, is asked through its control API: give --control.
     help="How long to wait before looking again.",
 )
 def connections(
-    bootstrap: str, control: str | None, once: bool, as_json: bool, interval: float
+    servers: Servers, control: str | None, once: bool, as_json: bool, interval: float
 ) -> None:
     """Show who is connected, live, and why somebody was turned away."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # slots are drawn with what not all can show
-    api = find_control(control, bootstrap)
+    api = find_control(control, servers)
     try:
         if as_json:
             emit(api.get(PATH).decode().rstrip("\n"))

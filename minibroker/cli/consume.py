@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from minibroker.cli.access import Servers, bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.committed import committed_offsets
@@ -22,7 +23,6 @@ from minibroker.cli.membership import Membership
 from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, text_or_none
 from minibroker.cli.reader import Message, Reader
-from minibroker.cli.topics import bootstrap_option
 
 POLL_MS: Final = 500
 HEARTBEAT_S: Final = 1.0
@@ -143,7 +143,7 @@ class Limits:
 )
 def consume(
     topic: str,
-    bootstrap: str,
+    servers: Servers,
     from_beginning: bool,
     offset: str | None,
     partition: int | None,
@@ -162,7 +162,7 @@ def consume(
     start = EARLIEST if from_beginning else read_offset(offset)
     limits = Limits(max_messages, timeout)
     try:
-        with Client(bootstrap) as client:
+        with Client(*servers) as client:
             if group is None:
                 messages = read_alone(client, topic, partition, start, limits)
             else:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from minibroker.cli.access import Servers
 from minibroker.cli.client import Client, parse_bootstrap
 from minibroker.cli.errors import CliError, Unreachable, UsageMistake
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
@@ -107,9 +108,9 @@ def _refusal(status: int, body: bytes) -> str:
         return f"HTTP status {status}: is it the control API?"
 
 
-def find_control(url: str | None, bootstrap: str) -> Control:
-    """The control API that was named, or that of a broker of ``bootstrap``."""
-    return Control(_from_url(url) if url else _from_broker(bootstrap))
+def find_control(url: str | None, servers: Servers) -> Control:
+    """The control API that was named, or that of a broker of ``servers``."""
+    return Control(_from_url(url) if url else _from_broker(servers))
 
 
 def _from_url(url: str) -> HostPort:
@@ -120,9 +121,9 @@ def _from_url(url: str) -> HostPort:
         raise UsageMistake(f"--control {url}: {error}; write e.g. http://127.0.0.1:8080") from None
 
 
-def _from_broker(bootstrap: str) -> HostPort:
+def _from_broker(servers: Servers) -> HostPort:
     try:
-        with Client(bootstrap) as client:
+        with Client(*servers) as client:
             (broker, *_) = client.metadata([]).brokers
             resource = DescribeConfigsResource(
                 resource_type=BROKER,
@@ -135,8 +136,8 @@ def _from_broker(bootstrap: str) -> HostPort:
         raise Unreachable(f"{error}; or {NAME_IT}") from None
     value = next((each.value for each in found.configs if each.name == SETTING), None)
     if not value:
-        raise CliError(f"the broker at {bootstrap} does not tell {SETTING}; {NAME_IT}")
-    return _as_seen_from_here(parse_host_port(value), parse_bootstrap(bootstrap)[0].host)
+        raise CliError(f"the broker at {servers.bootstrap} does not tell {SETTING}; {NAME_IT}")
+    return _as_seen_from_here(parse_host_port(value), parse_bootstrap(servers.bootstrap)[0].host)
 
 
 def _as_seen_from_here(address: HostPort, broker: str) -> HostPort:

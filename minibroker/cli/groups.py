@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 import click
 
+from minibroker.cli.access import Servers, bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Group
 from minibroker.cli.committed import committed_offsets
 from minibroker.cli.errors import Refused, check
 from minibroker.cli.offsets import LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, table
-from minibroker.cli.topics import bootstrap_option, report_each
+from minibroker.cli.topics import report_each
 from protocol.compiler import decoder
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
@@ -53,10 +54,10 @@ DELETE_EXAMPLES = """Examples:
 @app.command("list", epilog=LIST_EXAMPLES)
 @bootstrap_option
 @click.option("--json", is_flag=True, help="One JSON object a line.")
-def list_(bootstrap: str, json: bool) -> None:
+def list_(servers: Servers, json: bool) -> None:
     """List groups and their states."""
     rows = []
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         for broker in client.metadata([]).brokers:
             reply = client.ask(ListGroupsRequest(), ListGroupsResponse, broker.node_id)
             check("list of groups", reply.error_code)
@@ -74,9 +75,9 @@ def list_(bootstrap: str, json: bool) -> None:
 @app.command("describe", epilog=DESCRIBE_EXAMPLES)
 @click.argument("group_id", cls=Argument, metavar="GROUP", about="The group.")
 @bootstrap_option
-def describe(group_id: str, bootstrap: str) -> None:
+def describe(group_id: str, servers: Servers) -> None:
     """Show a group's members, committed offsets and lag."""
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         request = DescribeGroupsRequest(groups=[group_id])
         reply = client.ask(request, DescribeGroupsResponse, client.coordinator(group_id))
         (group,) = reply.groups
@@ -97,10 +98,10 @@ def describe(group_id: str, bootstrap: str) -> None:
     "group_ids", cls=Argument, nargs=-1, required=True, metavar="GROUP...", about="The groups."
 )
 @bootstrap_option
-def delete(group_ids: Sequence[str], bootstrap: str) -> None:
+def delete(group_ids: Sequence[str], servers: Servers) -> None:
     """Delete groups that have no members, with their offsets."""
     outcomes: list[tuple[str, int, str | None]] = []
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         for group_id in group_ids:
             request = DeleteGroupsRequest(groups_names=[group_id])
             reply = client.ask(request, DeleteGroupsResponse, client.coordinator(group_id))

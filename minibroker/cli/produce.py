@@ -14,12 +14,12 @@ from typing import BinaryIO, Final
 
 import click
 
+from minibroker.cli.access import Servers, bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import note
 from minibroker.cli.sender import Sender
-from minibroker.cli.topics import bootstrap_option
 from protocol.compression import Compression
 from protocol.records import Record
 
@@ -61,7 +61,7 @@ EXAMPLES = """Examples:
 def produce(
     topic: str,
     messages: Sequence[str],
-    bootstrap: str,
+    servers: Servers,
     key: str | None,
     key_separator: str | None,
     header: Sequence[str],
@@ -78,7 +78,7 @@ def produce(
         raise UsageMistake(f"--acks {acks}: must be all, 1 or 0")
     groups = iter([[text.encode() for text in messages]]) if messages else read_lines(stdin())
     sent = 0
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         sender = Sender(client, topic, acks=ACKS[acks], compression=codec, partition=partition)
         for lines in groups:
             for line in lines:

@@ -14,10 +14,10 @@ from urllib.parse import unquote_plus, urlencode
 
 import click
 
+from minibroker.cli.access import Servers, bootstrap_option
 from minibroker.cli.commands import Group
 from minibroker.cli.control import control_option, find_control
 from minibroker.cli.output import emit, table
-from minibroker.cli.topics import bootstrap_option
 
 UNITS: Final = {
     "produce": "B/s",
@@ -54,9 +54,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The control 
 @bootstrap_option
 @control_option
 @json_option
-def list_(bootstrap: str, control: str | None, as_json: bool) -> None:
+def list_(servers: Servers, control: str | None, as_json: bool) -> None:
     """Who uses what, those who were active last first."""
-    answer = _ask(control, bootstrap, "/v1/quotas")
+    answer = _ask(control, servers, "/v1/quotas")
     if as_json:
         emit(answer.rstrip("\n"))
         return
@@ -92,11 +92,11 @@ def _row(use: dict[str, Any]) -> list[str]:
     "--type", "kind", type=click.Choice(list(UNITS)), default="produce", help="What is bounded."
 )
 def explain(
-    bootstrap: str, control: str | None, as_json: bool, user: str, client_id: str, kind: str
+    servers: Servers, control: str | None, as_json: bool, user: str, client_id: str, kind: str
 ) -> None:
     """Why a user and client-id is throttled, or isn't."""
     asked = urlencode({"user": user, "client_id": client_id, "type": kind})
-    answer = _ask(control, bootstrap, f"/v1/quotas/explain?{asked}")
+    answer = _ask(control, servers, f"/v1/quotas/explain?{asked}")
     if as_json:
         emit(answer.rstrip("\n"))
         return
@@ -132,8 +132,8 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
     yield f"          {found['formula']}"
 
 
-def _ask(control: str | None, bootstrap: str, path: str) -> str:
-    api = find_control(control, bootstrap)
+def _ask(control: str | None, servers: Servers, path: str) -> str:
+    api = find_control(control, servers)
     try:
         return api.get(path).decode()
     finally:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import click
 
-from minibroker.cli.client import DEFAULT_BOOTSTRAP, Client
+from minibroker.cli.access import Servers, bootstrap_option
+from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Group
 from minibroker.cli.errors import Refused, UsageMistake, check
 from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
@@ -40,16 +41,6 @@ TOPIC_CONFIG_SOURCE = 1
 
 app = Group("topics", help="List, create, describe and delete topics.", no_args_is_help=True)
 
-bootstrap_option = click.option(
-    "--bootstrap-server",
-    "-b",
-    "bootstrap",
-    default=DEFAULT_BOOTSTRAP,
-    metavar="HOST:PORT",
-    envvar="MINIBROKER_BOOTSTRAP_SERVER",
-    show_envvar=True,
-    help="The broker to ask.",
-)
 names_argument = click.argument(
     "names", cls=Argument, nargs=-1, required=True, metavar="NAME...", about="The topics."
 )
@@ -83,9 +74,9 @@ DELETE_EXAMPLES = """Examples:
 @bootstrap_option
 @click.option("--internal", is_flag=True, help="Also the broker's own.")
 @click.option("--json", is_flag=True, help="One JSON object a line.")
-def list_(bootstrap: str, internal: bool, json: bool) -> None:
+def list_(servers: Servers, internal: bool, json: bool) -> None:
     """List topics and their numbers of partitions."""
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         topics = client.metadata().topics
     shown = sorted(
         (topic.name or "", len(topic.partitions))
@@ -125,7 +116,7 @@ def list_(bootstrap: str, internal: bool, json: bool) -> None:
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 def create(
     names: Sequence[str],
-    bootstrap: str,
+    servers: Servers,
     partitions: int,
     replication_factor: int,
     config: Sequence[str],
@@ -145,7 +136,7 @@ def create(
         ],
         timeout_ms=ADMIN_TIMEOUT_MS,
     )
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         controller = client.metadata([]).controller_id
         results = client.ask(request, CreateTopicsResponse, controller).topics
     outcomes = []
@@ -161,9 +152,9 @@ def create(
 @names_argument
 @bootstrap_option
 @click.option("--json", is_flag=True, help="One JSON object a partition.")
-def describe(names: Sequence[str], bootstrap: str, json: bool) -> None:
+def describe(names: Sequence[str], servers: Servers, json: bool) -> None:
     """Show partitions, their leaders and offsets, and the settings given to a topic."""
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         for name in names:
             rows = partition_rows(client, name)
             if json:
@@ -180,14 +171,14 @@ def describe(names: Sequence[str], bootstrap: str, json: bool) -> None:
 @app.command("delete", epilog=DELETE_EXAMPLES)
 @names_argument
 @bootstrap_option
-def delete(names: Sequence[str], bootstrap: str) -> None:
+def delete(names: Sequence[str], servers: Servers) -> None:
     """Delete topics and everything in them."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names],
         topic_names=list(names),
         timeout_ms=ADMIN_TIMEOUT_MS,
     )
-    with Client(bootstrap) as client:
+    with Client(*servers) as client:
         controller = client.metadata([]).controller_id
         results = client.ask(request, DeleteTopicsResponse, controller).responses
     report_each(

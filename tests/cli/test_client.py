@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
 
-from minibroker.cli.client import Client, foreign_protocol, parse_bootstrap
+from minibroker.cli.access import Access
+from minibroker.cli.client import Client, Connection, foreign_protocol, parse_bootstrap
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
+from minibroker.cli.proofs import plain, scram
 from minibroker.config import HostPort
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
@@ -19,6 +22,8 @@ from protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.sasl_handshake import SaslHandshakeResponse
 from protocol.registry import ApiKey
 
 
@@ -131,7 +136,9 @@ async def test_what_may_be_asked_twice_survives_a_connection_that_is_closed(
         fake_broker.hang_up_on = [ApiKey.LIST_GROUPS]
         await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
         fake_broker.hang_up_on = [ApiKey.LIST_GROUPS, ApiKey.LIST_GROUPS]
-        with pytest.raises(Unreachable, match=r":\d+ closed the connection$"):
+        with pytest.raises(
+            Unreachable, match=r":\d+ closed the connection; if it wants to know who asks"
+        ):
             await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
 
 
@@ -220,3 +227,88 @@ def test_bootstrap_servers_are_read_or_refused_with_an_example() -> None:
 
 def test_kafka_s_own_lengths_are_not_taken_for_another_protocol() -> None:
     assert foreign_protocol(b"\x00\x00\x01\x2c") is None
+
+
+def proving(fake_broker: Any, *lifetimes_ms: int, code: int = 0, text: str | None = None) -> None:
+    """Have a broker ask who we are, and take any proof so often."""
+    worth = iter(lifetimes_ms)
+    fake_broker.answers |= {
+        ApiKey.SASL_HANDSHAKE: lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]),
+        ApiKey.SASL_AUTHENTICATE: lambda _: SaslAuthenticateResponse(
+            error_code=code, error_message=text, session_lifetime_ms=next(worth)
+        ),
+        ApiKey.LIST_GROUPS: lambda _: ListGroupsResponse(),
+    }
+
+
+ALICE = Access(mechanism="PLAIN", prove=lambda: plain("alice", "secret"))
+
+
+def asked(fake_broker: Any) -> list[str]:
+    return [type(request).__name__.removesuffix("Request") for _, request in fake_broker.asked]
+
+
+async def test_a_proof_comes_before_anything_else(fake_broker: Any) -> None:
+    proving(fake_broker, 0)
+    with await in_thread(lambda: Client(fake_broker.address, ALICE)) as client:
+        for _ in range(2):
+            await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
+    once = ["ApiVersions", "SaslHandshake", "SaslAuthenticate"]
+    assert asked(fake_broker) == [*once, "ListGroups", "ListGroups"]
+    assert fake_broker.asked[2][1].auth_bytes == b"\0alice\0secret"
+
+
+async def test_a_proof_is_renewed_before_it_is_worth_nothing(
+    fake_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    proving(fake_broker, 1000, 0)
+    connection = await in_thread(lambda: Connection(parse_bootstrap(fake_broker.address)[0], ALICE))
+    for now, proofs in ((1000.89, 1), (1000.91, 2), (9999.0, 2)):  # noqa: B007 (read by the clock)
+        await in_thread(lambda: connection.ask(ListGroupsRequest(), ListGroupsResponse))
+        assert asked(fake_broker).count("SaslAuthenticate") == proofs
+    connection.close()
+
+
+async def test_a_proof_that_is_none_is_told_in_the_broker_s_words(fake_broker: Any) -> None:
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    proving(fake_broker, 0, code=code, text="Invalid username or password")
+    why = r":\d+ does not let us in with PLAIN: SASL_AUTHENTICATION_FAILED: Invalid username"
+    with pytest.raises(Refused, match=why):
+        await in_thread(lambda: Client(fake_broker.address, ALICE))
+
+
+async def test_a_mechanism_that_is_not_taken_is_told_with_those_that_are(fake_broker: Any) -> None:
+    proving(fake_broker)
+    fake_broker.answers[ApiKey.SASL_HANDSHAKE] = lambda _: SaslHandshakeResponse(
+        error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=["PLAIN", "OAUTHBEARER"]
+    )
+    with pytest.raises(Refused, match="SASL_MECHANISM: it takes PLAIN, OAUTHBEARER"):
+        await in_thread(lambda: Client(fake_broker.address, ALICE))
+
+
+async def test_an_impostor_is_told_nothing_more(fake_broker: Any) -> None:
+    proving(fake_broker, 0)
+    access = Access(mechanism="SCRAM-SHA-256", prove=lambda: scram("SCRAM-SHA-256", "a", "b", "n"))
+    with pytest.raises(Unreachable, match="is not to be trusted: its first answer is no message"):
+        await in_thread(lambda: Client(fake_broker.address, access))
+    assert asked(fake_broker).count("SaslAuthenticate") == 1
+
+
+async def test_who_has_nothing_to_show_is_told_how(fake_broker: Any) -> None:
+    proving(fake_broker)
+    fake_broker.hang_up_on = [ApiKey.LIST_GROUPS, ApiKey.LIST_GROUPS]
+    why = r"if it wants to know who asks, say how to get in with --command-config FILE"
+    with (
+        await in_thread(lambda: Client(fake_broker.address)) as client,
+        pytest.raises(Unreachable, match=why),
+    ):
+        await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
+
+
+async def test_no_tls_where_it_is_wanted_is_told(nursery: trio.Nursery) -> None:
+    address = await serve_bytes(nursery, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    access = Access(tls=ssl.create_default_context())
+    with pytest.raises(Unreachable, match=r"no secure connection to .* one for TLS\?"):
+        await in_thread(lambda: Client(address, access))

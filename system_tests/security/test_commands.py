@@ -1,0 +1,108 @@
+"""minibroker's own commands at a broker that wants to know who asks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from system_tests.security.conftest import JAAS, PASSWORDS, Secured
+
+MODULES = {
+    "PLAIN": JAAS,
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule required",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule required",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required",
+}
+
+pytestmark = pytest.mark.minibroker
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def command(secured: Secured) -> Command:
+    def run(server: str, *words: str, says: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "minibroker", *words, "--bootstrap-server", server],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            input=says,
+        )
+
+    return run
+
+
+def file_of(at: Secured, folder: Path, mechanism: str, password: str) -> str:
+    options = f'username="alice" password="{password}"'
+    if mechanism == "OAUTHBEARER":
+        options = 'unsecuredLoginStringClaim_sub="alice"'
+    file = folder / "client.properties"
+    file.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+        f"sasl.jaas.config={MODULES[mechanism]} {options};\n"
+        f"ssl.truststore.location={at.authority}\n"
+    )
+    return str(file)
+
+
+@pytest.mark.parametrize("mechanism", MODULES)
+def test_a_record_goes_there_and_back(
+    secured: Secured, command: Command, tmp_path: Path, mechanism: str
+) -> None:
+    file = file_of(secured, tmp_path, mechanism, PASSWORDS["alice"])
+    if mechanism.startswith("SCRAM"):
+        add = f"{mechanism}=[password={PASSWORDS['alice']}]"
+        made = command(
+            secured.plaintext, "configs", "--alter", "--user", "alice", "--add-config", add
+        )
+        assert made.returncode == 0, made.stderr
+    topic, proof = f"ours-{uuid.uuid4().hex[:6]}", ("--command-config", file)
+    for words in (("topics", "create", topic), ("produce", topic, "hello")):
+        done = command(secured.sasl_ssl, *words, *proof)
+        assert done.returncode == 0, done.stderr
+    read = ("consume", topic, "--from-beginning", "--max-messages", "1", "--format", "json")
+    printed = command(secured.sasl_ssl, *read, *proof).stdout
+    assert json.loads(printed)["value"] == "hello"
+
+
+def test_a_wrong_password_is_told(secured: Secured, command: Command, tmp_path: Path) -> None:
+    file = file_of(secured, tmp_path, "PLAIN", "guessed")
+    done = command(secured.sasl_ssl, "topics", "list", "--command-config", file)
+    assert done.returncode == 1
+    assert "SASL_AUTHENTICATION_FAILED: Authentication failed: Invalid username" in done.stderr
+    assert "guessed" not in done.stdout + done.stderr
+
+
+def test_a_certificate_is_a_name(secured: Secured, command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    trust = f"security.protocol=SSL\nssl.truststore.location={secured.authority}\n"
+    file.write_text(f"{trust}ssl.keystore.location={secured.folder}/carol.pem\n")
+    quotas = ("configs", "--describe", "--user", "alice", "--command-config", str(file))
+    assert command(secured.ssl, *quotas).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("listener", "lines", "why"),
+    [
+        ("sasl_ssl", "", "if it is a Kafka listener with TLS, say how to get in with --command-"),
+        ("sasl_ssl", "security.protocol=SSL\n", "its certificate is not trusted"),
+        ("plaintext", "security.protocol=SSL\n", "is its port in --bootstrap-server one for TLS?"),
+    ],
+)
+def test_who_does_not_get_in_is_told_how(
+    secured: Secured, command: Command, tmp_path: Path, *, listener: str, lines: str, why: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(lines)
+    done = command(getattr(secured, listener), "topics", "list", "--command-config", str(file))
+    assert done.returncode == 3
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr

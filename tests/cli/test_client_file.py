@@ -1,0 +1,156 @@
+"""A client's properties: what lets it in, and the words for what is wrong in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from minibroker.cli.access import Access
+from minibroker.cli.client_file import read_access
+from minibroker.cli.errors import BadConfig
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+Read = Callable[..., Access]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def read_lines(*lines: str) -> Access:
+        file = tmp_path / "client.properties"
+        file.write_text("\n".join(lines))
+        return read_access(str(file))
+
+    return read_lines
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its certificate, and that of somebody with a key, beside each other."""
+    folder = tmp_path_factory.mktemp("authority")
+    made = trustme.CA()
+    made.cert_pem.write_to_path(folder / "authority.pem")
+    carol = made.issue_cert(common_name="carol")
+    carol.private_key_and_cert_chain_pem.write_to_path(folder / "carol.pem")
+    return folder / "authority.pem"
+
+
+def test_nothing_said_is_an_open_door(read: Read) -> None:
+    assert read("bootstrap.servers=x:1", "acks=all") == Access()
+
+
+def test_tls_checks_the_host_unless_told_not_to(read: Read, authority: Path) -> None:
+    lines = ("security.protocol=SSL", f"ssl.truststore.location={authority}")
+    checking = read(*lines).tls
+    trusting = read(*lines, "ssl.endpoint.identification.algorithm=").tls
+    assert checking is not None
+    assert trusting is not None
+    assert (checking.check_hostname, trusting.check_hostname) == (True, False)
+    assert len(checking.get_ca_certs()) == 1
+
+
+def test_authorities_may_stand_in_the_file(read: Read, authority: Path) -> None:
+    text = authority.read_text().replace("\n", "\\n")
+    tls = read("security.protocol=SSL", f"ssl.truststore.certificates={text}").tls
+    assert tls is not None
+    assert len(tls.get_ca_certs()) == 1
+
+
+def test_without_a_truststore_the_machine_s_authorities_count(read: Read) -> None:
+    tls = read("security.protocol=SSL").tls
+    assert tls is not None
+    assert tls.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module", "first"),
+    [
+        ("PLAIN", f'{PLAIN} username="alice" password="secret";', b"\0alice\0secret"),
+        ("SCRAM-SHA-256", f'{SCRAM} username="a,b" password="s";', b"n,,n=a=2Cb,r="),
+        ("SCRAM-SHA-512", f'{SCRAM} username="alice" password="s";', b"n,,n=alice,r="),
+        ("OAUTHBEARER", f'{BEARER} unsecuredLoginStringClaim_sub="a";', b"n,,\x01auth=Bearer "),
+    ],
+)
+def test_each_mechanism_begins(read: Read, mechanism: str, module: str, first: bytes) -> None:
+    lines = ("security.protocol=sasl_plaintext", f"sasl.mechanism={mechanism}")
+    access = read(*lines, f"sasl.jaas.config={module}")
+    assert (access.tls, access.mechanism) == (None, mechanism)
+    assert access.prove is not None
+    assert next(access.prove()).startswith(first)
+
+
+def test_no_nonce_is_used_twice(read: Read) -> None:
+    jaas = f'sasl.jaas.config={SCRAM} username="alice" password="s";'
+    access = read("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", jaas)
+    assert access.prove is not None
+    assert next(access.prove()) != next(access.prove())
+
+
+def test_a_token_in_a_file_is_read_when_it_is_needed(read: Read, tmp_path: Path) -> None:
+    file = tmp_path / "a token"
+    url = f"sasl.oauthbearer.token.endpoint.url=file:{tmp_path}/a%20token"
+    jaas = f"sasl.jaas.config={BEARER} ;"
+    access = read("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER", jaas, url)
+    assert access.prove is not None
+    for token in ("one", "another"):
+        file.write_text(f"{token}\n")
+        assert next(access.prove()) == f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    file.unlink()
+    with pytest.raises(BadConfig, match=r"client.properties:4: sasl.oauth.* can't be read"):
+        access.prove()
+
+
+SASL = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN")
+TIMELESS = f'{BEARER} unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds=x;'
+OAUTH = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER")
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["security.protocol=TLS"], "properties:1: .*=TLS must be one of PLAINTEXT, SSL"),
+        (["security.protocl=SSL"], "not taken here; did you mean security.protocol?"),
+        (["security.protocol=SASL_SSL"], "SASL_SSL needs sasl.mechanism, .* SCRAM-SHA-512"),
+        ([SASL[0], "sasl.mechanism=GSSAPI"], "properties:2: .*GSSAPI must be one of PLAIN"),
+        (SASL, f'PLAIN needs sasl.jaas.config={PLAIN} username="alice"'),
+        ((*SASL, "sasl.jaas.config=x"), "properties:3: sasl.jaas.config must be a JAAS line"),
+        ((*SASL, f'sasl.jaas.config={SCRAM} a="b";'), "PLAIN needs PlainLoginModule"),
+        ((*SASL, f'sasl.jaas.config={PLAIN} username="u";'), "has no password; write"),
+        ((*SASL, f'sasl.jaas.config={PLAIN} a="hush";'), "has no username and no password"),
+        ((*OAUTH, f"sasl.jaas.config={BEARER} ;"), "has no unsecuredLoginStringClaim_sub"),
+        (
+            (*OAUTH, f"sasl.jaas.config={TIMELESS}"),
+            "must be a number of seconds",
+        ),
+        (["security.protocol=SSL", "ssl.truststore.type=JKS"], "must be PEM; convert"),
+        (["security.protocol=SSL", "ssl.truststore.location=/no/such"], "can't be read as PEM"),
+        (["security.protocol=SSL", "ssl.keystore.location=/no/such"], "is ssl.key.password right?"),
+        (["security.protocol=SSL", "ssl.truststore.certificates=none"], "can't be read as PEM"),
+        (["security.protocol=SSL", "ssl.truststore.certificates="], "can't be read as PEM"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_line(read: Read, lines: list[str], why: str) -> None:
+    with pytest.raises(BadConfig, match=why) as raised:
+        read(*lines)
+    assert "hush" not in str(raised.value)
+
+
+def test_tokens_are_not_fetched(read: Read) -> None:
+    url = "sasl.oauthbearer.token.endpoint.url=https://issuer/token"
+    with pytest.raises(BadConfig, match=r"properties:4: .* must be a file with the token"):
+        read(*OAUTH, f"sasl.jaas.config={BEARER} ;", url)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadConfig, match="/no/such: cannot be read: No such file"):
+        read_access("/no/such")
+
+
+def test_a_certificate_of_one_s_own_is_taken(read: Read, authority: Path) -> None:
+    keys = f"ssl.keystore.location={authority.with_name('carol.pem')}"
+    assert read("security.protocol=SSL", keys).tls is not None

@@ -1,0 +1,102 @@
+"""The client's halves against the broker's own, and against those who only pretend to be one."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.cli.proofs import NotTheBroker, Proof, bearer, plain, scram, unsecured_token
+from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven
+from minibroker.security.oauth import OAuthBearer, Rules, unsecured
+from minibroker.security.plain import Plain
+from minibroker.security.scram import HASHES, Scram, credential, salted
+
+NOW_S = 1_700_000_000.0
+names = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text)
+scrams = st.sampled_from(list(HASHES))
+
+
+def converse(proof: Proof, mechanism: Mechanism) -> Proven | None:
+    """Carry what each says to the other until the client has nothing more to say."""
+    proven, token = None, next(proof)
+    while True:
+        step = mechanism.respond(token)
+        proven = proven or step.proven
+        try:
+            token = proof.send(step.response)
+        except StopIteration:
+            return proven
+
+
+def scram_of(mechanism: str, user: str, password: str, iterations: int = 4096) -> Scram:
+    kept = credential(
+        mechanism, salted(mechanism, password, b"salt", iterations), b"salt", iterations
+    )
+    return Scram(mechanism, {user: kept}.get, nonce="theirs", secret=b"")
+
+
+@given(names, names)
+def test_a_password_as_it_is(user: str, password: str) -> None:
+    assert converse(plain(user, password), Plain({user: password})) == Proven(user)
+    with pytest.raises(AuthenticationFailed):
+        converse(plain(user, password + "x"), Plain({user: password}))
+
+
+@given(scrams, names, names)
+def test_a_password_that_is_never_sent(mechanism: str, user: str, password: str) -> None:
+    theirs = scram_of(mechanism, user, password)
+    assert converse(scram(mechanism, user, password, "ours"), theirs) == Proven(user)
+
+
+@given(scrams, names)
+def test_another_password_is_no_proof(mechanism: str, user: str) -> None:
+    with pytest.raises(AuthenticationFailed, match="Invalid client credentials"):
+        converse(scram(mechanism, user, "guessed", "ours"), scram_of(mechanism, user, "secret"))
+
+
+SALT = base64.b64encode(b"salt").decode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "no message of SCRAM"),
+        (b"e=other-error", "no message of SCRAM"),
+        (b"\xff\xfe", "no message of SCRAM"),
+        (f"r=somebody's,s={SALT},i=4096".encode(), "for us"),
+        (f"r=ours,s={SALT},i=4096".encode(), "for us"),
+        (f"r=ours+,s={SALT},i=1".encode(), "wants 1 iterations"),
+        (f"r=ours+,s={SALT},i=999999999".encode(), "wants 999999999 iterations"),
+        (b"r=ours+,s=abc,i=4096", "no base64"),
+    ],
+)
+def test_who_answers_something_else_is_not_told_more(answer: bytes, why: str) -> None:
+    proof = scram("SCRAM-SHA-256", "alice", "secret", "ours")
+    next(proof)
+    with pytest.raises(NotTheBroker, match=why):
+        proof.send(answer)
+
+
+@pytest.mark.parametrize("verdict", [b"", b"v=", b"v=AAAA", b"e=invalid-proof"])
+def test_who_does_not_know_the_password_is_found_out(verdict: bytes) -> None:
+    proof = scram("SCRAM-SHA-512", "alice", "secret", "ours")
+    next(proof)
+    proof.send(f"r=ours+,s={SALT},i=4096".encode())
+    with pytest.raises(NotTheBroker, match="does not know the password"):
+        proof.send(verdict)
+
+
+def test_a_token_names_its_bearer() -> None:
+    token = unsecured_token({"sub": "alice"}, NOW_S, 60)
+    theirs = OAuthBearer(unsecured, Rules(), lambda: int(NOW_S * 1000))
+    assert converse(bearer(token), theirs) == Proven("alice", int(NOW_S + 60) * 1000)
+
+
+def test_a_refused_token_is_heard_of() -> None:
+    token = unsecured_token({"sub": "alice"}, NOW_S, 60)
+    theirs = OAuthBearer(unsecured, Rules(), lambda: int(NOW_S + 61) * 1000)
+    with pytest.raises(AuthenticationFailed, match="it has expired"):
+        converse(bearer(token), theirs)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import ssl
+
+from minibroker.security.handshakes import why_no_tls
+
+
+def verification_error(code: int, message: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, message
+    return error
+
+
+def test_a_certificate_for_another_host_is_told_with_what_mends_it() -> None:
+    text = why_no_tls(verification_error(62, "Hostname mismatch."), "servers", "x.")
+    assert text.startswith("Hostname mismatch. Name it in servers as its certificate does, or ")
+    assert text.endswith("x.ssl.endpoint.identification.algorithm empty")
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told_with_what_mends_it() -> None:
+    text = why_no_tls(verification_error(18, "self-signed certificate"), "servers", "x.")
+    assert text.startswith("its certificate is not trusted (self-signed certificate); ")
+    assert text.endswith("is x.ssl.truststore.location right?")
+
+
+def test_what_speaks_no_tls_is_a_wrong_port() -> None:
+    text = why_no_tls(ssl.SSLError(1, "wrong version number"), "--bootstrap-server")
+    assert text.endswith("wrong version number; is its port in --bootstrap-server one for TLS?")
