@@ -109,7 +109,7 @@ def _snappy_block(block: memoryview | bytes, room: int, limit: int) -> bytes:
 
 def _growing(
     codec: str,
-    into: Callable[[bytes, bytearray], int],
+    into: Callable[[memoryview | bytes, memoryview | bytearray], int],
 ) -> Callable[[memoryview | bytes, int], memoryview]:
     """Decompress into a buffer that doubles until the data fits or the limit is reached.
 
@@ -125,13 +125,18 @@ def _growing(
             try:
                 return memoryview(buffer)[: into(raw, buffer)]
             except cramjam.DecompressionError as error:
-                if "whole buffer" not in str(error):
+                if not is_too_small(error):
                     raise
             if capacity == limit:
                 raise _too_big(codec, limit)
             capacity = min(limit, 2 * capacity)
 
     return decompress_growing
+
+
+def is_too_small(error: Exception) -> bool:
+    """Whether it was raised because there was no room for the data."""
+    return "whole buffer" in str(error)
 
 
 def _too_big(codec: str, limit: int) -> DecodeError:
@@ -145,9 +150,15 @@ COMPRESSORS: Final[dict[int, Callable[[bytes], bytes]]] = {
     ZSTD: _compress_zstd,
 }
 
+INTO: Final[dict[int, Callable[[memoryview | bytes, memoryview | bytearray], int]]] = {
+    LZ4: cramjam.lz4.decompress_into,
+    ZSTD: cramjam.zstd.decompress_into,
+}
+"""Those which write where they are told to."""
+
 DECOMPRESSORS: Final[dict[int, Callable[[memoryview | bytes, int], memoryview | bytes]]] = {
     GZIP: _decompress_gzip,
     SNAPPY: _decompress_snappy,
-    LZ4: _growing("lz4", cramjam.lz4.decompress_into),
-    ZSTD: _growing("zstd", cramjam.zstd.decompress_into),
+    LZ4: _growing("lz4", INTO[LZ4]),
+    ZSTD: _growing("zstd", INTO[ZSTD]),
 }

@@ -20,6 +20,7 @@ from protocol.errors import DecodeError
 
 Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
+Pieces = tuple[bytes, bytes, bytes, bytes]
 
 MAGIC: Final = 2
 NO_TIMESTAMP: Final = -1
@@ -281,6 +282,7 @@ def _varint(value: int) -> bytes:
 
 
 _NULL: Final = _varint(-1)
+_ZERO: Final = _varint(0)
 _VARINTS: Final = tuple(map(_varint, range(1024)))
 """What most of those in a batch are: looked up in a fifth of the time."""
 
@@ -306,9 +308,10 @@ def build_batch(
     if not items:
         raise ValueError("a batch needs at least one record")
     base_timestamp = items[0].timestamp
-    section = b"".join(
-        _encode_record(record, delta, base_timestamp) for delta, record in enumerate(items)
-    )
+    pieces: list[bytes] = []
+    for delta, record in enumerate(items):
+        pieces += _encode_record(record, delta, base_timestamp)
+    section = b"".join(pieces)
     attributes = (
         compression
         | (_LOG_APPEND_TIME_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
@@ -334,18 +337,27 @@ def _seal(base_offset: int, leader_epoch: int, body: bytes) -> bytes:
     return _PREFIX.pack(base_offset, length, leader_epoch, MAGIC, crc32c(body)) + body
 
 
-def _encode_record(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
+def _encode_record(record: Record, offset_delta: int, base_timestamp: int) -> Pieces:
+    """What to put together for one record, so that its value is copied once, with all others."""
     _, timestamp, key, value, headers = record
-    parts = [b"\x00", varint(timestamp - base_timestamp), varint(offset_delta)]
-    for field in (key, value):
-        parts += (_NULL,) if field is None else (varint(len(field)), field)
-    parts.append(varint(len(headers)))
+    start = b"\x00" + varint(timestamp - base_timestamp) + varint(offset_delta) + _encode_bytes(key)
+    if value is None:
+        start, value = start + _NULL, b""
+    else:
+        start += varint(len(value))
+    end = _encode_headers(headers) if headers else _ZERO
+    return varint(len(start) + len(value) + len(end)), start, value, end
+
+
+def _encode_bytes(content: bytes | None) -> bytes:
+    return _NULL if content is None else varint(len(content)) + content
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts = [varint(len(headers))]
     for name, content in headers:
-        raw = name.encode("utf-8", "surrogateescape")
-        parts += (varint(len(raw)), raw)
-        parts += (_NULL,) if content is None else (varint(len(content)), content)
-    body = b"".join(parts)
-    return varint(len(body)) + body
+        parts += _encode_bytes(name.encode("utf-8", "surrogateescape")), _encode_bytes(content)
+    return b"".join(parts)
 
 
 def stamped_header(

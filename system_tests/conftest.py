@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("SYSTEM_TESTS_BROKER", "minibroker"),
         help="what the system tests run against (default: minibroker)",
     )
+
+
+def pytest_configure() -> None:
+    # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -24,6 +24,12 @@ Peer: TypeAlias = tuple[str, int, str]
 Check: TypeAlias = tuple[str, str, float, float | None, int, int]
 """A look at a quota: user, client-id, rate, bound, throttle in ms, when on the broker's clock."""
 
+Late: TypeAlias = tuple[int, int, int | None]
+"""Worked time that was counted late, when on the broker's clock, and its ordinal."""
+
+Places: TypeAlias = tuple[int, int | None, int | None]
+"""Ordinals: of the first look, of the one at time if it is another, of what was given back."""
+
 Request: TypeAlias = tuple[
     int,  # time_us
     int,  # clock_ms
@@ -40,9 +46,10 @@ Request: TypeAlias = tuple[
     int,  # io_ns
     int,  # total_ns
     int,  # checked_ns
-    tuple[int, int] | None,  # late_ns, late_clock_ms
+    Late | None,
     tuple[Check | None, Check | None, Check | None, Check | None] | None,
     # produce, fetch, request, mutation
+    Places | None,
     int,  # throttle_ms
     int,  # error_code
 ]

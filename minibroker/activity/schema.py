@@ -96,6 +96,9 @@ FIELDS: Final = (
     Field("version", Type.INT, "", _ALL, False, "of the schema"),
     Field("kind", Type.TEXT, "", _ALL, False, "`request`, `connection` or `dropped`"),
     Field("broker", Type.INT, "", _ALL, False, "`broker.id`"),
+    Field("started_us", Type.LONG, "µs since 1970 UTC", _ALL, False,
+          "when the broker was started, by the machine's clock: never twice the same, and what was "
+          "counted before is not counted on"),
     Field("sequence", Type.LONG, "", _ALL, False,
           "orders a broker's events: never given twice, not even over restarts"),
     Field("time_us", Type.LONG, "µs since 1970 UTC", _ALL, False,
@@ -145,6 +148,16 @@ FIELDS: Final = (
     Field("request", Type.CHECK, "", _REQUEST, True, "request_percentage, if it was looked at"),
     Field("mutation", Type.CHECK, "", _REQUEST, True,
           "controller_mutation_rate, if it was looked at"),
+    Field("ordinal", Type.LONG, "", _REQUEST, True,
+          "place among all that was counted for those who share its quotas, in the order in which "
+          "it was, whichever process did: that of bytes or changes, else of `checked_ns`; about "
+          "a thousand a millisecond of the broker's own clock; null if nothing was looked at"),
+    Field("time_ordinal", Type.LONG, "", _REQUEST, True,
+          "the same of `checked_ns`, where that is another: others share it, or it was counted "
+          "later"),
+    Field("back_ordinal", Type.LONG, "", _REQUEST, True,
+          "the same of a fetch's bytes that were given back, as it was held"),
+    Field("late_ordinal", Type.LONG, "", _REQUEST, True, "the same of `late_ns`"),
     Field("throttle_ms", Type.INT, "ms", _REQUEST, True,
           "how long its sender was held: the largest of what the quotas asked for (for mutations "
           "less what has passed since), or with quota.throttle.mode=delay the sum"),

@@ -12,7 +12,7 @@ from json import dumps
 from math import isfinite
 from typing import Final, TypeVar
 
-from minibroker.activity.events import Check, Client, Event, Happening, Request
+from minibroker.activity.events import Check, Client, Event, Happening, Late, Places, Request
 from minibroker.activity.schema import VERSION, EventKind
 
 KEPT_MAX: Final = 4096
@@ -32,10 +32,11 @@ _FLAGS: Final = ("false", "true")
 class Writer:
     """Writes the events of one broker."""
 
-    def __init__(self, broker: int, sample: float) -> None:
+    def __init__(self, broker: int, started_us: int, sample: float) -> None:
+        """``started_us`` is when the broker was started."""
+        about = f'"broker":{broker},"started_us":{started_us}'
         self._heads = {
-            kind: f'{{"version":{VERSION},"kind":"{kind}","broker":{broker},"sequence":'
-            for kind in EventKind
+            kind: f'{{"version":{VERSION},"kind":"{kind}",{about},"sequence":' for kind in EventKind
         }
         self._request_head = self._heads[EventKind.REQUEST]
         self._sample = number(sample)
@@ -59,7 +60,7 @@ class Writer:
         (
             time_us, clock_ms, client, api_key, api_version, request_bytes, response_bytes, records,
             mutations, exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns, late, checks,
-            throttle_ms, error_code,
+            places, throttle_ms, error_code,
         ) = event  # fmt: skip
         counted = "" if records is None else f',"records":{records}'
         if mutations is not None:
@@ -71,6 +72,8 @@ class Writer:
             for name, check in zip(_CHECKS, checks, strict=True):
                 if check is not None:
                     looks += f',"{name}":{self._check(check)}'
+        if places is not None or late is not None:
+            looks += _ordinals(places, late)
         return (
             f'{self._request_head}{sequence},"time_us":{time_us},"clock_ms":{clock_ms}'
             f'{self._clients.get(client) or self._client(client)},"api_key":{api_key},'
@@ -120,6 +123,20 @@ class Writer:
         texts = before, f'{after},"throttle_ms":'
         _keep(self._shares, share, texts, len(before))
         return texts
+
+
+def _ordinals(places: Places | None, late: Late | None) -> str:
+    text = ""
+    if places is not None:
+        first, time, back = places
+        text = f',"ordinal":{first}'
+        if time is not None:
+            text += f',"time_ordinal":{time}'
+        if back is not None:
+            text += f',"back_ordinal":{back}'
+    if late is not None and late[2] is not None:
+        text += f',"late_ordinal":{late[2]}'
+    return text
 
 
 def _keep(texts: dict[Key, Text], key: Key, text: Text, characters: int) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.controller import ClusterController
     from minibroker.cluster.image import Image, Update
     from minibroker.config import Settings
+    from minibroker.config.dynamic import InForce
     from minibroker.coordinator.service import GroupService
     from minibroker.quotas.manager import Mutated, Quotas
     from minibroker.runtime.arena import ArenaRef
@@ -76,6 +77,9 @@ class Context:
     caller: Caller
     image: Image
     settings: Settings
+    """What the broker was started with."""
+    in_force: InForce
+    """What holds once that was changed while it runs: ask it with ``image.configs``."""
     workers: int
     received: float
     now: float

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
-from minibroker.config.dynamic import effective
 from minibroker.config.topics import CLEANUP_POLICY, topic_value
 from minibroker.storage.errors import LogError
 from protocol.errors import ErrorCode
@@ -66,7 +65,7 @@ def _refuse(ctx: Context, name: str) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    settings = effective(ctx.settings, ctx.image.configs)
+    settings = ctx.in_force.of(ctx.image.configs)
     policy = topic_value(settings, ctx.image.topic_overrides(name), CLEANUP_POLICY)
     return ErrorCode.NONE if "delete" in policy else ErrorCode.POLICY_VIOLATION
 

@@ -167,7 +167,7 @@ def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: boo
         if first or left > 0:
             records = log.read(wanted.offset, min(wanted.max_bytes, max(left, 0)), min_one=first)
     except LogError as error:
-        return Found(error.code, None, log.high_watermark, log.log_start_offset)
+        return Found(error.code)
     return Found(ErrorCode.NONE, records, log.high_watermark, log.log_start_offset)
 
 
@@ -257,11 +257,8 @@ def _partitions(
 
 def _session_error(request: FetchRequest) -> ErrorCode | None:
     """No session was ever handed out, so a request that continues one names an unknown one."""
-    if request.session_id != 0:
-        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    if request.session_epoch not in (-1, 0):
-        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    return None
+    whole = request.session_epoch in (-1, 0)  # Whoever ends a session, or begins one, asks for all.
+    return None if whole else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def is_follower_fetch(request: FetchRequest) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, CloseConnection, Context, Owner, WorkerScope
-from minibroker.config.dynamic import effective
 from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError
@@ -97,7 +96,7 @@ def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool
     """Whether acks=all can't be had: a partition of one broker has one replica in sync."""
     if request.acks != ALL_REPLICAS:
         return False
-    settings = effective(ctx.settings, ctx.image.configs)
+    settings = ctx.in_force.of(ctx.image.configs)
     return topic_value(settings, ctx.image.topic_overrides(topic), MIN_INSYNC_REPLICAS) > 1
 
 

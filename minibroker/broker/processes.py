@@ -85,6 +85,7 @@ class Shared(NamedTuple):
     clock: SharedClock
     arena: Arena
     ledger: Ledger
+    started_us: int
     sockets: dict[str, list[socket.socket]]
     """By listener: one, or one for each processor that accepts for itself."""
     endpoints: dict[str, tuple[str, int]]
@@ -126,6 +127,7 @@ def _share(settings: Settings, house: House) -> Shared:
     house.lock.describe(f"minibroker on {_addresses(endpoints)}")
     # So that who asks the broker for its configs learns where its control API is.
     found = HostPort(host, control.getsockname()[1])
+    clock = SharedClock()
     return Shared(
         settings=settings.settled({CONTROL_LISTENER.name: found}),
         house=house,
@@ -139,7 +141,8 @@ def _share(settings: Settings, house: House) -> Shared:
             ],
             [handoff_name(index) for index in range(processors)],
         ),
-        clock=SharedClock(),
+        clock=clock,
+        started_us=clock.real_us(),
         arena=Arena.create(settings.request_memory_bytes, processors),
         ledger=Ledger(
             settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=True
@@ -205,7 +208,7 @@ def _spec(shared: Shared, seat: Seat) -> ChildSpec:
         if seat.role == CONTROLLER and is_orphan(life.lifeline_fd):
             _tidy_up(shared.house.home, life)
 
-    return ChildSpec(seat.name, main)
+    return ChildSpec(seat.name, main, spare=seat.role == RECORDER)
 
 
 def _metrics(name: str) -> ProcessMetrics:
@@ -227,6 +230,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         clock=shared.clock,
         arena=shared.arena,
         ledger=shared.ledger,
+        started_us=shared.started_us,
         metrics=_metrics(seat.name),
         work_time=WorkTime(),
         random=SystemRandom(),  # Member ids speak for members: nobody is to guess one.

@@ -70,6 +70,7 @@ class TaskBroker:
         self._lives: dict[str, _Life] = {}
         self._stopping = False
         self._secret = _chance(seed, "secret").randbytes(32)
+        self._started_us = clock.real_us()
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
         self.ledger = Ledger(
             settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=False
@@ -134,6 +135,7 @@ class TaskBroker:
             clock=self._clock,
             arena=self.arena,
             ledger=self.ledger,
+            started_us=self._started_us,
             metrics=ProcessMetrics(role_name(role, index)),
             work_time=self.work_time,
             random=_chance(self._seed, role, index, incarnation),

@@ -78,7 +78,7 @@ def _problem(wanted: Binding) -> str | None:
             return f"Invalid {what} {value}"
     if not wanted.name or not wanted.host:
         return f"{'Host' if wanted.name else 'Resource name'} should not be empty"
-    if wanted.resource == Resource.CLUSTER and wanted.name not in (CLUSTER_NAME, WILDCARD):
+    if wanted.resource == Resource.CLUSTER and wanted.name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     try:
         parse(wanted.principal)

@@ -32,6 +32,7 @@ Configs = Mapping[tuple[str, str], Mapping[str, str]]
 DYNAMIC_SOURCE = "changed while running"
 
 _NOTHING: Mapping[str, str] = {}
+_NO_CONFIGS: Configs = {}
 
 
 class Layers(NamedTuple):
@@ -58,6 +59,25 @@ def effective(settings: Settings, configs: Configs) -> Settings:
         return settings
     values = {name: _parse(name, text) for name, text in changed.items()}
     return settings.replaced(values, DYNAMIC_SOURCE)
+
+
+class InForce:
+    """`effective` for who asks with each request: nothing is parsed while the configs are the same.
+
+    Such configs never change, so others are another mapping, as an image's are.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._static = settings
+        self._configs: Configs = _NO_CONFIGS
+        self._newest = settings
+
+    def of(self, configs: Configs) -> Settings:
+        """The settings in force by these configs."""
+        if configs is not self._configs:
+            self._newest = effective(self._static, configs)
+            self._configs = configs
+        return self._newest
 
 
 def listener_value(settings: Settings, listener: str, key: Setting[T]) -> T:
@@ -111,8 +131,9 @@ def _parse(name: str, text: str) -> Any:
         value = declared.parse(text)
     except BadValueError as error:
         raise BadValueError(f"Invalid value {text} for configuration {name}: {error}") from None
-    if name != declared.name and value <= 0:
-        # None at all would shut the listener, which nobody could then open again through it.
+    if declared.per_listener and value <= 0:
+        # None at all would shut every listener that has no value of its own, and nobody could open
+        # it again through it; a value of a file may do so, as Kafka's may.
         raise BadValueError(f"Invalid value {text} for configuration {name}: must be at least 1")
     return value
 

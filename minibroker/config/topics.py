@@ -8,6 +8,7 @@ Echoes Kafka's ``LogConfig`` and ``ServerTopicConfigSynonyms``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -242,11 +243,17 @@ COMPRESSION_ZSTD_LEVEL = _topic(
     no_effect=_CODEC_LEVEL,
 )
 _NO_REPLICATION = "one broker does not replicate"
+_REPLICA = re.compile(r"\d+:\d+")
+_REPLICAS: Valid[tuple[str, ...]] = Valid(
+    "* or a list of partition:broker, as 0:1,1:2",
+    lambda value: value == ("*",) or all(_REPLICA.fullmatch(item) for item in value),
+)
 LEADER_REPLICATION_THROTTLED_REPLICAS = _topic(
     "leader.replication.throttled.replicas",
     LIST,
     "Replicas whose replication is throttled at the leader.",
     default=(),
+    valid=_REPLICAS,
     no_effect=_NO_REPLICATION,
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS = _topic(
@@ -254,6 +261,7 @@ FOLLOWER_REPLICATION_THROTTLED_REPLICAS = _topic(
     LIST,
     "Replicas whose replication is throttled at the follower.",
     default=(),
+    valid=_REPLICAS,
     no_effect=_NO_REPLICATION,
 )
 

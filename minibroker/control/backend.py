@@ -80,7 +80,7 @@ class ProcessHealth(NamedTuple):
 class Health(NamedTuple):
     """Whether the broker serves, and how its processes are."""
 
-    ready: Annotated[bool, Doc("True when every process runs and clients are served.")]
+    ready: Annotated[bool, Doc("True when every process runs that clients need.")]
     version: Annotated[str, Doc("minibroker's version.")]
     uptime_ms: Annotated[int, Doc("Time since the broker started, on its own clock.")]
     processes: tuple[ProcessHealth, ...]

@@ -143,7 +143,7 @@ async def get_metrics(site: Site) -> Text:
 
 
 async def get_health(site: Site) -> Health | Answer:
-    """Whether the broker serves; 503 until every process runs."""
+    """Whether the broker serves; 503 until every process runs that clients need."""
     health = await site.backend.health()
     return health if health.ready else Answer(health, 503)
 

@@ -29,6 +29,7 @@ from minibroker.observability.metrics import Snapshot
 from minibroker.roles.environment import (
     ACCEPTOR,
     PROCESSOR,
+    RECORDER,
     WORKER,
     Environment,
     role_name,
@@ -101,7 +102,8 @@ class ControllerBackend:
             for status in self._env.statuses()
         )
         return shown.Health(
-            ready=all(process.state == "running" for process in processes),
+            # Nobody waits for the recorder.
+            ready=all(each.state == "running" for each in processes if each.name != RECORDER),
             version=__version__,
             uptime_ms=int((self._env.clock.now() - self._born) * 1000),
             processes=processes,

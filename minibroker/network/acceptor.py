@@ -179,7 +179,7 @@ class _Acceptor:
         in_a_row = 0
         while True:
             in_a_row += 1
-            if in_a_row == ACCEPTED_BEFORE_YIELD:
+            if in_a_row >= self.turned_away.most_in_a_row(ACCEPTED_BEFORE_YIELD):
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
             try:
@@ -193,20 +193,24 @@ class _Acceptor:
             local, peer = addresses(connection)
             self._accepted += 1
             number = self._env.incarnation << 32 | self._accepted
-            await self._take_in(Accepted(listener, local, peer, number), connection)
+            if await self._take_in(Accepted(listener, local, peer, number), connection):
+                await self.turned_away.pause()
 
-    async def _take_in(self, accepted: Accepted, connection: Connection) -> None:
+    async def _take_in(self, accepted: Accepted, connection: Connection) -> bool:
+        """Whether it was let in, so that a processor has it now."""
         try:
             hold_s = await self._door.enter(newcomer(accepted))
             if hold_s > 0:
                 self._nursery.start_soon(self._hold, accepted, connection, hold_s)
             else:
                 await self._hand_over(accepted, connection)
+                return True
         except Refused as refused:
             self.turned_away.refuse(accepted, connection, refused.reason, refused.limit)
         except trio.Cancelled:
             connection.close()
             raise
+        return False
 
     async def _hold(self, accepted: Accepted, connection: Connection, hold_s: float) -> None:
         """Keeps a connection whose address is too fast; whoever comes next does not wait for it."""

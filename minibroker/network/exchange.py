@@ -18,6 +18,7 @@ import trio
 from minibroker.apis.access.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVersions
 from minibroker.apis.registry import APIS, unsupported_version
+from minibroker.config.dynamic import InForce
 from minibroker.config.types import INT_MAX
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
@@ -69,6 +70,7 @@ class Exchanges:
         self._teller = teller
         self._used = used
         self._authorizers = Authorizers(env.settings)
+        self._in_force = InForce(env.settings)
         self._log = Log(env.name)
         self.quick = 0
         """Requests under way whose owners answer without waiting for anybody."""
@@ -91,8 +93,8 @@ class Exchanges:
         if client.told or self._meter.active:
             env.work_time.settle()
             worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
-            sizes = request_bytes, sum(map(len, chunks))
-            spent = exchange.spent(header, response, sizes, worked_ns)
+            would_be_bytes = sum(map(len, chunks))
+            spent = exchange.spent(header, response, request_bytes, would_be_bytes, worked_ns)
         queue_ns = max(exchange.asked_ns - exchange.io_ns, 0)
         try:
             response_bytes = await self._respond(client, header, response, chunks, spent)
@@ -110,7 +112,8 @@ class Exchanges:
         if spent is not None:
             reading_ns = worked_from - client.accounted_ns
             late_ns = reading_ns + network_ns + exchange.io_ns - spent.worked_ns
-            late = late_ns, self._meter.sent(client, spent, late_ns)
+            late_ms, ordinal = self._meter.sent(client, spent, late_ns)
+            late = late_ns, late_ms, ordinal
         client.accounted_ns = client.account.worked_ns
         figures = Figures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
         self._tell(client, exchange, spent, figures)
@@ -179,6 +182,7 @@ class Exchanges:
             caller=client.caller,
             image=self._follower.image,
             settings=env.settings,
+            in_force=self._in_force,
             workers=env.workers,
             received=now,
             now=now,
@@ -275,13 +279,20 @@ class _Exchange:
         return header, await self._answer(api, ctx, request)
 
     def spent(
-        self, header: RequestHeader, response: Any, sizes: tuple[int, int], worked_ns: int
+        self,
+        header: RequestHeader,
+        response: Any,
+        request_bytes: int,
+        response_bytes: int,
+        worked_ns: int,
     ) -> Spent:
-        """What it took so far; ``sizes`` are those of request and response."""
+        """What it took so far."""
         assert self.ctx is not None
         exempt = is_exempt(self.ctx, self.request, response)
         looks = Looks() if self._client.told else None
-        return Spent(exempt, header, self.request, response, *sizes, worked_ns, looks)
+        return Spent(
+            exempt, header, self.request, response, request_bytes, response_bytes, worked_ns, looks
+        )
 
     async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
         parts = api.split(ctx, request)

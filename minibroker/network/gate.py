@@ -94,6 +94,8 @@ class Gate:
         self._delayed: set[int] = set()
         """Those of them that were not answered at once."""
         self._most_waited = 0
+        self._somebody_came = False
+        """Whether anybody was let in since accepting went on."""
         self._room = trio.Event()
         self._told: set[str] = set()
         """Limits without effect that the log knows of."""
@@ -159,8 +161,11 @@ class Gate:
                 await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
                 continue
             self._begin(listener, connection)
+            if self._somebody_came:
+                self._somebody_came = False
+                await self._turned_away.pause()
             in_a_row += 1
-            if in_a_row == ACCEPTED_BEFORE_YIELD:
+            if in_a_row >= self._turned_away.most_in_a_row(ACCEPTED_BEFORE_YIELD):
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
 
@@ -236,6 +241,7 @@ class Gate:
         self._counts.found(accepted.number, accepted.listener, ip, me)
         self._happenings.note("handed", accepted, me)
         self._take(accepted, connection)
+        self._somebody_came = True
 
     def _turn_away(self, refusal: Refusal, accepted: Accepted, connection: Connection) -> None:
         met = count_limit(self._counts.limits, refusal, client_ip(accepted.peer[0]))

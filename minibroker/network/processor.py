@@ -49,6 +49,7 @@ from minibroker.network.metering import Meter
 from minibroker.network.notices import Notices
 from minibroker.network.sending import OpenFiles, RecordsGone
 from minibroker.network.telling import teller
+from minibroker.network.turnstile import Turnstile
 from minibroker.network.views import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -56,6 +57,7 @@ from minibroker.observability.metrics import Fill
 from minibroker.roles.environment import WORKER, Environment, handoff_name, role_name
 from minibroker.roles.follower import Follower
 from minibroker.roles.questions import Greeting
+from minibroker.runtime.arena import Block
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
@@ -67,6 +69,9 @@ if TYPE_CHECKING:
 
 TAKEN_BEFORE_YIELD: Final = 8
 """New connections taken in a row before those that are served already get their turn."""
+
+TAKEN_BESIDE_OTHERS: Final = 2
+"""The same where some have been served lately."""
 
 DISTRUSTED: Final = frozenset(
     {CloseReason.TLS_FAILED, CloseReason.AUTHENTICATION_FAILED, CloseReason.SESSION_EXPIRED}
@@ -107,6 +112,7 @@ class _Processor:
         self._serving: trio.Nursery | None = None
         self._idle: IdleOrder[int] = IdleOrder()
         self._notices = Notices(())
+        self._turnstile = Turnstile(lambda: env.work_time.turns)
         self._gate = self._own_gate() if env.settings[ACCEPTOR_MODE] == SHARDED else None
         self._meter = Meter(env)
         self._follower = Follower(env, on_image=self._on_image, details=self._report)
@@ -185,6 +191,7 @@ class _Processor:
             # received into the shared memory that the former life's requests referred to.
             for link in self._workers.values():
                 await link.wait_connected()
+            nursery.start_soon(self._turnstile.run)
             nursery.start_soon(self._trim)
             if self._teller is not None:
                 nursery.start_soon(self._teller.run)
@@ -264,7 +271,8 @@ class _Processor:
             else:
                 self._take(message, connection)
             in_a_row += 1
-            if in_a_row == TAKEN_BEFORE_YIELD:
+            spares = self._turnstile.spares_others
+            if in_a_row >= (TAKEN_BESIDE_OTHERS if spares else TAKEN_BEFORE_YIELD):
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
 
@@ -362,6 +370,7 @@ class _Processor:
             self._happenings.note("closed", client.accepted, processor, reason.value)
 
     async def _converse(self, client: Client) -> None:
+        await self._turnstile.enter()
         await self._identities.begin(client)
         request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
         now = self._env.clock.now
@@ -369,22 +378,43 @@ class _Processor:
         client.reader = reader
         if not await self._identities.prove(client, reader):
             return
+        stream, is_new = client.stream, True
         while True:
-            block = await reader.next()
+            waits = stream.waits
+            try:
+                block = await reader.next()
+            except StreamClosed:
+                await self._turnstile.enter()
+                raise
             if block is None:
+                await self._turnstile.enter()
                 return
+            if not is_new:
+                self._turnstile.others_are_served()
+            elif stream.waits > waits:  # Others have begun in the turn in which this one goes on.
+                await self._let_in(block)
+            is_new = False
             self._idle.use(client.number, now())
             if await self._identities.takes(client, reader, block):
                 continue
             await self._exchanges.serve(client, block)
             if client.throttle_over is not None:
+                # Lets others have a turn even if it is over.
                 await client.throttle_over.wait()
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
                 return
-            # Nothing above need have waited: without this a client that sends ahead of its
-            # answers would be served alone for as long as it goes on.
-            await trio.lowlevel.checkpoint()
+            if client.throttle_over is None and stream.waits == waits:
+                # Nothing above need have waited: without this a client that sends ahead of its
+                # answers would be served alone for as long as it goes on.
+                await trio.lowlevel.checkpoint()
+
+    async def _let_in(self, first: Block) -> None:
+        try:
+            await self._turnstile.enter()
+        except BaseException:
+            first.release()
+            raise
 
     def _why(self, error: BaseException) -> tuple[CloseReason, str]:
         """The reason that is counted, and the text for the log."""

@@ -156,6 +156,7 @@ class TlsStream(ByteStream):
         self._tls = context.wrap_bio(self._received, self._due, server_side=server_side)
         self._closed = False
         self._agreed = False
+        self.waits = inner.waits
         self.peer = inner.peer
         self.local = inner.local
 
@@ -234,6 +235,7 @@ class TlsStream(ByteStream):
     async def _receive(self) -> bool:
         """Takes what came; whether anything did before the end."""
         count = await self._inner.receive_into(_scratch)
+        self.waits = self._inner.waits
         if count == 0:
             self._received.write_eof()
             return False
@@ -243,6 +245,7 @@ class TlsStream(ByteStream):
     async def _flush(self, *, more: bool = False) -> None:
         if self._due.pending:
             await self._inner.send_all(self._due.read(), more=more)
+            self.waits = self._inner.waits
 
 
 def _why(error: ssl.SSLError) -> str:

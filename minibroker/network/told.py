@@ -10,22 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import islice
 from struct import Struct as Layout
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from minibroker.activity.events import Check, Request
+from minibroker.activity.events import Check, Late, Places, Request
 from minibroker.activity.events import Client as ToldAs
 from minibroker.connections.address import client_ip
 from minibroker.network.telling import NAME_CHARACTERS_MAX
-from minibroker.quotas.entity import QuotaType
 from minibroker.runtime.clock import whole_ms
 from protocol.records import HEADER_BYTES
 from protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
     from minibroker.network.client import Client
-    from minibroker.network.metering import Spent
+    from minibroker.network.metering import Looks, Spent
     from minibroker.quotas.manager import Look, Mutated
     from protocol.messages.produce import ProduceRequest
 
@@ -39,12 +37,12 @@ _COUNT_POSITION: Final = HEADER_BYTES - 4
 
 class Figures(NamedTuple):
     """What an exchange measured in nanoseconds: ``times`` are those in queues, worked by network
-    and by I/O, and in all; ``late`` is what was worked too late for a check, and in milliseconds
-    of the broker's clock when that was counted.
+    and by I/O, and in all; ``late`` is what was worked too late for a check, in milliseconds of
+    the broker's clock when that was counted, and its ordinal.
     """
 
     times: tuple[int, int, int, int]
-    late: tuple[int, int] | None
+    late: Late | None
 
 
 def request_event(
@@ -57,61 +55,78 @@ def request_event(
     mutated: Mutated | None,
 ) -> Request:
     """The event of a request that was carried out, and that quotas have looked at."""
-    header, looks = spent.header, spent.looks
+    exempt, header, _, response, request_bytes, response_bytes, worked_ns, looks = spent
     assert looks is not None
     assert looks.now is not None
-    wanted = None
-    if mutated is not None and mutated.wanted:
-        wanted = mutated.wanted, mutated.refused, mutated.strict
+    wanted = mutation = None
+    if mutated is not None:
+        mutation = mutated.look
+        if mutated.wanted:
+            wanted = mutated.wanted, mutated.refused, mutated.strict
+    checks = places = None
+    if looks.request or looks.produce or looks.fetch or mutation:
+        checks, places = _checks(looks, mutation), _places(looks, mutation)
+    queue_ns, network_ns, io_ns, total_ns = figures.times
     return (
         time_us,
         whole_ms(looks.now),
         told_as(client, header.client_id or ""),
         int(header.api_key),
         header.api_version,
-        spent.request_bytes,
-        spent.response_bytes,
+        request_bytes,
+        response_bytes,
         records,
         wanted,
-        spent.exempt,
-        *figures.times,
-        spent.worked_ns,
+        exempt,
+        queue_ns,
+        network_ns,
+        io_ns,
+        total_ns,
+        worked_ns,
         figures.late,
-        _checks(looks.found, None if mutated is None else mutated.look),
+        checks,
+        places,
         looks.throttle_ms,
-        first_error(spent.response),
+        first_error(response),
     )
 
 
 def told_as(client: Client, client_id: str) -> ToldAs:
     """Who sent a request; the same object for one after the other, which packs in less time."""
-    user = client.caller.principal.name[:NAME_CHARACTERS_MAX]
-    client_id = client_id[:NAME_CHARACTERS_MAX]
-    known = client.told_as
-    if known is None or known[4] != client_id or known[3] != user:
-        listener, number = client.caller.listener, client.number
-        known = listener, number, client_ip(client.caller.client_host), user, client_id
+    caller, known = client.caller, client.told_as
+    user = caller.principal.name
+    if known is not None and known[4] == client_id and known[3] == user:
+        return known
+    names = user[:NAME_CHARACTERS_MAX], client_id[:NAME_CHARACTERS_MAX]
+    if known is None or known[3:] != names:
+        known = caller.listener, client.number, client_ip(caller.client_host), *names
         client.told_as = known
     return known
 
 
 def _checks(
-    found: dict[QuotaType, Look], mutation: Look | None
-) -> tuple[Check | None, Check | None, Check | None, Check | None] | None:
-    if not found and mutation is None:
-        return None
+    looks: Looks, mutation: Look | None
+) -> tuple[Check | None, Check | None, Check | None, Check | None]:
+    produce, fetch, request = looks.produce, looks.fetch, looks.request
     return (
-        _check(found.get(QuotaType.PRODUCE)),
-        _check(found.get(QuotaType.FETCH)),
-        _check(found.get(QuotaType.REQUEST)),
-        _check(mutation),
+        None if produce is None else _check(produce),
+        None if fetch is None else _check(fetch),
+        None if request is None else _check(request),
+        None if mutation is None else _check(mutation),
     )
 
 
-def _check(look: Look | None) -> Check | None:
-    if look is None:
-        return None
-    _, (user, client_id), rate, bound, throttle_ms, now_ms = look
+def _places(looks: Looks, mutation: Look | None) -> Places:
+    first, time = looks.produce or looks.fetch or mutation, looks.request
+    if first is None:
+        assert time is not None  # One of them is there.
+        return time.ordinal, None, None
+    apart = None if time is None or time.ordinal == first.ordinal else time.ordinal
+    return first.ordinal, apart, looks.back
+
+
+def _check(look: Look) -> Check:
+    _, (user, client_id), rate, bound, throttle_ms, now_ms, _ = look
     user, client_id = user[: 3 * NAME_CHARACTERS_MAX], client_id[:NAME_CHARACTERS_MAX]
     return user, client_id, rate, None if bound is None else bound.value, throttle_ms, now_ms
 
@@ -120,10 +135,15 @@ def count_records(request: ProduceRequest, body: memoryview) -> int:
     """The records that a Produce request says it has; its records fields are places in it."""
     total = 0
     for topic in request.topic_data:
-        for data in islice(topic.partition_data, LOOKED_AT_MAX):
-            batch = cast("range | None", data.records)
-            if batch is not None and len(batch) >= HEADER_BYTES:
-                total += max(0, _COUNT(body, batch.start + _COUNT_POSITION)[0])
+        partitions = topic.partition_data
+        if len(partitions) > LOOKED_AT_MAX:
+            partitions = partitions[:LOOKED_AT_MAX]
+        for data in partitions:
+            batch: Any = data.records  # where they lie: a range
+            if batch is not None and batch.stop - batch.start >= HEADER_BYTES:
+                count = _COUNT(body, batch.start + _COUNT_POSITION)[0]
+                if count > 0:
+                    total += count
     return total
 
 
@@ -145,16 +165,24 @@ def _finder(of: type[Struct]) -> Callable[[Any], int] | None:
     ]
     has_code = any(field.name == "error_code" for field in of.__fields__)
     if not lists:
-        return (lambda found: int(found.error_code)) if has_code else None
+        return _own_error if has_code else None
 
     def find_first(found: Any) -> int:
         if has_code and found.error_code:
             return int(found.error_code)
         for name, find in lists:
-            for entry in islice(getattr(found, name) or (), LOOKED_AT_MAX):
-                code = find(entry)
+            entries = getattr(found, name) or ()
+            if len(entries) > LOOKED_AT_MAX:
+                entries = entries[:LOOKED_AT_MAX]
+            for entry in entries:
+                # Most are lists of these: to call for each would take twice the time.
+                code = entry.error_code if find is _own_error else find(entry)
                 if code:
-                    return code
+                    return int(code)
         return 0
 
     return find_first
+
+
+def _own_error(found: Any) -> int:
+    return int(found.error_code)

@@ -9,7 +9,7 @@ for the machine's sake: a clock that stands still in a test leaves nobody hangin
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -24,6 +24,9 @@ from minibroker.runtime.handoff import Connection
 
 QUEUE = "refused"
 """Its name on ``/metrics``."""
+
+ACCEPTED_IN_STORM: Final = 4
+"""Connections accepted in a row in a storm of those who are turned away."""
 
 
 class _Refused(NamedTuple):
@@ -70,6 +73,25 @@ class TurnedAway:
         accepted = refused.accepted
         refused.connection.close()
         self._closes.refused(accepted.listener, refused.reason, client=accepted.peer)
+
+    @property
+    def is_storm(self) -> bool:
+        """Whether there were so many that some had to be held, and it still goes on."""
+        return self._refusals.is_storm
+
+    def most_in_a_row(self, otherwise: int) -> int:
+        """How many are accepted before others get their turn; ``otherwise`` without a storm."""
+        return ACCEPTED_IN_STORM if self.is_storm else otherwise
+
+    async def pause(self) -> None:
+        """Call it when somebody was let in: in a storm the next one comes in a little later.
+
+        They all ask at once for what only newcomers want, and would otherwise leave together, to
+        be followed by as many others.
+        """
+        pause_s = self._refusals.pause_s
+        if pause_s > 0:
+            await self._env.clock.sleep_real(pause_s)
 
     def close_all(self) -> None:
         """Closes those that are held: it is over, or their descriptors are needed."""

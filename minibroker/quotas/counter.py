@@ -1,12 +1,13 @@
-"""One counter of the shared ledger: what is recorded in it, and how that comes about word by word.
+"""The counters of one sharing group: what is recorded in them, and how, word by word.
 
-Owns the order of the stores; where a counter lies and who may write there now is the ledger's, the
+Owns the order of the stores; where a group lies and who may write there now is the ledger's, the
 figures are those of ``quotas.rate``.  It must never know a bound, a clock or a request.  Invariant:
 whoever is killed between two stores leaves a counter that the next one repairs or finds whole:
-every store is of one aligned word, a sample is emptied before it is dated, and dated last by what
-makes it count as old.  Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
+every store is of one aligned word, and a sample is emptied and dated before it is the current one.
+Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
 
-What every request does is written out here: a call or a slice costs as much as the lock.
+What every request does touches as little memory as can be, as with ten thousand groups none of it
+is in the processor's caches; and each call or slice costs as much as the lock.
 """
 
 from __future__ import annotations
@@ -24,17 +25,28 @@ if TYPE_CHECKING:
 WORD: Final = 8
 """Bytes of what is stored at once."""
 
-# Words of a counter: its head, the rate's ring (totals, starts, last events), the ring of the
-# throttle times.
-LAST, THROTTLED, AT, AVERAGE_AT, TOKENS, TOKENS_MS = range(6)
-OLDEST, CHECK = 6, 7
-"""The oldest sample's start, which holds until the time beside it; 0 if it has to be looked up.
-
-Another sample that begins anew changes neither: it is none of the oldest, and lasts longer.
+DIGEST, ORDINAL = range(2)
+"""The words of a group before its counters: whose it is, as an integer, and the order in which it
+is entered; see `Group.ordinal`.
 """
-DELAY: Final = 8
-"""The throttle that began at the time in ``THROTTLED``."""
-HEAD: Final = 9
+
+ORDINALS_PER_MS: Final = 1000
+"""Of different groups, so that their ordinals are nearly in the order of time."""
+
+# Words of a counter: its head, the rate's ring (totals, then when each sample began and had its
+# last event, side by side). All that a request needs lies together, as does what it doesn't.
+LAST, AT, FIRST, OLDEST, CHECK = range(5)
+"""When the last record was; the places of the current sample and of the oldest one that counts.
+
+The oldest one's start stands in ``OLDEST``, which holds until the time in ``CHECK``. Samples begin
+one after the other, so from the oldest to the current one all count, and no other does.
+"""
+HEAD: Final = 5
+
+# Words of what is kept beside: throttles, the bucket of tokens, the ring of the throttle times.
+THROTTLED, DELAY, AVERAGE_AT, TOKENS, TOKENS_MS = range(5)
+"""When the last throttle began, and for how long it was."""
+ASIDE: Final = 5
 AVERAGE_RING: Final = AVERAGE_SAMPLES + 1
 
 RateAndSpan = tuple[float, int]
@@ -42,18 +54,29 @@ RateAndSpan = tuple[float, int]
 
 
 def fresh(ring: int) -> list[float]:
-    """The words of a counter that nobody has used."""
-    words = [0.0] * (HEAD + 3 * ring + 4 * AVERAGE_RING)
-    words[LAST] = words[THROTTLED] = -math.inf
-    words[TOKENS] = words[TOKENS_MS] = math.inf
-    for at, size in ((HEAD, ring), (HEAD + 3 * ring, AVERAGE_RING)):
-        words[at + size : at + 3 * size] = [math.inf] * (2 * size)
+    """The words of a counter that nobody has used.
+
+    It seems to be in its last sample since ever, so that the first record begins the first one.
+    """
+    words = [0.0] * (HEAD + 3 * ring)
+    words[LAST] = -math.inf
+    words[AT] = words[FIRST] = ring - 1
+    words[HEAD + ring :] = [-math.inf] * (2 * ring)
     return words
 
 
-def span(oldest_ms: float, now_ms: int, samples: int, window_ms: int) -> int:
-    """What `Rate.span_ms` gives for an oldest sample; infinity stands for none."""
-    elapsed = now_ms - int(oldest_ms) if oldest_ms < math.inf else 0
+def fresh_aside() -> list[float]:
+    """The words beside those."""
+    words = [0.0] * (ASIDE + 4 * AVERAGE_RING)
+    words[THROTTLED] = -math.inf
+    words[TOKENS] = words[TOKENS_MS] = math.inf
+    words[ASIDE + AVERAGE_RING : ASIDE + 3 * AVERAGE_RING] = [math.inf] * (2 * AVERAGE_RING)
+    return words
+
+
+def span(oldest_ms: int, now_ms: int, samples: int, window_ms: int) -> int:
+    """What `Rate.span_ms` gives for an oldest sample."""
+    elapsed = now_ms - oldest_ms
     missing = samples - 1 - elapsed // window_ms
     if missing > 0:
         elapsed += missing * window_ms
@@ -61,14 +84,23 @@ def span(oldest_ms: float, now_ms: int, samples: int, window_ms: int) -> int:
 
 
 class Group:
-    """Where the counters of one sharing group lie; any number of these may stand for the same."""
+    """Where the counters of one sharing group lie; any number of these may stand for the same.
 
-    __slots__ = ("digest", "ledger", "name", "slot", "tags")
+    A counter is told by its number, which is that of a type of quotas.
+    """
+
+    __slots__ = ("digest", "ledger", "name", "ordinal", "slot", "tags")
 
     def __init__(self, ledger: Ledger, name: str, tags: Tags, now_ms: int) -> None:
         self.ledger = ledger
         self.name = name
         self.tags = tags
+        self.ordinal = 0.0
+        """The place of what this process recorded last among all that was, by any process.
+
+        It is found while the lock is held, for the time is not: who looks at the clock first may
+        record last.
+        """
         self.digest, self.slot = ledger.place(name, tags, now_ms)
 
     def enter(self, now_ms: int) -> int:
@@ -78,8 +110,14 @@ class Group:
             slot = self.slot
             if ledger.lock_fd >= 0:
                 lockf(ledger.lock_fd, LOCK_EX, 1, slot)
-            if ledger.hashes[slot] == self.digest:
-                return ledger.slots_at + slot * ledger.words
+            base = ledger.slots_at + slot * ledger.words
+            if ledger.integers[base + DIGEST] == self.digest:
+                ordinal: float = now_ms * ORDINALS_PER_MS
+                earlier = ledger.doubles[base + ORDINAL]
+                if earlier >= ordinal:
+                    ordinal = earlier + 1
+                ledger.doubles[base + ORDINAL] = self.ordinal = ordinal
+                return base
             ledger.unlock(slot)
             _, self.slot = ledger.place(self.name, self.tags, now_ms)
 
@@ -89,122 +127,52 @@ class Group:
         if ledger.lock_fd >= 0:
             lockf(ledger.lock_fd, LOCK_UN, 1, self.slot)
 
-
-class Counter:
-    """One counter of a group, in any processes."""
-
-    __slots__ = ("_group", "_offset")
-
-    def __init__(self, group: Group, offset: int) -> None:
-        """``offset`` is where it begins among the words of the group."""
-        self._group = group
-        self._offset = offset
-
-    @property
-    def tags(self) -> Tags:
-        """Whose it is."""
-        return self._group.tags
-
-    @property
-    def place(self) -> int:
-        """Where its words are now."""
-        return self._group.ledger.base(self._group.slot) + self._offset
-
-    def add(self, value: float, now_ms: int) -> None:
+    def add(self, number: int, value: float, now_ms: int) -> None:
         """Adds a value."""
-        group = self._group
-        base = group.enter(now_ms)
+        base = self.enter(now_ms)
         try:
-            self._add(base + self._offset, value, now_ms)
+            _add(self.ledger, base + self.ledger.offsets[number], value, now_ms)
         finally:
-            group.leave()
+            self.leave()
 
-    def record(self, value: float, now_ms: int) -> RateAndSpan:
+    def record(self, number: int, value: float, now_ms: int) -> RateAndSpan:
         """Adds a value, which may be negative to take one back; the rate with it, and its span."""
-        group = self._group
-        base = group.enter(now_ms)
+        base = self.enter(now_ms)
         try:
-            return self._record(base + self._offset, value, now_ms)
+            return _record(self.ledger, base + self.ledger.offsets[number], value, now_ms)
         finally:
-            group.leave()
+            self.leave()
 
-    def record_with(
-        self, value: float, other: Counter, others_value: float, now_ms: int
+    def record_both(
+        self, number: int, value: float, other: int, others_value: float, now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan]:
-        """The same for two counters, which takes one lock if they are of the same group."""
-        group = self._group
-        if other._group is not group:
-            return self.record(value, now_ms), other.record(others_value, now_ms)
-        base = group.enter(now_ms)
+        """The same for two counters, with one lock."""
+        base = self.enter(now_ms)
         try:
+            ledger = self.ledger
             return (
-                self._record(base + self._offset, value, now_ms),
-                self._record(base + other._offset, others_value, now_ms),
+                _record(ledger, base + ledger.offsets[number], value, now_ms),
+                _record(ledger, base + ledger.offsets[other], others_value, now_ms),
             )
         finally:
-            group.leave()
+            self.leave()
 
-    def _record(self, at: int, value: float, now_ms: int) -> RateAndSpan:
-        ledger = self._group.ledger
-        doubles = ledger.doubles
-        self._add(at, value, now_ms)
-        if now_ms >= doubles[at + CHECK]:
-            self._look_through(at, now_ms)
-        total = sum(ledger.read_ring(ledger.memory, (at + HEAD) * WORD))
-        span_ms = span(doubles[at + OLDEST], now_ms, ledger.samples, ledger.window_ms)
-        return total / (span_ms / 1000), span_ms
-
-    def _add(self, at: int, value: float, now_ms: int) -> None:
-        ledger = self._group.ledger
-        doubles, ring = ledger.doubles, ledger.ring
-        n = int(doubles[at + AT])
-        here = at + HEAD + n
-        start = doubles[here + ring]
-        if now_ms - start < ledger.window_ms and start < math.inf:
-            doubles[here + 2 * ring] = now_ms
-        else:
-            if start < math.inf:
-                n = (n + 1) % ring
-                here = at + HEAD + n
-            if doubles[here + ring] <= doubles[at + OLDEST]:
-                doubles[at + CHECK] = 0
-            _empty(doubles, here, ring, now_ms)
-            doubles[at + AT] = n
-        doubles[at + LAST] = now_ms
-        doubles[here] += value
-
-    def _look_through(self, at: int, now_ms: int) -> None:
-        """Purges, and notes the oldest sample and when there may be something to purge again."""
-        ledger = self._group.ledger
-        doubles, ring = ledger.doubles, ledger.ring
-        first = at + HEAD
-        lasts_at = (first + 2 * ring) * WORD
-        doubles[at + CHECK] = 0
-        expires_ms = ledger.samples * ledger.window_ms
-        lasts = ledger.read_ring(ledger.memory, lasts_at)
-        earliest = min(lasts)
-        if now_ms - earliest >= expires_ms:
-            for n, last in enumerate(lasts):
-                if now_ms - last >= expires_ms:
-                    _empty(doubles, first + n, ring, now_ms)
-            earliest = min(ledger.read_ring(ledger.memory, lasts_at))
-        doubles[at + OLDEST] = min(ledger.read_ring(ledger.memory, (first + ring) * WORD))
-        doubles[at + CHECK] = earliest + expires_ms
-
-    def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None:
+    def throttled(self, number: int, throttle_ms: int, api_key: int, now_ms: int) -> None:
         """A throttle begins: it is the last one, and counts for their average."""
-        ledger, ring = self._group.ledger, AVERAGE_RING
+        ledger, ring = self.ledger, AVERAGE_RING
         doubles = ledger.doubles
-        at = self._group.enter(now_ms) + self._offset
+        at = self.enter(now_ms) + ledger.asides[number]
         try:
-            first = at + ledger.average_at
+            first = at + ASIDE
             n = int(doubles[at + AVERAGE_AT])
             start = doubles[first + ring + n]
             if start == math.inf or now_ms - start >= AVERAGE_WINDOW_MS:
                 if start < math.inf:
                     n = (n + 1) % ring
                 doubles[first + 3 * ring + n] = 0.0
-                _empty(doubles, first + n, ring, now_ms)
+                doubles[first + n] = 0.0
+                doubles[first + ring + n] = now_ms
+                doubles[first + 2 * ring + n] = now_ms
                 doubles[at + AVERAGE_AT] = n
             doubles[first + 2 * ring + n] = now_ms
             doubles[at + DELAY] = throttle_ms
@@ -212,18 +180,18 @@ class Counter:
             doubles[first + 3 * ring + n] += 1
             doubles[first + n] += throttle_ms
         finally:
-            self._group.leave()
-        ledger.note_throttle(
-            self._group.digest | ledger.offsets.index(self._offset), api_key, throttle_ms, now_ms
-        )
+            self.leave()
+        ledger.note_throttle(self.digest | number, api_key, throttle_ms, now_ms)
 
-    def tokens(self, quota: float, burst: float, now_ms: int, permits: float) -> float:
+    def tokens(self, number: int, quota: float, burst: float, now_ms: int, permits: float) -> float:
         """Fills a bucket of ``burst`` tokens at ``quota`` a second, and takes ``permits``.
 
         What is in it afterwards, which may be negative.
         """
-        doubles = self._group.ledger.doubles
-        at = self._group.enter(now_ms) + self._offset
+        ledger = self.ledger
+        doubles = ledger.doubles
+        base = self.enter(now_ms)
+        at = base + ledger.asides[number]
         try:
             before, since = doubles[at + TOKENS], doubles[at + TOKENS_MS]
             filled = burst if before == math.inf else before + quota * (now_ms - since) / 1000
@@ -231,14 +199,55 @@ class Counter:
             # The time first: who is killed between gives tokens away late, never twice.
             doubles[at + TOKENS_MS] = now_ms
             doubles[at + TOKENS] = left
-            doubles[at + LAST] = now_ms
+            doubles[base + ledger.offsets[number] + LAST] = now_ms
             return left
         finally:
-            self._group.leave()
+            self.leave()
 
 
-def _empty(doubles: memoryview[float], at: int, ring: int, now_ms: int) -> None:
-    """Begins a sample anew; the last word makes it count as new, so a torn one is done again."""
-    doubles[at] = 0.0
-    doubles[at + ring] = now_ms
-    doubles[at + 2 * ring] = now_ms
+def _record(ledger: Ledger, at: int, value: float, now_ms: int) -> RateAndSpan:
+    _add(ledger, at, value, now_ms)
+    doubles = ledger.doubles
+    if now_ms >= doubles[at + CHECK]:
+        _pass_over(ledger, at, now_ms)
+    total = sum(ledger.read_ring(ledger.memory, (at + HEAD) * WORD))
+    span_ms = now_ms - int(doubles[at + OLDEST])
+    if span_ms < ledger.span_min_ms:
+        span_ms = span(now_ms - span_ms, now_ms, ledger.samples, ledger.window_ms)
+    return total / (span_ms / 1000), span_ms
+
+
+def _add(ledger: Ledger, at: int, value: float, now_ms: int) -> None:
+    doubles, ring = ledger.doubles, ledger.ring
+    n = int(doubles[at + AT])
+    times = at + HEAD + ring
+    start = times + 2 * n
+    if now_ms - doubles[start] >= ledger.window_ms:
+        n = n + 1 if n + 1 < ring else 0
+        start = times + 2 * n
+        if n == doubles[at + FIRST]:  # which goes
+            doubles[at + CHECK] = 0
+            doubles[at + FIRST] = n + 1 if n + 1 < ring else 0
+        doubles[at + HEAD + n] = 0.0
+        doubles[start] = now_ms
+        doubles[at + AT] = n
+    doubles[start + 1] = now_ms
+    doubles[at + LAST] = now_ms
+    doubles[at + HEAD + n] += value
+
+
+def _pass_over(ledger: Ledger, at: int, now_ms: int) -> None:
+    """Empties samples that count no more, up to the first one that does, as the current one must.
+
+    Kafka would date them anew, too. It makes no difference: the current one is older than that.
+    """
+    doubles, ring = ledger.doubles, ledger.ring
+    times = at + HEAD + ring
+    lasting_ms = ledger.lasting_ms
+    n = int(doubles[at + FIRST])
+    while now_ms - doubles[times + 2 * n + 1] >= lasting_ms:
+        doubles[at + HEAD + n] = 0.0
+        n = n + 1 if n + 1 < ring else 0
+    doubles[at + FIRST] = n
+    doubles[at + OLDEST] = doubles[times + 2 * n]
+    doubles[at + CHECK] = doubles[times + 2 * n + 1] + lasting_ms

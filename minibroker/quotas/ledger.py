@@ -17,7 +17,7 @@ closed any descriptor of that file, so there is one, made before the fork and ne
 duplicated.  (Locks of open file descriptions would be shared by all that were forked.)
 
 Killed half-way: see ``quotas.counter``; and a slot carries its hash only while what lies in it
-belongs to that hash.
+belongs to that hash.  The list of hashes that is searched may be ahead of that, or behind it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from minibroker.quotas.counter import (
+    ASIDE,
     AVERAGE_RING,
     DELAY,
+    DIGEST,
     HEAD,
     LAST,
+    ORDINAL,
     THROTTLED,
     TOKENS,
     WORD,
-    Counter,
     Group,
     fresh,
+    fresh_aside,
     span,
 )
 from minibroker.quotas.entity import QuotaType, Tags
@@ -62,18 +65,25 @@ WAYS: Final = 64
 EXPIRES_MS: Final = 3_600_000
 """How long after its last record a counter is shown, as in Kafka."""
 
+NOBODY: Final = Tags("", "")
+"""Of a counter that nobody's requests have to themselves."""
+
 TEXT_BYTES: Final = 256
 """How much of the names of a group is kept for people to read."""
 
 _KINDS: Final[tuple[str, ...]] = tuple(QuotaType)
-_NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 _NUMBER_BITS: Final = 3
 """Of a hash; there the number of one of the group's counters may stand."""
 assert len(_KINDS) == _NUMBER_BITS + 1
 
-# Words of a slot before its counters.
+_SIDE_BY_SIDE: Final = (QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.FETCH)
+"""Types whose counters most requests need two of, which then share a page of memory."""
+_ORDER: Final = (*_SIDE_BY_SIDE, *(kind for kind in _KINDS if kind not in _SIDE_BY_SIDE))
+
+# Words of a slot: whose it is, the counters, what is kept beside each, and then these.
+_COUNTERS: Final = ORDINAL + 1
 _GIVEN, _TEXT_LENGTH, _TEXT = range(3)
-_COUNTERS: Final = _TEXT + TEXT_BYTES // WORD
+_REST: Final = _TEXT + TEXT_BYTES // WORD
 
 # Words of the page before the sets: what is kept for the ledger as a whole.
 _BITS: Final = 0
@@ -138,11 +148,19 @@ class Ledger:
         self.samples = samples
         self.window_ms = window_ms
         self.ring = samples + 1
-        self.average_at = HEAD + 3 * self.ring
-        self._fresh = fresh(self.ring)
-        self.offsets = tuple(_COUNTERS + n * len(self._fresh) for n in range(len(_KINDS)))
+        self.span_min_ms = max((samples - 1) * window_ms, 1)
+        """No rate is an average over less."""
+        self.lasting_ms = samples * window_ms
+        """How long a sample counts after what was last recorded in it."""
+        self._fresh, self._fresh_aside = fresh(self.ring), fresh_aside()
+        asides_at = _COUNTERS + len(_KINDS) * len(self._fresh)
+        places = [_ORDER.index(kind) for kind in _KINDS]
+        self.offsets = tuple(_COUNTERS + at * len(self._fresh) for at in places)
         """Where in a slot its counters begin."""
-        self.words = _COUNTERS + len(_KINDS) * len(self._fresh)
+        self.asides = tuple(asides_at + at * len(self._fresh_aside) for at in places)
+        """Where what is kept beside each begins."""
+        self._rest = asides_at + len(_KINDS) * len(self._fresh_aside)
+        self.words = self._rest + _REST
         groups = min(GROUPS_MAX, BYTES_MAX // (self.words * WORD))
         self._sets = 1 << max(0, (groups // WAYS).bit_length() - 1)
         self.slots = self._sets * WAYS
@@ -157,8 +175,10 @@ class Ledger:
         self.read_ring: Unpack = Struct(f"{self.ring}d").unpack_from
         whole = memoryview(self.memory)
         self.doubles: memoryview[float] = whole.cast("d")
+        self.integers: memoryview[int] = whole.cast("Q")
         self._page = whole[: mmap.PAGESIZE].cast("Q")
         self.hashes = whole[mmap.PAGESIZE : mmap.PAGESIZE + self.slots * WORD].cast("Q")
+        """Whose a slot may be; whose it is, the slot says."""
         self._bytes = whole
         self._lately = Lately(self._page[_LATELY:])
 
@@ -212,15 +232,13 @@ class Ledger:
 
     # Counters --------------------------------------------------------------------------------
 
-    def counter(self, kind: str, tags: Tags, now_ms: int) -> Counter:
-        """The counter of a quota type, or of anything else, and a sharing group."""
-        name, number = _address(kind)
-        return Counter(Group(self, name, tags, now_ms), self.offsets[number])
+    def group(self, tags: Tags, now_ms: int) -> Group:
+        """The counters of a sharing group, for each type of quotas one, by their numbers."""
+        return Group(self, "", tags, now_ms)
 
-    def counters(self, tags: Tags, now_ms: int) -> tuple[Counter, ...]:
-        """Those of a sharing group for all quota types, in their order."""
-        group = Group(self, "", tags, now_ms)
-        return tuple(Counter(group, offset) for offset in self.offsets)
+    def named(self, name: str, now_ms: int) -> Group:
+        """A counter of anything else: number 0 of a group of its own."""
+        return Group(self, name, NOBODY, now_ms)
 
     def place(self, name: str, tags: Tags, now_ms: int) -> tuple[int, int]:
         """A group's hash and its slot, which it is given if it has none."""
@@ -230,8 +248,10 @@ class Ledger:
         try:
             hashes = self.hashes[first : first + WAYS].tolist()
             if digest in hashes:
-                return digest, first + hashes.index(digest)
-            if 0 in hashes:
+                slot = first + hashes.index(digest)
+                if self._is_of(slot, digest):
+                    return digest, slot
+            elif 0 in hashes:
                 slot = first + hashes.index(0)
             else:
                 slot = min(range(first, first + WAYS), key=self._last_used)
@@ -245,26 +265,33 @@ class Ledger:
 
     def _last_used(self, slot: int) -> float:
         counters = (self._counter_last_used((slot, number)) for number in range(len(_KINDS)))
-        return max(self.doubles[self.base(slot) + _GIVEN], *counters)
+        return max(self.doubles[self.base(slot) + self._rest + _GIVEN], *counters)
 
     def _counter_last_used(self, where: tuple[int, int]) -> float:
         slot, number = where
-        at = self.base(slot) + self.offsets[number]
-        return max(self.doubles[at + LAST], self.doubles[at + THROTTLED])
+        base = self.base(slot)
+        last = self.doubles[base + self.offsets[number] + LAST]
+        return max(last, self.doubles[base + self.asides[number] + THROTTLED])
+
+    def _is_of(self, slot: int, digest: int) -> bool:
+        return self.integers[self.base(slot) + DIGEST] == digest
 
     def _give(self, slot: int, digest: int, name: str, tags: Tags, now_ms: int) -> None:
         self.lock(slot)
         try:
-            self.hashes[slot] = 0
             base = self.base(slot)
-            self.doubles[base + _GIVEN] = now_ms
-            for offset, word in enumerate(self._fresh * len(_KINDS)):
-                self.doubles[base + _COUNTERS + offset] = word
+            self.integers[base + DIGEST] = 0
+            words = self._fresh * len(_KINDS) + self._fresh_aside * len(_KINDS)
+            for at, word in enumerate(words, base + _COUNTERS):
+                self.doubles[at] = word
+            rest = base + self._rest
+            self.doubles[rest + _GIVEN] = now_ms
             text = "\0".join((name, *tags)).encode()[:TEXT_BYTES]
-            at = (base + _TEXT) * WORD
+            at = (rest + _TEXT) * WORD
             self._bytes[at : at + len(text)] = text
-            self.doubles[base + _TEXT_LENGTH] = len(text)
+            self.doubles[rest + _TEXT_LENGTH] = len(text)
             self.hashes[slot] = digest
+            self.integers[base + DIGEST] = digest
         finally:
             self.unlock(slot)
 
@@ -287,61 +314,68 @@ class Ledger:
 
     def _used(self) -> Iterator[tuple[int, int]]:
         for slot, digest in enumerate(self.hashes.tolist()):
-            if digest:
+            if digest and self._is_of(slot, digest):
                 for where in ((slot, number) for number in range(len(_KINDS))):
                     if self._counter_last_used(where) > -math.inf:
                         yield where
 
     def entry(self, kind: str, tags: Tags, now_ms: int) -> Entry | None:
         """The same of one counter; None if it has not been used."""
-        name, number = _address(kind)
-        slot = self._slot_of(digest_of(name, tags))
-        return None if slot is None else self._entry(slot, number, now_ms)
+        slot = self._slot_of(digest_of("", tags))
+        return None if slot is None else self._entry(slot, _KINDS.index(kind), now_ms)
 
     def _slot_of(self, digest: int) -> int | None:
         first = self._first(digest)
         hashes = self.hashes[first : first + WAYS].tolist()
-        return first + hashes.index(digest) if digest in hashes else None
+        if digest not in hashes:
+            return None
+        slot = first + hashes.index(digest)
+        return slot if self._is_of(slot, digest) else None
 
     def _names(self, slot: int, number: int) -> tuple[str, Tags]:
-        base = self.base(slot)
-        at = (base + _TEXT) * WORD
-        raw = bytes(self._bytes[at : at + int(self.doubles[base + _TEXT_LENGTH])])
+        rest = self.base(slot) + self._rest
+        at = (rest + _TEXT) * WORD
+        raw = bytes(self._bytes[at : at + int(self.doubles[rest + _TEXT_LENGTH])])
         name, user, client = (raw.decode("utf-8", "replace") + "\0\0").split("\0")[:3]
         return name or _KINDS[number], Tags(user, client)
 
     def _entry(self, slot: int, number: int, now_ms: int) -> Entry | None:
-        at = self.base(slot) + self.offsets[number]
+        base = self.base(slot)
+        at, aside_at = base + self.offsets[number], base + self.asides[number]
         self.lock(slot)
         try:
             words = self.doubles[at : at + len(self._fresh)].tolist()
+            aside = self.doubles[aside_at : aside_at + len(self._fresh_aside)].tolist()
             kind, tags = self._names(slot, number)
         finally:
             self.unlock(slot)
         used = now_ms - words[LAST] <= EXPIRES_MS
-        if not used and now_ms - words[THROTTLED] > EXPIRES_MS:
+        if not used and now_ms - aside[THROTTLED] > EXPIRES_MS:
             return None
-        ring = self.ring
-        sums, starts, lasts = (words[HEAD + n * ring : HEAD + (n + 1) * ring] for n in range(3))
-        usage = measured((sums, starts, lasts), now_ms, self.samples, self.window_ms)
-        samples = sorted(
+        sums, times = words[HEAD : HEAD + self.ring], words[HEAD + self.ring :]
+        expired_ms = now_ms - self.lasting_ms
+        samples = [
             Sample(int(start), total)
-            for start, total in zip(starts, sums, strict=True)
-            if start < math.inf
-        )
-        average = self._average(words, now_ms)
+            for start, last, total in zip(times[::2], times[1::2], sums, strict=True)
+            if last > expired_ms
+        ]
+        oldest = min((sample.start_ms for sample in samples), default=now_ms)
+        span_ms = span(oldest, now_ms, self.samples, self.window_ms)
+        usage = Usage(sum(sample.total for sample in samples) / (span_ms / 1000), span_ms)
         last = None
-        if words[THROTTLED] > -math.inf:
-            last = LastThrottle(int(words[THROTTLED]), int(words[DELAY]))
-        return Entry(kind, tags, usage, tuple(samples), average, last, words[TOKENS], used)
+        if aside[THROTTLED] > -math.inf:
+            last = LastThrottle(int(aside[THROTTLED]), int(aside[DELAY]))
+        average = _average(aside, now_ms)
+        return Entry(kind, tags, usage, tuple(sorted(samples)), average, last, aside[TOKENS], used)
 
-    def _average(self, words: Sequence[float], now_ms: int) -> float:
-        at, ring = self.average_at, AVERAGE_RING
-        sums, _, lasts, counts = (words[at + n * ring : at + (n + 1) * ring] for n in range(4))
-        expires_ms = AVERAGE_SAMPLES * AVERAGE_WINDOW_MS
-        live = [n for n, last in enumerate(lasts) if now_ms - last < expires_ms]
-        count = sum(counts[n] for n in live)
-        return sum(sums[n] for n in live) / count if count else math.nan
+
+def _average(aside: Sequence[float], now_ms: int) -> float:
+    ring = AVERAGE_RING
+    sums, _, lasts, counts = (aside[ASIDE + n * ring : ASIDE + (n + 1) * ring] for n in range(4))
+    expires_ms = AVERAGE_SAMPLES * AVERAGE_WINDOW_MS
+    live = [n for n, last in enumerate(lasts) if now_ms - last < expires_ms]
+    count = sum(counts[n] for n in live)
+    return sum(sums[n] for n in live) / count if count else math.nan
 
 
 def _nameless_file(called: str) -> int:
@@ -352,29 +386,8 @@ def _nameless_file(called: str) -> int:
         return os.dup(file.fileno())
 
 
-def _address(kind: str) -> tuple[str, int]:
-    """The group and the place in it: what is no type of quotas is the first of a group alone."""
-    number = _NUMBERS.get(kind)
-    return (kind, 0) if number is None else ("", number)
-
-
 def digest_of(name: str, tags: Tags) -> int:
     """What a group is found by: never 0, and without the bits for one of its counters."""
     text = "\0".join((name, *tags)).encode()
     digest = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
     return digest & ~_NUMBER_BITS or _NUMBER_BITS + 1
-
-
-def measured(
-    ring: tuple[Sequence[float], Sequence[float], Sequence[float]],
-    now_ms: int,
-    samples: int,
-    window_ms: int,
-) -> Usage:
-    """The rate of samples (totals, starts, last events) as if they were purged now."""
-    sums, starts, lasts = ring
-    live = [now_ms - last < samples * window_ms for last in lasts]
-    oldest = min(start if alive else now_ms for start, alive in zip(starts, live, strict=True))
-    total = sum(value for value, alive in zip(sums, live, strict=True) if alive)
-    span_ms = span(oldest, now_ms, samples, window_ms)
-    return Usage(total / (span_ms / 1000), span_ms)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol
 
 from minibroker.quotas.entity import (
     Bound,
@@ -36,32 +36,34 @@ NS_PER_PERCENT_SECOND: Final = 10_000_000
 EXEMPT: Final = "ExemptRequest"
 """What is counted beside the four types: the time of requests that no quota holds."""
 
-_EXEMPT_TAGS: Final = Tags("", "")
 _KINDS: Final = tuple(QuotaType)
-_PRODUCE, _FETCH, _REQUEST = range(3)
+_PRODUCE, _FETCH, _REQUEST, _MUTATION = range(4)
 """The places of their types in whatever has one thing for each, as every request looks there."""
 
 Who = tuple[str, str]
 """A principal's name and a client-id, as they came; no client-id is an empty one."""
 
 
-class AnyCounter(Protocol):
-    """See `counter.Counter`."""
+class AnyGroup(Protocol):
+    """See `counter.Group`."""
 
-    @property
-    def tags(self) -> Tags: ...
+    tags: Tags
 
-    def add(self, value: float, now_ms: int) -> None: ...
+    ordinal: float
 
-    def record(self, value: float, now_ms: int) -> tuple[float, int]: ...
+    def add(self, number: int, value: float, now_ms: int) -> None: ...
 
-    def record_with(
-        self, value: float, other: Self, others_value: float, now_ms: int
+    def record(self, number: int, value: float, now_ms: int) -> tuple[float, int]: ...
+
+    def record_both(
+        self, number: int, value: float, other: int, others_value: float, now_ms: int
     ) -> tuple[tuple[float, int], tuple[float, int]]: ...
 
-    def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None: ...
+    def throttled(self, number: int, throttle_ms: int, api_key: int, now_ms: int) -> None: ...
 
-    def tokens(self, quota: float, burst: float, now_ms: int, permits: float) -> float: ...
+    def tokens(
+        self, number: int, quota: float, burst: float, now_ms: int, permits: float
+    ) -> float: ...
 
 
 class AnyLedger(Protocol):
@@ -72,21 +74,27 @@ class AnyLedger(Protocol):
 
     def note_set(self, number: int, bits: int) -> int: ...
 
-    def counter(self, kind: str, tags: Tags, now_ms: int) -> AnyCounter: ...
+    def group(self, tags: Tags, now_ms: int) -> AnyGroup: ...
 
-    def counters(self, tags: Tags, now_ms: int) -> Sequence[AnyCounter]: ...
+    def named(self, name: str, now_ms: int) -> AnyGroup: ...
 
 
 Limits = tuple[float, ...]
 
 
 class Standing:
-    """Where the requests of somebody count, and what they may use there, one for each type."""
+    """Where the requests of somebody count, and what they may use there, one for each type.
 
-    __slots__ = ("bounds", "counters", "limits")
+    As small as can be: each of ten thousand clients has one in every process.
+    """
 
-    def __init__(self, counters: Sequence[AnyCounter], limits: Limits) -> None:
-        self.counters = counters
+    __slots__ = ("bounds", "group", "groups", "limits")
+
+    def __init__(self, groups: Sequence[AnyGroup], limits: Limits) -> None:
+        self.group = groups[0] if len(set(map(id, groups))) == 1 else None
+        """That of all types, if it is the same, which it is as a rule."""
+        self.groups = None if self.group else groups
+        """Otherwise that of each."""
         self.limits = limits
         """What may be used, infinity where there is no bound."""
         self.bounds: Sequence[Bound | None] | None = None
@@ -94,12 +102,18 @@ class Standing:
         again as all else that a process remembers of ten thousand clients.
         """
 
+    def group_of(self, number: int) -> AnyGroup:
+        """Where a type counts."""
+        if self.group is not None:
+            return self.group
+        assert self.groups is not None
+        return self.groups[number]
+
 
 class Share(NamedTuple):
     """With whom a request shares a counter, and what they may use together."""
 
-    counter: AnyCounter
-    tags: Tags
+    group: AnyGroup
     bound: Bound | None
 
 
@@ -111,7 +125,10 @@ class Throttle(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What was found when a request was counted: the rate then, or the tokens left."""
+    """What was found when a request was counted: the rate then, or the tokens left.
+
+    ``ordinal`` orders what those who share the counter, and others of theirs, had counted.
+    """
 
     kind: QuotaType
     tags: Tags
@@ -119,6 +136,7 @@ class Look(NamedTuple):
     bound: Bound | None
     throttle_ms: int
     now_ms: int
+    ordinal: int
 
 
 _FREE: Final = tuple(Throttle(kind, 0) for kind in _KINDS)
@@ -139,7 +157,7 @@ class Quotas:
         self._table = QuotaTable()
         self._standings: dict[Who, Standing] = {}
         self._same_limits: dict[Limits, Limits] = {}
-        self._exempt: AnyCounter | None = None
+        self._exempt: AnyGroup | None = None
         self.bits: dict[QuotaType, int] = dict.fromkeys(QuotaType, 0)
         self._counted = (False,) * len(_KINDS)
         self.enabled = False
@@ -167,13 +185,12 @@ class Quotas:
         """Where a request of somebody counts."""
         number = _KINDS.index(kind)
         standing = self.standing(who, now_ms)
-        counter = standing.counters[number]
-        return Share(counter, counter.tags, self.bounds(standing)[number])
+        return Share(standing.group_of(number), self.bounds(standing)[number])
 
     def bounds(self, standing: Standing) -> Sequence[Bound | None]:
         """What somebody may use, and what says so."""
         if standing.bounds is None:
-            tags = [counter.tags for counter in standing.counters]
+            tags = [standing.group_of(number).tags for number in range(len(_KINDS))]
             standing.bounds = self._bounds(tags)
         return standing.bounds
 
@@ -189,14 +206,12 @@ class Quotas:
         if found is None:
             tags = [self._tags(kind, who) for kind in _KINDS]
             # Types have the same sharing group as a rule, and then one lock for what they count.
-            groups = {each: self._ledger.counters(each, now_ms) for each in set(tags)}
+            groups = {each: self._ledger.group(each, now_ms) for each in set(tags)}
             limits = tuple(
                 math.inf if bound is None else bound.value for bound in self._bounds(tags)
             )
-            found = Standing(
-                tuple(groups[each][number] for number, each in enumerate(tags)),
-                self._same_limits.setdefault(limits, limits),
-            )
+            limits = self._same_limits.setdefault(limits, limits)
+            found = Standing([groups[each] for each in tags], limits)
             if len(self._standings) >= STANDINGS_MAX:
                 self._standings.clear()
                 self._same_limits.clear()
@@ -207,7 +222,7 @@ class Quotas:
         if not self._counted[number]:
             return _FREE[number]
         standing = self.standing(who, now_ms)
-        found = standing.counters[number].record(value, now_ms)
+        found = standing.group_of(number).record(number, value, now_ms)
         return self._judged(number, standing, found, now_ms)
 
     def _judged(
@@ -221,8 +236,12 @@ class Quotas:
             ms = min(throttle_ms(rate, limit, span_ms), longest_ms)
             throttle = Throttle(_KINDS[number], ms)
         if self.looked is not None:
-            tags, bound = standing.counters[number].tags, self.bounds(standing)[number]
-            self.looked(Look(throttle.kind, tags, rate, bound, throttle.ms, now_ms))
+            group, bound = standing.group_of(number), self.bounds(standing)[number]
+            self.looked(
+                Look(
+                    throttle.kind, group.tags, rate, bound, throttle.ms, now_ms, int(group.ordinal)
+                )
+            )  # fmt: skip
         return throttle
 
     # Bytes -----------------------------------------------------------------------------------
@@ -254,9 +273,13 @@ class Quotas:
             of_bytes = self._record(number, who, size, now_ms)
             return larger(of_bytes, self.worked(who, worked_ns, now_ms))
         standing = self._standings.get(who) or self.standing(who, now_ms)
-        counters, limits = standing.counters, standing.limits
+        group, limits = standing.group, standing.limits
         percent = worked_ns / NS_PER_PERCENT_SECOND
-        first, time = counters[number].record_with(size, counters[_REQUEST], percent, now_ms)
+        if group is not None:
+            first, time = group.record_both(number, size, _REQUEST, percent, now_ms)
+        else:
+            first = standing.group_of(number).record(number, size, now_ms)
+            time = standing.group_of(_REQUEST).record(_REQUEST, percent, now_ms)
         is_free = first[0] <= limits[number] and time[0] <= limits[_REQUEST]
         if is_free and self.looked is None:
             return None
@@ -265,10 +288,13 @@ class Quotas:
             self._judged(_REQUEST, standing, time, now_ms),
         )
 
-    def not_fetched(self, who: Who, size: int, now_ms: int) -> None:
-        """The same bytes, which were not sent after all."""
-        if self._counted[_FETCH]:
-            self.standing(who, now_ms).counters[_FETCH].add(-size, now_ms)
+    def not_fetched(self, who: Who, size: int, now_ms: int) -> int | None:
+        """The same bytes, which were not sent after all; the ordinal, if they are counted."""
+        if not self._counted[_FETCH]:
+            return None
+        group = self.standing(who, now_ms).group_of(_FETCH)
+        group.add(_FETCH, -size, now_ms)
+        return int(group.ordinal)
 
     def fetch_bytes_max(self, who: Who, now_ms: int) -> int:
         """The most that somebody can be sent at once without being throttled for it alone."""
@@ -285,23 +311,30 @@ class Quotas:
         """Time that processes worked for somebody's request."""
         return self._record(_REQUEST, who, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
-    def worked_on(self, who: Who, worked_ns: int, now_ms: int) -> None:
-        """The same of what was only known when the answer had gone: nobody is held for it now."""
-        if self._counted[_REQUEST]:
-            standing = self._standings.get(who) or self.standing(who, now_ms)
-            standing.counters[_REQUEST].add(worked_ns / NS_PER_PERCENT_SECOND, now_ms)
+    def worked_on(self, who: Who, worked_ns: int, now_ms: int) -> int | None:
+        """The same of what was only known when the answer had gone: nobody is held for it now.
+
+        The ordinal, if it is counted.
+        """
+        if not self._counted[_REQUEST]:
+            return None
+        standing = self._standings.get(who) or self.standing(who, now_ms)
+        group = standing.group_of(_REQUEST)
+        group.add(_REQUEST, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
+        return int(group.ordinal)
 
     def exempt(self, worked_ns: int, now_ms: int) -> None:
         """Time worked for requests that no quota holds, whoever sent them."""
         if self._counted[_REQUEST]:
             if self._exempt is None:
-                self._exempt = self._ledger.counter(EXEMPT, _EXEMPT_TAGS, now_ms)
-            self._exempt.add(worked_ns / NS_PER_PERCENT_SECOND, now_ms)
+                self._exempt = self._ledger.named(EXEMPT, now_ms)
+            self._exempt.add(0, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
     def throttled(self, throttle: Throttle, who: Who, api_key: int, now_ms: int) -> None:
         """Somebody is held, for a request of an API."""
-        counters = self.standing(who, now_ms).counters
-        counters[_KINDS.index(throttle.kind)].throttled(throttle.ms, api_key, now_ms)
+        number = _KINDS.index(throttle.kind)
+        group = self.standing(who, now_ms).group_of(number)
+        group.throttled(number, throttle.ms, api_key, now_ms)
 
 
 class Mutated(NamedTuple):
@@ -351,25 +384,27 @@ class MutationQuota:
         kind = QuotaType.CONTROLLER_MUTATION
         if not self._quotas.bits[kind]:
             return True
-        counter, tags, bound = self._quotas.share(kind, self._who, now_ms)
+        group, bound = self._quotas.share(kind, self._who, now_ms)
         if bound is None:
-            counter.add(permits, now_ms)
-            self._look = Look(kind, tags, 0.0, None, 0, now_ms)
+            group.add(_MUTATION, permits, now_ms)
+            self._look = Look(kind, group.tags, 0.0, None, 0, now_ms, int(group.ordinal))
             return True
         burst = bound.value * self._burst_s
         # A strict bucket is looked at before anything is taken, a permissive one afterwards.
-        left = counter.tokens(bound.value, burst, now_ms, 0 if self._strict else permits)
+        at_once = 0 if self._strict else permits
+        left = group.tokens(_MUTATION, bound.value, burst, now_ms, at_once)
         if left < 0:
             self._throttle_ms = min(java_round(-left / bound.value * 1000), INT_MAX)
             self._since_ms = now_ms
             if not self._strict:
-                counter.add(permits, now_ms)
-            self._look = Look(kind, tags, left, bound, self._throttle_ms, now_ms)
+                group.add(_MUTATION, permits, now_ms)
+            ordinal = int(group.ordinal)
+            self._look = Look(kind, group.tags, left, bound, self._throttle_ms, now_ms, ordinal)
             return not self._strict
         if self._strict:
-            left = counter.tokens(bound.value, burst, now_ms, permits)
-        counter.add(permits, now_ms)
-        self._look = Look(kind, tags, left, bound, 0, now_ms)
+            left = group.tokens(_MUTATION, bound.value, burst, now_ms, permits)
+        group.add(_MUTATION, permits, now_ms)
+        self._look = Look(kind, group.tags, left, bound, 0, now_ms, int(group.ordinal))
         return True
 
     def throttle_ms(self, now_ms: int) -> int:

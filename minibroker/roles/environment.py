@@ -62,6 +62,8 @@ def tokens_name(processor: int) -> str:
 class Environment:
     """Everything one life of a role is given.
 
+    ``started_us`` is when the broker was, in real microseconds since 1970: all its roles and all
+    their lives have the same, and no other broker of this data directory does.
     ``ready`` tells that the role serves; ``stopping`` is set when it shall finish what it does
     and return. ``listeners`` are the sources of connections by listener name, of whoever accepts;
     ``endpoints`` what clients of each are told to dial. ``control`` is the listening socket of
@@ -79,6 +81,7 @@ class Environment:
     clock: ControlledClock
     arena: Arena
     ledger: Ledger
+    started_us: int
     metrics: ProcessMetrics
     work_time: WorkTime
     random: Random

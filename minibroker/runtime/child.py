@@ -57,7 +57,8 @@ class ChildLife:
 
 
 class ChildSpec(NamedTuple):
-    """A role to run. `main` returns its exit status (None is 0).
+    """A role to run. `main` returns its exit status (None is 0). However often a `spare` one dies,
+    the others go on, and it is restarted ever more seldom; only at the start it must come up.
 
     `main` raising `SystemExit("text")` ends with status 1 and just the text on stderr, any other
     exception with status 1 and its traceback.
@@ -65,6 +66,7 @@ class ChildSpec(NamedTuple):
 
     name: str
     main: Callable[[ChildLife], int | None]
+    spare: bool = False
 
 
 def live(spec: ChildSpec, life: ChildLife, close: Iterable[int]) -> NoReturn:

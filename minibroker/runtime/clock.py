@@ -12,21 +12,22 @@ sleep by the changed clock. Nothing needs to be registered.
 
 How a change is never seen half done. The page is a ring of slots and a count of changes. The
 writer fills the next slot, then raises the count; a reader takes the slot that the count names.
-A writer that dies half-way leaves the count alone, so nobody waits for it. A reader sees a torn
-slot only if it is held up for a whole turn of the ring, which it notices by the count.
+A writer that dies half-way leaves the count alone, so nobody waits for it. A reader whose slot was
+left for another while it looked at the machine's clock looks again, so no slot is ever torn, and
+none tells the time of a moment after its end but to a reader held up just then.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
-import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
+
+from minibroker.runtime.alarms import Alarms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,8 @@ SIMULATED_WALL_MS: Final = 1_704_067_200_000
 
 # When time slows down, the change takes effect a little ahead of the real clock. Otherwise a
 # process that read the old slot just before the change would have seen a later time than the
-# new slot gives, and processes would disagree about a frozen clock by some microseconds.
+# new slot gives, and processes would disagree about a frozen clock: what is due for one would not
+# be for the other. A writer that was held up for longer than that doubles it and writes again.
 SETTLE_S: Final = 0.001
 
 # A sum of floats may fall short of what it should be by its last bits, and then a deadline that has
@@ -53,7 +55,7 @@ SETTLE_S: Final = 0.001
 ROUNDED_OFF: Final = 4
 
 SLOTS: Final = 64
-READ_RETRIES: Final = 8
+READ_TRIES: Final = 8
 _SLOT_DOUBLES: Final = 8  # one cache line: virtual base, real base, speed, rate, frozen
 _FIRST_SLOT: Final = _SLOT_DOUBLES  # the first line of the page holds the count
 _PAGE_BYTES: Final = mmap.PAGESIZE * -(-(SLOTS + 1) * _SLOT_DOUBLES * 8 // mmap.PAGESIZE)
@@ -158,6 +160,7 @@ class SharedClock(trio.abc.Clock):
         self._real = real
         self._wall = wall
         self._latest = -math.inf
+        self._alarms = Alarms(real)
         began = real()
         self._wall_base_s = wall() - began
         self._publish(_Slot(began, began, 1.0, 1.0, 0.0))
@@ -171,22 +174,25 @@ class SharedClock(trio.abc.Clock):
         count = self._count[0]
         at = _FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES
         now = doubles[at] + (self._real() - doubles[at + 1]) * doubles[at + 2]
-        if self._count[0] - count >= SLOTS - 1:
-            now = self._read().at(self._real())
+        if self._count[0] != count:
+            now = self._reading()[1]
         if now < self._latest:
             return self._latest
         self._latest = now
         return now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Real seconds until the virtual `deadline`; `inf` when frozen (trio caps it at a day)."""
+        """Real seconds until the virtual `deadline`; `inf` when frozen (trio caps it at a day).
+
+        Less if somebody waits for real time.
+        """
         remaining = deadline - self.current_time()
         if remaining <= 0:
             return 0.0
         # One double is never torn; should it be newer than the time above, it is the truer.
         count = self._count[0]
         speed = self._doubles[_FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES + 2]
-        return remaining / speed if speed else math.inf
+        return min(remaining / speed if speed else math.inf, self._alarms.soonest_s())
 
     now = current_time
 
@@ -204,25 +210,13 @@ class SharedClock(trio.abc.Clock):
         return int(self._wall() * 1_000_000)
 
     async def sleep_real(self, seconds: float) -> None:
-        """Let real seconds pass. Takes a thread meanwhile, so it is for what is rare."""
-        token, passed = trio.lowlevel.current_trio_token(), trio.Event()
-
-        def tell() -> None:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(passed.set)
-
-        timer = threading.Timer(seconds, tell)
-        timer.daemon = True
-        timer.start()
-        try:
-            await passed.wait()
-        finally:
-            timer.cancel()
+        """Let real seconds pass."""
+        await self._alarms.sleep(seconds)
 
     def state(self) -> ClockState:
         """Rate, freeze, offset and both times, of one slot and one moment."""
-        slot, real = self._read(), self._real()
-        now = self._latest = max(self._latest, slot.at(real))
+        slot, now, real = self._reading()
+        now = self._latest = max(self._latest, now)
         return ClockState(
             rate=slot.rate,
             frozen=bool(slot.frozen),
@@ -234,39 +228,45 @@ class SharedClock(trio.abc.Clock):
     def advance(self, milliseconds: float) -> None:
         """Let `milliseconds` pass at once, frozen or not, and no less."""
         _check_advance(milliseconds)
-        slot = self._read()
+        slot = self._reading()[0]
         then = slot.virtual_base + milliseconds / 1000
         self._publish(slot._replace(virtual_base=then + ROUNDED_OFF * math.ulp(then)))
 
     def freeze(self, frozen: bool) -> None:
         """Stop time (a thousandth of a second ahead, see `SETTLE_S`) or let it run again."""
-        slot = self._read()
-        self._change_speed(slot.rate, frozen)
+        self._change_speed(self._reading()[0].rate, frozen)
 
     def set_rate(self, rate: float) -> None:
         """Let time run at `rate`; a frozen clock stays frozen and takes it when it runs."""
         _check_rate(rate)
-        self._change_speed(rate, bool(self._read().frozen))
+        self._change_speed(rate, bool(self._reading()[0].frozen))
 
     def _change_speed(self, rate: float, frozen: bool) -> None:
-        slot = self._read()
+        before = self._reading()[0]
         speed = 0.0 if frozen else rate
-        real = self._real() + (SETTLE_S if speed < slot.speed else 0.0)
-        self._publish(_Slot(slot.at(real), real, speed, rate, float(frozen)))
+        settle_s = SETTLE_S if speed < before.speed else 0.0
+        while True:
+            real = self._real() + settle_s
+            self._publish(_Slot(before.at(real), real, speed, rate, float(frozen)))
+            if not settle_s or self._real() < real:
+                return
+            settle_s *= 2
 
-    def _read(self) -> _Slot:
-        slot = None
-        for _ in range(READ_RETRIES):
+    def _reading(self) -> tuple[_Slot, float, float]:
+        """A slot, the virtual time by it, and the real time, of a moment at which it was in force.
+
+        If none of some tries was, the writer turns the ring faster than this process runs: the
+        last reading is a little off at worst, which the next one mends; waiting could hang.
+        """
+        tries = 0
+        while True:
             count = self._count[0]
             at = _FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES
             slot = _Slot._make(self._doubles[at : at + len(_Slot._fields)])
-            if self._count[0] - count < SLOTS - 1:
-                break
-        # If every try was torn, the writer turns the ring faster than this process runs. The
-        # last slot is at worst a mix of two changes, which the next reading mends; waiting for
-        # a quiet moment could hang.
-        assert slot is not None
-        return slot
+            real = self._real()
+            tries += 1
+            if self._count[0] == count or tries == READ_TRIES:
+                return slot, slot.at(real), real
 
     def _publish(self, slot: _Slot) -> None:
         count = self._count[0] + 1

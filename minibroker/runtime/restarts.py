@@ -2,12 +2,14 @@
 
 It must never know processes or clocks: deaths and `now` in, a delay or a refusal out.
 Its invariant: within any window a process is restarted at most so many times, so a crash loop
-ends with an error instead of burning a core for ever.
+ends with an error instead of burning a core for ever; one that others can do without is restarted
+for ever, but ever more seldom.
 Kafka leaves this to its operator; the shape is that of Erlang's supervisor intensity.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +34,12 @@ class RestartPolicy:
     window_s: float = RESTART_WINDOW_S
     backoff_s: float = BACKOFF_S
     backoff_max_s: float = BACKOFF_MAX_S
+
+
+SPARE: Final = RestartPolicy(
+    restarts_max=sys.maxsize, window_s=120.0, backoff_s=0.01, backoff_max_s=30.0
+)
+"""For what the rest can do without."""
 
 
 class Restarts:

@@ -38,6 +38,8 @@ class ByteStream(ABC):
 
     peer: Address
     local: Address
+    waits: int
+    """How often a call could not go on at once so far."""
 
     @abstractmethod
     async def receive_into(self, view: memoryview) -> int:
@@ -81,6 +83,7 @@ class SocketStream(ByteStream):
         self._socket = sock
         self._closed = False
         self._waiting = 0
+        self.waits = 0
         if local is None or peer is None:
             local, peer = socket_addresses(sock)
         self.local = local
@@ -156,6 +159,7 @@ class SocketStream(ByteStream):
 
     async def _wait(self, condition: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._waiting += 1
+        self.waits += 1
         try:
             await condition(self._socket)
         except (trio.ClosedResourceError, ValueError, OSError):
@@ -208,12 +212,14 @@ class MemoryStream(ByteStream):
         self._outgoing = outgoing
         self._incoming = incoming
         self._closed = False
+        self.waits = 0
         self.local = local
         self.peer = peer
 
     async def receive_into(self, view: memoryview) -> int:
         pipe = self._incoming
         while not pipe.buffer and not pipe.ended and not self._closed:
+            self.waits += 1
             await pipe.changed.wait()
         if self._closed:
             raise StreamClosed("closed on this side")
@@ -229,6 +235,7 @@ class MemoryStream(ByteStream):
         rest = memoryview(data)
         while rest:
             while len(pipe.buffer) >= MEMORY_STREAM_BYTES_MAX and not pipe.ended:
+                self.waits += 1
                 await pipe.changed.wait()
             if pipe.ended:
                 raise StreamClosed("closed on this side" if self._closed else "Broken pipe")

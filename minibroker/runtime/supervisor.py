@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.runtime.child import READY_MESSAGE, SIGNALS, ChildLife, ChildSpec, live
-from minibroker.runtime.restarts import RestartPolicy, Restarts
+from minibroker.runtime.restarts import SPARE, RestartPolicy, Restarts
 from minibroker.runtime.roles import RoleTable, describe_exit
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _Role:
     def __init__(self, index: int, spec: ChildSpec, policy: RestartPolicy) -> None:
         self.index = index
         self.spec = spec
-        self.restarts = Restarts(policy)
+        self.restarts = Restarts(SPARE if spec.spare else policy)
         self.pid = 0
         self.incarnation = 0
         self.is_ready = False
@@ -269,9 +269,10 @@ class _Supervisor:
                 self._exit = self._exit or Exit.FAILED
             self._tell(EventKind.ENDED, role, text, pid)
             return
-        self._tell(EventKind.DIED, role, text, pid)
         failed_start = self._phase is _Phase.STARTING and not role.was_ready
         delay = None if failed_start else role.restarts.died(now)
+        again = f"; the broker goes on, and starts it again in {delay} s" if role.spec.spare else ""
+        self._tell(EventKind.DIED, role, text if delay is None else f"{text}{again}", pid)
         self._table.ended(role.index, status, restarts=delay is not None)
         if delay is not None:
             role.restart_at = now + delay

@@ -68,6 +68,8 @@ class WorkTime(trio.abc.Instrument):
         self._wait_from = 0
         self._idle_ns = 0
         self._began = timer()
+        self.turns = 0
+        """How often the loop has asked the system for events."""
 
     def charge(self, account: Account) -> Charge:
         """`with work_time.charge(account):` charges the steps inside to `account`.
@@ -120,6 +122,7 @@ class WorkTime(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's shape
         """The loop asks the system for events."""
+        self.turns += 1
         self._wait_from = self._timer()
 
     def after_io_wait(self, timeout: float) -> None:

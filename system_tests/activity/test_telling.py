@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from urllib.request import urlopen
 
@@ -19,11 +20,13 @@ from confluent_kafka import Consumer, Producer
 from minibroker.activity.events import UNWRITTEN_MAX
 from minibroker.activity.schema import TOPIC
 from minibroker.network.telling import PENDING_MAX
+from minibroker.runtime.restarts import RESTARTS_MAX
 from protocol.messages.api_versions import ApiVersionsRequest
 from system_tests.faults.conftest import Starter
 from system_tests.faults.test_killed_processes import kill
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
+from system_tests.harness.waiting import wait_until
 from tests.simulation.client import frame
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
@@ -171,6 +174,27 @@ def test_a_recorder_that_stands_still_holds_nobody_up(start: Starter) -> None:
     assert dropped > 0
     # Beside them a connection is told of, and who came after them.
     assert asked <= found + dropped <= asked + 20
+
+
+def test_a_recorder_that_dies_again_and_again_does_not_stop_the_broker(start: Starter) -> None:
+    broker = start(*ON)
+    for _ in range(RESTARTS_MAX + 1):
+        recorder = wait_until(lambda: processes(broker)["recorder"].pid, "another recorder")
+        assert recorder is not None
+        with suppress(ProcessLookupError):  # the controller doesn't know yet that it is gone
+            os.kill(recorder, signal.SIGKILL)
+        assert produce(broker, "client", 10) == 10
+        assert ask(broker, "GET", "/v1/health")["ready"]
+    wait_until(
+        lambda: processes(broker)["recorder"].restarts > RESTARTS_MAX, "it to come once more"
+    )
+    assert "the broker goes on, and starts it again in" in broker.printed()
+    produce(broker, "after", 10)
+    events = list(told(broker))
+    assert judge(events)["after"] == 10
+    dropped = sum(event["dropped"] for event in events if event["kind"] == "dropped")
+    assert judge(events)["client"] + dropped >= 10 * (RESTARTS_MAX + 1)
+    assert dropped == counter(broker, "minibroker_activity_dropped_total")
 
 
 def test_the_recorder_yields_to_those_who_serve(start: Starter) -> None:

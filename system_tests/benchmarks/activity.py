@@ -1,20 +1,25 @@
 """What telling of activity costs: ``python -m system_tests.benchmarks.activity``.
 
-Two brokers, one that tells and one that does not, take the same small Produce requests in turns:
-several connections that send ahead of their answers, for requests a second, and one that does not,
-for latency. Prints medians over the rounds. The processor time of all the broker's processes is
-what other work on the machine disturbs least; that of the recorder is told apart, as it yields to
-whatever serves clients. The invariant: both brokers do the same work in every round, and who is
-first changes from round to round.
+Brokers that tell of all connections, of a share of them and of none take the same small Produce
+requests in turns: several connections that send ahead of their answers, and one that does not.
+There are several brokers of each kind, as two of one kind differ by some microseconds a request.
+Prints what came of the brokers that tell of none, and the differences of the others from those of
+the same round: medians, and the quarter and three quarters that they lay below. Processor time is
+what other work on the machine disturbs least; it is told apart by process, as the recorder yields
+to whatever serves clients, and what is left to it when the answers are there is counted, too. How
+much of the machine everything else took is told at the end. The invariant: all brokers do the same
+work in every round, and who is first changes with each round.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
@@ -28,16 +33,21 @@ from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import processes
 
-ROUNDS = 9
+BROKERS, SECONDS = 2, 90
+TURNS, REQUESTS = 16, 400
 CONNECTIONS = 8
 AHEAD = 32
 """Requests that a connection sends before it waits for their answers."""
+SAMPLE = 0.1
+ROUNDS_MIN = 2
 VERSION = 9
-RECORDER = "recorder"
+PARTS = ("processors", "workers", "recorder", "others")
 QUIET_S = 0.35
 """Longer than the recorder sleeps while there is anything to write."""
 TOLD = "minibroker_activity_events_total"
 DROPPED = "minibroker_activity_dropped_total"
+
+Figures = dict[str, list[float]]
 
 
 def produce(topic: str) -> bytes:
@@ -55,7 +65,7 @@ def produce(topic: str) -> bytes:
 class Bench:
     """One broker and the connections to it."""
 
-    def __init__(self, stack: ExitStack, **settings: str) -> None:
+    def __init__(self, stack: ExitStack, settings: Mapping[str, str]) -> None:
         self.broker = start_minibroker(settings={"log.segment.bytes": "67108864", **settings})
         stack.callback(self.broker.forget)
         stack.callback(self.broker.stop)
@@ -71,7 +81,7 @@ class Bench:
             for _ in range(CONNECTIONS)
         ]
         self.pids = {name: each.pid for name, each in processes(self.broker).items()}
-        self.figures: dict[str, list[float]] = defaultdict(list)
+        self.figures: Figures = defaultdict(list)
         self.answer_bytes = self._ask_one(0)
         self._room = memoryview(bytearray(AHEAD * self.answer_bytes))
 
@@ -81,9 +91,9 @@ class Bench:
         size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
         return 4 + len(sock.recv(size, socket.MSG_WAITALL))
 
-    def throughput(self, turns: int) -> None:
+    def ahead(self, turns: int) -> None:
         """Every connection sends ahead, as often as there are turns."""
-        before, began = self.worked_ns(), time.perf_counter()
+        before, began = self.worked_us(), time.perf_counter()
         for number, sock in enumerate(self.sockets):
             sock.sendall(self.requests[number] * AHEAD)
         for turn in range(turns):
@@ -92,44 +102,39 @@ class Bench:
                 assert got == len(self._room)
                 if turn + 1 < turns:
                     sock.sendall(self.requests[number] * AHEAD)
-        took_s = time.perf_counter() - began
-        self.settle()
-        count = turns * AHEAD * CONNECTIONS
-        self.figures["requests/s"].append(count / took_s)
-        spent_ns = {name: worked - before[name] for name, worked in self.worked_ns().items()}
-        recorder_ns = spent_ns.pop(RECORDER, 0)
-        self.figures["µs worked, recorder"].append(recorder_ns / count / 1000)
-        self.figures["µs worked, others"].append(sum(spent_ns.values()) / count / 1000)
+        self._note("ahead", turns * AHEAD * CONNECTIONS, time.perf_counter() - began, before)
 
-    def latency(self, count: int) -> None:
-        """One request at a time."""
-        took = []
-        for _ in range(count):
-            began = time.perf_counter()
-            self._ask_one(0)
-            took.append((time.perf_counter() - began) * 1e6)
+    def one_by_one(self, count: int) -> None:
+        """One request at a time, of each connection in turn."""
+        before, began = self.worked_us(), time.perf_counter()
+        for number in range(count):
+            self._ask_one(number % CONNECTIONS)
+        self._note("one by one", count, time.perf_counter() - began, before)
+
+    def _note(self, way: str, count: int, took_s: float, before: Mapping[str, float]) -> None:
         self.settle()
-        self.figures["latency µs, median"].append(statistics.median(took))
-        self.figures["latency µs, p99"].append(statistics.quantiles(took, n=100)[98])
+        self.figures[f"{way}: requests/s"].append(count / took_s)
+        worked = {part: us - before[part] for part, us in self.worked_us().items()}
+        for part in PARTS:
+            self.figures[f"{way}: us worked, {part}"].append(worked[part] / count)
+        self.figures[f"{way}: us worked in all"].append(sum(worked.values()) / count)
 
     def settle(self) -> None:
         """Waits until nothing is left to be told, so that no work falls into another's turn."""
-        while RECORDER in self.pids:
-            before = self.worked_ns()[RECORDER]
+        while "recorder" in self.pids:
+            before = self.worked_us()["recorder"]
             time.sleep(QUIET_S)
-            if self.worked_ns()[RECORDER] == before:
+            if self.worked_us()["recorder"] == before:
                 return
 
-    def worked_ns(self) -> dict[str, int]:
-        """What each process has worked so far."""
-        return {
-            name: int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0])
-            for name, pid in self.pids.items()
-        }
-
-    def median(self, figure: str) -> float:
-        """Of all rounds."""
-        return statistics.median(self.figures[figure])
+    def worked_us(self) -> dict[str, float]:
+        """What the processes have worked so far, by part."""
+        worked = dict.fromkeys(PARTS, 0.0)
+        for name, pid in self.pids.items():
+            part = next((part for part in PARTS if name.startswith(part.removesuffix("s"))), None)
+            scheduled = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
+            worked[part or "others"] += int(scheduled.split()[0]) / 1000
+        return worked
 
 
 def metric(broker: RunningBroker, name: str) -> float:
@@ -138,32 +143,84 @@ def metric(broker: RunningBroker, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
+def taken_by_others(benches: Sequence[Bench]) -> float:
+    """What others on this machine took of its processors so far, in seconds."""
+    user, nice, system, _, _, interrupts, soft, steal = (
+        int(ticks) / os.sysconf("SC_CLK_TCK")
+        for ticks in Path("/proc/stat").read_text(encoding="ascii").split(None, 9)[1:9]
+    )
+    ours = sum(os.times()[:2]) + sum(sum(bench.worked_us().values()) for bench in benches) / 1e6
+    return user + nice + system + interrupts + soft + steal - ours
+
+
+def measure(benches: Sequence[Bench], turns: int, requests: int, seconds: float) -> int:
+    """Rounds for so many seconds, two at least, and how many that were; one before warms up."""
+    order, ends = list(benches), time.monotonic() + seconds
+    rounds = -1
+    while rounds < ROUNDS_MIN or time.monotonic() < ends:
+        if rounds == 0:
+            for bench in order:
+                bench.figures.clear()
+        for bench in order:
+            bench.ahead(turns)
+        for bench in order:
+            bench.one_by_one(requests)
+        order.reverse()
+        rounds += 1
+    return rounds
+
+
+def spread(differences: Sequence[float], of: float) -> str:
+    low, middle, high = statistics.quantiles(differences, n=4)
+    share = f"{middle / of:+6.1%}" if of else ""
+    return f"{middle:+8.1f} ({low:+.1f} to {high:+.1f}) {share}"
+
+
+def print_figures(kinds: Mapping[str, Sequence[Bench]]) -> None:
+    untold = kinds["off"]
+    for figure in untold[0].figures:
+        before = [value for bench in untold for value in bench.figures[figure]]
+        row = f"{figure:35}{statistics.median(before):9.1f}"
+        for name, benches in list(kinds.items())[1:]:
+            after = [value for bench in benches for value in bench.figures[figure]]
+            more = [each - other for each, other in zip(after, before, strict=True)]
+            row += f"  {name} {spread(more, statistics.median(before)):36}"
+        print(row.rstrip())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What telling of activity costs.")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--turns", type=int, default=100, help="of throughput, in a round")
-    parser.add_argument("--requests", type=int, default=2000, help="for latency, in a round")
-    options = parser.parse_args()
+    parser.add_argument("--brokers", type=int, default=BROKERS, help="of each kind")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="when no round begins")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of sending ahead, in a round")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="one by one, in a round")
+    parser.add_argument(
+        "--sample", type=float, default=SAMPLE, help="share that is told of; 0: none"
+    )
+    given = parser.parse_args()
+    settings: dict[str, dict[str, str]] = {"off": {}, "on": {"activity.enable": "true"}}
+    if given.sample:
+        settings["sampled"] = {"activity.enable": "true", "activity.sample": str(given.sample)}
     with ExitStack() as stack:
-        benches = {"off": Bench(stack), "on": Bench(stack, **{"activity.enable": "true"})}
-        order = list(benches.values())
-        for number in range(-1, options.rounds):
-            for bench in order:
-                bench.throughput(options.turns)
-            for bench in order:
-                bench.latency(options.requests)
-            order.reverse()
-            if number < 0:  # the first warms up
-                for bench in order:
-                    bench.figures.clear()
-        off, on = benches.values()
-        written, dropped = metric(on.broker, TOLD), metric(on.broker, DROPPED)
-    print(f"medians of {options.rounds} rounds{'off':>14}{'on':>12}{'change':>12}")
-    for figure in on.figures:
-        before, after = off.median(figure), on.median(figure)
-        change = f"{after / before - 1:+12.1%}" if before else f"{'':12}"
-        print(f"{figure:25}{before:14,.1f}{after:12,.1f}{change}")
-    print(f"{written:,.0f} events written, {dropped:,.0f} dropped")
+        kinds: dict[str, list[Bench]] = {name: [] for name in settings}
+        for _ in range(given.brokers):
+            for name, each in settings.items():
+                kinds[name].append(Bench(stack, each))
+        order = [bench for alike in zip(*kinds.values(), strict=True) for bench in alike]
+        began, taken = time.monotonic(), taken_by_others(order)
+        rounds = measure(order, given.turns, given.requests, given.seconds)
+        lasted_s = time.monotonic() - began
+        others = (taken_by_others(order) - taken) / lasted_s
+        print(
+            f"medians of {given.brokers} brokers of a kind and {rounds} rounds in {lasted_s:.0f} s"
+        )
+        print_figures(kinds)
+        for name in settings:
+            written, dropped = (
+                sum(metric(bench.broker, each) for bench in kinds[name]) for each in (TOLD, DROPPED)
+            )
+            print(f"{name}: {written:,.0f} events written, {dropped:,.0f} dropped")
+        print(f"everything else took {others:.2f} of {os.cpu_count()} processors")
 
 
 if __name__ == "__main__":

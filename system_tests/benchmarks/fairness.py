@@ -1,13 +1,16 @@
 """What is left for a neighbour: ``python -m system_tests.benchmarks.fairness``.
 
 A neighbour without quota produces, and beside it in turn: nobody; an abuser held by a quota of
-bytes; one held by a quota of request time, which sends a request for each small record; both, held
-by nothing.  Apache Kafka and minibroker take turns with the same.  On few cores the clients compete
-with each other and with the broker for processors, whoever the broker is fair to, so there are two
-neighbours: one that offers a fixed load, of which it should get all, and one that takes whatever it
-can, whose share shows what an abuser costs in processor time, too.  The invariant: who is compared
-ran within the same ten seconds, each run begins with another situation, and a rate is an average
-over the whole of one.
+bytes; nobody; one held by a quota of request time, which sends a request for each small record;
+nobody; both, held by nothing; nobody.  Apache Kafka and minibroker take turns with the same.  On
+few cores the clients compete with each other and with the broker for processors, whoever the broker
+is fair to, so there are two neighbours: one that offers a fixed load, of which it should get all,
+and one that takes whatever it can, whose share shows what an abuser costs in processor time, too.
+That share is also told for as much processor time of broker and neighbour, which is what it would
+be if the abusers' programs ran elsewhere, and means something on a busy machine.  The invariant: a
+share is of what the same neighbour had alone right before and right after, the order changes from
+run to run, and brokers keep little, in memory that was touched before, so that nobody waits for a
+disk or for memory of the machine underneath.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from system_tests.benchmarks.client import PATIENCE_S, RunFailed, compiled, run
-from system_tests.benchmarks.measures import machine_busy_share, touch_memory
+from system_tests.benchmarks.measures import cpu_seconds, machine_busy_share, touch_memory
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER
 from system_tests.benchmarks.report import machine
 from system_tests.connections.dialling import Client
@@ -38,7 +42,7 @@ from system_tests.harness.jars import ToolchainMissing
 from system_tests.quotas.setting import set_quota
 
 SLICES_A_SECOND = 10
-BEFORE_S, SITUATION_S = 0.6, 2.2
+BEFORE_S, SITUATION_S = 0.6, 2.0
 AHEAD_S = 0.4
 """What the clients have to start and connect."""
 
@@ -48,9 +52,14 @@ AHEAD_S = 0.4
 SETTINGS = {
     "quota.window.num": "2",
     "quota.window.size.seconds": "1",
+    "log.segment.bytes": "16777216",
+    "log.retention.bytes": "67108864",
+    "log.retention.check.interval.ms": "100",
     "log.segment.delete.delay.ms": "0",
 }
-MEMORY_BYTES = 4 * 10**9
+AT_ONCE = {"log.initial.task.delay.ms": "100"}
+"""For Kafka, which begins to look for what it need not keep after half a minute."""
+MEMORY_BYTES = 2 * 10**9
 RECORD_BYTES, SMALL_BYTES = 1000, 100
 LEAST_SHARE = 0.95
 BUSY_SHARE_MAX = 0.05
@@ -81,6 +90,13 @@ SITUATIONS: dict[str, Sequence[Abuser]] = {
 ALONE, *BESIDE = SITUATIONS
 NEIGHBOURS = {"10 MB/s offered": 10_000_000, "all it can": 0}
 
+
+def order_of(run: int) -> list[str]:
+    """The situations one after the other, alone before and after each."""
+    first = run % len(BESIDE)
+    return [ALONE] + [each for name in BESIDE[first:] + BESIDE[:first] for each in (name, ALONE)]
+
+
 Flow = list[float]
 """Bytes of each tenth of a second."""
 
@@ -91,10 +107,32 @@ class Timeline(NamedTuple):
     order: Sequence[str]
     neighbour: Flow
     abusers: Mapping[str, Flow]
+    worked_s: Sequence[float]
+    """What broker and neighbour worked, in processor seconds, in each situation."""
 
     def rate(self, situation: str, flow: Flow) -> float:
-        """Bytes a second in a situation."""
-        start = BEFORE_S + SITUATION_S * self.order.index(situation)
+        """Bytes a second in a situation that there is once."""
+        return self._rate_at(self.order.index(situation), flow)
+
+    def alone(self, situation: str) -> float:
+        """The same of the neighbour alone, right before and right after one."""
+        return statistics.fmean(self._rate_at(at, self.neighbour) for at in self._beside(situation))
+
+    def share(self, situation: str) -> float:
+        """What the neighbour got of what it got alone."""
+        return self.rate(situation, self.neighbour) / self.alone(situation)
+
+    def share_of_work(self, situation: str) -> float:
+        """The same, of what it got for as much work, which other programs don't change."""
+        worked_s = statistics.fmean(self.worked_s[at] for at in self._beside(situation))
+        return self.share(situation) * worked_s / self.worked_s[self.order.index(situation)]
+
+    def _beside(self, situation: str) -> tuple[int, int]:
+        place = self.order.index(situation)
+        return place - 1, place + 1
+
+    def _rate_at(self, place: int, flow: Flow) -> float:
+        start = BEFORE_S + SITUATION_S * place
         first = round(start * SLICES_A_SECOND)
         last = round((start + SITUATION_S) * SLICES_A_SECOND)
         return sum(flow[first:last]) / (last - first) * SLICES_A_SECOND
@@ -105,6 +143,7 @@ class Peer:
 
     def __init__(self, name: str, broker: RunningBroker) -> None:
         self.name = name
+        self._pid = broker.process.pid
         self.servers = broker.bootstrap_servers
         everybody = [abuser for abusers in SITUATIONS.values() for abuser in abusers]
         self.address = broker.address
@@ -151,11 +190,22 @@ class Peer:
                         rate=abuser.rate,
                     )
                     abusers.append((abuser.name, start, process))
-            flows = {
-                name: [0.0] * round(start * SLICES_A_SECOND) + _flow(process)
-                for name, start, process in abusers
-            }
-            return Timeline(order, _flow(neighbour), flows)
+            ends = [began + BEFORE_S + SITUATION_S * at for at in range(len(order))]
+            worked = list(self._worked_s(ends, neighbour.pid))
+            own, own_s = _flow(neighbour)
+            ended_s = cpu_seconds(self._pid) + own_s
+            worked_s = [after - before for before, after in pairwise([*worked, ended_s])]
+            flows = {}
+            for name, start, process in abusers:
+                flow, _ = _flow(process)
+                flows[name] = [0.0] * round(start * SLICES_A_SECOND) + flow
+            return Timeline(order, own, flows, worked_s)
+
+    def _worked_s(self, times: Sequence[float], neighbour: int) -> Iterator[float]:
+        """What broker and neighbour have worked by each time."""
+        for at in times:
+            time.sleep(max(0, at - time.monotonic()))
+            yield cpu_seconds(self._pid) + cpu_seconds(neighbour)
 
     def _start(
         self,
@@ -179,24 +229,22 @@ class Peer:
         return process
 
 
-def _flow(process: subprocess.Popen[str]) -> Flow:
+def _flow(process: subprocess.Popen[str]) -> tuple[Flow, float]:
+    """What a client got through, and its processor seconds."""
     printed, _ = process.communicate(timeout=PATIENCE_S)
     if process.returncode != 0:
         raise RunFailed(f"{process.args!r}: status {process.returncode}")
-    flow: Flow = json.loads(printed)["slices"]
-    return flow
+    figures = json.loads(printed)
+    return figures["slices"], figures["cpu_seconds"]
 
 
 Timelines = dict[tuple[str, str], list[Timeline]]
 """By peer and neighbour."""
 
 
-def shares(timelines: Sequence[Timeline], situation: str) -> list[float]:
-    """What the neighbour got of what it gets alone, each time."""
-    return [
-        timeline.rate(situation, timeline.neighbour) / timeline.rate(ALONE, timeline.neighbour)
-        for timeline in timelines
-    ]
+def told(shares: Sequence[float]) -> str:
+    """The median, with the least and the most."""
+    return f"{statistics.median(shares):8.1%} ({min(shares):.1%}-{max(shares):.1%})"
 
 
 def table(found: Timelines) -> str:
@@ -204,21 +252,25 @@ def table(found: Timelines) -> str:
     lines = []
     for (peer, neighbour), timelines in found.items():
         lines.append(f"{peer}, neighbour: {neighbour}")
-        for situation, abusers in SITUATIONS.items():
+        alone = statistics.median(t.alone(each) for t in timelines for each in BESIDE) / 1e6
+        lines.append(f"  {ALONE:<30}{alone:8.2f} MB/s")
+        for situation in BESIDE:
+            abusers = SITUATIONS[situation]
             own = statistics.median(t.rate(situation, t.neighbour) for t in timelines) / 1e6
-            line = f"  {situation:<30}{own:8.2f} MB/s"
-            if abusers:
-                seen = shares(timelines, situation)
-                share = statistics.median(seen)
-                line += f"{share:8.1%} of alone ({min(seen):.1%}-{max(seen):.1%})"
-                for abuser in abusers:
-                    rate = statistics.median(
-                        t.rate(situation, t.abusers[abuser.name]) for t in timelines
-                    )
-                    requests = f"{rate / abuser.size:,.0f} requests/s"
-                    line += f"  {f'{rate / 1e6:.1f} MB/s' if abuser.rate == 0 else requests}"
-                if all(abuser.quota for abuser in abusers):
-                    line += "" if share >= LEAST_SHARE else f"  BELOW {LEAST_SHARE:.0%}"
+            shares = [timeline.share(situation) for timeline in timelines]
+            line = f"  {situation:<30}{own:8.2f} MB/s{told(shares)} of alone"
+            if NEIGHBOURS[neighbour] == 0:
+                shares = [timeline.share_of_work(situation) for timeline in timelines]
+                line += f",{told(shares)} for as much work"
+            for abuser in abusers:
+                rate = statistics.median(
+                    t.rate(situation, t.abusers[abuser.name]) for t in timelines
+                )
+                requests = f"{rate / abuser.size:,.0f} requests/s"
+                line += f"  {f'{rate / 1e6:.1f} MB/s' if abuser.rate == 0 else requests}"
+            if all(abuser.quota for abuser in abusers):
+                low = statistics.median(shares) < LEAST_SHARE
+                line += f"  BELOW {LEAST_SHARE:.0%}" if low else ""
             lines.append(line)
     return "\n".join(lines)
 
@@ -229,9 +281,7 @@ def measure(peers: Sequence[Peer], runs: int) -> Timelines:
     for peer in peers:
         peer.warm_up()
     for number in range(runs):
-        order = [*SITUATIONS][number % len(SITUATIONS) :] + [*SITUATIONS][
-            : number % len(SITUATIONS)
-        ]
+        order = order_of(number)
         for neighbour, rate in NEIGHBOURS.items():
             for peer in peers:
                 found[peer.name, neighbour].append(peer.measure(rate, order))
@@ -259,12 +309,12 @@ def _start_minibroker(folder: Path) -> RunningBroker:
 
 
 def _start_kafka(folder: Path) -> RunningBroker:
-    return start_kafka(folder, settings=SETTINGS)
+    return start_kafka(folder, settings=SETTINGS | AT_ONCE)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What an abuser leaves for a neighbour.")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
     parser.add_argument("--folder", default=FOLDER, help="where brokers keep their data")
     parser.add_argument("--plot", type=Path, help="draw the first run into this file")

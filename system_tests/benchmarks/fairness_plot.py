@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from system_tests.benchmarks.fairness import (
     BEFORE_S,
     SITUATION_S,
-    SITUATIONS,
     SLICES_A_SECOND,
     Flow,
     Timeline,
@@ -33,7 +32,7 @@ def draw(found: Timelines, file: Path) -> None:
     """Draw the first run of each neighbour (a row) beside each peer (a column)."""
     peers = list(dict.fromkeys(peer for peer, _ in found))
     neighbours = list(dict.fromkeys(neighbour for _, neighbour in found))
-    size = (5.5 * len(peers), 3.0 * len(neighbours) + 0.6)
+    size = (7.0 * len(peers), 3.0 * len(neighbours) + 0.6)
     with mpl.rc_context({"svg.hashsalt": "fairness", "font.size": 9}):
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(
@@ -66,7 +65,7 @@ def _draw_one(axes: Axes, timeline: Timeline) -> None:
         kind = name.partition("-")[0]
         label = {"bulk": "abuser: as many bytes as it can", "busy": "abuser: a request a record"}
         _draw_flow(axes, flow, COLOURS[kind], label[kind])
-    axes.set_xlim(0, BEFORE_S + SITUATION_S * len(SITUATIONS))
+    axes.set_xlim(0, BEFORE_S + SITUATION_S * len(timeline.order))
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(0, MB_SHOWN_MAX)
     axes.set_yticks(TICKS, [str(tick) for tick in TICKS])

@@ -88,10 +88,10 @@ def touch_memory(folder: Path, size: int) -> None:
             file.write(piece)
 
 
-def cpu_seconds(peer: Peer) -> float:
-    """Return the processor time that the peer's processes have used so far."""
+def cpu_seconds(root: int) -> float:
+    """Return the processor time that a process and those under it have used so far."""
     ticks = 0
-    for pid in tree(peer.pid):
+    for pid in tree(root):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -109,11 +109,11 @@ def throughput(peer: Peer, records: int) -> Figures:
     figures: Figures = {}
     modes = ("produce", "consume") if peer.keeps_everything else ("produce",)
     for mode in modes:
-        used = cpu_seconds(peer)
+        used = cpu_seconds(peer.pid)
         seen = run(mode, peer.servers, topic, records, RECORD_BYTES, PARTITIONS)
         megabytes = seen["bytes"] / 1e6
         figures[f"{mode} 1,000-byte records"] = megabytes / seen["seconds"]
-        figures[f"{mode}: broker's CPU per GB"] = (cpu_seconds(peer) - used) / megabytes * 1000
+        figures[f"{mode}: broker's CPU per GB"] = (cpu_seconds(peer.pid) - used) / megabytes * 1000
         figures[f"{mode}: client's CPU share"] = seen["client_cpu_seconds"] / seen["seconds"] * 100
     if peer.keeps_everything:
         delete_topic(peer, topic)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -22,7 +23,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from system_tests.harness.jars import classpath, kafka_jars
 from system_tests.harness.waiting import wait_until
@@ -228,11 +229,23 @@ def wait_for_port(broker: RunningBroker, *, pause_s: float = 0.02) -> None:
     wait_until(answering, f"{broker.kind} to listen", within_s=START_PATIENCE_S, pause_s=pause_s)
 
 
+SERVERS_PORTS: Final = range(10_000, 32_000)
+"""Below those that Linux gives to who connects. One of those may be taken while a server is away,
+even by a client of it, which connects to itself when it asks for the port that it was given.
+"""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that a server can listen on, and again when it comes back."""
+    for port in random.SystemRandom().sample(SERVERS_PORTS, 100):  # Others take theirs meanwhile.
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise StartFailed("of a hundred ports none is free")
 
 
 def _java(options: Sequence[str]) -> list[str]:

@@ -1,16 +1,18 @@
 """Clients that send, or fetch, for as long as they may, each in a process of its own.
 
 It owns what a client of each library does and notes; quotas and what is expected are the tests'.
-The invariant: a client is never the one who waits, so that what it gets through is what it may.
+The invariant: a client is never the one who waits, so that what it gets through is what it may; but
+at first it may have to keep a pace.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiokafka
 import confluent_kafka
@@ -18,18 +20,39 @@ import kafka
 
 TOPIC, FED = "t", "fed"
 PATIENCE_S = 90
+WAITING, KAFKA_PYTHON_WAITING = 10, 5
+"""Requests that wait for an answer, so that the broker has one whenever it may take it."""
+
+TOGETHER = 2
+"""Clients with one name, where one cannot send ahead, or not use at once all that it may."""
+
+SOON_MS = 10
+"""How late a client may be that looks at times whether its throttle is over."""
+
 ANONYMOUS = "ANONYMOUS"
 
 Events = list[tuple[float, float]]
 """When, and how much."""
 
 
+class Pace(NamedTuple):
+    """Records a second between two times."""
+
+    begins: float
+    ends: float
+    per_s: float
+
+
 class Minute:
     """What is left of the minute, and where one client notes what it got through."""
 
-    def __init__(self, servers: str, ends: float, user: str, client_id: str) -> None:
+    def __init__(
+        self, servers: str, ends: float, user: str, client_id: str, pace: Pace | None = None
+    ) -> None:
         self.servers = servers
         self.ends = ends
+        self._pace = pace
+        self._sent = 0
         self.user = user
         self.client_id = client_id
         self.events: Events = []
@@ -37,6 +60,14 @@ class Minute:
     @property
     def over(self) -> bool:
         return time.monotonic() >= self.ends
+
+    def pause_s(self) -> float:
+        """How long to wait with the next record, for the sake of the pace."""
+        if self._pace is None or time.monotonic() >= self._pace.ends:
+            return 0
+        self._sent += 1
+        due = self._pace.begins + self._sent / self._pace.per_s
+        return max(0, min(due, self._pace.ends) - time.monotonic())
 
     def note(self) -> None:
         self.events.append((time.monotonic(), 1))
@@ -78,7 +109,8 @@ def produce_with_librdkafka(minute: Minute, value: bytes) -> None:
         minute.note()
 
     while not minute.over:
-        while waiting < 10:  # so that the mute has something to hold
+        while waiting < WAITING:
+            time.sleep(minute.pause_s())
             waiting += 1
             producer.produce(TOPIC, value, partition=0, on_delivery=delivered)
         producer.poll(0.1)
@@ -88,9 +120,16 @@ def produce_with_librdkafka(minute: Minute, value: bytes) -> None:
 
 def produce_with_kafka_python(minute: Minute, value: bytes) -> None:
     producer = kafka.KafkaProducer(**minute.proof(), batch_size=0, linger_ms=0)
-    while not minute.over:
-        producer.send(TOPIC, value, partition=1).get(PATIENCE_S)
+    room = threading.Semaphore(KAFKA_PYTHON_WAITING)
+
+    def delivered(_: object) -> None:
         minute.note()
+        room.release()
+
+    while not minute.over:
+        time.sleep(minute.pause_s())
+        room.acquire(timeout=PATIENCE_S)
+        producer.send(TOPIC, value, partition=1).add_callback(delivered)
     producer.close()
 
 
@@ -99,6 +138,7 @@ def produce_with_aiokafka(minute: Minute, value: bytes) -> None:
         producer = aiokafka.AIOKafkaProducer(**minute.proof())
         await producer.start()
         while not minute.over:
+            await asyncio.sleep(minute.pause_s())
             await producer.send_and_wait(TOPIC, value, partition=2)
             minute.note()
         await producer.stop()
@@ -124,7 +164,7 @@ def consume_with_kafka_python(minute: Minute, value: bytes) -> None:
     consumer.assign([kafka.TopicPartition(FED, 0)])
     consumer.seek(kafka.TopicPartition(FED, 0), 0)
     while not minute.over:
-        for records in consumer.poll(100, max_records=1).values():
+        for records in consumer.poll(SOON_MS, max_records=1).values():
             for _ in records:
                 minute.note()
     consumer.close()
@@ -139,7 +179,7 @@ def consume_with_aiokafka(minute: Minute, value: bytes) -> None:
         consumer.assign([aiokafka.TopicPartition(FED, 0)])
         consumer.seek(aiokafka.TopicPartition(FED, 0), 0)
         while not minute.over:
-            for records in (await consumer.getmany(timeout_ms=100, max_records=1)).values():
+            for records in (await consumer.getmany(timeout_ms=SOON_MS, max_records=1)).values():
                 for _ in records:
                     minute.note()
         await consumer.stop()
@@ -151,4 +191,16 @@ def lasting(work: Work, minute: Minute, value: bytes) -> Events:
     """A whole minute of one client."""
     logging.disable()  # some tell of each throttle
     work(minute, value)
+    return minute.events
+
+
+def lasting_together(work: Work, minute: Minute, value: bytes) -> Events:
+    """The same of some clients with one name, and what all of them got."""
+    threads = [
+        threading.Thread(target=lasting, args=(work, minute, value)) for _ in range(TOGETHER)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return minute.events

@@ -1,18 +1,23 @@
 """A real minute of real clients, nine side by side, each at its own quota and nobody else's.
 
-A quota is an average, so whoever was quiet may use seconds' worth at once and be held as long, and
-what passes in a minute says little about it. Here every quota grows to its size over as long as it
-is an average over, which leaves nobody anything to catch up with; from then on what passes is the
-quota, within a percent. Bytes are counted by the clients: records that were acknowledged, or that
-came, times what one takes in a request or response of its own. Time only the broker can count.
+A quota is an average, so whoever was quiet may use seconds' worth at once and be held as long; that
+comes back each time the average forgets it, and what passes in a minute says little about the
+quota. So nobody here is ever quiet: producers keep the pace of their quota until it is an average
+over that, consumers find as much as that, and quotas of time grow. From then on all do what they
+can, and what passes is the quota, within a percent (of time, two). Bytes are counted by clients:
+records that were acknowledged, or that came, times what one takes in a request or response of its
+own. Time only the broker can count.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import statistics
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -29,30 +34,50 @@ from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask
 from system_tests.quotas import lasting
-from system_tests.quotas.lasting import ANONYMOUS, FED, PATIENCE_S, TOPIC, Events, Minute, Work
-from system_tests.quotas.setting import VERSION, set_quota
+from system_tests.quotas.lasting import (
+    ANONYMOUS,
+    FED,
+    PATIENCE_S,
+    TOPIC,
+    Events,
+    Minute,
+    Pace,
+    Work,
+)
+from system_tests.quotas.setting import VERSION, set_quota, set_quotas
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.timeout(150)]
 
 WINDOWS = 11
 STARTING_S = 5.0
-GROWING_S = WINDOWS
+EVEN_S = WINDOWS + 2.0
+"""How long all are even before they do what they can."""
+STEP_S = 0.1
 MINUTE_S = 60.0
 SPAN_S = 3.0 * WINDOWS
-SETTLED_S = MINUTE_S - SPAN_S - WINDOWS
-"""When all have had their full quotas for a little while."""
+SETTLED_S = EVEN_S + 2
+"""When all have done that for a little while."""
+STARTS_S = MINUTE_S - SETTLED_S - SPAN_S
 ERROR_MAX = 0.01
-LATE_MAX = 0.02
-"""What a client may lose beyond that on a busy machine: it is late to use what it may, and by
-Kafka's formula it doesn't get all of that later. `tests/quotas/test_rate.py` says how much: 200 ms
-late each fourth time is 1.2 %.
+CROWD_MAX = 4
+"""How many processes may want each of the machine's processors. Where more do, broker and
+client are seconds late to use what it may, which by Kafka's formula it doesn't get all of later
+(`tests/quotas/test_rate.py` says how much: 200 ms late each fourth time is 1.2 %); and work that
+others interrupt takes longer than one throttle can make up for.
 """
+CROWDED_ERROR_MAX = 0.5
 
+AHEAD = 4
 VALUE = bytes(10_000)
 SMALL = bytes(10)
 PRODUCED, FETCHED, WORKED = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
-QUOTAS = {PRODUCED: 154_000.0, FETCHED: 308_000.0, WORKED: 3.3}
-"""Rates of bytes must be whole while they grow, too, so they are so many elevens."""
+LOST_MAX = {PRODUCED: ERROR_MAX, FETCHED: ERROR_MAX, WORKED: 2 * ERROR_MAX}
+"""Who is held by time is held anew some times a second, and each time client, processor and worker
+wait for one of the machine's processors before the next request is counted: 20 to 34 ms on average
+where that was looked at, which Kafka's formula gives back in part.
+"""
+QUOTAS = {PRODUCED: 154_000.0, FETCHED: 462_000.0, WORKED: 6.6}
+"""A fetch that is held goes out empty, which leaves about one response a window unused."""
 DECOYS = {
     "too little": {PRODUCED: 30_000.0, FETCHED: 30_000.0, WORKED: 0.5},
     "too much": {PRODUCED: 10.0**9, FETCHED: 10.0**9, WORKED: 10.0**6},
@@ -141,18 +166,36 @@ def rate(events: Events, began: float) -> float:
 
     What passes is not even but repeats itself, so the average is taken over beginnings, too.
     """
-    starts = [began + SETTLED_S + number / 10 for number in range(WINDOWS * 10)]
+    starts = [began + SETTLED_S + number / 10 for number in range(int(STARTS_S * 10))]
     passed = (n for start in starts for at, n in events if start <= at < start + SPAN_S)
     return sum(passed) / SPAN_S / len(starts)
 
 
-def feed(client: Client) -> None:
-    """More than the consumers may have in the minute, one record a batch."""
-    batch = build_batch([Record(value=VALUE)])
-    data = [PartitionProduceData(index=0, records=batch)]
-    request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name=FED, partition_data=data)])
-    for _ in range(int(1.2 * MINUTE_S * QUOTAS[FETCHED] / len(VALUE))):
-        client.ask(request, VERSION)
+class Feeder:
+    """Gives consumers as much as they may have, and later more, one record a batch."""
+
+    def __init__(self, client: Client) -> None:
+        batch = build_batch([Record(value=VALUE)])
+        data = [PartitionProduceData(index=0, records=batch)]
+        topics = [TopicProduceData(name=FED, partition_data=data)]
+        self._request = ProduceRequest(acks=1, topic_data=topics)
+        self._client = client
+        consumer = next(case for case in CASES if case.quota == FETCHED)
+        self._per_s = per_s(consumer) / lasting.TOGETHER
+        self._fed = 0
+
+    def feed(self, into_s: float) -> None:
+        """What there is to be after so many seconds of the minute."""
+        more_s = AHEAD * max(0, into_s - EVEN_S)
+        due = self._per_s * min(min(into_s, EVEN_S) + more_s, MINUTE_S + 1)
+        while self._fed < due:
+            self._client.ask(self._request, VERSION)
+            self._fed += 1
+
+
+def per_s(case: Case) -> float:
+    """How many records a second make a client's quota."""
+    return case.size / bytes_of_one(case)
 
 
 def note_worked(broker: RunningBroker, case: Case, events: Events) -> None:
@@ -179,48 +222,66 @@ def broker(limited: Limited, dial: Dial) -> RunningBroker:
     topics = [CreatableTopic(name=TOPIC, num_partitions=3, replication_factor=1)]
     topics += [CreatableTopic(name=FED, num_partitions=1, replication_factor=1)]
     client.ask(CreateTopicsRequest(topics=topics, timeout_ms=5000), 5)
-    feed(client)
     for case in CASES:
         for entity, size in case.decoys():
             set_quota(client, entity, **{case.quota: DECOYS[size][case.quota]})
     return started
 
 
+def run_the_minute(
+    broker: RunningBroker, client: Client, began: float, events: dict[Case, Events]
+) -> float:
+    """Feeds, lets quotas of time grow, and notes what was worked.
+
+    How many processes wanted each of the machine's processors once all had settled.
+    """
+    feeder = Feeder(client)
+    timed = [case for case in CASES if case.quota == WORKED]
+    steps = int(MINUTE_S / STEP_S)
+    wanted = []
+    for step in range(steps + 1):
+        into_s = step * STEP_S
+        threading.Event().wait(began + into_s - time.monotonic())
+        if into_s > SETTLED_S:
+            wanted.append(int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]))
+        feeder.feed(into_s)
+        if step % int(1 / STEP_S):
+            continue
+        if 1 <= into_s <= WINDOWS:
+            quota = {WORKED: QUOTAS[WORKED] * into_s / WINDOWS}
+            set_quotas(client, [(case.entity(), quota) for case in timed])
+        if into_s >= WINDOWS:
+            for case in timed:
+                note_worked(broker, case, events[case])
+    return statistics.fmean(wanted) / (os.cpu_count() or 1)
+
+
 def test_all_get_what_their_quotas_say(broker: RunningBroker, dial: Dial) -> None:
     (client,) = dial(broker)
     plain, with_sasl = broker.bootstrap_servers.split(",")
     began = time.monotonic() + STARTING_S
-
-    def grow(share: int) -> None:
-        for case in CASES:
-            set_quota(client, case.entity(), **{case.quota: case.size * share / GROWING_S})
-
-    grow(1)
+    for case in CASES:
+        share = 1 / WINDOWS if case.quota == WORKED else 1
+        set_quota(client, case.entity(), **{case.quota: case.size * share})
     spawning = multiprocessing.get_context("spawn")
     events: dict[Case, Events] = {case: [] for case in CASES}
     with ProcessPoolExecutor(len(CASES), spawning) as clients:
         works = {
             case: clients.submit(
-                lasting.lasting,
+                lasting.lasting if case.quota == PRODUCED else lasting.lasting_together,
                 case.work,
                 Minute(
                     plain if case.user == ANONYMOUS else with_sasl,
                     began + MINUTE_S,
                     case.user,
                     case.client_id,
+                    Pace(began, began + EVEN_S, per_s(case)) if case.quota == PRODUCED else None,
                 ),
                 case.value,
             )
             for case in CASES
         }
-        for second in range(1, int(MINUTE_S) + 1):
-            threading.Event().wait(began + second - time.monotonic())
-            if second < GROWING_S:
-                grow(second + 1)
-                continue
-            for case in CASES:
-                if case.quota == WORKED:
-                    note_worked(broker, case, events[case])
+        crowd = run_the_minute(broker, client, began, events)
         for case in CASES:
             done = works[case].result(PATIENCE_S)
             if case.quota != WORKED:
@@ -231,6 +292,9 @@ def test_all_get_what_their_quotas_say(broker: RunningBroker, dial: Dial) -> Non
         / case.size
         for case in CASES
     }
-    print(*found.items(), sep="\n")  # pytest -s shows how near they came
-    assert max(found.values()) <= 1 + ERROR_MAX, found
-    assert min(found.values()) >= 1 - ERROR_MAX - LATE_MAX, found
+    print(*found.items(), f"{crowd:.1f} want each processor", sep="\n")  # pytest -s shows it
+    for case, (name, share) in zip(CASES, found.items(), strict=True):
+        less, more = (LOST_MAX[case.quota], ERROR_MAX)
+        if crowd > CROWD_MAX:
+            less = more = CROWDED_ERROR_MAX
+        assert 1 - less <= share <= 1 + more, f"{name}: {share:.4f}, {crowd:.1f} want a processor"

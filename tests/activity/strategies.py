@@ -36,8 +36,9 @@ def requests() -> st.SearchStrategy[Request]:
         COUNTS,
         COUNTS,
         COUNTS,
-        st.none() | st.tuples(COUNTS, TIMES),
+        st.none() | st.tuples(COUNTS, TIMES, st.none() | COUNTS),
         st.none() | st.tuples(check, check, check, check),
+        st.none() | st.tuples(COUNTS, st.none() | COUNTS, st.none() | COUNTS),
         COUNTS,
         INT16,
     )

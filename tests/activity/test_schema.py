@@ -13,7 +13,8 @@ def test_no_name_is_given_twice() -> None:
 
 def test_every_event_has_what_identifies_and_orders_it() -> None:
     everywhere = [field.name for field in FIELDS if field.kinds == set(EventKind)]
-    assert everywhere == ["version", "kind", "broker", "sequence", "time_us", "clock_ms"]
+    identity = ["version", "kind", "broker", "started_us", "sequence"]
+    assert everywhere == [*identity, "time_us", "clock_ms"]
     assert not any(field.may_lack for field in FIELDS if field.name in everywhere)
 
 

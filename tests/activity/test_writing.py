@@ -24,8 +24,9 @@ TYPES: dict[Type, type] = {
 
 REQUEST: Request = (
     *(1_700_000_000_000_001, 77, ("PLAINTEXT", 5, "10.0.0.1", "alice", "etl"), 0, 9),
-    *(100, 40, 3, None, False, 11, 12, 13, 14, 15, (16, 78)),
-    *((("alice", "", 10.5, 10.0, 500, 77), None, ("alice", "", 1.0, None, 0, 77), None), 500, 0),
+    *(100, 40, 3, None, False, 11, 12, 13, 14, 15, (16, 78, 78_002)),
+    (("alice", "", 10.5, 10.0, 500, 77), None, ("alice", "", 1.0, None, 0, 77), None),
+    *((77_000, 77_003, 77_004), 500, 0),
 )
 
 
@@ -44,17 +45,18 @@ def check_fields(found: Mapping[str, object], fields: Iterable[Field]) -> None:
 
 @given(events(), st.integers(0, 2**62))
 def test_events_are_written_by_the_schema(event: Event, sequence: int) -> None:
-    found = json.loads(Writer(3, 0.5).event(event, sequence))
+    found = json.loads(Writer(3, 5, 0.5).event(event, sequence))
     kind = EventKind(found["kind"])
     check_fields(found, [field for field in FIELDS if kind in field.kinds])
     assert (found["broker"], found["sequence"], found["sample"]) == (3, sequence, 0.5)
 
 
 def test_each_figure_stands_where_it_belongs() -> None:
-    assert json.loads(Writer(1, 1.0).event(REQUEST, 42)) == {
+    assert json.loads(Writer(1, 5, 1.0).event(REQUEST, 42)) == {
         "version": 1,
         "kind": "request",
         "broker": 1,
+        "started_us": 5,
         "sequence": 42,
         "time_us": 1_700_000_000_000_001,
         "clock_ms": 77,
@@ -92,6 +94,10 @@ def test_each_figure_stands_where_it_belongs() -> None:
             "throttle_ms": 0,
             "clock_ms": 77,
         },
+        "ordinal": 77_000,
+        "time_ordinal": 77_003,
+        "back_ordinal": 77_004,
+        "late_ordinal": 78_002,
         "throttle_ms": 500,
         "error_code": 0,
     }
@@ -99,26 +105,27 @@ def test_each_figure_stands_where_it_belongs() -> None:
 
 def test_of_mutations_there_is_told_what_was_refused() -> None:
     event = (*REQUEST[:7], None, (5, 2, True), *REQUEST[9:])
-    found = json.loads(Writer(1, 1.0).event(event, 42))
+    found = json.loads(Writer(1, 5, 1.0).event(event, 42))
     assert (found["mutations"], found["mutations_refused"], found["strict"]) == (5, 2, True)
 
 
 def test_what_is_missing_is_told() -> None:
-    found = json.loads(Writer(1, 1.0).dropped(9, 42, 1000, 1))
+    found = json.loads(Writer(1, 5, 1.0).dropped(9, 42, 1000, 1))
     check_fields(found, [field for field in FIELDS if EventKind.DROPPED in field.kinds])
     assert found["dropped"] == 9
 
 
 def test_rates_are_written_with_all_their_digits() -> None:
     rate = 0.1 + 0.2
-    event = (*REQUEST[:16], (("", "", rate, float("inf"), 0, 1), None, None, None), 0, 0)
-    found = json.loads(Writer(1, 1.0).event(event, 1))["produce"]
+    check = "", "", rate, float("inf"), 0, 1
+    event = (*REQUEST[:16], (check, None, None, None), None, 0, 0)
+    found = json.loads(Writer(1, 5, 1.0).event(event, 1))["produce"]
     assert found["rate"] == rate
     assert found["bound"] > 1e308
 
 
 def test_texts_that_are_kept_are_bounded() -> None:
-    writer = Writer(1, 1.0)
+    writer = Writer(1, 5, 1.0)
     long = "x" * KEPT_CHARACTERS_MAX
     for number in range(KEPT_MAX + 2):
         writer.event((*REQUEST[:2], ("PLAINTEXT", number, "", "", ""), *REQUEST[3:]), 1)
@@ -128,4 +135,4 @@ def test_texts_that_are_kept_are_bounded() -> None:
 
 def test_a_connections_event_is_short() -> None:
     event: Happening = (5, 6, ("L", 7, "::1"), "held", None, 120)
-    assert json.loads(Writer(1, 1.0).event(event, 2))["delay_ms"] == 120
+    assert json.loads(Writer(1, 5, 1.0).event(event, 2))["delay_ms"] == 120

@@ -26,6 +26,7 @@ from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
+from minibroker.config.dynamic import InForce
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.quotas.ledger import Ledger
@@ -97,6 +98,7 @@ class Desk:
         self.cluster = scope.cluster
         self.settings = scope.settings
         self.authorizers = Authorizers(scope.settings)
+        self.in_force = InForce(scope.settings)
         self.principal = ANONYMOUS
         self.workers: dict[int, Any] = {}
         self.image: Image | None = None
@@ -111,6 +113,7 @@ class Desk:
             authorizer=self.authorizers.of(self.controller.at_processor),
             image=self.image or self.controller.at_processor,
             settings=self.settings,
+            in_force=self.in_force,
             workers=WORKERS,
             received=0.0,
             now=0.0,

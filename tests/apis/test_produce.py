@@ -90,14 +90,19 @@ async def test_other_acks_are_refused_and_nobody_is_asked(log_desk: Any, acks: i
 
 
 async def test_more_replicas_than_there_are_cannot_be_waited_for(log_desk: Any) -> None:
-    step = Operation("min.insync.replicas", Op.SET, "2")
-    outcome = await log_desk.cluster.alter_configs([Alteration("brokers", "", (step,))])
-    await log_desk.controller.publish(outcome.updates)
+    async def set_replicas(count: str) -> None:
+        step = Operation("min.insync.replicas", Op.SET, count)
+        outcome = await log_desk.cluster.alter_configs([Alteration("brokers", "", (step,))])
+        await log_desk.controller.publish(outcome.updates)
+
     wanted = request(log_desk, ("t", 0, batch()), acks=-1)
+    await set_replicas("1")
+    assert results(await log_desk.ask(API, wanted, 9)) == [(ErrorCode.NONE, 0)]
+    await set_replicas("2")
     assert results(await log_desk.ask(API, wanted, 9)) == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
     assert log_desk.asked == {}
     wanted.acks = 1
-    assert results(await log_desk.ask(API, wanted, 9)) == [(ErrorCode.NONE, 0)]
+    assert results(await log_desk.ask(API, wanted, 9)) == [(ErrorCode.NONE, 1)]
 
 
 async def test_with_acks_zero_there_is_no_response(log_desk: Any) -> None:

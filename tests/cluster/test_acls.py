@@ -55,6 +55,7 @@ def test_a_rule_is_kept_once() -> None:
         {"host": ""},
         {"principal": "alice"},
         {"resource": 4, "name": "another-cluster"},
+        {"resource": 4, "name": "*"},
     ],
 )
 def test_what_is_no_rule_is_refused_and_others_go_on(wrong: dict[str, Any]) -> None:

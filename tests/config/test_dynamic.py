@@ -20,6 +20,8 @@ from minibroker.config.dynamic import (
     BROKERS,
     DEFAULT_NAME,
     DYNAMIC_SOURCE,
+    Configs,
+    InForce,
     effective,
     layers,
     listener_value,
@@ -73,6 +75,8 @@ def test_a_listeners_value_may_stand_in_the_file() -> None:
     [
         ("message.max.bytes", "many"),
         ("max.connections", "-1"),
+        ("max.connections", "0"),
+        ("max.connection.creation.rate", "0"),
         (INTERNAL, "0"),
         ("num.io.threads", "4"),
         ("listener.name.internal.log.retention.ms", "4"),
@@ -91,6 +95,26 @@ def test_what_cannot_be_is_passed_over_and_refused(name: str, text: str) -> None
 
 def test_what_can_be_has_no_problems() -> None:
     assert list(problems(STATIC, {"log.retention.ms": "9", INTERNAL: "1"})) == []
+
+
+def test_configs_are_parsed_once_for_as_long_as_they_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed = []
+
+    def count(settings: Settings, configs: Configs) -> Settings:
+        parsed.append(configs)
+        return effective(settings, configs)
+
+    monkeypatch.setattr("minibroker.config.dynamic.effective", count)
+    in_force = InForce(STATIC)
+    assert in_force.of({}) is STATIC
+    first: Configs = {(BROKERS, "7"): {"log.retention.ms": "8"}}
+    second: Configs = {(BROKERS, "7"): {"log.retention.ms": "9"}}
+    parsed.clear()
+    found = [in_force.of(configs)[LOG_RETENTION_MS] for configs in (first, first, second, first)]
+    assert found == [8, 8, 9, 8]
+    assert parsed == [first, second, first]
 
 
 def test_a_misspelt_name_is_told_the_nearest() -> None:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.connections.refusals import AT_ONCE, HELD_MAX, PER_S, TICK_S, Refusals
+from minibroker.connections.refusals import (
+    AT_ONCE,
+    HELD_MAX,
+    LET_IN_EVERY_S,
+    PER_S,
+    STORM_S,
+    TICK_S,
+    Refusals,
+)
 
 PER_TICK = round(PER_S * TICK_S)
 
@@ -34,6 +42,37 @@ def test_in_a_storm_so_many_are_closed_a_second_in_order_of_their_coming() -> No
     for _ in range(round(0.5 / TICK_S)):
         closed += refusals.tick()
     assert closed == list(range(PER_S // 2))
+
+
+def test_in_a_storm_there_is_a_pause_after_each_who_is_let_in() -> None:
+    assert stormed(0).pause_s == 0
+    assert stormed(1).pause_s == LET_IN_EVERY_S
+    shared: Refusals[int] = Refusals(3)
+    for number in range(AT_ONCE + 1):
+        shared.add(number)
+    assert shared.pause_s == pytest.approx(3 * LET_IN_EVERY_S)
+
+
+def weather(refusals: Refusals[int]) -> tuple[bool, bool]:
+    return refusals.is_storm, refusals.are_calm
+
+
+def test_a_storm_begins_when_somebody_is_held_and_goes_on_as_long_as_refusals_do() -> None:
+    refusals = stormed(0)
+    assert weather(refusals) == (False, False)
+    assert not refusals.add(1)
+    ticks = round(STORM_S / TICK_S)
+    for _ in range(5):
+        for _ in range(ticks - 1):
+            list(refusals.tick())
+        assert weather(refusals) == (True, False)
+        assert refusals.add(2), "few enough by now to be closed at once"
+    for _ in range(ticks):
+        assert weather(refusals) == (True, False)
+        list(refusals.tick())
+    assert weather(refusals) == (False, True)
+    assert refusals.add(3)
+    assert weather(refusals) == (False, False)
 
 
 def test_the_rate_is_shared_by_those_who_accept() -> None:

@@ -195,3 +195,27 @@ async def test_an_end_before_the_exact_number_is_told(pair: Pair) -> None:
         await client.send_all(b"x" * 100)
         client.close()
     assert counts == [100]
+
+
+async def test_whether_a_call_had_to_wait_is_seen(pair: Pair) -> None:
+    client, server = pair
+    await client.send_all(b"here")
+    assert await receive_exactly(server, 2) == b"he"
+    before = server.waits
+    assert await receive_exactly(server, 2) == b"re"
+    assert server.waits == before
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive_exactly, server, 1)
+        await wait_all_tasks_blocked()
+        await client.send_all(b"!")
+    assert server.waits > before
+
+
+async def test_a_sender_that_had_to_wait_is_seen(pair: Pair) -> None:
+    client, server = pair
+    before = client.waits
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, bytes(8_000_000))
+        await wait_all_tasks_blocked()
+        assert await receive_exactly(server, 8_000_000) == bytes(8_000_000)
+    assert client.waits > before

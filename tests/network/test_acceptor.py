@@ -13,10 +13,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
-from minibroker.connections.refusals import AT_ONCE
+from minibroker.connections.refusals import AT_ONCE, LET_IN_EVERY_S, STORM_S
 from minibroker.network.accepted import Accepted, Done, Open, Present
-from minibroker.network.acceptor import acceptor
+from minibroker.network.acceptor import ACCEPTED_BEFORE_YIELD, acceptor
 from minibroker.network.slots import SLOTS
+from minibroker.network.turned_away import ACCEPTED_IN_STORM
 from minibroker.network.views import AcceptorReport
 from minibroker.observability.definitions import (
     ACCEPTED,
@@ -319,8 +320,12 @@ async def test_a_storm_that_is_turned_away_leaves_others_their_turns(
     async with house(make_env, 1, source, "kafka_connections_max=0") as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         await handoff.send(Present((), more=False))
-        while not source.given:
+        while source.given <= AT_ONCE + ACCEPTED_BEFORE_YIELD:
             await trio.lowlevel.checkpoint()
+        before, turns = source.given, 20
+        for _ in range(turns):
+            await trio.lowlevel.checkpoint()
+        assert source.given - before <= (turns + 1) * ACCEPTED_IN_STORM
         at.env.stopping.set()
         handoff.close()
 
@@ -345,3 +350,28 @@ async def test_nothing_is_accepted_before_every_processor_told_what_it_has(
 async def test_it_ends_when_it_is_told_to(make_env: MakeEnvironment) -> None:
     async with house(make_env) as at:
         await at.processor(0)
+
+
+async def test_in_a_storm_newcomers_are_let_in_one_by_one_and_else_at_once(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    source = MemorySource()
+    limit = "kafka_connections_max_overrides=10.0.0.9:0"
+    async with house(make_env, 1, source, limit) as at:
+        processor = await at.processor(0)
+
+        async def come_in(count: int) -> float:
+            began = trio.current_time()
+            for _ in range(count):
+                await source.connect()
+            for _ in range(count):
+                await processor.receive()
+            return trio.current_time() - began
+
+        assert await come_in(5) == 0
+        for _ in range(AT_ONCE + 50):
+            await source.connect("10.0.0.9")
+        # The first one finds nobody held yet, or those before it, and is not made to wait itself.
+        assert await come_in(5) == pytest.approx(4 * LET_IN_EVERY_S)
+        await trio.sleep(2 * STORM_S)
+        assert await come_in(5) == 0

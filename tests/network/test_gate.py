@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.tasks import TaskBroker
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
+from minibroker.connections.refusals import AT_ONCE, LET_IN_EVERY_S
 from minibroker.network import gate
 from minibroker.network.gate import Gate
 from minibroker.network.happenings import Happenings
@@ -207,3 +208,20 @@ async def test_a_system_without_descriptors_is_tried_again(
         await trio.sleep(1)
         assert len(taken) == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_in_a_storm_newcomers_are_let_in_one_by_one(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    limit = "kafka_connections_max_overrides=10.0.0.9:0"
+    async with sharded(tmp_path, autojump_clock, limit) as broker:
+        source = broker.sources[LISTENER]
+        stormers = [await source.connect("10.0.0.9", 0) for _ in range(AT_ONCE + 50)]
+        began = trio.current_time()
+        clients = [await dial(broker, 0) for _ in range(5)]
+        for client in clients:
+            await client.ask(HELLO, 4)
+        waited = trio.current_time() - began
+        assert waited == pytest.approx(4 * 2 * LET_IN_EVERY_S, abs=LET_IN_EVERY_S)
+        for stormer in stormers:
+            stormer.close()

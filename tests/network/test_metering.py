@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.apis.base import Caller, Context
 from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.config import Settings
+from minibroker.config.dynamic import InForce
 from minibroker.network.accepted import Accepted
 from minibroker.network.client import Client
 from minibroker.network.connection import Event, State
@@ -47,6 +48,7 @@ def context(request: Any, authorizer: Authorizer | None = None) -> Context:
         caller=caller,
         image=Image(),
         settings=Settings.from_sources(),
+        in_force=InForce(Settings.from_sources()),
         workers=1,
         received=0,
         now=0,

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.connections import refusals
-from minibroker.connections.refusals import PER_S, TICK_S
+from minibroker.connections.refusals import LET_IN_EVERY_S, PER_S, TICK_S
 from minibroker.network.accepted import Accepted
 from minibroker.network.happenings import Happenings, Limit
 from minibroker.network.turned_away import QUEUE, TurnedAway
@@ -140,3 +140,15 @@ async def test_all_are_closed_where_their_descriptors_are_needed(make_env: MakeE
         bouncer.turned_away.close_all()
         assert bouncer.hung_up() == AT_ONCE + 4
         assert bouncer.queue()[0] == 0
+
+
+async def test_whoever_lets_somebody_in_pauses_while_some_are_held(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with at_work(make_env) as bouncer:
+        bouncer.turn_away(AT_ONCE)
+        await bouncer.turned_away.pause()
+        assert (bouncer.turned_away.is_storm, trio.current_time()) == (False, 0)
+        bouncer.turn_away(1)
+        await bouncer.turned_away.pause()
+        assert (bouncer.turned_away.is_storm, trio.current_time()) == (True, LET_IN_EVERY_S)

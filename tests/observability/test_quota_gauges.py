@@ -45,7 +45,7 @@ def test_every_type_has_its_gauges() -> None:
 def test_labels_are_bounded() -> None:
     ledger = Ledger(11, 1000, shared=False)
     for n in range(1000):
-        ledger.counter("Produce", Tags("u" * 5000, f"{n}"), n).add(1, n)
+        ledger.group(Tags("u" * 5000, f"{n}"), n).add(0, 1, n)
     gauges = read_gauges(ledger, QuotaTable(), 1000)
     assert all(len(label) <= 200 for _, labels in gauges for label in labels)
     assert len(gauges) <= 400

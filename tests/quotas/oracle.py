@@ -9,14 +9,14 @@ from __future__ import annotations
 from minibroker.quotas.entity import QuotaType, Tags
 from minibroker.quotas.rate import Average, Rate
 
+KINDS = tuple(QuotaType)
 NOBODY = Tags("", "")
 
 
 class OracleCounter:
     """One counter."""
 
-    def __init__(self, samples: int, window_ms: int, tags: Tags = NOBODY) -> None:
-        self.tags = tags
+    def __init__(self, samples: int, window_ms: int) -> None:
         self.rate = Rate(samples, window_ms)
         self.average = Average()
         self._bucket: tuple[float, int] | None = None
@@ -28,11 +28,6 @@ class OracleCounter:
         self.rate.record(value, now_ms)
         return self.rate.measure(now_ms), self.rate.span_ms(now_ms)
 
-    def record_with(
-        self, value: float, other: OracleCounter, others_value: float, now_ms: int
-    ) -> tuple[tuple[float, int], tuple[float, int]]:
-        return self.record(value, now_ms), other.record(others_value, now_ms)
-
     def throttled(self, throttle_ms: int, api_key: int, now_ms: int) -> None:
         del api_key
         self.average.record(throttle_ms, now_ms)
@@ -42,6 +37,40 @@ class OracleCounter:
         left = min(burst, before + quota * (now_ms - since_ms) / 1000) - permits
         self._bucket = (left, now_ms)
         return left
+
+
+class OracleGroup:
+    """Those of one sharing group."""
+
+    def __init__(self, ledger: OracleLedger, name: str, tags: Tags) -> None:
+        self.tags = tags
+        self.ordinal = 0.0
+        self._ledger = ledger
+        self._name = name
+
+    def counter(self, number: int) -> OracleCounter:
+        kind = self._name or KINDS[number]
+        made = self._ledger.made
+        if (kind, self.tags) not in made:
+            made[kind, self.tags] = OracleCounter(self._ledger.samples, self._ledger.window_ms)
+        return made[kind, self.tags]
+
+    def add(self, number: int, value: float, now_ms: int) -> None:
+        self.counter(number).add(value, now_ms)
+
+    def record(self, number: int, value: float, now_ms: int) -> tuple[float, int]:
+        return self.counter(number).record(value, now_ms)
+
+    def record_both(
+        self, number: int, value: float, other: int, others_value: float, now_ms: int
+    ) -> tuple[tuple[float, int], tuple[float, int]]:
+        return self.record(number, value, now_ms), self.record(other, others_value, now_ms)
+
+    def throttled(self, number: int, throttle_ms: int, api_key: int, now_ms: int) -> None:
+        self.counter(number).throttled(throttle_ms, api_key, now_ms)
+
+    def tokens(self, number: int, quota: float, burst: float, now_ms: int, permits: float) -> float:
+        return self.counter(number).tokens(quota, burst, now_ms, permits)
 
 
 class OracleLedger:
@@ -57,9 +86,10 @@ class OracleLedger:
         self._bits[number] = self._bits.get(number, 0) | bits
         return self._bits[number]
 
-    def counter(self, kind: str, tags: Tags, now_ms: int) -> OracleCounter:
+    def group(self, tags: Tags, now_ms: int) -> OracleGroup:
         del now_ms
-        return self.made.setdefault((kind, tags), OracleCounter(self.samples, self.window_ms, tags))
+        return OracleGroup(self, "", tags)
 
-    def counters(self, tags: Tags, now_ms: int) -> tuple[OracleCounter, ...]:
-        return tuple(self.counter(kind, tags, now_ms) for kind in QuotaType)
+    def named(self, name: str, now_ms: int) -> OracleGroup:
+        del now_ms
+        return OracleGroup(self, name, NOBODY)

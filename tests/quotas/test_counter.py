@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.quotas.counter import AT, CHECK, HEAD, Counter
+from minibroker.quotas.counter import Group
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.ledger import Ledger
 from tests.quotas.forking import forked
-from tests.quotas.oracle import OracleCounter, OracleLedger
+from tests.quotas.oracle import OracleGroup, OracleLedger
 
 TAGS = Tags("u", "c")
-KIND = "Produce"
+KIND, NUMBER, OTHER = "Produce", 0, 2
 
 
 STEPS = st.lists(
@@ -33,14 +33,14 @@ STEPS = st.lists(
 )
 
 
-def step(counter: Counter | OracleCounter, what: str, value: float, now_ms: int) -> object:
+def step(group: Group | OracleGroup, what: str, value: float, now_ms: int) -> object:
     if what == "record":
-        return counter.record(value, now_ms)
+        return group.record(NUMBER, value, now_ms)
     if what == "add":
-        return counter.add(value, now_ms)
+        return group.add(NUMBER, value, now_ms)
     if what == "throttled":
-        return counter.throttled(max(0, int(value)), 0, now_ms)
-    return counter.tokens(10, 100, now_ms, value)
+        return group.throttled(NUMBER, max(0, int(value)), 0, now_ms)
+    return group.tokens(NUMBER, 10, 100, now_ms, value)
 
 
 @given(STEPS, st.sampled_from([(1, 1000), (2, 1000), (11, 1000), (4, 30)]), st.booleans())
@@ -49,8 +49,8 @@ def test_its_figures_are_those_of_the_oracle(
     steps: list[tuple[int, float, str]], window: tuple[int, int], shared: bool
 ) -> None:
     ledger = Ledger(*window, shared=shared)
-    ours = ledger.counter(KIND, TAGS, 5000)
-    theirs = OracleLedger(*window).counter(KIND, TAGS, 5000)
+    ours = ledger.group(TAGS, 5000)
+    theirs = OracleLedger(*window).group(TAGS, 5000)
     now_ms, used = 5000, False
     for waited_ms, value, what in steps:
         now_ms += waited_ms
@@ -59,39 +59,35 @@ def test_its_figures_are_those_of_the_oracle(
             assert found is not None or not used
             if found is None:
                 continue
-            average = theirs.average.measure(now_ms)
+            average = theirs.counter(NUMBER).average.measure(now_ms)
             assert found.throttle_ms == average or math.isnan(average)
             continue
         assert step(ours, what, value, now_ms) == step(theirs, what, value, now_ms)
         used = True
 
 
-@given(STEPS, st.booleans(), st.booleans())
+@given(STEPS, st.booleans())
 @settings(deadline=None)
 def test_two_counters_recorded_at_once_have_the_figures_of_two(
-    steps: list[tuple[int, float, str]], together: bool, shared: bool
+    steps: list[tuple[int, float, str]], shared: bool
 ) -> None:
-    ledger, oracle = Ledger(3, 1000, shared=shared), OracleLedger(3, 1000)
-    ours, theirs = ledger.counters(TAGS, 0), oracle.counters(TAGS, 0)
-    other = ledger.counters(TAGS if together else Tags("", "c"), 0)[2]
-    if together:
-        other = ours[2]
+    ours = Ledger(3, 1000, shared=shared).group(TAGS, 0)
+    theirs = OracleLedger(3, 1000).group(TAGS, 0)
     now_ms = 0
     for waited_ms, value, what in steps:
         now_ms += waited_ms
         if what == "record":
-            found = ours[0].record_with(value, other, value + 1, now_ms)
-            assert found == theirs[0].record_with(value, theirs[2], value + 1, now_ms)
+            found = ours.record_both(NUMBER, value, OTHER, value + 1, now_ms)
+            assert found == theirs.record_both(NUMBER, value, OTHER, value + 1, now_ms)
         elif what == "add":
-            other.add(value, now_ms)
-            theirs[2].add(value, now_ms)
+            ours.add(OTHER, value, now_ms)
+            theirs.add(OTHER, value, now_ms)
         elif what == "look":
-            assert ours[0].record(value, now_ms) == theirs[0].record(value, now_ms)
+            assert ours.record(NUMBER, value, now_ms) == theirs.record(NUMBER, value, now_ms)
 
 
 def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger(3, 1000, shared=True)
-    ours, others = ledger.counters(TAGS, 0), ledger.counters(Tags("", "c"), 0)
+    group = Ledger(3, 1000, shared=True).group(TAGS, 0)
     locked = []
 
     def lock(descriptor: int, what: int, length: int, at: int) -> None:
@@ -99,23 +95,62 @@ def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.Mo
         lockf(descriptor, what, length, at)
 
     monkeypatch.setattr("minibroker.quotas.counter.lockf", lock)
-    ours[0].record_with(1, ours[2], 1, 0)
-    (_, slot), _ = locked
-    assert locked == [(LOCK_EX, slot), (LOCK_UN, slot)]
-    locked.clear()
-    ours[0].record_with(1, others[2], 1, 0)
-    assert len(locked) == 4
+    group.record_both(NUMBER, 1, OTHER, 1, 0)
+    assert locked == [(LOCK_EX, group.slot), (LOCK_UN, group.slot)]
+
+
+def test_what_is_recorded_is_numbered_in_its_order_whatever_the_clock_showed() -> None:
+    ledger = Ledger(3, 1000, shared=True)
+    group, again = ledger.group(TAGS, 0), ledger.group(TAGS, 0)
+    others = ledger.group(Tags("", "c"), 0)
+    found = []
+    for each, number, now_ms in (
+        (group, NUMBER, 1005),
+        (again, OTHER, 1003),
+        (group, OTHER, 1006),
+        (others, NUMBER, 1004),
+    ):
+        each.record(number, 1, now_ms)
+        found.append(each.ordinal)
+    assert found == [1_005_000, 1_005_001, 1_006_000, 1_004_000]
+    group.record_both(NUMBER, 1, OTHER, 1, 1006)
+    assert group.ordinal == 1_006_001
+
+
+def count_aloud(ledger: Ledger, done: int) -> None:
+    group = ledger.group(TAGS, 1000)
+    for _ in range(NUMBERED):
+        group.add(NUMBER, 1, 1000)
+        os.write(done, int(group.ordinal).to_bytes(8, "big"))
+    os._exit(0)
+
+
+NUMBERED = 300
+
+
+def test_no_two_processes_have_the_same_number() -> None:
+    ledger = Ledger(2, 10**9, shared=True)
+    heard, said = os.pipe()
+    pids = [forked(partial(count_aloud, ledger, said)) for _ in range(3)]
+    os.close(said)
+    with os.fdopen(heard, "rb") as told:
+        raw = told.read()
+    for pid in pids:
+        os.waitpid(pid, 0)
+    numbers = [int.from_bytes(raw[at : at + 8], "big") for at in range(0, len(raw), 8)]
+    assert len(set(numbers)) == len(numbers) == 3 * NUMBERED
+    assert max(numbers) == 1_000_000 + len(numbers) - 1
 
 
 def for_ever(ledger: Ledger, done: int) -> None:
     """Counts aloud what it has recorded: one byte after each record."""
-    groups = [ledger.counters(Tags("", str(n)), 1000) for n in range(3)]
+    groups = [ledger.group(Tags("", str(n)), 1000) for n in range(3)]
     now_ms = 1000
     while True:
-        for counter, other, *_ in groups:
+        for group in groups:
             now_ms += 7
-            counter.record_with(1, other, 1, now_ms)
-            counter.throttled(1, 0, now_ms)
+            group.record_both(NUMBER, 1, OTHER, 1, now_ms)
+            group.throttled(NUMBER, 1, 0, now_ms)
             os.write(done, b".")
 
 
@@ -139,30 +174,47 @@ def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
         while chunk := os.read(heard, 65536):
             told += len(chunk)
         os.close(heard)
-        for group in (ledger.counters(Tags("", str(n)), 1000) for n in range(3)):
-            for counter in group:
-                rate, span_ms = counter.record(0, 1000)
+        for group in (ledger.group(Tags("", str(n)), 1000) for n in range(3)):
+            for number in range(4):
+                rate, span_ms = group.record(number, 0, 1000)
                 assert math.isfinite(rate)
                 assert span_ms > 0
     entries = list(ledger.entries(1000, 1000))
-    for kind in (KIND, "Fetch"):
+    for kind in (KIND, "Request"):
         found = (entry.usage for entry in entries if entry.kind == kind)
         total = sum(usage.rate * usage.span_ms / 1000 for usage in found)
         assert told <= round(total) <= told + KILLS
 
 
-def test_a_sample_torn_while_it_began_is_begun_again() -> None:
+@pytest.mark.parametrize("stop", range(6))
+def test_a_sample_torn_while_it_began_is_begun_again(
+    stop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = Ledger(3, 1000, shared=False)
-    ours, theirs = ledger.counter(KIND, TAGS, 0), OracleCounter(3, 1000)
-    for now_ms in (0, 1100, 2200, 3300, 4400):
-        assert ours.record(5, now_ms) == theirs.record(5, now_ms)
-    at = ours.place
-    current = int(ledger.doubles[at + AT])
-    for stop in range(1, 4):
+    ours, theirs = ledger.group(TAGS, 0), OracleLedger(3, 1000).group(TAGS, 0)
+    for now_ms in (0, 1100, 2200, 3300):
+        assert ours.record(NUMBER, 5, now_ms) == theirs.record(NUMBER, 5, now_ms)
+    with monkeypatch.context() as patch:
         # As far as a process comes in beginning the next sample before it is killed.
-        ledger.doubles[at + CHECK] = 0
-        following = at + HEAD + (current + 1) % ledger.ring
-        for n, word in list(enumerate((0.0, 5500.0, 5500.0)))[:stop]:
-            ledger.doubles[following + n * ledger.ring] = word
-    assert ours.record(5, 5500) == theirs.record(5, 5500)
-    assert ours.record(5, 9000) == theirs.record(5, 9000)
+        patch.setattr(ledger, "doubles", Torn(ledger.doubles, stop))
+        with pytest.raises(KeyboardInterrupt):
+            ours.record(NUMBER, 5, 4400)
+    assert ours.record(NUMBER, 5, 4400) == theirs.record(NUMBER, 5, 4400)
+    assert ours.record(NUMBER, 5, 8000) == theirs.record(NUMBER, 5, 8000)
+
+
+class Torn:
+    """Memory whose writer ends before one of its stores."""
+
+    def __init__(self, doubles: memoryview[float], stores: int) -> None:
+        self._doubles = doubles
+        self._stores = stores
+
+    def __getitem__(self, at: int) -> float:
+        return self._doubles[at]
+
+    def __setitem__(self, at: int, value: float) -> None:
+        if self._stores == 0:
+            raise KeyboardInterrupt
+        self._stores -= 1
+        self._doubles[at] = value

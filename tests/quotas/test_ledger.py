@@ -10,13 +10,14 @@ from random import Random
 import pytest
 
 from minibroker.quotas import ledger as module
+from minibroker.quotas.counter import DIGEST
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.ledger import EXPIRES_MS, Ledger
 from tests.quotas.forking import forked
 from tests.quotas.oracle import OracleCounter
 
 TAGS = Tags("u", "c")
-KIND = "Produce"
+KIND, NUMBER, FETCH = "Produce", 0, 1
 
 
 def small(samples: int = 3, window_ms: int = 1000, *, shared: bool = False) -> Ledger:
@@ -25,9 +26,9 @@ def small(samples: int = 3, window_ms: int = 1000, *, shared: bool = False) -> L
 
 def test_looking_shows_the_rate_and_changes_nothing() -> None:
     ledger = small()
-    ours, theirs = ledger.counter(KIND, TAGS, 0), OracleCounter(3, 1000)
+    ours, theirs = ledger.group(TAGS, 0), OracleCounter(3, 1000)
     for now_ms in (0, 400, 1500, 2600):
-        assert ours.record(30, now_ms) == theirs.record(30, now_ms)
+        assert ours.record(NUMBER, 30, now_ms) == theirs.record(30, now_ms)
     for later_ms in (2600, 3100, 4500, 5500, 9000):
         entry = ledger.entry(KIND, TAGS, later_ms)
         assert entry is not None
@@ -38,19 +39,19 @@ def test_looking_shows_the_rate_and_changes_nothing() -> None:
     assert entry.samples == ((0, 60.0), (1500, 30.0), (2600, 30.0))
     assert entry.usage == theirs.record(0, 2600)
     assert math.isnan(entry.throttle_ms)
-    assert ours.record(30, 9000) == theirs.record(30, 9000)
+    assert ours.record(NUMBER, 30, 9000) == theirs.record(30, 9000)
 
 
 def test_counters_are_told_apart_by_type_and_tags() -> None:
     ledger = small()
     many = [
-        ledger.counter(kind, Tags(user, client), 0)
-        for kind in ("Produce", "Fetch")
+        (ledger.group(Tags(user, client), 0), number)
+        for number in (NUMBER, FETCH)
         for user in ("", "u")
         for client in ("", "u", "c" * 5000, "c" * 5000 + "d")
     ]
-    for number, counter in enumerate(many):
-        counter.add(number, 0)
+    for value, (group, number) in enumerate(many):
+        group.add(number, value, 0)
     assert sorted(entry.samples[0].total for entry in ledger.entries(0, 1000)) == list(
         range(len(many))
     )
@@ -60,22 +61,22 @@ def test_counters_are_told_apart_by_type_and_tags() -> None:
 def test_those_used_last_are_shown_first() -> None:
     ledger = small()
     for n in (3, 1, 2):
-        ledger.counter(KIND, Tags("", str(n)), 0).add(1, n)
+        ledger.group(Tags("", str(n)), 0).add(NUMBER, 1, n)
     assert [entry.tags.client for entry in ledger.entries(5, 2)] == ["3", "2"]
     assert ledger.used() == 3
 
 
 def test_a_counter_is_shown_for_an_hour_after_its_last_record() -> None:
     ledger = small()
-    counter = ledger.counter(KIND, TAGS, 0)
-    counter.add(1, 0)
+    group = ledger.group(TAGS, 0)
+    group.add(NUMBER, 1, 0)
     assert ledger.entry(KIND, TAGS, EXPIRES_MS) is not None
     assert ledger.entry(KIND, TAGS, EXPIRES_MS + 1) is None
-    counter.throttled(7, 0, EXPIRES_MS)
+    group.throttled(NUMBER, 7, 0, EXPIRES_MS)
     entry = ledger.entry(KIND, TAGS, EXPIRES_MS + 1)
     assert entry is not None
     assert (entry.used, entry.throttle_ms) == (False, 7.0)
-    counter.add(1, EXPIRES_MS + 5)
+    group.add(NUMBER, 1, EXPIRES_MS + 5)
     entry = ledger.entry(KIND, TAGS, EXPIRES_MS + 5)
     assert entry is not None
     assert entry.used
@@ -87,18 +88,30 @@ def test_a_full_set_gives_up_the_counter_used_least_recently(
     monkeypatch.setattr(module, "GROUPS_MAX", 64)
     ledger = small()
     assert ledger.slots == 64
-    counters = [ledger.counter(KIND, Tags("", str(n)), n) for n in range(64)]
-    for n, counter in enumerate(counters):
-        counter.add(1, 1000 + n)
-    counters[0].add(1, 2000)
-    ledger.counter(KIND, Tags("", "new"), 3000).add(1, 3000)
+    groups = [ledger.group(Tags("", str(n)), n) for n in range(64)]
+    for n, group in enumerate(groups):
+        group.add(NUMBER, 1, 1000 + n)
+    groups[0].add(NUMBER, 1, 2000)
+    ledger.group(Tags("", "new"), 3000).add(NUMBER, 1, 3000)
     assert ledger.entry(KIND, Tags("", "1"), 3000) is None
     assert ledger.entry(KIND, Tags("", "0"), 3000) is not None
     # Its holder does not know yet, and must not write into another's: it begins anew.
-    assert counters[1].record(8, 3000) == OracleCounter(3, 1000).record(8, 3000)
+    assert groups[1].record(NUMBER, 8, 3000) == OracleCounter(3, 1000).record(8, 3000)
     entry = ledger.entry(KIND, Tags("", "new"), 3000)
     assert entry is not None
     assert entry.samples == ((3000, 1.0),)
+
+
+def test_who_is_killed_while_a_slot_is_given_leaves_one_that_is_given_again() -> None:
+    ledger = small()
+    group, theirs = ledger.group(TAGS, 0), OracleCounter(3, 1000)
+    group.add(NUMBER, 9, 0)
+    ledger.integers[ledger.base(group.slot) + DIGEST] = 0  # the first store
+    assert ledger.entry(KIND, TAGS, 0) is None
+    assert list(ledger.entries(0, 9)) == []
+    assert ledger.group(TAGS, 0).record(NUMBER, 4, 0) == theirs.record(4, 0)
+    assert group.record(NUMBER, 4, 0) == theirs.record(4, 0)
+    assert ledger.used() == 1
 
 
 @pytest.mark.parametrize("window", [(11, 1000), (1000, 1000), (100_000, 1)])
@@ -106,7 +119,7 @@ def test_the_memory_is_bounded_whatever_the_window(window: tuple[int, int]) -> N
     ledger = Ledger(*window, shared=False)
     assert ledger.slots >= module.WAYS
     assert ledger.slots * ledger.words * 8 <= max(module.BYTES_MAX, 64 * ledger.words * 8)
-    ledger.counter(KIND, TAGS, 0).add(1, 0)
+    ledger.group(TAGS, 0).add(NUMBER, 1, 0)
 
 
 def test_the_kinds_that_were_ever_set_add_up() -> None:
@@ -123,9 +136,9 @@ PROCESSES = 4
 
 def hammer(ledger: Ledger, names: int, seed: int) -> None:
     random = Random(seed)
-    counters = [ledger.counter(KIND, Tags("", str(n)), 1000) for n in range(names)]
+    groups = [ledger.group(Tags("", str(n)), 1000) for n in range(names)]
     for _ in range(EACH):
-        random.choice(counters).add(1, 1000)
+        random.choice(groups).add(NUMBER, 1, 1000)
 
 
 def test_nothing_is_lost_between_processes() -> None:
@@ -140,25 +153,25 @@ def test_nothing_is_lost_between_processes() -> None:
 
 def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given_up() -> None:
     ledger = small(shared=True)
-    one, other = ledger.counter(KIND, TAGS, 0), ledger.counter("Fetch", Tags("", "c"), 0)
-    one.throttled(70, 0, 5)
-    other.throttled(80, 1, 6)
+    one, other = ledger.group(TAGS, 0), ledger.group(Tags("", "c"), 0)
+    one.throttled(NUMBER, 70, 0, 5)
+    other.throttled(FETCH, 80, 1, 6)
     assert [(at.number, at.kind, at.tags, at.api_key, at.last) for at in ledger.lately()] == [
         (2, "Fetch", Tags("", "c"), 1, (6, 80)),
         (1, KIND, TAGS, 0, (5, 70)),
     ]
-    ledger.hashes[one._group.slot] = 0
+    ledger.hashes[one.slot] = 0
     assert [at.number for at in ledger.lately()] == [2]
 
 
 def test_the_last_throttle_of_a_counter_is_told() -> None:
     ledger = small()
-    counter = ledger.counter(KIND, TAGS, 0)
+    group = ledger.group(TAGS, 0)
     assert list(ledger.entries(0, 1)) == []
-    counter.add(1, 0)
+    group.add(NUMBER, 1, 0)
     (entry,) = ledger.entries(0, 1)
     assert entry.last is None
-    counter.throttled(70, 0, 5)
-    counter.throttled(30, 0, 9)
+    group.throttled(NUMBER, 70, 0, 5)
+    group.throttled(NUMBER, 30, 0, 9)
     (entry,) = ledger.entries(10, 1)
     assert entry.last == (9, 30)

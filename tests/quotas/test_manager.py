@@ -210,7 +210,7 @@ def test_another_level_begins_another_counter(quotas: Quotas) -> None:
     assert quotas.produced(WHO, 5000, 0).ms > 0
     both = Entity("ANONYMOUS", "client1")
     quotas.set_table(table(P, (Entity("ANONYMOUS"), 100), (both, 100)))
-    assert quotas.share(P, WHO, 0).tags == Tags("ANONYMOUS", "client1")
+    assert quotas.share(P, WHO, 0).group.tags == Tags("ANONYMOUS", "client1")
     assert quotas.produced(WHO, 500, 0).ms == 0
 
 
@@ -219,7 +219,7 @@ def test_who_shares_a_counter(quotas: Quotas) -> None:
     assert quotas.produced(("u v", "a"), 900, 0).ms == 0
     assert quotas.produced(("u v", "b"), 900, 0).ms > 0
     assert quotas.produced(("other", "b"), 900, 0).ms == 0
-    assert quotas.share(P, ("u v", "b"), 0).tags == Tags("u%20v", "")
+    assert quotas.share(P, ("u v", "b"), 0).group.tags == Tags("u%20v", "")
 
 
 def test_the_kinds_that_were_ever_set_are_every_process_s(make: MakeLedger) -> None:
@@ -227,7 +227,7 @@ def test_the_kinds_that_were_ever_set_are_every_process_s(make: MakeLedger) -> N
     Quotas(ledger).set_table(table(P, (Entity("u", "c"), 100)))
     later = Quotas(ledger)
     assert later.enabled
-    assert later.share(P, WHO, 0).tags == Tags("ANONYMOUS", "client1")
+    assert later.share(P, WHO, 0).group.tags == Tags("ANONYMOUS", "client1")
 
 
 def test_the_deprecated_default_switches_on_its_own_type(quotas: Quotas) -> None:

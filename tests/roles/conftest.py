@@ -50,6 +50,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
             "clock": LoopClock(autojump_clock),
             "arena": arena,
             "ledger": ledger,
+            "started_us": 1,
             "metrics": ProcessMetrics(role_name(role, index)),
             "work_time": WorkTime(),
             "random": Random(1),

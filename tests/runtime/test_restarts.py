@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.runtime.restarts import RESTARTS_MAX, RestartPolicy, Restarts
+from minibroker.runtime.restarts import RESTARTS_MAX, SPARE, RestartPolicy, Restarts
 
 POLICY = RestartPolicy(restarts_max=4, window_s=10, backoff_s=1, backoff_max_s=3)
 
@@ -28,6 +28,21 @@ def test_a_process_that_dies_at_once_ends_the_broker_by_default() -> None:
         started += 1
         assert started <= RESTARTS_MAX + 1
     assert started == RESTARTS_MAX + 1
+
+
+def test_what_is_spare_is_started_again_for_ever_but_seldom() -> None:
+    restarts = Restarts(SPARE)
+    now, delays = 0.0, []
+    for _ in range(5 * RESTARTS_MAX):
+        delay = restarts.died(now)
+        assert delay is not None
+        delays.append(delay)
+        now += delay
+    assert delays[:3] == [0.0, 0.01, 0.02]
+    assert sum(delays[:RESTARTS_MAX]) > 2  # so the usual policy would let it come so often
+    assert max(delays) == SPARE.backoff_max_s
+    assert now / len(delays) > 8
+    assert restarts.died(now + SPARE.window_s) == 0
 
 
 @given(st.lists(st.floats(0, 5), max_size=100))

@@ -108,6 +108,24 @@ def test_a_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: 
     assert "bad died too often, the last time with exit status 7 in its incarnation 4" in errors
 
 
+def test_a_crash_loop_of_what_is_spare_stops_nobody(run_supervised: Run) -> None:
+    supervised = run_supervised("""
+        def crash(life):
+            life.ready()
+            raise SystemExit(7)
+
+        children = [ChildSpec("good", serve), ChildSpec("bad", crash, spare=True)]
+        options["restart_policy"] = RestartPolicy(3, 60, 0.001, 0.001)
+    """)
+    for _ in range(5):
+        supervised.until("died", "bad")
+    assert supervised.until("died", "bad")["text"] == (
+        "exit status 7; the broker goes on, and starts it again in 0.16 s"
+    )
+    os.kill(supervised.process.pid, signal.SIGTERM)
+    assert supervised.end()[0] == Exit.CLEAN
+
+
 @pytest.mark.parametrize(
     ("failure", "message"),
     [

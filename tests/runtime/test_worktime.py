@@ -210,3 +210,13 @@ def test_looking_for_something_is_idling_and_charged_to_nobody(
 
     run(work_time, main)
     assert account.worked_ns == 103
+
+
+def test_turns_of_the_loop_are_counted(work_time: WorkTime) -> None:
+    async def main() -> None:
+        before = work_time.turns
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        assert work_time.turns == before + 5
+
+    run(work_time, main)

@@ -138,15 +138,18 @@ def replayed(told: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, flo
             "fetch": each["response_bytes"] + 4,
             "request": each["checked_ns"] / 10_000_000,
         }[kind]
-        steps.append((check["clock_ms"], each["sequence"], value, check, share))
+        ordinal = each["ordinal"]
+        if kind == "request":
+            ordinal = each.get("time_ordinal", ordinal)
+        steps.append((ordinal, check["clock_ms"], value, check, share))
         if kind == "fetch" and mutes and each["throttle_ms"] > 0:
-            steps.append((check["clock_ms"], each["sequence"], -value, None, share))
+            steps.append((each["back_ordinal"], check["clock_ms"], -value, None, share))
         if kind == "request" and "late_ns" in each:
             late = each["late_ns"] / 10_000_000
-            steps.append((each["late_clock_ms"], each["sequence"], late, None, share))
+            steps.append((each["late_ordinal"], each["late_clock_ms"], late, None, share))
     rates: dict[tuple[str, str], Rate] = defaultdict(lambda: Rate(11, 1000))
     longest_ms = 1000 if kind == "request" else 2**31 - 1
-    for now_ms, _, value, check, share in sorted(steps, key=lambda step: step[:2]):
+    for _, now_ms, value, check, share in sorted(steps, key=lambda step: step[0]):
         rate = rates[share]
         rate.record(value, now_ms)
         if check is not None:
@@ -156,8 +159,8 @@ def replayed(told: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, flo
             yield kind, found, ms
 
 
-async def load(it: House, seed: int) -> None:
-    """Clients that produce and fetch, now and then faster than they may."""
+async def load(it: House, seed: int, clients: int = 4) -> None:
+    """Clients of four names that produce and fetch, now and then faster than they may."""
     wall = iter(range(10**9))
 
     async def act(name: str, seed: int) -> None:
@@ -174,8 +177,8 @@ async def load(it: House, seed: int) -> None:
                 await client.ask(request, 12)
 
     async with trio.open_nursery() as nursery:
-        for number in range(4):
-            nursery.start_soon(act, f"c{number}", seed + number)
+        for number in range(clients):
+            nursery.start_soon(act, f"c{number % 4}", seed + number)
 
 
 @pytest.mark.parametrize("mode", ["mute", "delay"])
@@ -185,12 +188,11 @@ async def test_a_replay_gives_every_rate_and_every_throttle(
     settings = ("num.network.threads=3", f"quota.throttle.mode={mode}")
     async with house(*ON, *settings) as it:
         await it.create("t")
-        # Nobody shares: of what happens in one moment of a mock clock the order is not told.
         await it.set({"client-id": "c0"}, **{PRODUCER: 500})
         await it.set({"client-id": "c1"}, **{CONSUMER: 300})
         await it.set({"client-id": "c2"}, **{TIME: 0.01})
         await it.set({"client-id": "c3"}, **{PRODUCER: 1000, CONSUMER: 1000, TIME: 0.02})
-        await load(it, seed)
+        await load(it, seed, clients=8)
     told = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
     throttles = Counter(
         kind

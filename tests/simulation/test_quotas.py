@@ -15,6 +15,8 @@ from minibroker.apis.base import ServedApi
 from minibroker.apis.registry import APIS
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
+from minibroker.network.client import Client
+from minibroker.network.metering import Meter
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
 from protocol import registry
@@ -134,6 +136,28 @@ async def test_a_producer_is_answered_at_once_and_then_not_read(
         await client.tell(ApiVersionsRequest(), 0)  # waits until it is read again
         await client.answer(ApiKey.API_VERSIONS, 0)
         assert it.ms == ms
+
+
+async def test_who_has_sent_ahead_is_served_in_the_turn_after_its_throttle(
+    house: Open, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    async with house() as it:
+
+        def noted(step: Callable[..., Any]) -> Callable[..., Any]:
+            def note(*given: Any) -> Any:
+                turns.append(it.broker.work_time.turns)
+                return step(*given)
+
+            return note
+
+        await it.set({"client-id": "t"}, **{PRODUCER: 1024})
+        monkeypatch.setattr(Client, "throttle_ended", noted(Client.throttle_ended))
+        monkeypatch.setattr(Meter, "hold", noted(Meter.hold))
+        ahead = frame(sized(20480, 9), 9) + frame(ApiVersionsRequest(), 0)
+        await (client := await it.connect("t")).stream.send_all(ahead)
+        await client.receive_frame(), await client.receive_frame()
+    assert turns[2] == turns[1] + 1
 
 
 async def test_a_neighbour_is_served_meanwhile(house: Open, autojump_clock: MockClock) -> None:

@@ -21,6 +21,7 @@ from kazoo.protocol.serialization import Watch, int_struct, write_string
 from minibroker import config
 from minibroker.cluster.store.tree import Event, EventKind, StoreError
 from minibroker.config import ConnectString, Settings
+from minibroker.security.handshakes import why_no_tls
 
 RECONNECT_FIRST_S: Final = 0.05
 RECONNECT_MAX_S: Final = 1.0
@@ -30,9 +31,6 @@ PRIVATE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token/t
 """Below these lie secrets; Kafka's ``ZkData.SensitiveRootPaths``."""
 
 _LOG: Final = logging.getLogger("minibroker.zookeeper")  # below the root of our log lines
-
-_OTHER_NAME: Final = (62, 64)
-"""OpenSSL's numbers for a certificate that is for another host, or another address."""
 
 _KINDS: Final = {1: EventKind.CREATED, 2: EventKind.DELETED, 3: EventKind.CHANGED}
 
@@ -74,7 +72,9 @@ class Connecting:
         try:
             return self._connect(*args, **kwargs)
         except ssl.SSLError as error:
-            problem = _tls_text(error)  # not the error, which would keep the socket open
+            problem = why_no_tls(
+                error, "zookeeper.connect", "zookeeper."
+            )  # not the error, which would keep the socket open
             raise
         finally:
             self.tls = problem
@@ -87,20 +87,6 @@ def away_text(access: Access, connecting: Connecting) -> str:
         return f"no secure connection to ZooKeeper at {servers}: {connecting.tls}"
     text = f"no ZooKeeper answered at {servers} for {access.patience_s * 1000:g} ms"
     return f"{text}; is it running, and zookeeper.connect right?"
-
-
-def _tls_text(failure: ssl.SSLError) -> str:
-    if isinstance(failure, ssl.SSLCertVerificationError):
-        if failure.verify_code in _OTHER_NAME:
-            return (
-                f"{failure.verify_message} Name it in zookeeper.connect as its certificate does, "
-                "or leave zookeeper.ssl.endpoint.identification.algorithm empty"
-            )
-        return (
-            f"its certificate is not trusted ({failure.verify_message}); "
-            "is zookeeper.ssl.truststore.location right?"
-        )
-    return f"{failure}; is its port in zookeeper.connect one for TLS?"
 
 
 def access_from(settings: Settings) -> Access | None:

@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 ROWS: Final = (
     Row("kernel: quotas of bytes", "kernel", 10, quotas=BYTES),
-    Row("kernel: and of request time", "kernel"),
+    Row("kernel: and of request time", "kernel", 10),
     Row("replay of bucketed files", "replay", 3, small=True),
     Row("replay of bucketed files", "replay", 3),
     Row("replay of bucketed files", "replay", 3, cores=2),
@@ -59,7 +59,9 @@ ROWS: Final = (
     Row("DuckDB's sort, same kernel", "duckdb_replay", cores=2, runs=1),
     Row("ingest of raw activity", "ingest", 0.5),
     Row("ingest of raw activity", "ingest", 0.5, cores=2),
-    Row("usage by minute", "usage", cores=2, small=True, runs=1),
+    Row("usage by minute", "usage", small=True, runs=2),
+    Row("usage by minute", "usage", runs=2),
+    Row("DuckDB's usage by minute", "duckdb_usage", small=True, runs=2),
 )
 
 

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from minibroker.activity import schema
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Field, Happened, Type
 from minibroker.pipeline.layout import bucket_of
+from minibroker.pipeline.parquet import ACTIVITY
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from protocol.compression import Compression
@@ -60,25 +61,17 @@ PIECE: Final = 50_000
 FAILS_ONE_IN: Final = 500
 CLOSED_BECAUSE: Final = "client_closed"
 
-_TYPES: Final = {
-    Type.INT: pa.int32(),
-    Type.LONG: pa.int64(),
-    Type.DOUBLE: pa.float64(),
-    Type.TEXT: pa.string(),
-    Type.FLAG: pa.bool_(),
-}
-_CHECK: Final = pa.struct([(field.name, _TYPES[field.type]) for field in CHECK_FIELDS])
-SCHEMA: Final = pa.schema([(field.name, _TYPES.get(field.type, _CHECK)) for field in FIELDS])
-_WORDS: Final = [
-    path
+_LEAVES: Final = [
+    (f"{field.name}.{inner.name}" if inner is not field else field.name, inner.type)
     for field in FIELDS
-    for path in (
-        [f"{field.name}.{inner.name}" for inner in CHECK_FIELDS if inner.type is Type.TEXT]
-        if field.type is Type.CHECK
-        else [field.name] * (field.type is Type.TEXT)
-    )
+    for inner in (CHECK_FIELDS if field.type is Type.CHECK else [field])
 ]
-"""Columns of texts, which repeat; the numbers hardly do."""
+_WORDS: Final = [name for name, kind in _LEAVES if kind in (Type.TEXT, Type.DOUBLE)]
+"""Columns of texts, which repeat, and of rates, most of which are one."""
+_NUMBERS: Final = {
+    name: "DELTA_BINARY_PACKED" for name, kind in _LEAVES if kind in (Type.INT, Type.LONG)
+}
+"""As ingest has them: of events in their order differences are smaller than numbers."""
 _ERRORS: Final = np.array([3, 6, 7, 16])
 _VERSIONS: Final = {0: 11, 1: 13, 3: 12, 8: 9, 12: 4, 19: 7}
 
@@ -161,10 +154,10 @@ class _Names:
         columns = self._columns(seen, sequence, queued_ns)
         arrays = [
             columns.get(name, pa.nulls(count, kind))
-            for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True)
+            for name, kind in zip(ACTIVITY.names, ACTIVITY.types, strict=True)
         ]
         name = time.strftime("%Y-%m-%d-%H", time.gmtime(begins_us // 1_000_000))
-        return Hour(name, pa.table(arrays, names=SCHEMA.names), buckets)
+        return Hour(name, pa.table(arrays, names=ACTIVITY.names), buckets)
 
     def _columns(self, seen: Seen, sequence: Column, queued_ns: Column) -> dict[str, pa.Array]:
         count = len(sequence)
@@ -172,6 +165,7 @@ class _Names:
         made = {
             "version": np.full(count, schema.VERSION),
             "broker": seen.group // self.entities + 1,
+            "started_us": np.full(count, START_US),
             "sequence": sequence,
             "time_us": seen.time_us,
             "clock_ms": seen.time_us // 1000,
@@ -179,6 +173,7 @@ class _Names:
             "connection": seen.connection + seen.turn * self.connections,
         }
         io_ns = seen.checked_ns * 7 // 10
+        late_us = seen.time_us + seen.late_ns // 1000
         failed = queued_ns % FAILS_ONE_IN == 0
         of_requests = {
             "api_key": seen.api,
@@ -192,7 +187,9 @@ class _Names:
             "total_ns": seen.total_ns + queued_ns,
             "checked_ns": seen.checked_ns,
             "late_ns": seen.late_ns,
-            "late_clock_ms": seen.time_us // 1000,
+            "late_clock_ms": late_us // 1000,
+            "ordinal": seen.time_us,
+            "late_ordinal": late_us,
             "throttle_ms": seen.held_ms,
             "error_code": np.where(failed, _ERRORS[sequence % len(_ERRORS)], 0),
         }
@@ -212,7 +209,7 @@ class _Names:
         return columns
 
     def _array(self, name: str, values: Column, mask: Column | None = None) -> pa.Array:
-        kind = SCHEMA.field(name).type if name in SCHEMA.names else pa.int64()
+        kind = ACTIVITY.field(name).type if name in ACTIVITY.names else pa.int64()
         return pa.array(values, mask=mask).cast(kind)
 
     def _texts(self, seen: Seen, asked: Column) -> dict[str, pa.Array]:
@@ -253,7 +250,8 @@ class _Names:
 
 def _taken(values: pa.Array, which: Any) -> pa.Array:
     """The values at these places, which stay words of a dictionary until they are written."""
-    return pa.DictionaryArray.from_arrays(pa.array(which).cast(pa.int32()), values)
+    words = values.dictionary_encode()  # each once, or else files would have none
+    return pa.DictionaryArray.from_arrays(words.indices.take(pa.array(which)), words.dictionary)
 
 
 def table(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
@@ -274,7 +272,10 @@ def table(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
 def _write(folder: Path, events: pa.Table) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"part-{sum(1 for _ in folder.iterdir()):05}.parquet"
-    pq.write_table(events, file, compression="zstd", store_schema=False, use_dictionary=_WORDS)
+    pq.write_table(
+        events, file, compression="zstd", store_schema=False,
+        use_dictionary=_WORDS, column_encoding=_NUMBERS,
+    )  # fmt: skip
 
 
 def quotas(path: Path, workload: Workload) -> Path:

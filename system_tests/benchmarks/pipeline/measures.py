@@ -103,18 +103,21 @@ def events_of(table: Path) -> int:
 
 def kernel(task: Task) -> Runs:
     """The compiled walk over requests alone, which lie in memory and in order."""
+    import numpy as np
+
     from minibroker.activity.schema import EventKind
     from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
     from minibroker.pipeline.whatif.counters import new_counters
     from minibroker.pipeline.whatif.events import (
         KINDS,
+        REQUEST,
         more_pending,
         new_answers,
         new_minutes,
         new_pending,
         new_tally,
     )
-    from minibroker.pipeline.whatif.open_loop import open_loop
+    from minibroker.pipeline.whatif.open_loop import open_loop, walk_times
     from minibroker.pipeline.whatif.proposal import Counting, Shares
 
     counting, senders = Counting(), Senders()
@@ -128,17 +131,21 @@ def kernel(task: Task) -> Runs:
     shares = Shares(task.proposal(), counting)
     for sender in senders.all:
         shares.add(sender)
+    sharing = shares.sharing()
+    timed_too = bool((sharing.counter[:, REQUEST] >= 0).any())
     most = max(len(part.ms) for part in parts)
 
     def run() -> int:
         words = new_counters(shares.counters, counting.quota_window_num)
-        pending = more_pending(new_pending(), most, shares.counters)
+        pending = more_pending(new_pending(), 2 * most, shares.counters)
         tally, answers = new_tally(len(senders.all)), new_answers(0)
         minutes = new_minutes(most + len(senders.all) * len(KINDS))
         for part in parts:
             minutes[0, 0] = 0
-            terms = counting.terms(closed=False)
-            open_loop(part, shares.sharing(), words, pending, tally, minutes, answers, terms)
+            terms, worked = counting.terms(closed=False), np.zeros(len(part.ms), np.int64)
+            if timed_too:
+                walk_times(part, sharing, words, pending, tally, answers, terms, worked)
+            open_loop(part, sharing, words, pending, tally, minutes, answers, terms, worked)
         return sum(len(part.ms) for part in parts)
 
     while True:
@@ -147,18 +154,19 @@ def kernel(task: Task) -> Runs:
 
 def _read(task: Task) -> Iterator[pa.Table]:
     """The table as a replay reads it, bucket by bucket."""
-    from minibroker.pipeline.whatif.files import buckets_of, read
+    from minibroker.pipeline.files import buckets_of, read
     from minibroker.pipeline.whatif.job import fields_wanted
 
     fields = fields_wanted([task.proposal()])
     for bucket in buckets_of(str(task.table)):
-        yield from read(bucket, fields, by_group=True)
+        for files in bucket.hours:
+            yield from read(files, fields, by_group=True)
 
 
 def replay(task: Task) -> Runs:
     """The job as the command runs it, on files that are in buckets and sorted."""
+    from minibroker.pipeline.files import buckets_of
     from minibroker.pipeline.whatif import job
-    from minibroker.pipeline.whatif.files import buckets_of
     from minibroker.pipeline.whatif.proposal import Counting
 
     events = events_of(task.table)
@@ -245,19 +253,38 @@ def ingest(task: Task) -> Runs:
 
 
 def usage(task: Task) -> Runs:
-    """The usage table by minute, computed and thrown away."""
-    from minibroker.pipeline.schemas import read_activity
-    from minibroker.pipeline.usage import usage as added_up
+    """The usage table by minute as the command makes it, computed and thrown away."""
+    from minibroker.pipeline.commands.usage import added_up
 
     events = events_of(task.table)
     with spark_of(task) as spark:
 
         def run() -> int:
-            nothing(added_up(read_activity(spark, str(task.table)), EVERY_S))
+            nothing(added_up(spark, str(task.table), EVERY_S))
             return events
 
         while True:
             yield timed(run)
+
+
+def duckdb_usage(task: Task) -> Runs:
+    """The same table as one query of DuckDB's."""
+    import duckdb
+
+    from tests.pipeline.duckdb_usage import ORACLE
+
+    asked = {"every": EVERY_S * 1_000_000, "path": f"{task.table}/*/*/*.parquet"}
+    events = events_of(task.table)
+
+    def run() -> int:
+        with duckdb.connect() as database:
+            database.execute(f"set threads = {task.cores}")
+            database.execute(f"set temp_directory = '{task.scratch}'")
+            database.execute(ORACLE, asked).to_arrow_table()
+        return events
+
+    while True:
+        yield timed(run)
 
 
 MEASURES: Final[dict[str, Measure]] = {
@@ -267,6 +294,7 @@ MEASURES: Final[dict[str, Measure]] = {
     "duckdb_replay": duckdb_replay,
     "ingest": ingest,
     "usage": usage,
+    "duckdb_usage": duckdb_usage,
 }
 
 

@@ -1,0 +1,1 @@
+"""The same questions to minibroker and to Apache Kafka, whose answers are compared."""

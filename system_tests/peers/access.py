@@ -1,0 +1,187 @@
+"""Access rules and SCRAM users: made, looked for, deleted, and refused."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from protocol.messages.describe_acls import DescribeAclsRequest
+from protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from system_tests.peers.asking import Asked
+
+SHA_256, SHA_512 = 1, 2
+
+
+def rule(**other: Any) -> CreateAclsRequest:
+    """A rule that is right, but for what is said."""
+    values: dict[str, Any] = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "resource_pattern_type": 3,
+        "principal": "User:x",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    return CreateAclsRequest(creations=[AclCreation(**{**values, **other})])
+
+
+MADE: Final[dict[str, dict[str, Any]]] = {
+    "right": {},
+    "the same again": {},
+    "prefixed": {"resource_pattern_type": 4},
+    "of an unknown pattern": {"resource_pattern_type": 9},
+    "of an unknown resource": {"resource_type": 99},
+    "of an unknown operation": {"operation": 99},
+    "of an unknown kind": {"permission_type": 9},
+    "of no name": {"resource_name": ""},
+    "of nobody": {"principal": ""},
+    "of no kind": {"principal": "x"},
+    "of a group": {"principal": "Group:g"},
+    "of everybody": {"principal": "User:*"},
+    "of the cluster": {"resource_type": 4, "resource_name": "kafka-cluster"},
+    "of another cluster": {"resource_type": 4, "resource_name": "foo"},
+    "of all clusters": {"resource_type": 4, "resource_name": "*"},
+    "at a host": {"host": "localhost"},
+    "of a user": {"resource_type": 7, "operation": 13},
+    "of a transaction": {"resource_type": 5},
+    "of a token": {"resource_type": 6},
+    "to act on the cluster by a topic": {"operation": 9},
+    "to create a group": {"resource_type": 3, "operation": 5},
+    "with a slash": {"resource_name": "a/b"},
+    "of all": {"resource_name": "*"},
+    "denied": {"permission_type": 2},
+    "of a prefix *": {"resource_name": "*", "resource_pattern_type": 4},
+    "to alter configs": {"operation": 11},
+}
+
+
+def wanted(**filters: Any) -> dict[str, Any]:
+    values = {
+        "resource_type_filter": 1,
+        "pattern_type_filter": 1,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    return {
+        "resource_name_filter": None,
+        "principal_filter": None,
+        "host_filter": None,
+        **values,
+        **filters,
+    }
+
+
+LOOKED_FOR: Final[dict[str, dict[str, Any]]] = {
+    "all": {},
+    "of a topic": {"resource_type_filter": 2, "resource_name_filter": "t"},
+    "that hold for a topic": {
+        "resource_type_filter": 2,
+        "resource_name_filter": "tt",
+        "pattern_type_filter": 2,
+    },
+    "that name a topic": {
+        "resource_type_filter": 2,
+        "resource_name_filter": "t",
+        "pattern_type_filter": 3,
+    },
+    "prefixes": {"pattern_type_filter": 4},
+    "of somebody": {"principal_filter": "User:x"},
+    "of what is nobody": {"principal_filter": "zzz"},
+    "of what is not there": {"resource_name_filter": "nope"},
+    "of no name": {"resource_name_filter": ""},
+    "at a host": {"host_filter": "localhost"},
+    "to read": {"operation": 3},
+    "denied": {"permission_type": 2},
+    "of all": {"resource_name_filter": "*"},
+}
+
+
+def rules(ask: Asked) -> None:
+    for name, values in MADE.items():
+        ask(name, rule(**values), 3)
+    ask("none", CreateAclsRequest(creations=[]), 3)
+    for name, filters in LOOKED_FOR.items():
+        for version in (1, 3):
+            request = DescribeAclsRequest(**wanted(**filters))
+            ask(f"{name}, looked for in version {version}", request, version)
+    deleted: dict[str, list[dict[str, Any]]] = {
+        "of what is not there": [{"resource_name_filter": "nope"}],
+        "of an unknown resource": [{"resource_type_filter": 99}],
+        "of what is nobody": [{"principal_filter": "zzz"}],
+        "twice": [{"resource_name_filter": "t", "pattern_type_filter": 3}] * 2,
+        "by no filter": [],
+        "all": [{}],
+    }
+    for name, several in deleted.items():
+        filters_ = [DeleteAclsFilter(**wanted(**one)) for one in several]
+        ask(f"deleted {name}", DeleteAclsRequest(filters=filters_), 3)
+    ask("what is left", DescribeAclsRequest(**wanted()), 3)
+
+
+Kept = tuple[str, int, int, int, int]
+
+
+def scram(kept: list[Kept], gone: list[tuple[str, int]]) -> AlterUserScramCredentialsRequest:
+    """Users with the length of their salt and password, and those who lose one."""
+    return AlterUserScramCredentialsRequest(
+        deletions=[ScramCredentialDeletion(name=name, mechanism=how) for name, how in gone],
+        upsertions=[
+            ScramCredentialUpsertion(
+                name=name,
+                mechanism=how,
+                iterations=iterations,
+                salt=b"s" * salt,
+                salted_password=b"p" * password,
+            )
+            for name, how, iterations, salt, password in kept
+        ],
+    )
+
+
+def passwords(ask: Asked) -> None:
+    for name, kept, gone in (
+        ("one", [("a", SHA_256, 4096, 10, 32)], []),
+        ("few iterations", [("a", SHA_256, 4095, 10, 32)], []),
+        ("many iterations", [("a", SHA_256, 16385, 10, 32)], []),
+        ("most iterations", [("a", SHA_256, 16384, 10, 32)], []),
+        ("another mechanism", [("a", SHA_512, 4096, 10, 64)], []),
+        ("no mechanism", [("a", 0, 4096, 10, 64)], []),
+        ("no such mechanism", [("a", 3, 4096, 10, 64)], []),
+        ("no name", [("", SHA_256, 4096, 10, 32)], []),
+        ("no salt", [("a", SHA_256, 4096, 0, 32)], []),
+        ("twice", [("b", SHA_256, 4096, 10, 32)] * 2, []),
+        ("made and deleted", [("a", SHA_256, 4096, 10, 32)], [("a", SHA_256)]),
+        ("deleted, not there", [], [("zz", SHA_256)]),
+        ("deleted of no such mechanism", [], [("a", 9)]),
+        ("deleted without a name", [], [("", SHA_256)]),
+        ("good and bad", [("c", SHA_256, 4096, 10, 32), ("d", SHA_256, 1, 10, 32)], []),
+        ("nothing", [], []),
+    ):
+        ask(name, scram(kept, gone), 0)
+    for name, users in {
+        "all": None,
+        "none": [],
+        "one": ["a"],
+        "missing": ["nope"],
+        "twice": ["a", "a"],
+        "twice and another": ["a", "a", "c"],
+        "without a name": [""],
+    }.items():
+        names = None if users is None else [UserName(name=user) for user in users]
+        ask(f"{name}, described", DescribeUserScramCredentialsRequest(users=names), 0)
+    for user, how in (("a", SHA_256), ("a", SHA_512), ("c", SHA_256)):
+        ask(f"{user} {how} deleted", scram([], [(user, how)]), 0)
+    ask("all in the end", DescribeUserScramCredentialsRequest(users=None), 0)
+
+
+CONVERSATIONS: Final = (rules, passwords)

@@ -1,0 +1,257 @@
+"""The same conversation with two brokers, and what their answers have in common.
+
+It owns a connection to each, what of an answer is no broker's choice (its own names, times, and the
+words of an error), and how the rest is compared; what is asked is the conversations' affair. The
+invariant: an answer that differs in anything that a client could act on is reported, with the
+question's name, and a broker that hangs up has answered with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.alter_client_quotas import AlterClientQuotasRequest
+from protocol.messages.alter_configs import AlterConfigsRequest
+from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from protocol.messages.create_acls import CreateAclsRequest
+from protocol.messages.create_partitions import CreatePartitionsRequest
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_acls import DeleteAclsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest
+from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.describe_groups import DescribeGroupsRequest
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.schema import Message, Struct
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.waiting import wait_until
+
+HUNG_UP: Final = "hung up"
+
+OWN: Final = frozenset(
+    {
+        "throttle_time_ms",
+        "member_id",
+        "leader",
+        "client_host",
+        "error_message",
+        "topic_id",
+        "cluster_id",
+        "host",
+        "port",
+        "leader_epoch",
+    }
+    | {"log_dir", "total_bytes", "usable_bytes", "partition_size", "producer_id", "documentation"}
+    | {
+        "record_errors",
+        "log_append_time_ms",
+        "aborted_transactions",
+        "controller_id",
+        "unknown_tagged_fields",
+        "current_leader",
+    }
+)
+"""Fields that each broker fills as it does, or that are told in words."""
+
+ELSE: Final = frozenset(
+    {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
+    | {"remote.log.delete.on.disable", "remote.storage.enable", "min.insync.replicas"}
+    | {
+        "log.retention.hours",
+        "log.roll.hours",
+        "log.flush.scheduler.interval.ms",
+        "log.preallocate",
+    }
+)
+"""Configs of a topic that only Kafka has, or that its storage tool has set for all; and those of
+the broker that only one of both says to stand in for a topic's.
+"""
+
+SOON: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+)
+"""What Kafka answers until it has made the topic that a coordinator keeps its state in."""
+
+
+LAST: Final = "last-change"
+"""A topic whose config is changed after each change, to see when that is known."""
+
+CHANGES: Final = (
+    CreateTopicsRequest,
+    CreatePartitionsRequest,
+    DeleteTopicsRequest,
+    AlterConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+)
+
+
+class Asked(Protocol):
+    """Asks a question that has a name, in a version; what comes back is the response as it came."""
+
+    answers: dict[str, Any]
+
+    def __call__(self, name: str, request: Message, version: int) -> Any: ...
+
+
+Conversation = Callable[[Asked], None]
+
+
+class Talk:
+    """One conversation with one broker."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._address = broker.address
+        self._client = Client(broker.address, client_id="peers")
+        self._changes = 0
+        self.answers: dict[str, Any] = {}
+
+    def __call__(self, name: str, request: Message, version: int) -> Any:
+        assert name not in self.answers, f"two questions are called {name}"
+        response = self._ask(request, version)
+        self.answers[name] = common(response)
+        if isinstance(request, CHANGES):
+            self._settle()
+        if isinstance(request, CreateTopicsRequest) and not request.validate_only:
+            for topic in response.topics:
+                if topic.error_code == ErrorCode.NONE:
+                    wait_until(partial(self._is_led, topic.name), f"{topic.name} to be led")
+        return response
+
+    def _settle(self) -> None:
+        """Kafka's controller answers before its broker knows of a change; the broker knows of all
+        up to the last that it knows.
+        """
+        self._changes += 1
+        text = str(self._changes)
+        change = AlterableConfig(name="segment.index.bytes", config_operation=0, value=text * 4)
+        resource = AlterConfigsResource(resource_type=2, resource_name=LAST, configs=[change])
+        self._client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        wanted = DescribeConfigsResource(
+            resource_type=2, resource_name=LAST, configuration_keys=["segment.index.bytes"]
+        )
+
+        def known() -> bool:
+            (told,) = self._client.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
+            return bool(told.configs) and told.configs[0].value == text * 4
+
+        wait_until(known, "the last change to be known", pause_s=0.002)
+
+    def _ask(self, request: Message, version: int) -> Any:
+        try:
+            response = self._client.ask(request, version)
+        except (ConnectionError, ProtocolError, AssertionError):
+            self._client.close()
+            self._client = Client(self._address, client_id="peers")
+            return HUNG_UP
+        if getattr(response, "error_code", 0) in SOON:
+            return wait_until(
+                lambda: self._sooner(request, version), "a coordinator that has begun"
+            )
+        return response
+
+    def _sooner(self, request: Message, version: int) -> Any:
+        response = self._client.ask(request, version)
+        return None if response.error_code in SOON else response
+
+    def _is_led(self, topic: str) -> bool:
+        """Kafka answers before its broker knows of a topic that its controller has made."""
+        wanted = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        (found,) = self._client.ask(wanted, 12).topics
+        parts = [
+            ListOffsetsPartition(partition_index=one.partition_index, timestamp=-1)
+            for one in found.partitions
+        ]
+        if not parts:
+            return False
+        topics = [ListOffsetsTopic(name=topic, partitions=parts)]
+        (told,) = self._client.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7).topics
+        return not any(one.error_code for one in told.partitions)
+
+    def end(self) -> None:
+        self._client.close()
+
+
+def common(value: Any) -> Any:
+    """What of an answer can be compared; lists in an order of their own, as brokers use maps."""
+    if isinstance(value, Struct):
+        names = [field.name for field in type(value).__fields__ if field.name not in OWN]
+        failed = getattr(value, "error_code", ErrorCode.NONE) != ErrorCode.NONE
+        return {
+            name: _named(name, getattr(value, name))
+            for name in names
+            if not (failed and name == "log_start_offset")  # Which an error need not tell.
+        }
+    if isinstance(value, list | tuple):
+        return _listed([common(each) for each in value])
+    return value if value is None or isinstance(value, bool | int | float | str) else bytes(value)
+
+
+def _listed(values: list[Any]) -> Any:
+    """By name if each has one of its own, so that what only one broker has is told by that."""
+    known = [each for each in values if not isinstance(each, dict) or each.get("name") not in ELSE]
+    if len(known) < len(values):
+        return _listed(known)
+    named = {each["name"]: each for each in values if isinstance(each, dict) and "name" in each}
+    return named if len(named) == len(values) else sorted(values, key=repr)
+
+
+def _named(name: str, value: Any) -> Any:
+    return ErrorCode(value).name if name.endswith("error_code") else common(value)
+
+
+def ready(broker: RunningBroker) -> None:
+    """Make what conversations want, and wait until its coordinator has begun, for which Kafka makes
+    a topic when first asked.
+    """
+    with Client(broker.address) as client:
+
+        def begun() -> bool:
+            client.ask(FindCoordinatorRequest(key="g", key_type=0), 3)
+            (group,) = client.ask(DescribeGroupsRequest(groups=["g"]), 5).groups
+            return bool(group.error_code == ErrorCode.NONE)
+
+        wait_until(begun, "a coordinator")
+        last = CreatableTopic(name=LAST, num_partitions=1, replication_factor=1)
+        client.ask(CreateTopicsRequest(topics=[last], timeout_ms=10_000), 7)
+
+
+def talk(broker: RunningBroker, conversation: Conversation) -> dict[str, Any]:
+    """All answers of a broker, by the name of their question."""
+    said = Talk(broker)
+    try:
+        conversation(said)
+    finally:
+        said.end()
+    return said.answers
+
+
+def differences(one: Any, other: Any, at: str = "") -> list[str]:
+    """Where two answers differ, one line each."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [
+            line
+            for key in {**one, **other}
+            for line in differences(one.get(key), other.get(key), f"{at}.{key}")
+        ]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [line for n, pair in pairs for line in differences(*pair, f"{at}[{n}]")]
+    return [] if one == other else [f"{at}: {one!r} / {other!r}"]

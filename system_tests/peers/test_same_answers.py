@@ -1,0 +1,82 @@
+"""Kafka and minibroker give the same answers, errors included, but for what stands here.
+
+Each conversation is held with both. Where they differ on purpose, the reason stands below; a
+difference that is gone fails, too, so that this list is what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.peers import access, configs, groups, quotas, records, topics
+from system_tests.peers.asking import Conversation, differences, ready, talk
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(180)]
+
+SETTINGS: Final = {
+    "super.users": "User:ANONYMOUS",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+ON_PURPOSE: Final = {
+    ("creation", "colliding with made_7"): "of two names in one request that metrics would mix up"
+    " Kafka makes both, as it looks only at topics that are there",
+    ("configured", "retention.bytes=-2"): "less than -1, which is no bound, means nothing",
+    ("metadata", "neither"): "Kafka fails at a topic with no name and no id; it is passed over",
+    (
+        "produced",
+        "times of the log",
+    ): "Kafka means to refuse a producer that says that times are the"
+    " log's, but does so only in a topic where they are",
+    ("produced", "transactional batch"): "transactions are not served",
+    ("fetched", "a partition's limit of -1"): "Kafka fails at a bound below 0; it is taken for 0",
+    ("fetched", "a limit of -1"): "the same",
+    ("fetched", "isolated somehow"): "Kafka fails at a level that there is not; all is read",
+    ("of_topics", "described"): "no setting of the broker stands in for levels of compression",
+}
+
+CONVERSATIONS: Final = [
+    conversation
+    for each in (topics, records, groups, configs, quotas, access)
+    for conversation in each.CONVERSATIONS
+]
+
+
+@pytest.fixture(scope="module")
+def brokers(
+    kafka_libs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[RunningBroker, ...]]:
+    """Kafka and minibroker, with the same settings."""
+    started = []
+    try:
+        folder = tmp_path_factory.mktemp("kafka")
+        started = [start_kafka(folder, settings=SETTINGS), start_minibroker(settings=SETTINGS)]
+        for broker in started:
+            ready(broker)
+        yield tuple(started)
+        assert "Traceback" not in started[1].printed()
+    finally:
+        for broker in started:
+            broker.stop()
+            broker.forget()
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
+def test_both_answer_the_same(
+    brokers: tuple[RunningBroker, ...], conversation: Conversation
+) -> None:
+    kafka, own = (talk(broker, conversation) for broker in brokers)
+    differ = {name: differences(kafka[name], own[name]) for name in kafka}
+    about = conversation.__name__
+    unlike = {name: lines for name, lines in differ.items() if lines}
+    expected = {name for which, name in ON_PURPOSE if which == about}
+    unknown = {name: lines for name, lines in unlike.items() if name not in expected}
+    assert not unknown, f"Kafka's answer / ours: {unknown}"
+    assert set(unlike) == expected, "these are alike by now: take them off the list"
