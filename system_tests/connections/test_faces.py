@@ -233,7 +233,8 @@ class Terminal:
         self.process = process
         self.master = master
         self.shown = ""
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        # The terminal shows ^C between two bytes of a character where it was typed just then.
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def wait_shown(self, text: str) -> None:
         """Read until something was drawn."""

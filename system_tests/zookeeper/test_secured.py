@@ -113,9 +113,6 @@ def tls_server(zookeeper_libs: Path, certificates: Path, tmp_path: Path) -> Iter
     server.kill()
 
 
-# kazoo leaves a socket open over which no certificates were agreed on.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 @pytest.mark.timeout(120)
 async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates: Path) -> None:
     connect = f"localhost:{tls_server.settings['secureClientPort']}"
@@ -148,4 +145,4 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
         await ZooKeeperStore.open(access(tls_server.address, **impatient))
     with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.keystore\.password right"):
         await ZooKeeperStore.open(access(connect, **{**ours, "ssl_keystore_password": "wrong"}))
-    gc.collect()  # while the warning is not taken for another test's
+    gc.collect()  # a socket left open is told of, and is not taken for another test's

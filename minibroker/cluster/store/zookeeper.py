@@ -49,7 +49,6 @@ from minibroker.cluster.store.tree import (
 from minibroker.cluster.store.watches import Watches
 from minibroker.cluster.store.zookeeper_client import (
     Access,
-    Connecting,
     acl_of,
     add_watch,
     away_text,
@@ -74,8 +73,7 @@ class ZooKeeperStore(Store):
         self._access = access
         self._session_file = session_file
         self._token = trio.lowlevel.current_trio_token()
-        self._client = make_client(access)
-        self._connecting = Connecting(self._client.handler)
+        self._client, self._connecting = make_client(access)
         self._watches = Watches()
         self._waiting: set[trio.Event] = set()
         self._own: dict[str, _Ephemeral] = {}

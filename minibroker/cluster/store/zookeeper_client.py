@@ -9,6 +9,7 @@ can read its certificates.  Echoes Kafka's ``ZooKeeperClient`` and ``ZKClientCon
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,24 +61,33 @@ class Connecting:
     it did or was not come to.
     """
 
-    def __init__(self, handler: Any) -> None:
-        """Listen to what kazoo's handler, which makes its connections, does from now on."""
+    def __init__(self, handler: Any, context: ssl.SSLContext | None) -> None:
+        """Connect from now on for kazoo's handler, with TLS as ``context`` has it."""
         self.tls = ""
+        self._context = context
         self._connect = handler.create_connection
         handler.create_connection = self._try
 
-    def _try(self, *args: Any, **kwargs: Any) -> Any:
+    def _try(self, *, hostname: str, **kwargs: Any) -> Any:
         # Kept until the next try has ended, as somebody may ask meanwhile.
         problem = ""
         try:
-            return self._connect(*args, **kwargs)
+            return self._secure(self._connect(hostname=hostname, **kwargs), hostname)
         except ssl.SSLError as error:
-            problem = why_no_tls(
-                error, "zookeeper.connect", "zookeeper."
-            )  # not the error, which would keep the socket open
+            problem = why_no_tls(error, "zookeeper.connect", "zookeeper.")
             raise
         finally:
             self.tls = problem
+
+    def _secure(self, plain: socket.socket, hostname: str) -> socket.socket:
+        """kazoo, given the certificates, would leave a socket open over which none was agreed."""
+        if self._context is None:
+            return plain
+        try:
+            return self._context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
 
 
 def away_text(access: Access, connecting: Connecting) -> str:
@@ -115,16 +125,16 @@ def access_from(settings: Settings) -> Access | None:
     )
 
 
-def make_client(access: Access, session: tuple[int, bytes] | None = None) -> KazooClient:
+def make_client(
+    access: Access, session: tuple[int, bytes] | None = None
+) -> tuple[KazooClient, Connecting]:
     """A client that has not started, which will take up ``session`` if one is given.
 
     Paths are whole ones: the chroot is the store's to add.  Raises `StoreError` for certificates
-    that can't be read, over which kazoo's thread would die without a word to us.
+    that can't be read.
     """
-    tls = access.tls
-    if tls is not None:
-        _try_certificates(tls)
-    return KazooClient(
+    context = None if access.tls is None else _context_of(access.tls)
+    client = KazooClient(
         hosts=",".join(map(str, access.connect.servers)),
         timeout=access.session_timeout_s,
         client_id=session,
@@ -135,19 +145,17 @@ def make_client(access: Access, session: tuple[int, bytes] | None = None) -> Kaz
             "max_delay": RECONNECT_MAX_S,
         },
         logger=_LOG,
-        use_ssl=tls is not None,
-        ca=tls and tls.truststore,
-        certfile=tls and tls.keystore,
-        keyfile=tls and tls.keystore,
-        keyfile_password=tls and tls.keystore_password,
-        check_hostname=tls is not None and tls.check_hostname,
     )
+    return client, Connecting(client.handler, context)
 
 
-def _try_certificates(tls: Tls) -> None:
+def _context_of(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = tls.check_hostname
     try:
-        if tls.truststore is not None:
+        if tls.truststore is None:
+            context.load_default_certs()
+        else:
             context.load_verify_locations(tls.truststore)
     except OSError as error:  # SSLError is one too
         text = f"zookeeper.ssl.truststore.location can't be read as PEM: {error}"
@@ -160,6 +168,7 @@ def _try_certificates(tls: Tls) -> None:
         text = "zookeeper.ssl.keystore.location can't be read as PEM with a key and certificates "
         text += f"(is zookeeper.ssl.keystore.password right?): {error}"
         raise StoreError(str(tls.keystore), text) from None
+    return context
 
 
 def acl_of(access: Access, path: str) -> list[Any]:

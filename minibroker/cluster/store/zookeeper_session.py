@@ -46,7 +46,7 @@ def end_former_session(access: Access, file: Path) -> None:
     former = kept_session(file)
     if former is None:
         return
-    client = make_client(access, former)
+    client, _ = make_client(access, former)
     with suppress(Exception):
         client.start(timeout=access.patience_s)
         client.stop()

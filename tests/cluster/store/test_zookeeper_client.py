@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -60,11 +61,10 @@ def test_patience_can_differ_from_the_session() -> None:
 def test_a_client_is_told_all_of_it() -> None:
     tls = Tls(None, None, None, check_hostname=True)
     wanted = Access(parse_connect_string("a:1,b:2/c"), 5.0, 1.0, ("us", "pw:x"), tls=tls)
-    client = make_client(wanted, (7, b"p" * 16))
+    client, _ = make_client(wanted, (7, b"p" * 16))
     assert client.hosts == [("a", 1), ("b", 2)]
     assert client.chroot == ""
     assert client.auth_data == {("digest", "us:pw:x")}
-    assert (client.use_ssl, client.check_hostname, client.verify_certs) == (True, True, True)
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,41 @@ def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
     ]
 
     class Handler:
-        def create_connection(self) -> None:
+        def create_connection(self, **_asked: object) -> None:
             if (error := errors.pop(0)) is not None:
                 raise error
 
     handler, told = Handler(), []
-    connecting = Connecting(handler)
+    connecting = Connecting(handler, None)
     while errors:
         with suppress(OSError):
-            handler.create_connection()
+            handler.create_connection(hostname="a")
         told.append(away_text(Access(CONNECT, 5.0, 1.0), connecting))
     named, trusted, spoken, *others = told
     assert "Hostname mismatch. Name it in zookeeper.connect as its certificate does" in named
     assert "is not trusted (unable to get local issuer certificate)" in trusted
     assert "is its port in zookeeper.connect one for TLS?" in spoken
     assert all("no ZooKeeper answered at " in text for text in others)
+
+
+def test_a_connection_that_did_not_become_secure_is_closed() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"not TLS at all")
+
+    class Handler:
+        def create_connection(self, **_asked: object) -> socket.socket:
+            return ours
+
+    handler = Handler()
+    connecting = Connecting(handler, ssl.create_default_context())
+    with theirs:
+        with pytest.raises(ssl.SSLError):
+            handler.create_connection(hostname="a")
+        with suppress(ConnectionResetError):
+            while theirs.recv(1000):  # what our side said of TLS, and then that it is closed
+                pass
+    assert ours.fileno() == -1
+    assert "wrong version number" in connecting.tls
 
 
 def _certificate_error(code: int, text: str) -> Exception:
@@ -133,7 +153,7 @@ def test_who_may_do_what() -> None:
 
 def test_what_the_server_tells_is_heard() -> None:
     heard: list[Event] = []
-    client = make_client(Access(CONNECT, 5.0, 1.0))
+    client, _ = make_client(Access(CONNECT, 5.0, 1.0))
     hear_watches(client, heard.append)
     for number in (1, 2, 3, 4):
         told = int_struct.pack(number) + int_struct.pack(3) + write_string(f"/a/{number}")
