@@ -265,22 +265,15 @@ class Connection:
 
 def _with_tls(plain: socket.socket, tls: ssl.SSLContext, address: HostPort) -> ssl.SSLSocket:
     """The connection after its handshake; raises `Unreachable` with what is wrong with it."""
-    import ssl  # few commands need it
-
+    # Few commands need it.
     from minibroker.security.handshakes import why_no_tls
 
     try:
         return tls.wrap_socket(plain, server_hostname=address.host)
-    except ssl.SSLError as error:
+    except OSError as error:
         plain.close()
         text = why_no_tls(error, "--bootstrap-server")
         raise Unreachable(f"no secure connection to {address}: {text}") from None
-    except OSError as error:
-        plain.close()
-        raise Unreachable(
-            f"no secure connection to {address}: it ended the handshake ({error}); is its port in "
-            "--bootstrap-server one for TLS?"
-        ) from None
 
 
 def foreign_protocol(prefix: bytes) -> str | None:

@@ -13,8 +13,10 @@ _OTHER_NAME: Final = (62, 64)
 """OpenSSL's numbers for a certificate that is for another host, or another address."""
 
 
-def why_no_tls(failure: ssl.SSLError, address: str, prefix: str = "") -> str:
-    """``address`` is the setting that names the server, ``prefix`` stands before ``ssl.``."""
+def why_no_tls(failure: OSError, address: str, prefix: str = "") -> str:
+    """What a handshake raised; ``address`` is the setting that names the server, and ``prefix``
+    stands before ``ssl.``.
+    """
     if isinstance(failure, ssl.SSLCertVerificationError):
         if failure.verify_code in _OTHER_NAME:
             return (
@@ -25,4 +27,5 @@ def why_no_tls(failure: ssl.SSLError, address: str, prefix: str = "") -> str:
             f"its certificate is not trusted ({failure.verify_message}); "
             f"is {prefix}ssl.truststore.location right?"
         )
-    return f"{failure}; is its port in {address} one for TLS?"
+    said = failure if isinstance(failure, ssl.SSLError) else f"it ended the handshake ({failure})"
+    return f"{said}; is its port in {address} one for TLS?"

@@ -26,3 +26,8 @@ def test_a_certificate_that_nobody_vouches_for_is_told_with_what_mends_it() -> N
 def test_what_speaks_no_tls_is_a_wrong_port() -> None:
     text = why_no_tls(ssl.SSLError(1, "wrong version number"), "--bootstrap-server")
     assert text.endswith("wrong version number; is its port in --bootstrap-server one for TLS?")
+
+
+def test_a_server_that_hangs_up_is_asked_about() -> None:
+    text = why_no_tls(ConnectionResetError("reset"), "servers")
+    assert text == "it ended the handshake (reset); is its port in servers one for TLS?"
