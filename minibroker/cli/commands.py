@@ -82,9 +82,11 @@ class Group(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = error.option_name
-            told = (
-                f"{error.message} Options come after the command: {ctx.command_path} COMMAND {name}"
-            )
+            if (command := name.lstrip("-")) in self.list_commands(ctx):  # as Kafka's tools have it
+                instead = f"Did you mean {ctx.command_path} {command}?"
+            else:
+                instead = f"Options come after the command: {ctx.command_path} COMMAND {name}"
+            told = f"{error.message} {instead}"
             raise click.NoSuchOption(name, told, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

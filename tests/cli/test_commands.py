@@ -65,6 +65,12 @@ def test_an_option_that_is_none_is_not_taken_for_a_command(group: Group) -> None
     assert said.endswith("Options come after the command: cats COMMAND --bark\n")
 
 
+def test_a_command_written_as_an_option_is_answered_with_the_command(group: Group) -> None:
+    """Kafka's tools have ``--list`` and ``--describe``."""
+    said = CliRunner().invoke(group, ["--purr"], prog_name="cats").output
+    assert said.endswith("No such option '--purr'. Did you mean cats purr?\n")
+
+
 def test_arguments_are_told_before_options() -> None:
     lines = CliRunner().invoke(eat, ["--help"]).output.splitlines()
     assert lines[0] == "Usage: eat [OPTIONS] MEAL [SIDE]..."
