@@ -301,12 +301,14 @@ static void paced(const char *servers, const char *topic, long count, size_t siz
         long before = acknowledged;
         double start = now();
         for (long i = 0; i < count; i++) {
-            double due = start + (double)i * (double)pause_us / 1e6, left = due - now();
-            if (left > 0)
+            double from = start + (double)i * (double)pause_us / 1e6, left = from - now();
+            if (left > 0) { /* what follows an answer that came late counts from when it was due */
                 usleep((useconds_t)(left * 1e6));
+                from = now(); /* how late one wakes is up to the machine */
+            }
             rd_kafka_produce(to, 0, FLAG_COPY, payload, size, NULL, 0, NULL);
             wait_acknowledged(client, before + i + 1);
-            times[i] = now() - due;
+            times[i] = now() - from;
         }
         print_quantiles(times, count);
         fflush(stdout);
