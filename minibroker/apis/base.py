@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.controller import ClusterController
     from minibroker.cluster.image import Image, Update
     from minibroker.config import Settings
-    from minibroker.config.dynamic import InForce
+    from minibroker.config.dynamic import Configs, InForce
     from minibroker.coordinator.service import GroupService
     from minibroker.quotas.manager import Mutated, Quotas
     from minibroker.runtime.arena import ArenaRef
@@ -227,6 +227,10 @@ class ControllerScope(Protocol):
         ...
 
     def mutations(self, mutator: Mutator) -> Mutations: ...
+
+    def unusable_keys(self, configs: Configs) -> Sequence[str]:
+        """Why listeners can't show what these configs would have them show, a sentence each."""
+        ...
 
     async def publish(self, updates: Sequence[Update]) -> None: ...
 

@@ -77,6 +77,7 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     outcome = await scope.cluster.alter_configs(
         wanted,
         unresolvable=await unresolvable(hosts_named(wanted)),
+        unusable_keys=scope.unusable_keys,
         validate_only=part.validate_only,
     )
     await scope.publish(outcome.updates)

@@ -29,7 +29,7 @@ from minibroker.cluster.quotas import (
 )
 from minibroker.cluster.store.tree import NoNodeError, Store, StoreError
 from minibroker.cluster.topics import Refusal, topic_of
-from minibroker.config import NODE_ID, ConfigError, Settings
+from minibroker.config import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.quotas.arguments import (
     BROKERS,
@@ -137,6 +137,8 @@ async def _plan(
         )
         return plan_change(image, QuotaChange(_quota_entity(entities), operations), ())
     own = [f"{NODE_ID.name}={name}"] if kind == BROKERS and name else []
+    # Which ZooKeeper makes no difference to what may be kept in one.
+    own.append(f"{ZOOKEEPER_CONNECT.name}=this")
     try:
         settings = Settings.from_sources(pairs=own)
     except ConfigError as error:

@@ -32,12 +32,14 @@ from minibroker.config import (
     ONE_ACCEPTOR_ONLY,
     SHARDED,
     SHARDED_ADVICE,
+    SSL_KEYSTORE_LOCATION,
     TOPIC_SETTINGS,
+    ZOOKEEPER_CONNECT,
     Setting,
     Settings,
 )
 from minibroker.config.connection_definitions import HostLimit
-from minibroker.config.dynamic import DEFAULT_NAME, bad_values, layers, problems, usable
+from minibroker.config.dynamic import DEFAULT_NAME, Configs, bad_values, layers, problems, usable
 from minibroker.config.setting import broker_setting
 from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
@@ -84,8 +86,21 @@ class Alteration(NamedTuple):
     replace: bool = False
 
 
+UnusableKeys = Callable[[Configs], Sequence[str]]
+"""Asked for the broker's own: why listeners can't show what these configs would have them show."""
+
+
+def nothing_unusable(_configs: Configs) -> Sequence[str]:
+    """Where no listener shows anything."""
+    return ()
+
+
 def plan_alteration(
-    image: Image, settings: Settings, wanted: Alteration, unresolvable: Collection[str] = ()
+    image: Image,
+    settings: Settings,
+    wanted: Alteration,
+    unresolvable: Collection[str] = (),
+    unusable_keys: UnusableKeys = nothing_unusable,
 ) -> ConfigChanged | Refusal:
     """What a resource has from now on, or why nothing changes.
 
@@ -100,7 +115,11 @@ def plan_alteration(
     if unknown:
         text = f"{_OVERRIDES.name}: nobody knows {', '.join(unknown)}; name hosts that can be "
         return Refusal(ErrorCode.INVALID_REQUEST, f"{text}looked up, or their addresses")
-    return _plan_broker(image, settings, wanted)
+    plan = _plan_broker(image, settings, wanted)
+    if isinstance(plan, ConfigChanged) and wanted.name:
+        for problem in unusable_keys({**image.configs, (plan.kind, plan.name): plan.config}):
+            return Refusal(ErrorCode.INVALID_REQUEST, problem)
+    return plan
 
 
 def hosts_named(wanted: Iterable[Alteration]) -> list[str]:
@@ -205,6 +224,7 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
     if refusal is not None:
         return refusal
     refusal = _refuse_sharded(settings, wanted.operations)
+    refusal = refusal or _refuse_secrets(settings, wanted.operations)
     if refusal is not None:
         return refusal
     key = (BROKER, wanted.name or DEFAULT_NAME)
@@ -216,7 +236,8 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
     # What is set for one broker lies over what holds for all, and they must fit each other.
     own, default = layers(settings, {**image.configs, key: config})
     whole = {**default, **own, **config} if wanted.name else {**config, **own}
-    for problem in (*bad_values(config), *problems(settings, whole)):
+    bad = bad_values(config, for_all=not wanted.name)
+    for problem in (*bad, *problems(settings, whole)):
         return Refusal(ErrorCode.INVALID_REQUEST, problem)
     return ConfigChanged(*key, config)
 
@@ -229,6 +250,19 @@ def _refuse_sharded(settings: Settings, operations: Sequence[Operation]) -> Refu
         if op != Op.DELETE and broker_setting(name) in ONE_ACCEPTOR_ONLY:
             text = f"{name}: not with {ACCEPTOR_MODE.name}={SHARDED}: {SHARDED_ADVICE}"
             return Refusal(ErrorCode.INVALID_CONFIG, text)
+    return None
+
+
+def _refuse_secrets(settings: Settings, operations: Sequence[Operation]) -> Refusal | None:
+    """What everybody could read in a store that others have too; Kafka's tools would encrypt it."""
+    if settings[ZOOKEEPER_CONNECT] is None:
+        return None
+    for name, op, _ in operations:
+        declared = broker_setting(name)
+        if op != Op.DELETE and declared is not None and declared.sensitive and declared.dynamic:
+            text = f"{name}: Password encoder secret not configured; secrets are not kept in "
+            text += f"ZooKeeper: set {SSL_KEYSTORE_LOCATION.name} of the listener to a file that "
+            return Refusal(ErrorCode.INVALID_CONFIG, text + "has the key without a password")
     return None
 
 

@@ -22,7 +22,13 @@ import trio
 
 from minibroker.cluster import layout, opening, producer_ids, stored_configs, stored_topics
 from minibroker.cluster.acl_office import AclOffice
-from minibroker.cluster.configs import KINDS, Alteration, plan_alteration
+from minibroker.cluster.configs import (
+    KINDS,
+    Alteration,
+    UnusableKeys,
+    nothing_unusable,
+    plan_alteration,
+)
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.foreign_topics import TopicsTaken, take_over
 from minibroker.cluster.image import (
@@ -264,13 +270,16 @@ class ClusterController(AclOffice):
         wanted: Sequence[Alteration],
         *,
         unresolvable: Collection[str] = (),
+        unusable_keys: UnusableKeys = nothing_unusable,
         validate_only: bool = False,
     ) -> ConfigOutcome:
         """Change what is set for topics and brokers, each for itself (see `plan_alteration`)."""
 
         def plan() -> list[ConfigChanged | Refusal]:
             image, settings = self._image, self._settings
-            return [plan_alteration(image, settings, one, unresolvable) for one in wanted]
+            return [
+                plan_alteration(image, settings, one, unresolvable, unusable_keys) for one in wanted
+            ]
 
         return await self._keep_configs(plan, validate_only=validate_only)
 

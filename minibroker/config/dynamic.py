@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from minibroker.config.connection_definitions import ACCEPTOR_MODE, ONE_ACCEPTOR_ONLY, SHARDED
 from minibroker.config.definitions import NODE_ID
-from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting
+from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting, listener_name
 from minibroker.config.settings import Settings, unknown_name
 from minibroker.config.types import BadValueError
 
@@ -45,7 +45,8 @@ class Layers(NamedTuple):
 def layers(settings: Settings, configs: Configs) -> Layers:
     """The changes that concern the broker that has these static settings."""
     own = configs.get((BROKERS, str(settings[NODE_ID])), _NOTHING)
-    return Layers(usable(own), usable(configs.get((BROKERS, DEFAULT_NAME), _NOTHING)))
+    default = configs.get((BROKERS, DEFAULT_NAME), _NOTHING)
+    return Layers(usable(own), usable(default, for_all=True))
 
 
 def effective(settings: Settings, configs: Configs) -> Settings:
@@ -94,27 +95,38 @@ def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
         yield from settings.replaced(values, DYNAMIC_SOURCE).problems()
 
 
-def bad_values(changed: Mapping[str, str]) -> Iterator[str]:
-    """The same of each for itself."""
-    fixed = [name for name in changed if (s := broker_setting(name)) and not s.dynamic]
-    if fixed:
-        yield f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}"
+def bad_values(changed: Mapping[str, str], *, for_all: bool = False) -> Iterator[str]:
+    """The same of each for itself; ``for_all`` are those of all brokers at once."""
+    known = {name: declared for name in sorted(changed) if (declared := broker_setting(name))}
+    if fixed := [name for name, declared in known.items() if not declared.dynamic]:
+        yield f"Cannot update these configs dynamically: {', '.join(fixed)}"
+        return
+    secured = {name: declared for name, declared in known.items() if declared.dynamic_at_listener}
+    if bare := [name for name, declared in secured.items() if name == declared.name]:
+        text = "These security configs can be dynamically updated only per-listener using the "
+        text += f"listener prefix: {', '.join(bare)}; set "
+        yield text + ", ".join(listener_name("<listener>", name) for name in bare)
         return
     for name, text in changed.items():
         try:
             _parse(name, text)
         except BadValueError as error:
             yield str(error)
+    if for_all and secured:
+        text = "Cannot update these configs at default cluster level, broker id must be specified"
+        yield f"{text}: {', '.join(secured)}"
 
 
-def usable(config: Mapping[str, str]) -> Mapping[str, str]:
+def usable(config: Mapping[str, str], *, for_all: bool = False) -> Mapping[str, str]:
     """What of a broker's config is valid and may change while it runs."""
-    return {name: text for name, text in config.items() if _is_usable(name, text)}
+    return {name: text for name, text in config.items() if _is_usable(name, text, for_all)}
 
 
-def _is_usable(name: str, text: str) -> bool:
+def _is_usable(name: str, text: str, for_all: bool) -> bool:
     declared = broker_setting(name)
     if declared is None or not declared.dynamic:
+        return False
+    if declared.dynamic_at_listener and (for_all or name == declared.name):
         return False
     try:
         _parse(name, text)
@@ -131,7 +143,7 @@ def _parse(name: str, text: str) -> Any:
         value = declared.parse(text)
     except BadValueError as error:
         raise BadValueError(f"Invalid value {text} for configuration {name}: {error}") from None
-    if declared.per_listener and value <= 0:
+    if declared.per_listener and isinstance(value, int) and value <= 0:
         # None at all would shut every listener that has no value of its own, and nobody could open
         # it again through it; a value of a file may do so, as Kafka's may.
         raise BadValueError(f"Invalid value {text} for configuration {name}: must be at least 1")

@@ -130,7 +130,7 @@ KNOWN_UNSERVED = frozenset().union(
     _names("share.fetch.", "max.fetch.records purgatory.purge.interval.requests"),
     _names(
         "ssl.",
-        """allow.dn.changes allow.san.changes cipher.suites endpoint.identification.algorithm
+        """cipher.suites endpoint.identification.algorithm
         engine.factory.class keymanager.algorithm keystore.password protocol provider
         secure.random.implementation trustmanager.algorithm truststore.password""",
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
 from minibroker.config.known import KNOWN_UNSERVED
+from minibroker.config.setting import listener_name
 from minibroker.config.topics import synonyms_of
 
 _OPENING = """\
@@ -55,7 +56,10 @@ def _description(setting: Setting[Any]) -> str:
     text = setting.doc
     if setting.no_effect:
         text += f" Accepted and reported, without effect: {setting.no_effect}."
-    if setting.dynamic:
+    if setting.dynamic_at_listener:
+        name = listener_name("<listener>", setting.name)
+        text += f" *Can be renewed while the broker runs, as `{name}`.*"
+    elif setting.dynamic:
         text += " *Can be changed while the broker runs.*"
     return text
 

@@ -8,8 +8,11 @@ Kafka's ``SslConfigs`` and ``BrokerSecurityConfigs``.
 
 from __future__ import annotations
 
-from minibroker.config.setting import setting
+from typing import Any
+
+from minibroker.config.setting import Setting, setting
 from minibroker.config.types import (
+    BOOLEAN,
     INT,
     LIST,
     PASSWORD,
@@ -46,6 +49,7 @@ SSL_KEYSTORE_TYPE = setting(
     STORE_TYPE,
     default="PEM",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="How key and certificate are kept. A Java store must be converted.",
     no_effect="PEM is the one form that is served",
 )
@@ -55,6 +59,7 @@ SSL_KEYSTORE_LOCATION = setting(
     default=None,
     default_text="none",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="A PEM file with the private key and the certificate chain that SSL and SASL_SSL listeners "
     "show.",
 )
@@ -64,6 +69,7 @@ SSL_KEYSTORE_CERTIFICATE_CHAIN = setting(
     default=None,
     default_text="none",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="The certificate chain itself, as PEM text, instead of a file; goes with "
     "`ssl.keystore.key`.",
 )
@@ -73,6 +79,7 @@ SSL_KEYSTORE_KEY = setting(
     default=None,
     default_text="none",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="The private key itself, as PEM text, instead of a file.",
 )
 SSL_KEY_PASSWORD = setting(
@@ -81,6 +88,7 @@ SSL_KEY_PASSWORD = setting(
     default=None,
     default_text="none",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="What an encrypted private key is opened with.",
 )
 SSL_TRUSTSTORE_TYPE = setting(
@@ -88,6 +96,7 @@ SSL_TRUSTSTORE_TYPE = setting(
     STORE_TYPE,
     default="PEM",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="How trusted certificates are kept.",
     no_effect="PEM is the one form that is served",
 )
@@ -97,6 +106,7 @@ SSL_TRUSTSTORE_LOCATION = setting(
     default=None,
     default_text="none",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="A PEM file with the certificates of those who sign clients' certificates.",
 )
 SSL_TRUSTSTORE_CERTIFICATES = setting(
@@ -105,7 +115,35 @@ SSL_TRUSTSTORE_CERTIFICATES = setting(
     default=None,
     default_text="none",
     per_listener=True,
+    dynamic_at_listener=True,
     doc="These certificates themselves, as PEM text, instead of a file.",
+)
+SSL_RENEWED: tuple[Setting[Any], ...] = (
+    SSL_KEYSTORE_TYPE,
+    SSL_KEYSTORE_LOCATION,
+    SSL_KEYSTORE_CERTIFICATE_CHAIN,
+    SSL_KEYSTORE_KEY,
+    SSL_KEY_PASSWORD,
+    SSL_TRUSTSTORE_TYPE,
+    SSL_TRUSTSTORE_LOCATION,
+    SSL_TRUSTSTORE_CERTIFICATES,
+)
+"""What may be renewed while a listener is open."""
+
+SSL_ALLOW_DN_CHANGES = setting(
+    "ssl.allow.dn.changes",
+    BOOLEAN,
+    default=False,
+    per_listener=True,
+    doc="Whether a certificate may be renewed with another subject while the broker runs.",
+)
+SSL_ALLOW_SAN_CHANGES = setting(
+    "ssl.allow.san.changes",
+    BOOLEAN,
+    default=False,
+    per_listener=True,
+    doc="Whether a certificate may be renewed without a name (subject alternative name) that it "
+    "had while the broker runs.",
 )
 SSL_CLIENT_AUTH = setting(
     "ssl.client.auth",

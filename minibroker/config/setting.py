@@ -32,6 +32,7 @@ class Setting(Generic[T]):
     ``dynamic`` settings may be changed while the broker runs, for one broker or for all; those
     ``per_listener`` may also be given for one listener, as ``listener.name.<listener>.<name>``,
     and those ``per_mechanism`` for one of its SASL mechanisms, whose name then precedes theirs.
+    Those with ``dynamic_at_listener`` change while the broker runs only so, and for one broker.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Setting(Generic[T]):
     dynamic: bool = False
     per_listener: bool = False
     per_mechanism: bool = False
+    dynamic_at_listener: bool = False
 
     @property
     def sensitive(self) -> bool:
@@ -94,6 +96,7 @@ def setting(
     dynamic: bool = False,
     per_listener: bool = False,
     per_mechanism: bool = False,
+    dynamic_at_listener: bool = False,
 ) -> Setting[T]:
     """Declare a setting and enter it into its register.
 
@@ -116,9 +119,10 @@ def setting(
         valid=valid,
         no_effect=no_effect,
         default_text=default_text,
-        dynamic=dynamic,
+        dynamic=dynamic or dynamic_at_listener,
         per_listener=per_listener,
         per_mechanism=per_mechanism,
+        dynamic_at_listener=dynamic_at_listener,
     )
     register[name] = declared
     return declared

@@ -41,6 +41,7 @@ from minibroker.controller.office import hold_office
 from minibroker.controller.stores import open_store
 from minibroker.controller.subscribers import Subscribers
 from minibroker.controller.topic_changes import TopicChanges
+from minibroker.network.identity import keyring
 from minibroker.observability.metrics import Series
 from minibroker.observability.quota_gauges import read_gauges
 from minibroker.quotas.manager import Mutated, MutationQuota, Quotas
@@ -60,6 +61,7 @@ from minibroker.runtime.worktime import Account
 from minibroker.storage.paths import has_directory
 
 if TYPE_CHECKING:
+    from minibroker.config.dynamic import Configs
     from minibroker.control.backend import Backend
 
 
@@ -105,6 +107,9 @@ class _Controller:
             self._image, self._answer, cluster.image.number, _followers(env)
         )
         self._in_force = QuotasInForce(env.settings, env.ledger)
+        self._keyring = keyring(env.settings)
+        if self._keyring is not None:
+            self._keyring.follow(cluster.image.configs)
         sleep = env.clock.sleep_real
         self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
         kinds = (AclChanges, PrefixedAclChanges) if env.settings[AUTHORIZER_CLASS_NAME] else ()
@@ -147,7 +152,12 @@ class _Controller:
         )
         return _Mutations(quota, self._env.clock)
 
+    def unusable_keys(self, configs: Configs) -> Sequence[str]:
+        return () if self._keyring is None else self._keyring.problems(configs)
+
     async def publish(self, updates: Sequence[Update]) -> None:
+        if self._keyring is not None:
+            self._keyring.follow(self.image.configs)
         await self._subscribers.publish(updates)
 
     async def run(self) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.image import Image
     from minibroker.network.client import Client
     from minibroker.network.frames import FrameReader
+    from minibroker.network.keyring import Keyring
     from minibroker.network.naming import Naming
     from minibroker.network.sasl import MakeContext, Proofs
     from minibroker.runtime.arena import Block
@@ -51,17 +52,22 @@ class Unidentified(Exception):
 
 def try_identities(settings: Settings) -> None:
     """Reads what listeners need, keys above all. Raises ``ConfigError``."""
-    protocols = _protocols(settings)
-    if any(map(has_tls, protocols.values())):
-        from minibroker.network.tls import server_contexts
-
-        server_contexts(settings)
+    keyring(settings)
     _naming(settings)
-    for name, protocol in protocols.items():
+    for name, protocol in _protocols(settings).items():
         if has_sasl(protocol):
             from minibroker.network.sasl import token_rules
 
             token_rules(settings, name)
+
+
+def keyring(settings: Settings) -> Keyring | None:
+    """What listeners show; None where none has TLS. Raises ``ConfigError``."""
+    if not any(map(has_tls, _protocols(settings).values())):
+        return None
+    from minibroker.network.keyring import Keyring
+
+    return Keyring(settings)
 
 
 def _protocols(settings: Settings) -> dict[str, str]:
@@ -96,14 +102,10 @@ class Identities:
         self._settings = settings
         self._clock = clock
         self._make_context = make_context
-        self._contexts: dict[str, SSLContext] = {}
+        self._keyring = keyring(settings)
         self._proofs: dict[str, Proofs] = {}
         self._names = _naming(settings)
         protocols = _protocols(settings)
-        if any(map(has_tls, protocols.values())):
-            from minibroker.network.tls import server_contexts
-
-            self._contexts = server_contexts(settings)
         if any(map(has_sasl, protocols.values())):
             from minibroker.network.sasl import Proofs
 
@@ -113,11 +115,17 @@ class Identities:
                 if has_sasl(protocol)
             }
 
+    def on_image(self, after: Image) -> None:
+        """Takes over keys and certificates that were renewed, for whoever comes from now on."""
+        if self._keyring is not None:
+            self._keyring.follow(after.configs)
+
     async def begin(self, client: Client) -> None:
         """Everything before the first frame. Raises ``Unidentified``, or ``StreamClosed``."""
-        context = self._contexts.get(client.caller.listener)
-        if context is not None:
-            await self._agree_on_tls(client, context)
+        if self._keyring is not None:
+            context = self._keyring.context(client.caller.listener)
+            if context is not None:
+                await self._agree_on_tls(client, context)
 
     async def prove(self, client: Client, reader: FrameReader) -> bool:
         """Who it is, from whatever it must show for that; False if the client ended."""
@@ -169,7 +177,7 @@ class Identities:
         listener, host = client.caller.listener, client.caller.client_host
         user = None if client.authentication is None else client.authentication.user
         subject = None
-        if listener in self._contexts:
+        if self._keyring is not None and self._keyring.context(listener) is not None:
             from minibroker.network.tls import TlsStream
 
             assert isinstance(client.stream, TlsStream)

@@ -171,6 +171,7 @@ class _Processor:
         if any(topic not in after.topic_names for topic in before.topic_names):
             self._files.forget()
         self._meter.follow(after)
+        self._identities.on_image(after)
 
     def _report(self) -> ProcessorReport:
         views = (

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from minibroker.config import (
     SSL_CLIENT_AUTH,
@@ -28,8 +28,8 @@ from minibroker.config import (
     ConfigError,
     Settings,
 )
-from minibroker.config.listeners import has_tls
 from minibroker.runtime.stream import ByteStream, StreamClosed
+from minibroker.security.x509 import BadCertificate, Identity, identity
 
 CIPHER_BYTES_MAX: Final = 64 * 1024
 """What is encrypted, or read to be decrypted, at once."""
@@ -56,17 +56,15 @@ class TlsFailed(Exception):
     """The client and we could not agree; the text says why, for the log."""
 
 
-def server_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
-    """What each listener with TLS shows and wants. Raises ``ConfigError``."""
-    return {
-        listener.name: server_context(settings, listener.name)
-        for listener in settings.client_listeners
-        if has_tls(settings.security_protocol(listener.name))
-    }
+class Shown(NamedTuple):
+    """What a listener shows and wants, and whom it says to be."""
+
+    context: ssl.SSLContext
+    identity: Identity
 
 
-def server_context(settings: Settings, listener: str) -> ssl.SSLContext:
-    """The same of one listener."""
+def shown(settings: Settings, listener: str) -> Shown:
+    """The same as its settings say, each file read once. Raises ``ConfigError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [_VERSIONS[name] for name in settings.at_listener(listener, SSL_ENABLED_PROTOCOLS)]
     context.minimum_version = min(versions)
@@ -74,31 +72,34 @@ def server_context(settings: Settings, listener: str) -> ssl.SSLContext:
     # Sessions are not resumed: a ticket would outlive the certificate that it stands for.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
-    _load_key(context, settings, listener)
+    own = _load_key(context, settings, listener)
     _load_trusted(context, settings, listener)
     context.verify_mode = _VERIFY[settings.at_listener(listener, SSL_CLIENT_AUTH)]
-    return context
+    return Shown(context, own)
 
 
-def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> None:
+def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> Identity:
     location = settings.at_listener(listener, SSL_KEYSTORE_LOCATION)
     password = settings.at_listener(listener, SSL_KEY_PASSWORD) or ""
     if location is not None:
-        _read(SSL_KEYSTORE_LOCATION.name, location)
-        source, where = location, f"{SSL_KEYSTORE_LOCATION.name}={location}"
+        key, chain = "", _read(SSL_KEYSTORE_LOCATION.name, location)
+        where = f"{SSL_KEYSTORE_LOCATION.name}={location}"
     else:
-        source, where = "", f"{SSL_KEYSTORE_KEY.name}, {SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
-    key = settings.at_listener(listener, SSL_KEYSTORE_KEY) or ""
-    chain = settings.at_listener(listener, SSL_KEYSTORE_CERTIFICATE_CHAIN) or ""
+        key = settings.at_listener(listener, SSL_KEYSTORE_KEY) or ""
+        chain = settings.at_listener(listener, SSL_KEYSTORE_CERTIFICATE_CHAIN) or ""
+        where = f"{SSL_KEYSTORE_KEY.name}, {SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
     try:
-        with _as_file(source, f"{key}\n{chain}\n") as path:
+        with _as_file(f"{key}\n{chain}\n") as path:
             # A password is given in any case, or OpenSSL would ask for it at the terminal.
             context.load_cert_chain(path, password=lambda: password)
+        return identity(chain)
+    except BadCertificate as error:
+        reason = f"it {error}"
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or "they are no PEM"
-        text = f"{where} ({listener}): key and certificate can't be used ({reason})"
-        text += "; it takes a PEM private key, the certificate that belongs to it, then its signers"
-        raise ConfigError([text]) from None
+    text = f"{where} ({listener}): key and certificate can't be used ({reason})"
+    text += "; it takes a PEM private key, the certificate that belongs to it, then its signers"
+    raise ConfigError([text])
 
 
 def _load_trusted(context: ssl.SSLContext, settings: Settings, listener: str) -> None:
@@ -131,11 +132,8 @@ def _read(name: str, location: str) -> str:
 
 
 @contextmanager
-def _as_file(path: str, text: str) -> Iterator[str]:
+def _as_file(text: str) -> Iterator[str]:
     """A path for OpenSSL, which reads keys from files only; a text never gets onto a disk."""
-    if path:
-        yield path
-        return
     descriptor = os.memfd_create("minibroker-key", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -26,7 +26,7 @@ from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
-from minibroker.config.dynamic import InForce
+from minibroker.config.dynamic import Configs, InForce
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.quotas.ledger import Ledger
@@ -71,6 +71,10 @@ class DeskControllerScope:
         self.at_processor = cluster.image
         self.permits = 10**9
         self.mutator: Mutator | None = None
+        self.bad_keys: list[str] = []
+
+    def unusable_keys(self, configs: Configs) -> list[str]:
+        return [text for text in self.bad_keys if text in str(configs)]
 
     @property
     def image(self) -> Image:

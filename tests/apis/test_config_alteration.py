@@ -75,3 +75,16 @@ async def test_limits_of_hosts_that_nobody_knows_are_refused(
     assert refusal is not None
     assert refusal[0] == 42
     assert "an entry is host:number" in refusal[1]
+
+
+async def test_keys_that_cannot_be_used_change_nothing(desk: Any) -> None:
+    name = "listener.name.ssl.ssl.keystore.location"
+    desk.controller.bad_keys = ["bad.pem"]
+    bad, good = (
+        Wish(BROKER_TYPE, "1", (Operation(name, Op.SET, location), *STEP))
+        for location in ("bad.pem", "good.pem")
+    )
+    assert await ask(desk, bad) == [(42, "bad.pem")]
+    assert desk.controller.published == []
+    assert await ask(desk, bad, validate_only=True) == [(42, "bad.pem")]
+    assert await ask(desk, good) == [None]

@@ -76,6 +76,7 @@ async def test_brokers_and_topics_obey_the_rules_of_a_broker(store: Store) -> No
         ("ips", "1.2.3.4", {"colour": "1"}, "Invalid configuration key colour"),
         ("ips", "1.2.3.4", {RATE: None}, "Invalid config"),
         ("brokers", "1", {"num.io.threads": "3"}, "Cannot update these configs dynamically"),
+        ("brokers", "1", {"listener.name.l.ssl.key.password": "x"}, "Password encoder secret not"),
         ("brokers", "-3", {"max.connections": "3"}, "must be at least 0"),
         ("topics", "gone", {"retention.ms": "3"}, "does not exist"),
         ("users", "u", {"request_percentage": "0"}, "greater than 0"),

@@ -16,7 +16,7 @@ from minibroker.cluster.configs import (
 from minibroker.cluster.image import ConfigChanged, Image, Partition, Topic, TopicCreated, apply
 from minibroker.cluster.topics import Refusal
 from minibroker.config import Settings
-from minibroker.config.dynamic import effective
+from minibroker.config.dynamic import Configs, effective
 from minibroker.config.topics import topic_config
 from protocol.errors import ErrorCode
 
@@ -156,6 +156,45 @@ def test_limits_that_need_one_acceptor_are_refused_without_one_but_may_be_unset(
     both = {"max.connections": "5", "kafka_connections_max": "3"}
     changed = plan_sharded("kafka_connections_max", Op.SET, "3")
     assert changed == ConfigChanged("brokers", "1", both)
+
+
+AT_LISTENER = "listener.name.ssl.ssl.keystore.location"
+
+
+def test_keys_are_looked_at_before_they_are_set_for_this_broker() -> None:
+    looked: list[Configs] = []
+
+    def unusable(configs: Configs) -> list[str]:
+        looked.append(configs)
+        return [] if len(looked) > 1 else ["the first one never fits"]
+
+    wanted = Alteration("brokers", "1", (Operation(AT_LISTENER, Op.SET, "new.pem"),))
+    refusal = plan_alteration(OWN, SETTINGS, wanted, (), unusable)
+    assert refusal == Refusal(ErrorCode.INVALID_REQUEST, "the first one never fits")
+    assert plan_alteration(OWN, SETTINGS, wanted, (), unusable) == (
+        "brokers",
+        "1",
+        {"message.max.bytes": "9", AT_LISTENER: "new.pem"},
+    )
+    assert looked[0]["brokers", "1"][AT_LISTENER] == "new.pem"
+    assert looked[0]["topics", "t"] == OWN.configs["topics", "t"]
+    for_all = Alteration("brokers", "", (Operation("max.connections", Op.SET, "5"),))
+    plan_alteration(OWN, SETTINGS, for_all, (), unusable)
+    assert len(looked) == 2
+
+
+def test_secrets_are_not_kept_where_others_can_read_them() -> None:
+    shared = Settings.from_sources(pairs=["zookeeper.connect=localhost:2181"])
+    name = "listener.name.ssl.ssl.key.password"
+    wanted = Alteration("brokers", "1", (Operation(name, Op.SET, "secret"),))
+    refusal = plan_alteration(OWN, shared, wanted)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == ErrorCode.INVALID_CONFIG
+    assert "Password encoder secret not configured" in refusal.text
+    assert "secret" not in refusal.text.replace("secret not", "").replace("secrets", "")
+    assert isinstance(plan_alteration(OWN, SETTINGS, wanted), ConfigChanged)
+    gone = Alteration("brokers", "1", (Operation(name, Op.DELETE),))
+    assert isinstance(plan_alteration(OWN, shared, gone), ConfigChanged)
 
 
 def test_what_others_wrote_wrongly_goes_with_the_next_change() -> None:

@@ -14,6 +14,7 @@ from minibroker.config import (
     MAX_CONNECTIONS,
     MESSAGE_MAX_BYTES,
     NUM_IO_THREADS,
+    SSL_KEYSTORE_LOCATION,
     Settings,
 )
 from minibroker.config.dynamic import (
@@ -22,6 +23,7 @@ from minibroker.config.dynamic import (
     DYNAMIC_SOURCE,
     Configs,
     InForce,
+    bad_values,
     effective,
     layers,
     listener_value,
@@ -115,6 +117,24 @@ def test_configs_are_parsed_once_for_as_long_as_they_are_the_same(
     found = [in_force.of(configs)[LOG_RETENTION_MS] for configs in (first, first, second, first)]
     assert found == [8, 8, 9, 8]
     assert parsed == [first, second, first]
+
+
+KEYSTORE = "ssl.keystore.location"
+AT_LISTENER = f"listener.name.internal.{KEYSTORE}"
+
+
+def test_what_a_listener_shows_is_renewed_for_that_listener_of_one_broker_only() -> None:
+    assert list(problems(STATIC, {AT_LISTENER: "new.pem"})) == []
+    assert changed({AT_LISTENER: "new.pem"}).at_listener("INTERNAL", SSL_KEYSTORE_LOCATION)
+    [bare] = bad_values({KEYSTORE: "new.pem"})
+    assert bare.startswith("These security configs can be dynamically updated only per-listener")
+    assert bare.endswith(f"set listener.name.<listener>.{KEYSTORE}")
+    [for_all] = bad_values({AT_LISTENER: "new.pem"}, for_all=True)
+    assert "Cannot update these configs at default cluster level" in for_all
+    others = changed({KEYSTORE: "a.pem"}, {AT_LISTENER: "b.pem"})
+    assert others.at_listener("INTERNAL", SSL_KEYSTORE_LOCATION) is None
+    [fixed] = bad_values({"listener.name.internal.ssl.client.auth": "none"})
+    assert fixed.startswith("Cannot update these configs dynamically")
 
 
 def test_a_misspelt_name_is_told_the_nearest() -> None:

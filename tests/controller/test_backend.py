@@ -21,6 +21,7 @@ from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import UnavailableError
 from minibroker.config import Settings
+from minibroker.config.dynamic import Configs
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.control.quota_shapes import QuotaQuestion
@@ -94,6 +95,9 @@ class Scope:
 
     def mutations(self, mutator: Mutator) -> Mutations:
         raise AssertionError(f"{mutator} is not asked for: who may use this API may do all")
+
+    def unusable_keys(self, configs: Configs) -> Sequence[str]:
+        raise AssertionError(f"{configs} are not looked at: nobody alters them so")
 
     async def publish(self, updates: Sequence[Update]) -> None:
         await self.subscribers.publish(updates)

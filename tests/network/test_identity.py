@@ -9,12 +9,18 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.network.identity import HANDSHAKE_S
-from minibroker.network.tls import TlsFailed
+from minibroker.network.tls import TlsFailed, TlsStream
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed
-from tests.network.certificates import client_context, truststore
+from protocol.errors import ErrorCode
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.network.certificates import client_context, keystore, truststore
 from tests.network.secured import HELLO, secured
-from tests.simulation.client import frame
+from tests.simulation.client import SimulatedClient, frame
 
 LISTENERS = "listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
 
@@ -68,3 +74,34 @@ async def test_a_certificate_is_asked_for(
         with pytest.raises((StreamClosed, TlsFailed)):
             await try_it()
         assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
+
+
+async def test_a_renewed_certificate_is_for_who_comes_next(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    def renew(location: Path) -> IncrementalAlterConfigsRequest:
+        name = "listener.name.ssl.ssl.keystore.location"
+        config = AlterableConfig(name=name, config_operation=0, value=str(location))
+        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[config])
+        return IncrementalAlterConfigsRequest(resources=[resource])
+
+    def seen(client: SimulatedClient) -> object:
+        assert isinstance(client.stream, TlsStream)
+        return client.stream.subject()
+
+    allowed = "ssl.allow.dn.changes=true", "num.network.threads=3"
+    async with secured(tmp_path, autojump_clock, LISTENERS, *allowed) as at:
+        admin = await at.connect("PLAINTEXT")
+        before = await at.connect("SSL", client_context())
+        (tmp_path / "new").mkdir()
+        assert (await admin.ask(renew(keystore(tmp_path / "new")), 1)).responses[0].error_code == 0
+        after = [await at.connect("SSL", client_context()) for _ in range(6)]
+        assert len({seen(client) for client in after}) == 1
+        assert seen(after[0]) != seen(before)
+        for client in (before, *after):
+            assert (await client.ask(HELLO, 4)).error_code == 0
+        (tmp_path / "bad.pem").touch()
+        [refused] = (await admin.ask(renew(tmp_path / "bad.pem"), 1)).responses
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert "bad.pem (SSL): key and certificate can't be used" in refused.error_message
+        assert seen(await at.connect("SSL", client_context())) == seen(after[0])

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from minibroker.config import ConfigError, Settings
-from minibroker.network.tls import CIPHER_BYTES_MAX, TlsFailed, TlsStream, server_contexts
+from minibroker.network.tls import CIPHER_BYTES_MAX, TlsFailed, TlsStream, shown
 from minibroker.runtime.stream import memory_stream_pair
 from tests.network.certificates import client_context, keystore, truststore
 
@@ -18,7 +18,7 @@ SSL = "listeners=SSL://127.0.0.1:0"
 
 
 def contexts(*pairs: str) -> dict[str, ssl.SSLContext]:
-    return server_contexts(Settings.from_sources(pairs=[SSL, *pairs]))
+    return {"SSL": shown(Settings.from_sources(pairs=[SSL, *pairs]), "SSL").context}
 
 
 def refusal(*pairs: str) -> str:
@@ -72,6 +72,9 @@ def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path) -> None:
     java.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
     assert "keytool -importkeystore" in refusal(f"ssl.keystore.location={java}")
     key = f"ssl.keystore.location={keystore(tmp_path)}"
+    bare = "".join(keystore(tmp_path).read_text().partition("-----BEGIN CERTIFICATE")[:1])
+    (tmp_path / "bare.pem").write_text(bare)
+    assert "can't be used" in refusal(f"ssl.keystore.location={tmp_path / 'bare.pem'}")
     empty = tmp_path / "empty.pem"
     empty.touch()
     assert "has no certificates" in refusal(key, f"ssl.truststore.location={empty}")
