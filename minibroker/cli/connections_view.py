@@ -25,6 +25,10 @@ USED, FREE = "▮", "▯"
 ELLIPSIS: Final = "…"
 WRAPPED_MIN: Final = 20
 STATES_SHOWN_MAX: Final = 4
+USERS_SHOWN_MAX: Final = 2
+USER_WIDTH_MAX: Final = 24
+"""Characters of one user's name."""
+NOBODY: Final = "User:ANONYMOUS"
 UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 DRAWN_SLOTS_FROM: Final = 70
 """Columns from which on slots are drawn and not only counted."""
@@ -69,7 +73,7 @@ def picture(answer: Answer, room: Room) -> list[Line]:
         (),
     ]
     refusals = _refusals(answer["refusals"], room.columns)
-    addresses = _addresses(answer)
+    addresses = _addresses(answer, with_users=_is_wide(room))
     if room.lines is not None:
         left = room.lines - len(head) - 1
         refusals = _cut(refusals, max(left // 2, left - len(addresses)))
@@ -223,11 +227,27 @@ def _states(connections: Iterable[Answer]) -> str:
     return ", ".join([*shown, ELLIPSIS] if len(counted) > STATES_SHOWN_MAX else shown)
 
 
-def _addresses(answer: Answer) -> list[Line]:
+_ADDRESS_HEADINGS: Final = ("CLIENT", "CONNECTIONS", "NEW/S", "OLDEST")
+
+
+def _users(connections: Iterable[Answer]) -> str:
+    """Who the connections are, those with most of them first; a name may hold anything."""
+    counted = Counter(each["principal"] for each in connections)
+    shown = [
+        "".join(letter if letter.isprintable() else "?" for letter in name.removeprefix("User:"))
+        for name, _ in counted.most_common(USERS_SHOWN_MAX)
+    ]
+    cut = [f"{n[: USER_WIDTH_MAX - 1]}{ELLIPSIS}" if len(n) > USER_WIDTH_MAX else n for n in shown]
+    return ", ".join([*cut, ELLIPSIS] if len(counted) > USERS_SHOWN_MAX else cut)
+
+
+def _addresses(answer: Answer, *, with_users: bool) -> list[Line]:
     by_ip: defaultdict[str, list[Answer]] = defaultdict(list)
     for processor in answer["processors"]:
         for connection in processor["connections"]:
             by_ip[_ip(connection["client_address"])].append(connection)
+    somebody = any(one["principal"] != NOBODY for its in by_ip.values() for one in its)
+    with_users = with_users and somebody
     rows = []
     for each in answer["addresses"]:
         its = by_ip[each["ip"]]
@@ -237,11 +257,12 @@ def _addresses(answer: Answer) -> list[Line]:
                 _of(each["connections"], each["limit"]),
                 _rate(each["rate"], each["rate_limit"]),
                 Piece(ago(max(one["age_ms"] for one in its)) if its else "-"),
+                *([Piece(_users(its) or "-")] if with_users else []),
                 Piece(_states(its) or "-"),
             )
         )
     lines = _table(
-        ("CLIENT", "CONNECTIONS", "NEW/S", "OLDEST", "WHAT THEY DO"),
+        (*_ADDRESS_HEADINGS, *(["USERS"] if with_users else []), "WHAT THEY DO"),
         rows,
         right="CONNECTIONS NEW/S OLDEST",
     )

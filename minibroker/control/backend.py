@@ -243,6 +243,9 @@ class Connection(NamedTuple):
     connection_id: Annotated[str, Doc("Kafka's form: local address, remote address, number.")]
     listener: str
     client_address: Annotated[str, Doc("Address and port of the client.")]
+    principal: Annotated[
+        str, Doc("Who it has proven to be, e.g. `User:alice`; `User:ANONYMOUS` as long as nobody.")
+    ]
     client_id: Annotated[str | None, Doc("As in its last request; null before the first.")]
     software_name: Annotated[str | None, Doc("As it said in ApiVersions.")]
     software_version: Annotated[str | None, Doc("As it said in ApiVersions.")]

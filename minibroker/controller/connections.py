@@ -155,6 +155,7 @@ def _connection(view: ClientView, now: float) -> shown.Connection:
         connection_id=view.connection_id,
         listener=view.listener,
         client_address=_address(view.host, view.port),
+        principal=view.principal,
         client_id=view.client_id,
         software_name=view.software_name,
         software_version=view.software_version,

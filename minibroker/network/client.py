@@ -34,6 +34,7 @@ class ClientView(NamedTuple):
     listener: str
     host: str
     port: int
+    principal: str
     client_id: str | None
     software_name: str | None
     software_version: str | None
@@ -134,6 +135,7 @@ class Client:
             self.caller.listener,
             self.caller.client_host,
             self.caller.client_port,
+            str(self.caller.principal)[:SHOWN_MAX],
             shown,
             name,
             version,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import ssl
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -209,6 +211,26 @@ def test_an_unsigned_token_is_believed_without_keys(secured: Secured, topic: str
     producer = Producer(config)
     producer.produce(topic, b"first")
     assert producer.flush(PATIENCE_S) == 0
+
+
+@pytest.mark.minibroker
+def test_who_is_connected_is_told(secured: Secured) -> None:
+    config = {
+        "bootstrap.servers": secured.sasl_ssl,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(secured.authority),
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+        "client.id": "told",
+    }
+    admin = AdminClient(config)
+    admin.list_topics(timeout=10)
+    url = f"{(secured.broker.control_url or '').rstrip('/')}/v1/connections"
+    with urllib.request.urlopen(url) as answered:
+        found = json.load(answered)["processors"]
+    its = [one for each in found for one in each["connections"] if one["client_id"] == "told"]
+    assert {one["principal"] for one in its} == {f"User:{USER}"}
 
 
 @pytest.mark.minibroker

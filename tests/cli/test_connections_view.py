@@ -18,8 +18,15 @@ QUOTA = (
 )
 
 
-def connection(host: str, age_ms: int, state: str = "reading", api: str | None = None) -> Any:
-    return {"client_address": f"{host}:5", "age_ms": age_ms, "state": state, "in_flight": api}
+def connection(
+    host: str,
+    age_ms: int,
+    state: str = "reading",
+    api: str | None = None,
+    principal: str = "User:ANONYMOUS",
+) -> Any:
+    place = {"client_address": f"{host}:5", "principal": principal}
+    return {**place, "age_ms": age_ms, "state": state, "in_flight": api}
 
 
 def listener(name: str, port: int, **others: Any) -> dict[str, Any]:
@@ -239,3 +246,19 @@ def test_only_so_many_things_that_connections_do_are_named() -> None:
 )
 def test_a_length_of_time_is_told_in_its_largest_unit(ms: int, told: str) -> None:
     assert ago(ms) == told
+
+
+def test_users_are_shown_once_somebody_has_proven_who_it_is_and_there_is_room() -> None:
+    names = ["alice", "alice", "bob", "carol\x1b[31m", "d" * 99, "d" * 99]
+    its = [connection("10.0.0.7", 1, principal=f"User:{name}") for name in names]
+    host = connection("10.0.0.8", 1, principal="Host:\x1b[2J")
+    found = answer(processors=[processor(0, 0, *its, host, connection("10.0.0.9", 1))])
+    lines = text(picture(found, Room()))
+    at = next(at for at, line in enumerate(lines) if line.startswith("CLIENT"))
+    heading, first, second, third = lines[at : at + 4]
+    assert "OLDEST  USERS" in heading
+    assert f"alice, {'d' * 23}…, …" in first
+    assert "Host:?[2J" in second
+    assert "ANONYMOUS" in third
+    assert "USERS" not in "".join(text(picture(found, Room(columns=69))))
+    assert "USERS" not in "".join(text(picture(answer(), Room())))

@@ -127,6 +127,7 @@ class FakeBackend:
             connection_id="127.0.0.1:9092-127.0.0.1:5-3",
             listener="PLAINTEXT",
             client_address="127.0.0.1:5",
+            principal="User:al \ud800 ice",
             client_id="odd \ud800 id",
             software_name="librdkafka",
             software_version="2.6",

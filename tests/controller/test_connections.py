@@ -45,7 +45,21 @@ def door(*addresses: AddressFigures, share: float = 0.5) -> DoorFigures:
 
 def view(listener: str = "OUTSIDE", host: str = "10.0.0.7") -> ClientView:
     return ClientView(
-        *(7, "id-7", listener, host, 5, "me", "lib", "1.0", 90.0, 99.5, "muted", ApiKey.FETCH)
+        *(
+            7,
+            "id-7",
+            listener,
+            host,
+            5,
+            "User:alice",
+            "me",
+            "lib",
+            "1.0",
+            90.0,
+            99.5,
+            "muted",
+            ApiKey.FETCH,
+        )
     )
 
 

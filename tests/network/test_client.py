@@ -11,6 +11,7 @@ from minibroker.network.client import SHOWN_MAX, Client
 from minibroker.network.connection import Event
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import memory_stream_pair
+from minibroker.security.principal import Principal
 from protocol.registry import ApiKey
 
 ACCEPTED = Accepted("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
@@ -27,6 +28,7 @@ def test_a_new_connection_is_told_by_what_was_accepted() -> None:
     assert (view.number, view.opened, view.used) == (7, 12.5, 12.5)
     assert (view.state, view.in_flight) == ("reading", None)
     assert (view.client_id, view.software_name, view.software_version) == (None, None, None)
+    assert view.principal == "User:ANONYMOUS"
 
 
 def test_what_is_in_flight_is_shown_and_travels() -> None:
@@ -34,9 +36,11 @@ def test_what_is_in_flight_is_shown_and_travels() -> None:
     one.state.on(Event.REQUEST_RECEIVED)
     one.in_flight = ApiKey.FETCH
     one.client_id = "me"
+    one.caller = one.caller._replace(principal=Principal("User", "alice"))
     one.introduce("librdkafka", "2.6")
     view = one.view(used=12.5)
     assert (view.state, view.in_flight, view.client_id) == ("muted", 1, "me")
+    assert view.principal == "User:alice"
     assert (view.software_name, view.software_version) == ("librdkafka", "2.6")
     assert pickle.loads(pickle.dumps(view)) == view
 
@@ -44,9 +48,10 @@ def test_what_is_in_flight_is_shown_and_travels() -> None:
 def test_what_a_client_says_of_itself_is_kept_only_so_far() -> None:
     one = client()
     one.client_id = "i" * 10_000
+    one.caller = one.caller._replace(principal=Principal("User", "n" * 10_000))
     one.introduce("n" * 10_000, "v" * 10_000)
     view = one.view(used=12.5)
-    for words in (view.client_id, view.software_name, view.software_version):
+    for words in (view.principal, view.client_id, view.software_name, view.software_version):
         assert words is not None
         assert len(words) == SHOWN_MAX
 

@@ -114,6 +114,7 @@ export class Refusals {
 /** The facts of one connection, in the order people ask for them. */
 const FACTS = [
   ["address", (connection) => connection.client_address],
+  ["user", (connection) => connection.principal],
   ["client id", (connection) => connection.client_id ?? "none yet"],
   ["software", words.software],
   ["state", (connection) => connection.state],
