@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from minibroker.cli.client import Client
 from minibroker.cli.errors import UsageMistake, check
@@ -36,22 +36,36 @@ DEFAULT_ITERATIONS: Final = "-1"
 _VALUE = re.compile(r"(?:iterations=(?P<count>-?[0-9]{1,9}),)?password=(?P<password>.*)", re.DOTALL)
 
 
+class Salted(NamedTuple):
+    """What is made of a password; it can't be made a password again."""
+
+    iterations: int
+    salt: bytes
+    password: bytes
+
+
 def mechanisms_in(
-    entities: Entities, additions: Mapping[str, str], deletions: Sequence[str]
+    entities: Entities,
+    additions: Mapping[str, str],
+    deletions: Sequence[str],
+    where: str = "--bootstrap-server",
 ) -> bool:
-    """Whether a command is about credentials; `UsageMistake` if it is about something else, too."""
+    """Whether a command is about credentials; `UsageMistake` if it is about something else, too.
+
+    ``where`` is the option that says where they are to be kept.
+    """
     named = [*additions, *deletions]
     if entities.types != (USERS,) or not any(name in NUMBERS for name in named):
         return False
     if not all(name in NUMBERS for name in named):
         raise UsageMistake(
             f"Cannot alter both quota and SCRAM credential configs simultaneously for '{USERS}' "
-            "using --bootstrap-server."
+            f"using {where}."
         )
     if not entities.names[0]:
         raise UsageMistake(
             "The use of --entity-default or --user-defaults is not allowed with User SCRAM "
-            "Credentials using --bootstrap-server."
+            f"Credentials using {where}."
         )
     return True
 
@@ -71,6 +85,18 @@ def alter(
 
 
 def _upsertion(user: str, mechanism: str, value: str) -> ScramCredentialUpsertion:
+    made = made_of(mechanism, value)
+    return ScramCredentialUpsertion(
+        name=user,
+        mechanism=NUMBERS[mechanism],
+        iterations=made.iterations,
+        salt=made.salt,
+        salted_password=made.password,
+    )
+
+
+def made_of(mechanism: str, value: str) -> Salted:
+    """What comes of ``iterations=8192,password=…``, with a new salt; `UsageMistake` of others."""
     found = _VALUE.fullmatch(value)
     if found is None:
         text = f"Invalid credential property for {mechanism}: it must be [password=…] or "
@@ -82,13 +108,7 @@ def _upsertion(user: str, mechanism: str, value: str) -> ScramCredentialUpsertio
             f"Iterations {count} is less than the minimum {ITERATIONS_MIN} required for {mechanism}"
         )
     salt = os.urandom(SALT_BYTES)
-    return ScramCredentialUpsertion(
-        name=user,
-        mechanism=NUMBERS[mechanism],
-        iterations=count,
-        salt=salt,
-        salted_password=salted(mechanism, found["password"], salt, count),
-    )
+    return Salted(count, salt, salted(mechanism, found["password"], salt, count))
 
 
 def describe(client: Client, entities: Entities) -> None:

@@ -9,15 +9,17 @@ Echoes ``ConfigCommand.alterConfigWithZk`` of Kafka 3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TypeVar
 
 import trio
 
+from minibroker.cli import credentials
 from minibroker.cli.client import PATIENCE_S
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cluster import layout, stored_configs
 from minibroker.cluster.configs import Alteration, Op, Operation, hosts_named, plan_alteration
+from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, apply
 from minibroker.cluster.quotas import (
     CLIENT_TYPE,
@@ -42,6 +44,7 @@ from minibroker.quotas.arguments import (
 )
 from minibroker.quotas.entity import DEFAULT, desanitize, parse_entity
 from minibroker.runtime.hosts import unresolvable
+from minibroker.security.scram import credential
 
 T = TypeVar("T")
 
@@ -130,6 +133,9 @@ async def _plan(
     for known in {stored_name, DEFAULT_NAME} if kind == BROKERS else {stored_name}:
         config = await stored_configs.load(store, kind, known)
         image = apply(image, ConfigChanged(kind, known, config))
+    if credentials.mechanisms_in(entities, additions, deletions, "--zookeeper"):
+        [plan] = plan_credentials(image, list(_credentials(name, additions, deletions))).values()
+        return plan
     if entities.types[0] in QUOTA_TYPES:
         operations = (
             *((key, parse_quota(key, value)) for key, value in additions.items()),
@@ -149,6 +155,17 @@ async def _plan(
     )
     wanted = Alteration(kind, name, steps)
     return plan_alteration(image, settings, wanted, await unresolvable(hosts_named([wanted])))
+
+
+def _credentials(
+    user: str, additions: Mapping[str, str], deletions: list[str]
+) -> Iterator[CredentialChange]:
+    for mechanism in deletions:
+        yield CredentialChange(user, credentials.NUMBERS[mechanism], None)
+    for mechanism, value in additions.items():
+        made = credentials.made_of(mechanism, value)
+        kept = credential(mechanism, made.password, made.salt, made.iterations)
+        yield CredentialChange(user, credentials.NUMBERS[mechanism], kept)
 
 
 async def _with_topic(store: Store, image: Image, name: str) -> Image:

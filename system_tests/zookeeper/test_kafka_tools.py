@@ -225,17 +225,19 @@ def lets_in(servers: str, user: str, password: str) -> bool:
     return True
 
 
-def test_scram_users_of_the_newer_tool_can_log_in(
-    newer: KafkaTools, connect: str, tree: None, tmp_path: Path
+def test_scram_users_of_all_tools_can_log_in(
+    old: KafkaTools, newer: KafkaTools, connect: str, tree: None, tmp_path: Path
 ) -> None:
     there = ("--zookeeper", connect)
 
-    def make(user: str, password: str) -> None:
+    def make(user: str, password: str, tool: KafkaTools | None = newer) -> None:
         secret = f"SCRAM-SHA-256=[iterations=4096,password={password}]"
-        done = newer.configs(*there, "--alter", *entity(["users", user]), "--add-config", secret)
-        assert done == (0, [f"Completed updating config for entity: user-principal '{user}'."])
+        words = (*there, "--alter", *entity(["users", user]), "--add-config", secret)
+        lines = configs(*words) if tool is None else tool.configs(*words).lines
+        assert lines == [f"Completed updating config for entity: user-principal '{user}'."]
 
     make("bob", "builder")
+    make("al", "paca", old)
     broker = start_minibroker(
         *("--listener", "SASL_PLAINTEXT://127.0.0.1:0"),
         data_dir=tmp_path / "data",
@@ -244,18 +246,25 @@ def test_scram_users_of_the_newer_tool_can_log_in(
     try:
         plain, secured = broker.bootstrap_servers.split(",")
         assert lets_in(secured, "bob", "builder")
+        assert lets_in(secured, "al", "paca")
         assert not lets_in(secured, "bob", "guess")
         make("carol", "singer")
         wait_until(lambda: lets_in(secured, "carol", "singer"), "the broker to follow")
+        make("dave", "diver", None)
+        wait_until(lambda: lets_in(secured, "dave", "diver"), "the broker to follow")
+        described = (*there, "--describe", *entity(["users", "dave"]))
+        assert configs(*described) == old.configs(*described).lines
         at_broker = ("--bootstrap-server", plain)
         lines = newer.configs(*at_broker, "--describe", *of_types(["users"])).lines
         assert lines == [
             f"SCRAM credential configs for user-principal '{user}' are "
             "SCRAM-SHA-256=iterations=4096"
-            for user in ("bob", "carol")
+            for user in ("al", "bob", "carol", "dave")
         ]
         gone = ("--alter", *entity(["users", "bob"]), "--delete-config", "SCRAM-SHA-256")
         assert newer.configs(*there, *gone).code == 0
         wait_until(lambda: not lets_in(secured, "bob", "builder"), "the broker to follow")
+        configs(*there, "--alter", *entity(["users", "al"]), "--delete-config", "SCRAM-SHA-256")
+        wait_until(lambda: not lets_in(secured, "al", "paca"), "the broker to follow")
     finally:
         broker.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -21,6 +22,7 @@ from minibroker.cluster.topics import NewTopic
 from minibroker.config import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
 from minibroker.config.types import parse_connect_string
 from minibroker.quotas.arguments import ArgumentMistake, Entities
+from minibroker.security.scram import credential, parse_credential, salted
 
 RATE = "connection_creation_rate"
 
@@ -140,3 +142,53 @@ async def test_users_and_clients_are_altered_and_described(store: Store) -> None
     assert json.loads(data) == {"version": 1, "config": quota}
     await alter(store, Entities(both, ("a b", "c")), {}, list(quota))
     assert not await store.exists("/config/users/a%20b")
+
+
+SCRAM = "SCRAM-SHA-512"
+
+
+async def test_a_password_is_kept_as_a_broker_would_keep_it_beside_quotas(store: Store) -> None:
+    alice = one("users", "al ice")
+    await alter(store, alice, {"producer_byte_rate": "5"}, [])
+    given = {SCRAM: "iterations=4096,password=wonder,land", "SCRAM-SHA-256": "password=x"}
+    line = await alter(store, alice, given, [])
+    assert line == "Completed updating config for entity: user-principal 'al ice'."
+    data = (await store.get("/config/users/al%20ice")).data
+    assert b"land" not in data
+    config = json.loads(data)["config"]
+    assert config["producer_byte_rate"] == "5"
+    assert re.fullmatch(
+        r"salt=[^,]+,stored_key=[^,]+,server_key=[^,]+,iterations=4096", config[SCRAM]
+    )
+    kept = parse_credential(config[SCRAM])
+    assert kept is not None
+    password = salted(SCRAM, "wonder,land", kept.salt, kept.iterations)
+    assert credential(SCRAM, password, kept.salt, kept.iterations) == kept
+    await alter(store, alice, {}, [SCRAM])
+    assert sorted(json.loads((await store.get("/config/users/al%20ice")).data)["config"]) == [
+        "SCRAM-SHA-256",
+        "producer_byte_rate",
+    ]
+    assert len(await store.children("/config/changes")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [
+        ("u", {SCRAM: "hunter2"}, "Invalid credential property"),
+        ("u", {SCRAM: "iterations=9,password=hunter2"}, "less than the minimum"),
+        ("u", {SCRAM: "iterations=99999,password=hunter2"}, "Too many iterations"),
+        ("u", {SCRAM: "password=hunter2", "request_percentage": "1"}, "both quota and SCRAM"),
+        ("", {SCRAM: "password=hunter2"}, "not allowed with User SCRAM Credentials"),
+        ("u", {SCRAM: None}, "Invalid config"),
+    ],
+)
+async def test_credentials_that_would_be_no_good_are_not_written(
+    store: Store, name: str, changes: dict[str, str | None], told: str
+) -> None:
+    additions = {key: value for key, value in changes.items() if value is not None}
+    deletions = [key for key in changes if key not in additions]
+    with pytest.raises(CliError, match=told) as refused:
+        await alter(store, one("users", name), additions, deletions)
+    assert "hunter2" not in str(refused.value)
+    assert not await store.exists("/config")
