@@ -2,7 +2,9 @@
 
 Versions 0-13.  All topics are meant by null, in version 0 by an empty list.  A topic that does not
 exist is made if the request (from 4 on) and ``auto.create.topics.enable`` allow it, and is then in
-the answer at once; Kafka answers with an error first and lets the client ask again.  From 12 on
+the answer at once; Kafka answers with an error first and lets the client ask again.  Its partitions
+count as those of CreateTopics do: what is too much for the client's quota is not made, whatever the
+version, and the client, which is not held for it, goes on asking (KIP-599).  From 12 on
 topics may be asked for by id; with any id in a request its names are passed over, as in Kafka.
 Brokers are those of the listener that the request came in on.  Echoes
 ``KafkaApis.handleTopicMetadataRequest`` and ``AutoTopicCreationManager``.
@@ -11,12 +13,14 @@ Brokers are those of the listener that the request came in on.  Echoes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from minibroker.cluster.image import Partition, Topic
 from minibroker.cluster.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
 from minibroker.config import AUTO_CREATE_TOPICS_ENABLE
+from minibroker.quotas.manager import Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import (
     MetadataRequest,
@@ -28,11 +32,19 @@ from protocol.messages.metadata import (
 from protocol.registry import ApiKey
 from protocol.types import ZERO_UUID
 
-Part = tuple[str, ...]
-"""Names of topics to create."""
 
-Reply = dict[str, int]
-"""Error codes of those that were not created."""
+class Part(NamedTuple):
+    """Names of topics to create, and who wants them."""
+
+    names: tuple[str, ...]
+    mutator: Mutator
+
+
+class Reply(NamedTuple):
+    """Error codes of those that were not created, and what of it a quota counted."""
+
+    refused: Mapping[str, int]
+    mutated: Mutated
 
 
 def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, Part]:
@@ -44,20 +56,27 @@ def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, Part]:
     missing = tuple(
         name for name in _names(request) if name not in ctx.image.topics and not name_problem(name)
     )
-    return {CONTROLLER: missing} if missing else {}
+    # In Kafka the broker asks its controller for them, in the newest version and the client's name.
+    return {CONTROLLER: Part(missing, ctx.mutator(strict_from=0))} if missing else {}
 
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     """Create the topics with the broker's defaults."""
-    outcome = await scope.cluster.create_topics([NewTopic(name) for name in part])
+    mutations = scope.mutations(part.mutator)
+    wanted = [NewTopic(name) for name in part.names]
+    outcome = await scope.cluster.create_topics(wanted, take=mutations.take)
     await scope.publish(outcome.updates)
-    return {made.name: made.refusal.code for made in outcome.topics if made.refusal}
+    refused = {made.name: made.refusal.code for made in outcome.topics if made.refusal}
+    return Reply(refused, mutations.mutated())
 
 
 def merge(
     ctx: Context, request: MetadataRequest, replies: Mapping[Owner, Reply]
 ) -> MetadataResponse:
     """What the image knows by now."""
+    refused: Mapping[str, int] = {}
+    if CONTROLLER in replies:
+        refused, ctx.mutated = replies[CONTROLLER]
     cluster_operations = NOT_ASKED
     if request.include_cluster_authorized_operations:
         cluster_operations = CLUSTER_OPERATIONS
@@ -68,13 +87,13 @@ def merge(
         ],
         cluster_id=ctx.image.cluster_id,
         controller_id=ctx.image.controller_id,
-        topics=list(_topics(ctx, request, replies.get(CONTROLLER, {}))),
+        topics=list(_topics(ctx, request, refused)),
         cluster_authorized_operations=cluster_operations,
     )
 
 
 def _topics(
-    ctx: Context, request: MetadataRequest, refused: Reply
+    ctx: Context, request: MetadataRequest, refused: Mapping[str, int]
 ) -> Iterator[MetadataResponseTopic]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     image = ctx.image
@@ -122,13 +141,16 @@ def _names(request: MetadataRequest) -> list[str]:
     )
 
 
-def _why_missing(name: str, refused: Reply) -> int:
+def _why_missing(name: str, refused: Mapping[str, int]) -> int:
     if name_problem(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     error = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if error == ErrorCode.TOPIC_ALREADY_EXISTS:
         # Somebody else has just made it and this process is about to hear of it.
         return ErrorCode.LEADER_NOT_AVAILABLE
+    if error == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+        # No client expects that here; with this one it asks again, and later it is made.
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return error
 
 

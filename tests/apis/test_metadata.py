@@ -79,7 +79,7 @@ async def test_the_topic_of_activity_is_none_that_clients_leave_out(make_desk: A
 async def test_a_missing_topic_is_made_and_answered_at_once(desk: Any, version: int) -> None:
     await with_topics(desk, "a")
     response = await desk.ask(API, about("new", "a", "new"), version)
-    assert desk.asked == {CONTROLLER: ("new",)}
+    assert desk.asked[CONTROLLER].names == ("new",)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("new", 0), ("a", 0)]
     assert len(response.topics[0].partitions) == 1
 
@@ -108,6 +108,28 @@ async def test_why_a_topic_was_not_made_is_told(make_desk: Any) -> None:
     desk = await make_desk("default.replication.factor=3")
     response = await desk.ask(API, about("new"), 9)
     assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+@pytest.mark.parametrize("version", [0, 4, 13])
+async def test_a_topic_above_the_quota_is_not_made_until_there_is_room(
+    make_desk: Any, version: int
+) -> None:
+    desk = await make_desk("num.partitions=3")
+    desk.controller.permits = 2
+    response = await desk.ask(API, about("first", "second"), version)
+    assert [topic.error_code for topic in response.topics] == [
+        ErrorCode.NONE,  # which overdraws it
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert "second" not in desk.cluster.image.topics
+    assert response.throttle_time_ms == 0
+    assert desk.controller.mutator is not None
+    assert desk.controller.mutator.strict
+    desk.controller.permits = 3
+    [topic] = (await desk.ask(API, about("second"), version)).topics
+    assert topic.error_code == ErrorCode.NONE
+    assert len(topic.partitions) == 3
+    assert desk.controller.permits == 0
 
 
 async def test_a_topic_just_made_by_somebody_else_is_to_be_asked_for_again(desk: Any) -> None:

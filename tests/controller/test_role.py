@@ -11,6 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.apis import metadata
+from minibroker.apis.base import Mutator
 from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
 from minibroker.cluster.configs import Op, Operation
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, Update
@@ -36,6 +38,7 @@ from minibroker.runtime.link import Conversation, PeerFailed
 from protocol.registry import ApiKey
 from tests.roles.conftest import MakeEnvironment
 
+CREATION = metadata.Part(("t",), Mutator("ANONYMOUS", "", strict=True))
 NAMES = ("worker-0", "processor-0", "acceptor")
 
 
@@ -103,7 +106,7 @@ async def test_a_change_is_answered_when_all_have_taken_it_over(
         answers: list[Any] = []
 
         async def create() -> None:
-            part = ApiPart(ApiKey.METADATA, ("t",))
+            part = ApiPart(ApiKey.METADATA, CREATION)
             answers.append(await followers["processor-0"].ask(part))
 
         async with trio.open_nursery() as nursery:
@@ -125,7 +128,7 @@ async def test_the_next_life_keeps_the_topics_and_counts_its_epoch(
         for name in NAMES[1:]:
             await at.follow(name)
         worker, image = await at.follow("worker-0")
-        await worker.ask(ApiPart(ApiKey.METADATA, ("t",)))
+        await worker.ask(ApiPart(ApiKey.METADATA, CREATION))
         cluster_id = image.cluster_id
     assert store_path(tmp_path).exists()
     async with house(make_env) as at:

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.apis import metadata
 from minibroker.apis.base import CONTROLLER, CloseConnection
 from minibroker.apis.fetch import Found
 from minibroker.apis.fetch import Reply as FetchReply
@@ -23,6 +24,7 @@ from minibroker.network.metering import Meter
 from minibroker.network.sending import OpenFiles
 from minibroker.network.telling import Teller
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
+from minibroker.quotas.manager import UNCOUNTED
 from minibroker.roles.environment import PROCESSOR, Environment
 from minibroker.roles.questions import ApiPart, ApiReply
 from minibroker.runtime.arena import Part
@@ -284,7 +286,7 @@ async def test_the_image_is_the_newest_when_the_answer_is_put_together(desk: Des
     async def create(part: Any) -> Any:
         follower = desk.exchanges._follower
         follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))
-        return {}
+        return metadata.Reply({}, UNCOUNTED)
 
     desk.controller.handler = create
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])

@@ -1,0 +1,35 @@
+"""Topics that are made because somebody asks for them, where a quota bounds what may be made."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.simulation.test_quotas import MUTATION, Open, house
+
+__all__ = ["house"]
+
+
+@pytest.mark.parametrize("version", [1, 4, 13])
+async def test_a_topic_that_is_only_asked_for_is_not_made_above_the_quota(
+    house: Open, autojump_clock: MockClock, version: int
+) -> None:
+    async with house("num.partitions=15") as it:
+        await it.set({"user": None}, **{MUTATION: 1})
+        client = await it.connect()
+
+        async def ask(*names: str) -> dict[str, int]:
+            wanted = [MetadataRequestTopic(name=name) for name in names]
+            response = await client.ask(MetadataRequest(topics=wanted), version)
+            return {topic.name: topic.error_code for topic in response.topics}
+
+        assert await ask("a", "b") == {"a": 0, "b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert await ask("b") == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert it.ms == 0  # nobody is held for it
+        await trio.sleep(3.999)
+        assert await ask("b") == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        await trio.sleep(0.001)
+        assert await ask("b") == {"b": 0}
