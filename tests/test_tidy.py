@@ -186,19 +186,32 @@ def test_what_is_only_for_tests_is_used_by_tests() -> None:
     assert [name for name in ONLY_FOR_TESTS if dotted(Path(name)) not in used] == []
 
 
-def sleeps(path: Path) -> Iterator[int]:
-    for node in ast.walk(tree(path)):
+def sleeps(within: ast.AST) -> Iterator[int]:
+    for node in ast.walk(within):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("trio.sleep", "time.sleep"):
             yield node.lineno
 
 
+def names_clock(source: str) -> bool:
+    return any(clock in source for clock in CLOCKS_OF_TESTS)
+
+
 def test_tests_never_wait_for_real_time_to_pass() -> None:
+    files = [path for path in sources("tests") if SIMULATION not in path.parents]
     waiting = [
         f"{path}:{line} sleeps: wait for a condition, or run on trio.testing.MockClock"
-        for path in sources("tests")
-        for line in sleeps(path)
-        if SIMULATION not in path.parents
-        and not any(clock in text(path) for clock in CLOCKS_OF_TESTS)
+        for path in files
+        for line in sleeps(tree(path))
+        if not names_clock(text(path))
+    ]
+    # A clock that only a fixture of the test knows is not the one that the test runs on.
+    waiting += [
+        f"{path}:{line} sleeps, so {test.name} must take the clock itself: autojump_clock"
+        for path in files
+        for test in functions(path)
+        if isinstance(test, ast.AsyncFunctionDef) and test.name.startswith("test_")
+        if not names_clock(ast.unparse(test))
+        for line in sleeps(test)
     ]
     assert not waiting, "\n".join(waiting)
 

@@ -82,7 +82,7 @@ async def test_a_few_are_closed_at_once_told_of_and_counted(make_env: MakeEnviro
 
 
 async def test_of_more_each_is_told_of_now_and_counted_when_it_is_closed(
-    make_env: MakeEnvironment,
+    make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     held = round(PER_S * TICK_S)
     async with at_work(make_env) as bouncer:
@@ -99,7 +99,9 @@ async def test_of_more_each_is_told_of_now_and_counted_when_it_is_closed(
         assert bouncer.queue() == (0, held + 1)
 
 
-async def test_storms_come_again_after_a_calm(make_env: MakeEnvironment) -> None:
+async def test_storms_come_again_after_a_calm(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
     async with at_work(make_env) as bouncer:
         for _ in range(3):
             before = bouncer.hung_up()
