@@ -20,6 +20,7 @@ from minibroker.security.scram import (
     ITERATIONS_MIN,
     MECHANISM_NUMBERS,
     Credential,
+    credential,
     credential_text,
     parse_credential,
 )
@@ -71,7 +72,15 @@ def _refusal(change: CredentialChange, config: Mapping[str, str]) -> Refusal | N
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     elif change.credential.iterations > ITERATIONS_MAX:
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    elif _is_nobodys_secret(mechanism, change.credential):
+        # Java makes no key of nothing, and Kafka has no other code for what it did not expect.
+        text = "Empty key: the salted password is empty, so anybody could prove to be this user"
+        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return None
+
+
+def _is_nobodys_secret(mechanism: str, kept: Credential) -> bool:
+    return kept == credential(mechanism, b"", kept.salt, kept.iterations)
 
 
 def _changed(change: CredentialChange, config: Mapping[str, str]) -> dict[str, str]:

@@ -17,9 +17,9 @@ from protocol.messages.alter_user_scram_credentials import (
 SALTED = b"salted-password-of-alice........"
 
 
-def upsertion(name: str, mechanism: int = 2) -> ScramCredentialUpsertion:
+def upsertion(name: str, mechanism: int = 2, salted: bytes = SALTED) -> ScramCredentialUpsertion:
     return ScramCredentialUpsertion(
-        name=name, mechanism=mechanism, iterations=4096, salt=b"salt", salted_password=SALTED
+        name=name, mechanism=mechanism, iterations=4096, salt=b"salt", salted_password=salted
     )
 
 
@@ -37,3 +37,12 @@ async def test_each_user_for_itself_and_no_password_travels(desk: Any) -> None:
     assert SALTED not in pickle.dumps(desk.asked)
     kept = desk.controller.at_processor.configs[USER, "alice"]["SCRAM-SHA-512"]
     assert kept.startswith("salt=c2FsdA==,stored_key=")
+
+
+async def test_nothing_is_no_secret(desk: Any) -> None:
+    wanted = [upsertion("alice", salted=b""), upsertion("bob", salted=b"b")]
+    response = await desk.ask(API, AlterUserScramCredentialsRequest(upsertions=wanted), 0)
+    alice, bob = response.results
+    assert (alice.error_code, bob.error_code) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE)
+    assert "the salted password is empty" in alice.error_message
+    assert (USER, "alice") not in desk.controller.at_processor.configs
