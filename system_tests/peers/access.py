@@ -158,6 +158,7 @@ def passwords(ask: Asked) -> None:
         ("no mechanism", [("a", 0, 4096, 10, 64)], []),
         ("no such mechanism", [("a", 3, 4096, 10, 64)], []),
         ("no name", [("", SHA_256, 4096, 10, 32)], []),
+        ("no password", [("e", SHA_256, 4096, 10, 0)], []),
         ("no salt", [("a", SHA_256, 4096, 0, 32)], []),
         ("twice", [("b", SHA_256, 4096, 10, 32)] * 2, []),
         ("made and deleted", [("a", SHA_256, 4096, 10, 32)], [("a", SHA_256)]),

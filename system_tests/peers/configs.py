@@ -62,6 +62,10 @@ def of_broker(ask: Asked) -> None:
         ("listener.name.plaintext.max.connections", "x"),
         ("listener.name.plaintext.max.connection.creation.rate", "100"),
         ("listener.name.other.max.connections", "10"),
+        ("ssl.keystore.location", "/nowhere.pem"),
+        ("listener.name.plaintext.ssl.keystore.location", "/nowhere.pem"),
+        ("listener.name.plaintext.ssl.key.password", "secret"),
+        ("listener.name.plaintext.ssl.keystore.type", "PEM"),
         ("log.dirs", "/x"),
         ("num.partitions", "3"),
         ("message.max.bytes", "1000"),
@@ -69,6 +73,8 @@ def of_broker(ask: Asked) -> None:
         ask(f"{key}={value}", alter(BROKER, THIS, (key, SET, value)), 1)
     for name in ("", "77", "x"):
         ask(f"broker {name!r}", alter(BROKER, name, ("max.connections", SET, "100")), 1)
+    shown = ("listener.name.plaintext.ssl.keystore.location", SET, "/nowhere.pem")
+    ask("shown by all brokers", alter(BROKER, "", shown), 1)
     ask("of one at all", alter(BROKER, "", ("listeners", SET, "PLAINTEXT://:1")), 1)
     ask("deleted, never set", alter(BROKER, THIS, ("log.cleaner.threads", DELETE, None)), 1)
     ask("deleted", alter(BROKER, THIS, ("max.connections.per.ip", DELETE, None)), 1)
@@ -88,6 +94,7 @@ def of_broker(ask: Asked) -> None:
     ask("of all brokers", describe(BROKER, "", "max.connections"), 4)
     for name in ("9", "x"):
         ask(f"of broker {name}", describe(BROKER, name, "max.connections"), 4)
+    ask("what is shown", describe(BROKER, THIS, "ssl.keystore.location", "ssl.key.password"), 4)
     ask("no such key", describe(BROKER, THIS, "nope"), 4)
     for key in keys[:1]:
         ask(f"{key} undone", alter(BROKER, THIS, (key, DELETE, None)), 1)

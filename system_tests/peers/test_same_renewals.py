@@ -1,0 +1,141 @@
+"""Kafka and minibroker take, and refuse, the same certificates while they run.
+
+Both have the same files and are told the same, one after the other; the code of each answer is
+compared, and whether who connects afterwards is shown another certificate than before.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from protocol.errors import ErrorCode
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import (
+    RunningBroker,
+    format_kafka,
+    free_port,
+    launch_kafka,
+    start_minibroker,
+    wait_for_port,
+)
+from system_tests.harness.waiting import wait_until
+from system_tests.peers.asking import ready
+from system_tests.peers.configs import BROKER, DELETE, SET, THIS, Change, alter
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(180)]
+
+LOCATION = "listener.name.ssl.ssl.keystore.location"
+OK, BAD = ErrorCode.NONE, ErrorCode.INVALID_REQUEST
+AUTHORITY = trustme.CA()
+
+
+class Peer(NamedTuple):
+    broker: RunningBroker
+    with_tls: tuple[str, int]
+    folder: Path
+
+    def write(self, name: str, *hosts: str, subject: str = "broker") -> None:
+        """A new key, in the one form that Java reads, and its certificate."""
+        made = AUTHORITY.issue_cert(
+            *hosts or ("localhost", "127.0.0.1"), common_name=subject, organization_unit_name="T"
+        )
+        key = serialization.load_pem_private_key(made.private_key_pem.bytes(), None).private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        chain = b"".join(one.bytes() for one in made.cert_chain_pems)
+        (self.folder / name).write_bytes(key + chain)
+
+    def shown(self) -> str:
+        context = ssl.create_default_context(cadata=AUTHORITY.cert_pem.bytes().decode())
+        with (
+            socket.create_connection(self.with_tls, 10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            certificate = connection.getpeercert()
+            assert certificate is not None
+            return str(certificate["serialNumber"])
+
+    def change(self, *changes: Change, name: str = THIS, renewed: bool) -> int:
+        """The code of the answer, once what is shown is another certificate if it is to be."""
+        before = self.shown()
+        with Client(self.broker.address) as client:
+            [answer] = client.ask(alter(BROKER, name, *changes), 1).responses
+        if renewed:  # Kafka's controller answers before its broker knows.
+            wait_until(lambda: self.shown() != before, "another certificate")
+        return int(answer.error_code)
+
+    def show(self, name: str, *, renewed: bool) -> int:
+        return self.change((LOCATION, SET, str(self.folder / name)), renewed=renewed)
+
+
+def start(kind: str, folder: Path) -> tuple[RunningBroker, tuple[str, int]]:
+    settings = {"ssl.keystore.location": f"{folder}/one.pem", "ssl.keystore.type": "PEM"}
+    if kind == "minibroker":
+        broker = start_minibroker("--listener", "SSL://127.0.0.1:0", settings=settings)
+        host, _, port = broker.bootstrap_servers.split(",")[1].partition(":")
+        return broker, (host, int(port))
+    plain, control, secured = free_port(), free_port(), free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{secured}"
+    settings |= {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{control}",
+        "advertised.listeners": listeners,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+    }
+    properties, _ = format_kafka(folder / "data", settings=settings)
+    broker = launch_kafka(properties, plain)
+    wait_for_port(broker)
+    return broker, ("127.0.0.1", secured)
+
+
+@pytest.fixture(params=["kafka", "minibroker"])
+def peer(kafka_libs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Peer]:
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    unborn = Peer(None, ("", 0), tmp_path)  # type: ignore[arg-type]
+    unborn.write("one.pem")
+    broker, with_tls = start(request.param, tmp_path)
+    try:
+        ready(broker)
+        yield Peer(broker, with_tls, tmp_path)
+    finally:
+        broker.stop()
+        broker.forget()
+
+
+def test_both_take_and_refuse_the_same(peer: Peer) -> None:
+    at = str(peer.folder)
+    assert peer.change(("ssl.keystore.location", SET, f"{at}/one.pem"), renewed=False) == BAD
+    assert peer.change((LOCATION, SET, f"{at}/one.pem"), name="", renewed=False) == BAD
+    assert peer.show("one.pem", renewed=False) == OK  # as it was
+    peer.write("one.pem")
+    assert peer.show("one.pem", renewed=True) == OK
+    peer.write("one.pem")
+    assert peer.change(("max.connections.per.ip", SET, "9"), renewed=True) == OK
+    peer.write("two.pem")
+    assert peer.show("two.pem", renewed=True) == OK
+    (peer.folder / "bad.pem").write_text("no key")
+    for name in ("bad.pem", "none.pem"):
+        assert peer.show(name, renewed=False) == BAD
+    peer.write("other.pem", subject="somebody")
+    assert peer.show("other.pem", renewed=False) == BAD
+    peer.write("spelt.pem", subject="BROKER")
+    assert peer.show("spelt.pem", renewed=True) == OK
+    peer.write("less.pem", "localhost")
+    assert peer.show("less.pem", renewed=False) == BAD
+    peer.write("more.pem", "localhost", "127.0.0.1", "more.test")
+    assert peer.show("more.pem", renewed=True) == OK
+    # The file of the start has a name less than what is shown by now.
+    assert peer.change((LOCATION, DELETE, None), renewed=False) == BAD
+    trust = "listener.name.ssl.ssl.truststore"
+    trusting = (f"{trust}.location", SET, f"{at}/authority.pem"), (f"{trust}.type", SET, "PEM")
+    assert peer.change(*trusting, renewed=False) == BAD
