@@ -75,6 +75,34 @@ def gather(values: Any, rows: Any, columns: Any, out: Any) -> None:
 
 
 @compiled
+def pack_bit(masks: Any, bit: Any, out: Any) -> None:
+    """One bit of each mask, eight in a byte, the first one lowest; ``out`` is as long as needed."""
+    for place in range(len(out)):
+        begin, byte = 8 * place, np.int64(0)
+        for at in range(min(len(masks) - begin, 8)):
+            byte |= (masks[begin + at] >> bit & 1) << at
+        out[place] = byte
+
+
+@compiled
+def renumber(numbers: Any, masks: Any, bit: Any, codes: Any, which: Any, out: Any) -> int:
+    """``numbered_anew`` into ``which`` and ``out``; returns how many different ones there are."""
+    count = 0
+    for at in range(len(numbers)):
+        out[at] = 0
+        if masks[at] >> bit & 1 != 0:
+            number = numbers[at]
+            if codes[number] < 0:
+                codes[number] = count
+                which[count] = number
+                count += 1
+            out[at] = codes[number]
+    for at in range(count):
+        codes[which[at]] = -1
+    return count
+
+
+@compiled
 def spans(brokers: Any, sequences: Any, latest: Any, out: Any) -> Any:
     """Sequences that follow one another, broker by broker; returns how many spans there are.
 
@@ -116,3 +144,13 @@ def ordered(order: Any, ranks: Any, count: int) -> tuple[Any, Any]:
     starts, out = np.zeros(count + 1, np.int64), np.empty_like(order)
     order_by(order, ranks, starts, out)
     return out, starts
+
+
+def numbered_anew(numbers: Any, masks: Any, bit: int, codes: Any) -> tuple[Any, Any]:
+    """(the different numbers in the order in which they come, the place among them of each).
+
+    Those count whose mask has the bit. ``codes`` has a place for each number, and is full of -1,
+    also afterwards.
+    """
+    which, out = np.empty((2, len(numbers)), np.int32)
+    return which[: renumber(numbers, masks, bit, codes, which, out)], out

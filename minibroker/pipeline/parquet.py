@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, Type
 from minibroker.pipeline.columns import LEAVES, MASKS, Leaf, Run
-from minibroker.pipeline.ordering import gather
+from minibroker.pipeline.ordering import gather, numbered_anew, pack_bit
+from minibroker.pipeline.texts import TEXTS_MAX
 
 _ARROW: Final = {
     Type.INT: pa.int32(),
@@ -39,20 +40,21 @@ class Tables:
 
     def __init__(self) -> None:
         self._room = np.empty((len(LEAVES), 0), np.int64)
+        self._codes = np.full(TEXTS_MAX, -1, np.int32)
 
     def table(self, run: Run, rows: Any, texts: list[bytes]) -> pa.Table:
         """Some rows of a run, in this order; columns of texts are dictionaries."""
         if self._room.shape[1] < len(rows):
             self._room = np.empty((len(LEAVES), len(rows)), np.int64)
-        return _Rows(run, rows, texts, self._room).table()
+        return _Rows(run, rows, texts, self._room, self._codes).table()
 
 
 class _Rows:
     """Rows that become columns."""
 
-    def __init__(self, run: Run, rows: Any, texts: list[bytes], room: Any) -> None:
-        self._count, self._texts = len(rows), texts
-        self._masks = [run.values[rows, MASKS + at].view(np.uint64) for at in range(2)]
+    def __init__(self, run: Run, rows: Any, texts: list[bytes], room: Any, codes: Any) -> None:
+        self._count, self._texts, self._codes = len(rows), texts, codes
+        self._masks = [run.values[rows, MASKS + at] for at in range(2)]
         self._all = [int(np.bitwise_and.reduce(mask)) for mask in self._masks]
         self._any = [int(np.bitwise_or.reduce(mask)) for mask in self._masks]
         there = [leaf.column for leaf in LEAVES.values() if self._some(leaf)]
@@ -95,26 +97,17 @@ class _Rows:
         return pa.Array.from_buffers(kind, self._count, [validity, pa.py_buffer(values)])
 
     def _text(self, leaf: Leaf, numbers: Any, validity: pa.Buffer | None) -> pa.Array:
-        if validity is not None:
-            numbers = np.where(self._there(leaf), numbers, numbers[self._there(leaf).argmax()])
-        used = np.zeros(len(self._texts), np.bool_)
-        used[numbers] = True
-        which = np.flatnonzero(used)
-        codes = np.empty(len(self._texts), np.int32)
-        codes[which] = np.arange(len(which), dtype=np.int32)
-        indices = pa.Array.from_buffers(
-            pa.int32(), len(numbers), [validity, pa.py_buffer(codes[numbers])]
-        )
+        which, codes = numbered_anew(numbers, self._masks[leaf.mask], leaf.bit, self._codes)
+        indices = pa.Array.from_buffers(pa.int32(), self._count, [validity, pa.py_buffer(codes)])
         words = pa.array([self._texts[each] for each in which.tolist()], pa.binary())
-        return pa.DictionaryArray.from_arrays(indices, words.cast(pa.string()))
-
-    def _there(self, leaf: Leaf) -> Any:
-        return (self._masks[leaf.mask] >> np.uint64(leaf.bit) & np.uint64(1)).astype(np.bool_)
+        return pa.DictionaryArray.from_arrays(indices, words.cast(pa.string()), safe=False)
 
     def _validity(self, leaf: Leaf) -> pa.Buffer | None:
         if self._all[leaf.mask] >> leaf.bit & 1:
             return None
-        return pa.py_buffer(np.packbits(self._there(leaf), bitorder="little"))
+        bits = np.empty((self._count + 7) // 8, np.uint8)
+        pack_bit(self._masks[leaf.mask], leaf.bit, bits)
+        return pa.py_buffer(bits)
 
 
 _TEXTS: Final = [".".join(path) for path, leaf in LEAVES.items() if leaf.field.type is Type.TEXT]

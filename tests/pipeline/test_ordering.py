@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.ordering import gather, ordered, pairs_of, spans_of
+from minibroker.pipeline.ordering import (
+    gather,
+    numbered_anew,
+    ordered,
+    pack_bit,
+    pairs_of,
+    spans_of,
+)
 
 SMALL = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
 
@@ -49,3 +56,23 @@ def test_columns_of_rows_are_copied(rows: list[int]) -> None:
     assert out[2, : len(rows)].tolist() == [3 * row + 2 for row in rows]
     assert (out[1] == -1).all()
     assert (out[:, len(rows) :] == -1).all()
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.integers(0, 63))
+def test_a_bit_of_each_is_packed(masks: list[int], bit: int) -> None:
+    out = np.full((len(masks) + 7) // 8, 0xFF, np.uint8)
+    pack_bit(np.array(masks, np.int64), bit, out)
+    packed = sum((mask >> bit & 1) << at for at, mask in enumerate(masks))
+    assert int.from_bytes(out.tobytes(), "little") == packed
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans())))
+def test_numbers_that_count_are_numbered_anew(found: list[tuple[int, bool]]) -> None:
+    numbers = np.array([number if there else 99 for number, there in found], np.int64)
+    masks = np.array([there << 5 | 2 for _, there in found], np.int64)
+    codes = np.full(10, -1, np.int32)
+    which, places = numbered_anew(numbers, masks, 5, codes)
+    kept = list(dict.fromkeys(number for number, there in found if there))
+    assert which.tolist() == kept
+    assert places.tolist() == [kept.index(n) if there else 0 for n, there in found]
+    assert (codes == -1).all()
