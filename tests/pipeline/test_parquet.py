@@ -55,9 +55,21 @@ def test_only_what_readers_ask_for_has_its_ends_written() -> None:
     assert (told["sequence"].min, told["sequence"].max) == (0, 49)
 
 
+def test_what_gets_no_smaller_is_not_compressed() -> None:
+    content = file_bytes(table_of_run(run_of(list(events(50, 2)))[0]))
+    group = pq.read_metadata(io.BytesIO(content)).row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    found = {column.path_in_schema: column.compression for column in columns}
+    as_it_is = {name for name, codec in found.items() if codec == "UNCOMPRESSED"}
+    assert {"time_us", "total_ns", "request.clock_ms"} <= as_it_is
+    assert not as_it_is & {"connection", "api_key", "user", "request.rate"}
+
+
 def test_other_tables_are_written_too() -> None:
-    table = pa.table({"reason": ["a", None], "raw": pa.array([b"x", None], pa.binary())})
-    assert pq.read_table(io.BytesIO(file_bytes(table))).equals(table)
+    table = pa.table({"reason": ["a", None], "raw": pa.array([b"x" * 999, None], pa.binary())})
+    content = file_bytes(table)
+    assert pq.read_table(io.BytesIO(content)).equals(table)
+    assert len(content) < 999
 
 
 def test_tables_of_a_run_are_made_in_the_same_memory() -> None:
