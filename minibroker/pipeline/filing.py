@@ -4,28 +4,35 @@ Owns the way of events from records of a topic to files by hour and bucket; it m
 sources, or what the table holds already. Invariant: every record is in a file, as an event or, with
 a reason, among the malformed; a task's last row says how many there were and which sequences are in
 its files. Events leave the workers as finished files, because rows and columns one by one cost
-several times as much; memory is that of one ``Run``, which the process's next task uses again.
+several times as much: written by the worker itself where the table is on a disk, else handed to
+Spark. Memory is that of one ``Run``, which the process's next task uses again.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 
 from minibroker.pipeline.arranging import arrange
 from minibroker.pipeline.columns import Raw, Run, bytes_of, pieces
+from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.held import NOTHING, as_json
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
 from minibroker.pipeline.parquet import Tables, file_bytes
 from minibroker.pipeline.words import SLACK
 from minibroker.pipeline.workers import settle_in
 
-PLACED: Final = "place string, content binary"
-_PLACED: Final = pa.schema([("place", pa.string()), ("content", pa.binary())])
+PLACED: Final = "place string, file string, content binary"
+"""A finished file: its place with its number in the task, and either its name or what is in it."""
+_PLACED: Final = pa.schema(
+    [("place", pa.string()), ("file", pa.string()), ("content", pa.binary())]
+)
 FOOTER: Final = b"PAR1"
 """The last bytes of every Parquet file, which the content of a row is without."""
 FAULTS_MAX: Final = 10_000
@@ -52,11 +59,19 @@ _spare: list[tuple[Run, Tables]] = []
 
 
 class Filer:
-    """One task's events. What it gives are rows by ``PLACED``; after ``end`` it is of no use."""
+    """One task's events. What it gives are rows by ``PLACED``; after ``end`` it is of no use.
 
-    def __init__(self, source: str, now_ms: int) -> None:
+    With ``into``, a folder that is there, files are written below it, in one for each place.
+    """
+
+    def __init__(self, source: str, now_ms: int, into: str | None) -> None:
         settle_in()
-        self._source, self._now_ms = source, now_ms
+        if into is not None and not os.path.isdir(into):
+            raise BadInput(
+                f"{into} is not there where this worker runs: workers must find the table under"
+                " the same path"
+            )
+        self._source, self._now_ms, self._into = source, now_ms, into
         self._run, self._tables = _spare.pop() if _spare else (Run(), Tables())
         self._faults: list[tuple[Any, ...]] = []
         self._faulty_bytes = 0
@@ -102,7 +117,7 @@ class Filer:
             "malformed": self._malformed,
             "held": as_json(self._spans),
         }
-        yield _row(COUNTED, json.dumps(counted).encode())
+        yield _row(COUNTED, None, json.dumps(counted).encode())
 
     def _file(self, size: int) -> Iterator[pa.RecordBatch]:
         """Files of what was collected, so that there is room for texts of a size."""
@@ -125,21 +140,35 @@ class Filer:
 
     def _written(self, place: str, table: pa.Table) -> pa.RecordBatch:
         self._files += 1
-        return _row(f"{place}.{self._files}", file_bytes(table)[: -len(FOOTER)])
+        place, content = f"{place}.{self._files}", file_bytes(table)
+        if self._into is None:
+            return _row(place, None, content[: -len(FOOTER)])
+        # A task that is tried again uses other names, and only those that it gives count.
+        folder, file = folder_aside(self._into, place), f"{uuid4().hex}.parquet"
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, file), "xb") as out:
+            out.write(content)
+        return _row(place, file, None)
 
 
-def _row(place: str, content: bytes) -> pa.RecordBatch:
-    columns = [pa.array([place]), pa.array([content], pa.binary())]
+def folder_aside(into: str, place: str) -> str:
+    """Where files of a place are written, as Spark calls it, too."""
+    return f"{into}/place={place}"
+
+
+def _row(place: str, file: str | None, content: bytes | None) -> pa.RecordBatch:
+    values = zip((place, file, content), _PLACED.types, strict=True)
+    columns = [pa.array([value], kind) for value, kind in values]
     return pa.RecordBatch.from_arrays(columns, schema=_PLACED)
 
 
 def file_events(
-    source: str, now_ms: int
+    source: str, now_ms: int, into: str | None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A task on records that come as rows of (topic, partition, offset, value)."""
 
     def filed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        filer = Filer(source, now_ms)
+        filer = Filer(source, now_ms, into)
         for batch in batches:
             yield from filer.take(raw_of(batch["value"]), _where(batch))
         yield from filer.end()

@@ -13,6 +13,7 @@ from minibroker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+_DISK: Final = "file:"
 PLAIN: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
@@ -36,6 +37,10 @@ class Files:
         path = self._new_path(root)
         self._fs: Any = path.getFileSystem(configuration)
         self.root: str = self._fs.makeQualified(path).toString()
+        self.folder: str | None = None
+        """The root on a disk, if it is on one."""
+        if self.root.startswith(_DISK):
+            self.folder = self.root.removeprefix(_DISK)
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root

@@ -53,7 +53,7 @@ class FiledSource(DataSource):
     """A data directory's events, filed by place where they are read, side by side.
 
     Options: ``tasks``, the pieces of each task as JSON; ``found_ms``, the time that the quarantine
-    is to name.
+    is to name; ``into``, where files are to be written, nothing if Spark writes them.
     """
 
     @classmethod
@@ -72,13 +72,13 @@ class FiledReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._source, self._found_ms = options["path"], int(options["found_ms"])
-        self._tasks = json.loads(options["tasks"])
+        self._tasks, self._into = json.loads(options["tasks"]), options["into"] or None
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        filer, reader = Filer(self._source, self._found_ms), Reader()
+        filer, reader = Filer(self._source, self._found_ms, self._into), Reader()
         for piece in (Piece(*values) for values in partition.value):
             for batch in reader.read(piece):
                 if isinstance(batch, Damaged):
@@ -102,7 +102,11 @@ def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
     total = Counts()
     tasks = table.spark.sparkContext.defaultParallelism
     for together in steps(pieces(data_dir, read), tasks):
-        options = {"tasks": json.dumps(together), "found_ms": str(now_ms())}
+        options = {
+            "tasks": json.dumps(together),
+            "found_ms": str(now_ms()),
+            "into": table.make_into() or "",
+        }
         filed = table.spark.read.format(FILED).options(**options).load(data_dir)
         for piece in chain.from_iterable(together):
             read[str(piece.partition)] = piece.next_offset

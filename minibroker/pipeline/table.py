@@ -10,13 +10,14 @@ most do; if they can't, its hours and buckets are looked at, as a duplicate lies
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.filing import FOOTER, PLACED, file_events
+from minibroker.pipeline.filing import FOOTER, PLACED, file_events, folder_aside
 from minibroker.pipeline.hadoop import PLAIN, Files
 from minibroker.pipeline.held import NOTHING, as_json, ends, joined, of_json, overlap
 from minibroker.pipeline.layout import COUNTED, QUARANTINED, SORTED_BY, folder_of
@@ -82,23 +83,15 @@ class Table:
 
         ``source`` is what the quarantine calls the place that they are from.
         """
-        filed = records.mapInArrow(file_events(source, now_ms), PLACED)
+        filed = records.mapInArrow(file_events(source, now_ms, self.make_into()), PLACED)
         return self.step_filed(filed, progress)
 
     def step_filed(self, filed: DataFrame, progress: dict[str, Any]) -> Counts:
         """Take in the files that ``filing`` made of records."""
-        staging = self._ledger.staging
-        # Spark has no writer of bytes, but one of texts, which it takes as they are; the mark at
-        # the end of a Parquet file is what it is told to end its only line with.
-        finished = filed.selectExpr("place", "cast(content as string) as value")
-        writer = finished.write.partitionBy("place").option("lineSep", FOOTER.decode())
-        writer = writer.options(**PLAIN)
-        whole = f"{staging}/all"
-        writer.text(self.files.path(whole))
-        written = self._written(whole)
-        counts, spans = self._told(written)
+        written, told = self._by_tasks(filed) if self.files.folder else self._by_spark(filed)
+        counts, spans = _added_up(told)
         held = np.concatenate([self._held(), spans])
-        fresh = [one for one in written if one[0] not in (QUARANTINED, COUNTED)]
+        fresh = [one for one in written if one[0] != QUARANTINED]
         if overlap(held):
             fresh = self._new_ones(fresh, ends(spans))
             counts = replace(counts, events=self._count(fresh))
@@ -107,15 +100,39 @@ class Table:
         self.compact({place for place, _ in fresh}, FILES_MAX)
         return counts
 
-    def _told(self, written: Iterable[tuple[str, str]]) -> tuple[Counts, Any]:
-        """What tasks say that there was: (counts, spans of sequences)."""
-        counts, spans = Counts(), [NOTHING]
-        for place, file in written:
+    def make_into(self) -> str | None:
+        """Where tasks are to write the next step's files; None if only Spark knows the way."""
+        if self.files.folder is None:
+            return None
+        into = f"{self.files.folder}/{self._aside}"
+        os.makedirs(into, exist_ok=True)
+        return into
+
+    @property
+    def _aside(self) -> str:
+        return f"{self._ledger.staging}/all"
+
+    def _by_tasks(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
+        """(place and file of what tasks wrote, what they told); of those that came to an end."""
+        written, told = [], []
+        for place, file, content in filed.collect():
             if place == COUNTED:
-                found = json.loads(self.files.read(file).removesuffix(FOOTER.decode()))
-                spans.append(of_json(found.pop("held")))
-                counts += Counts(**found)
-        return counts, np.concatenate(spans)
+                told.append(content.decode())
+            else:
+                written.append((_place(place), f"{folder_aside(self._aside, place)}/{file}"))
+        return written, told
+
+    def _by_spark(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
+        """The same where Spark must write the files."""
+        # Spark has no writer of bytes, but one of texts, which it takes as they are; the mark at
+        # the end of a Parquet file is what it is told to end its only line with.
+        end = FOOTER.decode()
+        finished = filed.selectExpr("place", "cast(content as string) as value")
+        writer = finished.write.partitionBy("place").option("lineSep", end).options(**PLAIN)
+        writer.text(self.files.path(self._aside))
+        written = self._written(self._aside)
+        told = [self.files.read(file).removesuffix(end) for at, file in written if at == COUNTED]
+        return [one for one in written if one[0] != COUNTED], told
 
     def _held(self) -> Any:
         """Spans of sequences that the table may have."""
@@ -135,8 +152,8 @@ class Table:
     ) -> list[tuple[str, str]]:
         """Files with only those events that the table has not, each once."""
         folder = f"{self._ledger.staging}/fresh"
-        paths = [self.files.path(file.rpartition("/")[0]) for _, file in written]
-        whole = self.files.path(f"{self._ledger.staging}/all")
+        paths = [self.files.path(file) for _, file in written]
+        whole = self.files.path(self._aside)
         places = sorted({place for place, _ in written})
         staged = self.spark.read.schema(_staged()).option("basePath", whole).parquet(*paths)
         # What follows an hour and bucket is only the number of a file.
@@ -237,6 +254,16 @@ class Table:
         old = [f"{folder_of(place)}/{name}" for place, names in crowded.items() for name in names]
         self._commit(self._written(folder), [], old, {}, self._ledger.last.held)
         return len(old)
+
+
+def _added_up(told: Iterable[str]) -> tuple[Counts, Any]:
+    """What tasks say that there was: (counts, spans of sequences)."""
+    counts, spans = Counts(), [NOTHING]
+    for text in told:
+        found = json.loads(text)
+        spans.append(of_json(found.pop("held")))
+        counts += Counts(**found)
+    return counts, np.concatenate(spans)
 
 
 def _place(name: str) -> str:

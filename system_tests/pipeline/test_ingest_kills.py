@@ -37,7 +37,7 @@ SEED = 20_261_120
 JOB_KILLS = int(os.environ.get("INGEST_KILLS", "4"))
 PARTITIONS = 3
 JUNK_EVERY = 97
-MOMENTS = ("_staging/*/all/_temporary", "_commits/*.json", "_checkpoints/*/offsets/*", "_staging")
+MOMENTS = ("_staging/*/all/place=*/*", "_commits/*.json", "_checkpoints/*/offsets/*", "_staging")
 """Paths below the table; the job is killed when one of them changes."""
 
 

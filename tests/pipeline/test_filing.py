@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 
 from minibroker.pipeline import filing
 from minibroker.pipeline.columns import Run
+from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.filing import FOOTER, Filer, file_events, raw_of
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
 from minibroker.pipeline.parquet import Tables
@@ -38,7 +40,7 @@ def read(rows: list[pa.RecordBatch]) -> tuple[dict[str, pa.Table], dict[str, Any
 
 
 def files(*batches: pa.RecordBatch) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-    return read(list(file_events("host:9092", 99)(iter(batches))))
+    return read(list(file_events("host:9092", 99, None)(iter(batches))))
 
 
 def sequences(found: dict[str, pa.Table]) -> list[int]:
@@ -71,7 +73,7 @@ def test_what_is_malformed_goes_aside_with_its_place_and_reason() -> None:
 
 
 def test_what_can_not_be_read_is_a_record_that_is_malformed() -> None:
-    filer = Filer("dir", 7)
+    filer = Filer("dir", 7, None)
     rows = [*filer.damaged("torn", ("t", 1, 5), b"raw"), *filer.end()]
     found, counted = read(rows)
     ((row,),) = (table.to_pylist() for table in found.values())
@@ -93,6 +95,26 @@ def test_many_that_are_malformed_go_aside_in_turns(monkeypatch: pytest.MonkeyPat
     found, counted = files(batch([b"junk"] * 25))
     assert [table.num_rows for table in found.values()] == [10, 10, 5]
     assert counted["malformed"] == 25
+
+
+def test_a_task_writes_files_itself_where_it_can(tmp_path: Path) -> None:
+    made = batch([*events(100, 1), b"junk"])
+    wanted, counted = files(made)
+    rows = [row for one in file_events("host:9092", 99, str(tmp_path))(iter([made]))
+            for row in one.to_pylist()]  # fmt: skip
+    assert json.loads(rows.pop()["content"]) == counted
+    assert {row["place"]: pq.read_table(
+        tmp_path / f"place={row['place']}" / row["file"], partitioning=None
+    ) for row in rows} == wanted  # fmt: skip
+    assert {row["content"] for row in rows} == {None}
+    again = [row["file"] for one in file_events("host:9092", 99, str(tmp_path))(iter([made]))
+             for row in one.to_pylist()]  # fmt: skip
+    assert not {row["file"] for row in rows} & set(again), "two attempts at a task wrote one file"
+
+
+def test_a_table_that_a_worker_does_not_see_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="gone is not there where this worker runs"):
+        Filer("dir", 7, str(tmp_path / "gone"))
 
 
 def test_nothing_makes_no_file() -> None:

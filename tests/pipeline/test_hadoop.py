@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def test_files_are_written_read_renamed_and_deleted(spark: SparkSession, tmp_path: Path) -> None:
     files = Files(spark, str(tmp_path / "table"))
     assert files.root == f"file:{tmp_path}/table"
+    assert files.folder == f"{tmp_path}/table"
     assert files.names("a") == []
     files.write_new("a/one.json", "böse")
     assert files.read("a/one.json") == "böse"

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from pyarrow import RecordBatch
 
 from minibroker.activity.schema import FIELDS
+from minibroker.pipeline import hadoop
+from minibroker.pipeline.filing import file_events
 from minibroker.pipeline.layout import SORTED_BY
 from minibroker.pipeline.schemas import ACTIVITY, read_activity
 from minibroker.pipeline.table import Counts, Table, quarantine_of
@@ -37,6 +40,14 @@ def rows(spark: SparkSession, path: Path) -> list[str]:
     return sorted(str(row) for row in read_activity(spark, str(path)).collect())
 
 
+@pytest.fixture(params=["tasks", "spark"])
+def whoever_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are written by tasks, as on a disk, or by Spark, as on any other file system."""
+    if request.param == "spark":
+        monkeypatch.setattr(hadoop, "_DISK", "nowhere:")
+
+
+@pytest.mark.usefixtures("whoever_writes")
 def test_the_answer_is_the_same_however_the_input_is_cut_and_shuffled(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -80,6 +91,7 @@ def test_duckdb_reads_the_same_out_of_the_raw_events(spark: SparkSession, tmp_pa
     assert misplaced == [(0,)]
 
 
+@pytest.mark.usefixtures("whoever_writes")
 def test_what_is_there_already_is_not_taken_again(spark: SparkSession, tmp_path: Path) -> None:
     made = events(300, 6)
     path = tmp_path / "activity"
@@ -106,6 +118,7 @@ def test_a_table_that_does_not_say_what_it_has_is_looked_at(
     assert len(rows(spark, path)) == 300
 
 
+@pytest.mark.usefixtures("whoever_writes")
 def test_what_is_malformed_is_counted_and_kept(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "activity"
     made = events(20, 7)
@@ -121,6 +134,21 @@ def test_what_is_malformed_is_counted_and_kept(spark: SparkSession, tmp_path: Pa
     assert len(rows(spark, path)) == 20
 
 
+def test_files_that_nobody_told_of_do_not_count(spark: SparkSession, tmp_path: Path) -> None:
+    made, path = events(60, 9), tmp_path / "activity"
+    table = Table(spark, str(path))
+    # Of a task that was tried again, or outlived its job; and with duplicates files are read again.
+    for upto, wanted in ((30, Counts(30, 30, 0)), (40, Counts(40, 10, 0))):
+        into = table.make_into()
+        assert into is not None
+        lost = RecordBatch.from_pylist([{"topic": "t", "partition": 0, "offset": 0, "value": value}
+                                        for value in made])  # fmt: skip
+        assert list(file_events("test", 5, into)(iter([lost])))
+        assert table.step(records(spark, list(made[:upto])), "test", {}, now_ms=5) == wanted
+    assert len(rows(spark, path)) == 40
+
+
+@pytest.mark.usefixtures("whoever_writes")
 def test_nothing_is_taken_in_without_a_word(spark: SparkSession, tmp_path: Path) -> None:
     assert take(spark, tmp_path / "activity", []) == Counts()
 
