@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from minibroker.activity.schema import TOPIC
+from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.filing import PLACED, Filer, Where
 from minibroker.pipeline.segments import Damaged, Piece, Reader, pieces
@@ -141,18 +142,18 @@ def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
     return [share for share in shares if share]
 
 
-def ingest_broker(table: Table, bootstrap: str, told: Told, *, follow: bool) -> StreamingQuery:
+def ingest_broker(table: Table, broker: Broker, told: Told, *, follow: bool) -> StreamingQuery:
     """Take in what a live broker has, and with ``follow`` what is to come; started, not awaited."""
     from pyspark.errors import PySparkException
 
     spark = table.spark
     options = {
-        "kafka.bootstrap.servers": bootstrap,
+        **broker.options(),
         "subscribe": TOPIC,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(STEP_RECORDS),
     }
-    place = f"{CHECKPOINTS}/{bootstrap.replace(':', '-').replace(',', '_')}"
+    place = f"{CHECKPOINTS}/{broker.bootstrap.replace(':', '-').replace(',', '_')}"
 
     def step(batch: DataFrame, number: int) -> None:
         # A checkpoint that was removed starts anew with batch 0, but as another query.
@@ -161,7 +162,7 @@ def ingest_broker(table: Table, bootstrap: str, told: Told, *, follow: bool) -> 
         if done is not None and done["query"] == query and number <= done["batch"]:
             return
         progress: dict[str, Any] = {place: {"query": query, "batch": number}}
-        told(table.step(batch, bootstrap, progress, now_ms=now_ms()))
+        told(table.step(batch, broker.bootstrap, progress, now_ms=now_ms()))
 
     try:
         stream = spark.readStream.format("kafka").options(**options).load()

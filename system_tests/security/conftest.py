@@ -1,17 +1,21 @@
 """One secured broker for these tests, its certificates, and its users.
 
+Others that want such a broker, with settings of their own, start it with `securing`.
+
 It owns the settings that both sides must agree on; the tests own what is expected. The invariant:
 certificates and keys are made for the run and lie in a temporary folder only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 
@@ -35,13 +39,18 @@ class Secured(NamedTuple):
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """The broker that all these tests share."""
-    folder = tmp_path_factory.mktemp("secured")
+    with securing(tmp_path_factory.mktemp("secured")) as running:
+        yield running
+
+
+@contextmanager
+def securing(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Secured]:
+    """A secured broker with its certificates in a folder; no secret may have been printed."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "authority.pem")
     server = authority.issue_cert("localhost", "127.0.0.1")
     server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    client = authority.issue_cert(common_name="carol")
-    client.private_key_and_cert_chain_pem.write_to_path(folder / "carol.pem")
+    _write(authority.issue_cert("carol.example", common_name="carol"), folder / "carol.pem")
     users = " ".join(f'user_{name}="{secret}"' for name, secret in PASSWORDS.items())
     settings = {
         "group.initial.rebalance.delay.ms": "0",
@@ -54,11 +63,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "connections.max.reauth.ms": "3000",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ROOT};User:alice;User:carol",
+        **(more or {}),
     }
-    more = [
+    listeners = [
         word for name in ("SASL_SSL", "SSL") for word in ("--listener", f"{name}://127.0.0.1:0")
     ]
-    running = start_minibroker(*more, settings=settings)
+    running = start_minibroker(*listeners, settings=settings)
     plaintext, sasl_ssl, with_tls = running.bootstrap_servers.split(",")
     yield Secured(running, plaintext, sasl_ssl, with_tls, folder / "authority.pem", folder)
     try:
@@ -68,3 +78,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         assert not any(secret in printed for secret in PASSWORDS.values())
     finally:
         running.forget()
+
+
+def _write(issued: trustme.LeafCert, file: Path) -> None:
+    """In the one form of keys that clients in Java read, too."""
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    pkcs8 = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    file.write_bytes(pkcs8 + b"".join(each.bytes() for each in issued.cert_chain_pems))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from minibroker.pipeline import ingest
+from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.ingest import ingest_broker, ingest_directory, steps
 from minibroker.pipeline.schemas import read_activity
@@ -94,4 +95,4 @@ def test_tasks_have_about_as_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_the_connector_it_says_how_to_get_it(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, str(tmp_path / "activity"))
     with pytest.raises(PipelineError, match=r"--conf spark\.jars\.packages=org\.apache\.spark:"):
-        ingest_broker(table, "127.0.0.1:1", lambda _: None, follow=False)
+        ingest_broker(table, Broker("127.0.0.1:1"), lambda _: None, follow=False)

@@ -52,6 +52,16 @@ def session_options(command: Decorated) -> Decorated:
     return master(conf(command))
 
 
+command_config_option: Final = click.option(
+    "--command-config",
+    metavar="FILE",
+    envvar="MINIBROKER_COMMAND_CONFIG",
+    show_envvar=True,
+    help="A client's properties, for a broker that wants TLS or to know who asks.",
+)
+"""As minibroker's other commands have it."""
+
+
 @contextmanager
 def in_words() -> Iterator[None]:
     """Errors of the pipeline become lines for a person: around what a job is given, which is

@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
+from minibroker.pipeline.commands.base import (
+    command_config_option,
+    in_words,
+    look_for_table,
+    running,
+    session_options,
+)
 
 if TYPE_CHECKING:
+    from minibroker.pipeline.brokers import Broker
     from minibroker.pipeline.table import Counts, Table
 
 INGEST_EXAMPLES = """Examples:
@@ -79,24 +86,36 @@ class Teller:
     metavar="DIR|HOST:PORT",
     help="A data directory, or a broker.",
 )
+@command_config_option
 @click.option("--into", required=True, metavar="PATH", help="The activity table.")
 @click.option("--follow", is_flag=True, help="Go on until it is stopped.")
 @session_options
-def ingest(source: str, into: str, follow: bool, master: str | None, conf: dict[str, str]) -> None:
+def ingest(
+    source: str,
+    command_config: str | None,
+    into: str,
+    follow: bool,
+    master: str | None,
+    conf: dict[str, str],
+) -> None:
     """Take the events of a broker into a table, each once."""
     is_broker = ":" in source and not Path(source).exists()
     if not is_broker and not Path(source).is_dir():
         raise click.BadParameter(
             f"there is no folder {source}, and a broker is given as host:port", param_hint="--from"
         )
+    with in_words():
+        from minibroker.pipeline.brokers import broker_at
+
+        broker = broker_at(source, command_config) if is_broker else None
     with running("ingest", master, conf) as spark:
         from minibroker.pipeline.table import Table
 
         teller = Teller(into)
         try:
             table = Table(spark, into)
-            if is_broker:
-                _from_broker(table, source, teller, follow)
+            if broker is not None:
+                _from_broker(table, broker, teller, follow)
             else:
                 _from_directory(table, source, teller, follow)
         except KeyboardInterrupt:
@@ -114,19 +133,20 @@ def _from_directory(table: Table, source: str, teller: Teller, follow: bool) -> 
         ingest_directory(table, source, teller.step)
 
 
-def _from_broker(table: Table, source: str, teller: Teller, follow: bool) -> None:
+def _from_broker(table: Table, broker: Broker, teller: Teller, follow: bool) -> None:
     from pyspark.errors import StreamingQueryException
 
+    from minibroker.pipeline.brokers import why
     from minibroker.pipeline.errors import PipelineError
     from minibroker.pipeline.ingest import ingest_broker
 
-    query = ingest_broker(table, source, teller.step, follow=follow)
+    query = ingest_broker(table, broker, teller.step, follow=follow)
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
         raise PipelineError(
-            f"reading from {source} ended: {error}\nWhat was told before is in the table; run it"
-            " again to go on from there."
+            f"reading from {broker.bootstrap} ended: {why(table.spark, error, broker)}\n"
+            "What was told before is in the table; run it again to go on from there."
         ) from error
     finally:
         query.stop()

@@ -14,7 +14,12 @@ from contextlib import contextmanager
 
 import click
 
-from minibroker.pipeline.commands.base import running, session_options
+from minibroker.pipeline.commands.base import (
+    command_config_option,
+    in_words,
+    running,
+    session_options,
+)
 from minibroker.pipeline.watch.alerts import Alert, State, line
 from minibroker.pipeline.watch.rules import Limits
 
@@ -23,11 +28,13 @@ EXAMPLES = """Examples:
 \b
   minibroker pipeline watch --from 127.0.0.1:9092
   minibroker pipeline watch --from 127.0.0.1:9092 --alerts-to alerts --checkpoint watch-state
+  minibroker pipeline watch --from broker:9093 --command-config client.properties
 """
 
 
 @click.command("watch", epilog=EXAMPLES)
 @click.option("--from", "bootstrap", required=True, metavar="HOST:PORT", help="The broker.")
+@command_config_option
 @click.option("--alerts-to", "topic", metavar="TOPIC", help="Send alerts there too, as JSON.")
 @click.option("--every", default=10, type=click.IntRange(1, 3600), help="Seconds in an interval.")
 @click.option(
@@ -50,6 +57,7 @@ EXAMPLES = """Examples:
 @session_options
 def watch(
     bootstrap: str,
+    command_config: str | None,
     topic: str | None,
     every: int,
     intervals: int,
@@ -63,6 +71,10 @@ def watch(
 ) -> None:
     """Tell who nears a quota, is held or is a noisy neighbour, and lost events, as it happens."""
     limits = Limits(over=over / 100, intervals=intervals, noisy=noisy / 100)
+    with in_words():
+        from minibroker.pipeline.brokers import broker_at
+
+        broker = broker_at(bootstrap, command_config)
     with running("watch", master, conf) as spark, _kept(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (
@@ -76,7 +88,7 @@ def watch(
 
         def tell(alerts: Sequence[Alert]) -> None:
             if topic is not None:
-                to_topic(spark, bootstrap, topic, alerts)
+                to_topic(spark, broker, topic, alerts)
             for alert in alerts:
                 raised = alert.state is State.RAISED
                 click.secho(line(alert), fg="yellow" if raised else "green")
@@ -89,10 +101,10 @@ def watch(
             )
 
         spark.streams.addListener(LeftOut(tell_left_out))
-        events = events_of(read_topic(spark, bootstrap, from_beginning=from_beginning))
+        events = events_of(read_topic(spark, broker, from_beginning=from_beginning))
         query = watch(events, Rules(every, limits), tell, checkpoint=place, late_s=late)
         click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C ends it", err=True)
-        wait_for(query)
+        wait_for(spark, query, broker)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minibroker.activity.schema import TOPIC, VERSION
+from minibroker.pipeline.brokers import Broker, why
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
@@ -105,12 +106,12 @@ def watch(
     )
 
 
-def read_topic(spark: SparkSession, bootstrap: str, *, from_beginning: bool) -> DataFrame:
+def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> DataFrame:
     """The records of a broker's activity topic as they come."""
     try:
         return (
             spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", bootstrap)
+            .options(**broker.options())
             .option("subscribe", TOPIC)
             .option("startingOffsets", "earliest" if from_beginning else "latest")
             .option("maxOffsetsPerTrigger", RECORDS_MAX)
@@ -120,8 +121,8 @@ def read_topic(spark: SparkSession, bootstrap: str, *, from_beginning: bool) -> 
         )
     except AnalysisException as error:
         raise BadInput(
-            f"{bootstrap} can't be read, as Spark's Kafka connector is not there: give --conf "
-            f"spark.jars.packages={CONNECTOR} ({error})"
+            f"{broker.bootstrap} can't be read, as Spark's Kafka connector is not there: give "
+            f"--conf spark.jars.packages={CONNECTOR} ({error})"
         ) from error
 
 
@@ -163,24 +164,24 @@ class LeftOut(StreamingQueryListener):
         pass
 
 
-def wait_for(query: StreamingQuery) -> None:
+def wait_for(spark: SparkSession, query: StreamingQuery, broker: Broker) -> None:
     """Until the query ends, which it does by a mistake or by Ctrl-C only."""
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        raise PipelineError(f"the watch ended: {error}") from error
+        raise PipelineError(f"the watch ended: {why(spark, error, broker)}") from error
     finally:
         query.stop()
 
 
-def to_topic(spark: SparkSession, bootstrap: str, topic: str, alerts: Sequence[Alert]) -> None:
+def to_topic(spark: SparkSession, broker: Broker, topic: str, alerts: Sequence[Alert]) -> None:
     """Send ``alerts`` as JSON, each under its ``id``."""
     records = [(identity(alert), as_json(alert)) for alert in alerts]
     frame = spark.createDataFrame(records, "key string, value string")
     (
         frame.coalesce(1)  # one writer, so that they arrive in their order
         .write.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**broker.options())
         .option("topic", topic)
         .save()
     )

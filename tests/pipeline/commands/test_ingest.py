@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
+from minibroker.pipeline import table
 from minibroker.pipeline.commands import ingest as commands
 from tests.pipeline.made import append, events
 
@@ -33,6 +34,26 @@ def test_a_place_that_is_neither_folder_nor_address_is_refused(tmp_path: Path) -
     result = CliRunner().invoke(commands.ingest, words)
     assert result.exit_code == 2
     assert "a broker is given as host:port" in " ".join(result.output.split())
+
+
+def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\n")
+    words = ["--from", "there:9093", "--into", "x", "--command-config", str(file)]
+    told = CliRunner().invoke(commands.ingest, words)
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert f"{file}: SASL_SSL needs sasl.mechanism" in told.stderr
+    file.write_text("security.protocol=SSL\n")
+    given: list[Any] = []
+    monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
+    monkeypatch.setattr(table, "Table", lambda *_: None)
+    monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))
+    by_environment = {"MINIBROKER_COMMAND_CONFIG": str(file)}
+    for more, env in ((words[-2:], {}), ([], by_environment)):
+        done = CliRunner(env=env).invoke(commands.ingest, [*words[:-2], *more])
+        assert done.exit_code == 0, done.output
+        assert given.pop(1).options()["kafka.security.protocol"] == "SSL"
+        given.clear()
 
 
 @pytest.mark.usefixtures("shared")

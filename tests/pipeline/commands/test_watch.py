@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.commands import watch as command
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.watch import stream
@@ -48,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(stream, "events_of", lambda records: records)
     monkeypatch.setattr(stream, "watch", begin)
     monkeypatch.setattr(stream, "to_topic", send)
-    monkeypatch.setattr(stream, "wait_for", lambda query: None)
+    monkeypatch.setattr(stream, "wait_for", lambda *_: None)
 
     def invoke(*arguments: str) -> Any:
         result = CliRunner().invoke(command.watch, ["--from", "there:9092", *arguments])
@@ -61,9 +62,18 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_an_alert_is_told_here_and_on_the_topic(run: Any) -> None:
     output, started = run("--alerts-to", "alerts", "--over", "90", "--intervals", "2")
     assert "raised   client etl on broker 1: held for 10 s, 40 ms at once at most" in output
-    assert started["sent"][1:] == ("there:9092", "alerts", [HELD])
+    assert started["sent"][1:] == (Broker("there:9092"), "alerts", [HELD])
     assert started["rules"].limits == (0.9, 2, 0.3)
-    assert started["events"] == ("there:9092", {"from_beginning": False})
+    assert started["events"] == (Broker("there:9092"), {"from_beginning": False})
+
+
+def test_a_file_lets_it_read_and_tell(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SSL\n")
+    _, started = run("--alerts-to", "alerts", "--command-config", str(file))
+    broker = started["sent"][1]
+    assert started["events"][0] is broker
+    assert broker.options()["kafka.security.protocol"] == "SSL"
 
 
 def test_what_is_no_event_is_told_of(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,4 +108,4 @@ def test_without_the_connector_it_says_which_to_get(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BadInput, match=r"spark\.jars\.packages=org\.apache\.spark:spark-sql"):
-        stream.read_topic(spark, "127.0.0.1:1", from_beginning=True)
+        stream.read_topic(spark, Broker("127.0.0.1:1"), from_beginning=True)

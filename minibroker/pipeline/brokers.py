@@ -1,0 +1,192 @@
+"""A live broker as Spark's Kafka connector is told of it: where it is, and how a job is let in.
+
+Owns the connector's options, and the words for what it says of a broker that lets nobody in; it
+must never open a connection. Invariant: no secret is an option, as Spark writes these into plans,
+logs and errors; Kafka's client reads them from the properties file itself, wherever it runs.
+Kafka's ``FileConfigProvider``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from minibroker.activity.schema import TOPIC
+from minibroker.config.settings import ConfigError, Given
+from minibroker.pipeline.errors import BadInput
+from minibroker.security.client_properties import (
+    CHECKS_HOST,
+    JAAS,
+    KEY_PASSWORD,
+    KEYSTORE,
+    KEYSTORE_TYPE,
+    MECHANISM,
+    PROTOCOL,
+    TOKEN_URL,
+    TRUSTSTORE,
+    TRUSTSTORE_TYPE,
+    ClientProperties,
+    read_client_properties,
+    tls_context,
+)
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+PROVIDERS: Final = {
+    "config.providers": "file",
+    "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+}
+TOKEN_HANDLER: Final = {
+    "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+    "OAuthBearerLoginCallbackHandler"
+}
+"""What reads a token from where ``TOKEN_URL`` says."""
+
+OPTION: Final = "--command-config"
+_UNSPEAKABLE: Final = re.compile(r"[:}]")
+"""What would end a path where Kafka's client is told to read a value from a file."""
+_JAVA_KEY: Final = re.compile(rb"^-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", re.MULTILINE)
+"""PKCS #8, the one form of keys that Kafka's client in Java reads."""
+_TO_PKCS8: Final = "openssl pkcs8 -topk8"
+_STACK_TRACE: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
+_NOTHING: Final = Given("", "", "")
+
+
+class Broker(NamedTuple):
+    """Some of a cluster's addresses, and what lets a job in there, if it takes anything."""
+
+    bootstrap: str
+    client: ClientProperties | None = None
+
+    def options(self) -> dict[str, str]:
+        """For Spark's connector, to read or to write."""
+        settings = {"bootstrap.servers": self.bootstrap}
+        if self.client is not None:
+            settings |= _settings(self.client)
+        return {f"kafka.{name}": value for name, value in settings.items()}
+
+
+def broker_at(bootstrap: str, file: str | None) -> Broker:
+    """A broker that is spoken to as a properties file says. Raises BadInput, which names the line
+    and never a secret.
+    """
+    if file is None:
+        return Broker(bootstrap)
+    file = os.path.abspath(file)  # Kafka's client may run in another folder.
+    try:
+        client = read_client_properties(file)
+        if client.has_tls:
+            tls_context(client)
+    except ConfigError as error:
+        raise BadInput(str(error)) from None
+    if _UNSPEAKABLE.search(file):
+        raise BadInput(f"{file}: Kafka's client reads from no path with ':' or '}}': move the file")
+    if client.has_tls and KEYSTORE in client.given:
+        _look_for_key(client)
+    return Broker(bootstrap, client)
+
+
+def _look_for_key(client: ClientProperties) -> None:
+    entry = client.given[KEYSTORE]
+    if not _JAVA_KEY.search(Path(entry.value).read_bytes()):
+        raise BadInput(
+            f"{entry.where}: the key in {KEYSTORE} is not in PKCS #8, and Kafka's client in Java"
+            f" reads no other: {_TO_PKCS8} -nocrypt -in {entry.value}, and the certificates behind"
+        )
+
+
+def _settings(client: ClientProperties) -> dict[str, str]:
+    """Of Kafka's client, which takes stores for Java's unless it is told of PEM."""
+    found = {PROTOCOL: client.protocol}
+    if client.has_tls:
+        found |= _of_tls(client)
+    if client.mechanism is not None:
+        found |= {MECHANISM: client.mechanism, JAAS: _in_file(client, JAAS), **PROVIDERS}
+    if client.token_file is not None:
+        found |= {TOKEN_URL: client.token_file.absolute().as_uri(), **TOKEN_HANDLER}
+    return found
+
+
+def _of_tls(client: ClientProperties) -> dict[str, str]:
+    found = {} if client.checks_host else {CHECKS_HOST: ""}
+    trusted = client.trusted
+    if trusted is not None:
+        found |= {TRUSTSTORE_TYPE: "PEM", trusted.name: trusted.value}
+        if trusted.name == TRUSTSTORE:
+            found[TRUSTSTORE] = os.path.abspath(trusted.value)
+    if KEYSTORE in client.given:
+        found |= {
+            KEYSTORE_TYPE: "PEM",
+            KEYSTORE: os.path.abspath(client.given[KEYSTORE].value),
+        }
+        if client.given.get(KEY_PASSWORD, _NOTHING).value:
+            found |= {KEY_PASSWORD: _in_file(client, KEY_PASSWORD), **PROVIDERS}
+    return found
+
+
+def _in_file(client: ClientProperties, name: str) -> str:
+    """The place of a value that Kafka's client shall read itself."""
+    return f"${{file:{client.file}:{name}}}"
+
+
+# What went wrong ----------------------------------------------------------------------------------
+
+
+class _Sign(NamedTuple):
+    """Of one reason why nobody is let in."""
+
+    seen: re.Pattern[str]
+    setting: str
+    """That can mend it; told with its line if it was given."""
+    remedy: str
+
+
+_SIGNS: Final = (
+    _Sign(re.compile(r"No (subject alternative|name matching).*"), CHECKS_HOST,
+          f"name it in --from as its certificate does, or leave {CHECKS_HOST} empty"),
+    _Sign(re.compile(r"PKIX path \w+ failed|unable to find valid certification path"), TRUSTSTORE,
+          f"its certificate is not trusted; is {TRUSTSTORE} right?"),
+    _Sign(re.compile(r"Received fatal alert: \w*certificate\w*"), KEYSTORE,
+          f"it wants to see a certificate that it trusts; is {KEYSTORE} right?"),
+    _Sign(re.compile(r"\w+ SecretKeyFactory not available"), KEYSTORE,
+          f"this Java can't open the key; encrypt it so: {_TO_PKCS8} -v1 PBE-SHA1-3DES"),
+    _Sign(re.compile(r"Failed to load PEM SSL keystore"), KEYSTORE,
+          f"Java can't read {KEYSTORE}: a key in PKCS #8, then its certificates"),
+    _Sign(re.compile(r"Client SASL mechanism .*"), MECHANISM, f"choose another {MECHANISM}"),
+    _Sign(re.compile(r"(?<=SaslAuthenticationException: ).*"), JAAS, f"is {JAAS} right?"),
+    _Sign(re.compile(r"Not authorized to access \w+.*"), JAAS,
+          "who is named there needs rules (ACLs) for it: `minibroker pipeline` reads"
+          f" {TOPIC} and writes alerts"),
+    _Sign(re.compile(r"(?<=TimeoutException: ).*"), PROTOCOL,
+          f"does it run, and is {PROTOCOL} right for the port in --from?"),
+)  # fmt: skip
+"""The first that is seen counts."""
+
+
+def why(spark: SparkSession, error: PySparkException, broker: Broker) -> str:
+    """What Spark says of a broker that could not be read or written, in words."""
+    before = str(spark.conf.get(_STACK_TRACE))
+    spark.conf.set(_STACK_TRACE, "true")  # or what began it would not be in the text
+    try:
+        text = str(error)
+    finally:
+        spark.conf.set(_STACK_TRACE, before)
+    for sign in _SIGNS:
+        found = sign.seen.search(text)
+        if found is not None:
+            return _told(broker, sign, found[0])
+    return str(error)
+
+
+def _told(broker: Broker, sign: _Sign, seen: str) -> str:
+    seen = seen.partition(" SQLSTATE: ")[0]  # which is Spark's, and says nothing
+    said = f"{broker.bootstrap} can't be asked ({seen.strip()})"
+    if broker.client is None:
+        return f"{said}; if it wants TLS or to know who asks, say how with {OPTION} FILE"
+    entry = broker.client.given.get(sign.setting)
+    where = broker.client.file if entry is None else entry.where
+    return f"{where}: {said}: {sign.remedy}"

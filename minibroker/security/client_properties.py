@@ -1,0 +1,219 @@
+"""What a client's properties file says of TLS and of a proof: read, checked, and kept.
+
+Owns those of Kafka's client settings that decide who comes in, and the words for mistakes in them.
+It must never open a socket or make a proof. Invariant: whoever gets a `ClientProperties` need not
+check it again, and neither it as a text nor any error has a secret in it. Kafka's ``SslConfigs``
+and ``SaslConfigs``; files are PEM, as the broker's are.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from minibroker.config.jaas import JaasEntry, parse_jaas
+from minibroker.config.known import is_known_unserved
+from minibroker.config.security_definitions import STORE_TYPE
+from minibroker.config.settings import ConfigError, Given, read_properties, unknown_name
+from minibroker.config.types import BadValueError
+from minibroker.security.mechanism import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+MODULES: Final = {
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    SCRAM_SHA_256: "org.apache.kafka.common.security.scram.ScramLoginModule",
+    SCRAM_SHA_512: "org.apache.kafka.common.security.scram.ScramLoginModule",
+    OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+}
+
+PROTOCOL: Final = "security.protocol"
+MECHANISM: Final = "sasl.mechanism"
+JAAS: Final = "sasl.jaas.config"
+TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - a name, not a token
+TRUSTSTORE: Final = "ssl.truststore.location"
+TRUSTSTORE_TYPE: Final = "ssl.truststore.type"
+AUTHORITIES: Final = "ssl.truststore.certificates"
+KEYSTORE: Final = "ssl.keystore.location"
+KEYSTORE_TYPE: Final = "ssl.keystore.type"
+KEY_PASSWORD: Final = "ssl.key.password"  # noqa: S105 - a name, not a password
+CHECKS_HOST: Final = "ssl.endpoint.identification.algorithm"
+SERVED: Final = (
+    *(PROTOCOL, MECHANISM, JAAS, TOKEN_URL, TRUSTSTORE, TRUSTSTORE_TYPE, AUTHORITIES),
+    *(KEYSTORE, KEYSTORE_TYPE, KEY_PASSWORD, CHECKS_HOST),
+)
+OURS: Final = ("security.", "ssl.", "sasl.")
+"""Beginnings of names in which a misspelt one would let nobody in; others are not ours to judge."""
+
+CLAIM: Final = "unsecuredLoginStringClaim_"
+LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
+
+
+@dataclass(frozen=True)
+class ClientProperties:
+    """What was said, by name; without ``jaas`` there is nothing to prove."""
+
+    file: str
+    protocol: str
+    given: Mapping[str, Given] = field(repr=False)
+    mechanism: str | None = None
+    jaas: JaasEntry | None = field(default=None, repr=False)
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def checks_host(self) -> bool:
+        """Kafka's default is https; whoever leaves it empty wants no look at the host's name."""
+        return CHECKS_HOST not in self.given or bool(self.given[CHECKS_HOST].value.strip())
+
+    @property
+    def trusted(self) -> Given | None:
+        """Where the authorities are: a file or their text; None for those that a system knows."""
+        return self.given.get(TRUSTSTORE) or self.given.get(AUTHORITIES)
+
+    @property
+    def token_file(self) -> Path | None:
+        """Where tokens of OAUTHBEARER are, which are read for each proof."""
+        if self.mechanism != OAUTHBEARER or TOKEN_URL not in self.given:
+            return None
+        return Path(unquote(urlsplit(self.given[TOKEN_URL].value).path))
+
+
+def read_client_properties(file: str) -> ClientProperties:
+    """What a properties file says. Raises `ConfigError`, which names file and line."""
+    given = {entry.name: entry for entry in read_properties(file)}
+    for entry in given.values():
+        _check_name(entry)
+    protocol = _one_of(given, PROTOCOL, PROTOCOLS, "PLAINTEXT")
+    if protocol.endswith("SSL"):
+        _check_types(given)
+    if not protocol.startswith("SASL"):
+        return ClientProperties(file, protocol, given)
+    if MECHANISM not in given:
+        names = ", ".join(MECHANISMS)
+        raise ConfigError([f"{file}: {protocol} needs {MECHANISM}, which is one of {names}"])
+    mechanism = _one_of(given, MECHANISM, MECHANISMS, "")
+    if JAAS not in given:
+        raise ConfigError([f"{file}: {mechanism} needs {JAAS}={_example(mechanism)}"])
+    return ClientProperties(file, protocol, given, mechanism, _checked_jaas(mechanism, given))
+
+
+def _check_name(entry: Given) -> None:
+    name = entry.name
+    if name.startswith(OURS) and name not in SERVED and not is_known_unserved(name):
+        hint = unknown_name(name, SERVED)
+        raise ConfigError([f"{entry.where}: {name} is not taken here{hint}"])
+
+
+def _one_of(given: Mapping[str, Given], name: str, allowed: tuple[str, ...], default: str) -> str:
+    if name not in given:
+        return default
+    value = given[name].value.strip().upper()
+    if value not in allowed:
+        text = f"{given[name].where}: {name}={given[name].value} must be one of "
+        raise ConfigError([text + ", ".join(allowed)])
+    return value
+
+
+def _example(mechanism: str) -> str:
+    options = 'username="alice" password="secret"'
+    if mechanism == OAUTHBEARER:
+        options = f'{CLAIM}sub="alice"'
+    return f"{MODULES[mechanism]} required {options};"
+
+
+# TLS ----------------------------------------------------------------------------------------------
+
+
+def _check_types(given: Mapping[str, Given]) -> None:
+    for name in (TRUSTSTORE_TYPE, KEYSTORE_TYPE):
+        if name in given:
+            try:
+                STORE_TYPE.parse(given[name].value)
+            except BadValueError as error:
+                raise ConfigError([f"{given[name].where}: {name} {error}"]) from None
+
+
+def tls_context(client: ClientProperties) -> ssl.SSLContext:
+    """What OpenSSL makes of it. Raises `ConfigError` if a file is none of PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = client.checks_host
+    _trust(context, client.trusted)
+    if KEYSTORE in client.given:
+        _show(context, client.given)
+    return context
+
+
+def _trust(context: ssl.SSLContext, entry: Given | None) -> None:
+    if entry is None:
+        context.load_default_certs()
+        return
+    try:
+        if entry.name == TRUSTSTORE:
+            context.load_verify_locations(cafile=entry.value)
+        else:
+            context.load_verify_locations(cadata=entry.value)
+    except (OSError, ValueError) as error:  # ssl.SSLError is one too; nothing at all is a value
+        text = f"{entry.where}: {entry.name} can't be read as PEM: {error}"
+        raise ConfigError([text]) from None
+
+
+def _show(context: ssl.SSLContext, given: Mapping[str, Given]) -> None:
+    entry = given[KEYSTORE]
+    # Without a password given, OpenSSL would ask for one at the terminal.
+    password = given[KEY_PASSWORD].value if KEY_PASSWORD in given else ""
+    try:
+        context.load_cert_chain(entry.value, password=password)
+    except OSError as error:
+        text = (
+            f"{entry.where}: {KEYSTORE} can't be read as PEM with a key and certificates "
+            f"(is {KEY_PASSWORD} right?): {error}"
+        )
+        raise ConfigError([text]) from None
+
+
+# SASL ---------------------------------------------------------------------------------------------
+
+
+def _checked_jaas(mechanism: str, given: Mapping[str, Given]) -> JaasEntry:
+    entry = given[JAAS]
+    try:
+        jaas = parse_jaas(entry.value)
+    except BadValueError as error:
+        raise ConfigError([f"{entry.where}: {JAAS} {error}"]) from None
+    module = MODULES[mechanism].rpartition(".")[2]
+    if jaas.module_name != module:
+        text = f"{entry.where}: {JAAS} has {jaas.module}, {mechanism} needs {module}"
+        raise ConfigError([text])
+    options = dict(jaas.options)
+    if mechanism == OAUTHBEARER:
+        _check_token(given, options)
+        return jaas
+    missing = [name for name in ("username", "password") if name not in options]
+    if missing:
+        text = f"{entry.where}: {JAAS} has no {' and no '.join(missing)}; write "
+        raise ConfigError([text + _example(mechanism)])
+    return jaas
+
+
+def _check_token(given: Mapping[str, Given], options: Mapping[str, str]) -> None:
+    if TOKEN_URL in given:
+        place = urlsplit(given[TOKEN_URL].value)
+        if place.scheme != "file" or place.netloc:
+            text = f"{given[TOKEN_URL].where}: {TOKEN_URL} must be a file with the token, "
+            raise ConfigError([text + "file:/FOLDER/TOKEN; tokens are not fetched here"])
+        return
+    where = f"{given[JAAS].where}: "
+    if f"{CLAIM}sub" not in options:
+        text = f'{JAAS} has no {CLAIM}sub="NAME", and there is no {TOKEN_URL}=file:/FOLDER/TOKEN '
+        raise ConfigError([f"{where}{text}either"])
+    try:
+        float(options.get(LIFETIME, 0))
+    except ValueError:
+        raise ConfigError([f"{where}{LIFETIME} must be a number of seconds"]) from None

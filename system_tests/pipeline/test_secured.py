@@ -1,0 +1,121 @@
+"""Jobs at a broker that wants TLS and to know who asks, and lets people do what they may."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from minibroker.activity.schema import TOPIC
+from system_tests.harness.waiting import wait_until
+from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, jars, produce, set_quota
+from system_tests.security.conftest import PASSWORDS, Secured, securing
+from system_tests.security.test_commands import MODULES
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(300)]
+
+USER = "bob"
+"""Who may do nothing that no rule allows."""
+MAY = ((TOPIC, AclOperation.READ), (ALERTS, AclOperation.WRITE))
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A secured broker that tells its activity, in which a client was held."""
+    folder = tmp_path_factory.mktemp("secured")
+    with securing(folder, {"activity.enable": "true"}) as at:
+        set_quota(at.plaintext)
+        admin = AdminClient({"bootstrap.servers": at.plaintext, "log_level": 0})
+        admin.create_topics([NewTopic(ALERTS, 1)])[ALERTS].result()
+        rules = [
+            AclBinding(
+                ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*",
+                operation, AclPermissionType.ALLOW,
+            )
+            for topic, operation in MAY
+        ]  # fmt: skip
+        for done in admin.create_acls(rules).values():
+            done.result()
+        scram = f"SCRAM-SHA-512=[password={PASSWORDS[USER]}]"
+        command = [sys.executable, "-m", "minibroker", "configs", "-b", at.plaintext, "--alter"]
+        subprocess.run([*command, "--user", USER, "--add-config", scram], check=True)
+        produce({"bootstrap.servers": at.plaintext})
+        yield at
+
+
+def let_in(at: Secured, folder: Path, mechanism: str, password: str = PASSWORDS[USER]) -> str:
+    """A client's properties for a mechanism, or for a certificate, if it is none."""
+    lines = [f"ssl.truststore.location={at.authority}"]
+    if mechanism in MODULES:
+        options = f'username="{USER}" password="{password}"'
+        lines += ["security.protocol=SASL_SSL", f"sasl.mechanism={mechanism}"]
+        lines += [f"sasl.jaas.config={MODULES[mechanism]} {options};"]
+    else:
+        lines += ["security.protocol=SSL", f"ssl.keystore.location={at.folder}/carol.pem"]
+    file = folder / "client.properties"
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+def ingest(server: str, table: Path, file: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minibroker", "pipeline", "ingest", "--master", "local[1]"]
+    command += ["--from", server, "--into", str(table), "--command-config", file]
+    command += ["--conf", f"spark.jars={jars()}", "--conf", "spark.sql.shuffle.partitions=1"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+
+def no_secret_is_in(folder: Path, *texts: str) -> None:
+    kept = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+    for secret in PASSWORDS.values():
+        assert not any(secret in text for text in texts)
+        assert not any(secret.encode() in each for each in kept)
+
+
+@pytest.mark.parametrize("by", ["SCRAM-SHA-512", "certificate"])
+def test_events_of_a_secured_broker_are_taken_in(told: Secured, tmp_path: Path, by: str) -> None:
+    server = told.sasl_ssl if by in MODULES else told.ssl
+    table = tmp_path / "activity"
+    done = ingest(server, table, let_in(told, tmp_path, by))
+    assert done.returncode == 0, done.stderr[-4000:]
+    query = f"select count(*) from '{table}/*/*/*.parquet' where client_id = '{CLIENT}'"
+    ((count,),) = duckdb.execute(query).fetchall()
+    assert count >= 16
+    no_secret_is_in(table, done.stdout, done.stderr)
+
+
+def test_who_proves_nothing_is_told_the_line(told: Secured, tmp_path: Path) -> None:
+    file = let_in(told, tmp_path, "PLAIN", "guessed")
+    done = ingest(told.sasl_ssl, tmp_path / "activity", file)
+    assert done.returncode == 1
+    failed = "Authentication failed: Invalid username or password"
+    said = f"{file}:4: {told.sasl_ssl} can't be asked ({failed}): is sasl.jaas.config right?"
+    assert said in done.stderr
+    assert "guessed" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_alerts_come_from_a_secured_broker_and_go_there(told: Secured, tmp_path: Path) -> None:
+    file, place = let_in(told, tmp_path, "PLAIN"), tmp_path / "state"
+    words = ("--command-config", file, "--checkpoint", str(place))
+    watch = Watch(tmp_path, told.sasl_ssl, *words)
+    try:
+        held = f"raised   client {CLIENT} on broker 1: held for 2 s"
+        wait_until(lambda: held in watch.printed(), "the throttle to be told", within_s=200)
+        no_secret_is_in(place, watch.printed(), watch.complaints())
+    finally:
+        watch.kill()
+    found = alerts({"bootstrap.servers": told.plaintext})
+    assert ("throttled", "raised") in {(each["rule"], each["state"]) for each in found}

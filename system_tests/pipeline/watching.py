@@ -1,0 +1,106 @@
+"""The watch of a broker as a process, and what makes it tell something.
+
+It owns the command line, the client that comes above its quota, and how alerts are read back from
+their topic; what is expected of them is the tests'. Invariant: the command's processes are one
+group, so that all of them can be ended, or killed, together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from system_tests.conftest import without_toolchain
+from system_tests.harness.jars import ToolchainMissing, connector_jars
+from system_tests.harness.processes import is_running, tree
+from system_tests.harness.waiting import wait_until
+
+CLIENT: Final = "reports"
+BYTES_PER_SECOND: Final = 20_000
+ALERTS: Final = "alerts"
+PATIENCE_S: Final = 60.0
+
+Config = Mapping[str, Any]
+"""What confluent's clients are configured with, the servers and how one is let in."""
+
+
+def jars() -> str:
+    """Of Spark's Kafka connector, for ``spark.jars``; without a toolchain the test is left out."""
+    try:
+        return ",".join(map(str, connector_jars().glob("*.jar")))
+    except ToolchainMissing as missing:
+        without_toolchain(missing)
+        raise
+
+
+def set_quota(server: str) -> None:
+    """So many bytes a second for the client."""
+    command = [sys.executable, "-m", "minibroker", "configs", "-b", server]
+    quota = f"producer_byte_rate={BYTES_PER_SECOND}"
+    subprocess.run([*command, "--client", CLIENT, "--alter", "--add-config", quota], check=True)
+
+
+def produce(config: Config, topic: str = "orders", times: int = 16) -> None:
+    """Twice the quota, for a quarter of a second each time."""
+    producer = Producer({**config, "client.id": CLIENT})
+    for _ in range(times):
+        producer.produce(topic, b"x" * BYTES_PER_SECOND)
+        assert producer.flush(PATIENCE_S) == 0
+
+
+class Watch:
+    """``minibroker pipeline watch``; what it prints is in two files of a folder."""
+
+    def __init__(self, folder: Path, server: str, *words: str) -> None:
+        self._out, self._err = folder / "out", folder / "err"
+        command = [sys.executable, "-m", "minibroker", "pipeline", "watch", "--master", "local[1]"]
+        command += ["--from", server, "--alerts-to", ALERTS, "--from-beginning", *words]
+        command += ["--every", "1", "--intervals", "2", "--late", "1"]
+        command += ["--conf", f"spark.jars={jars()}", "--conf", "spark.sql.shuffle.partitions=1"]
+        with self._out.open("a") as out, self._err.open("a") as err:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=err, text=True, start_new_session=True
+            )
+
+    def printed(self) -> str:
+        """What it has told so far; it must still be running."""
+        assert self.process.poll() is None, self.complaints()[-3000:]
+        return self._out.read_text()
+
+    def complaints(self) -> str:
+        return self._err.read_text()
+
+    def kill(self) -> None:
+        """At once, with all its processes."""
+        family = tree(self.process.pid)
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the watch to be gone")
+
+
+def alerts(config: Config) -> list[dict[str, Any]]:
+    """All that are on the topic, in their order; each is under its ``id``."""
+    consumer = Consumer({**config, "group.id": "unused", "auto.offset.reset": "earliest"})
+    partition = TopicPartition(ALERTS, 0, 0)
+    try:
+        _, end = consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
+        consumer.assign([partition])
+        found: list[dict[str, Any]] = []
+        while len(found) < end:
+            (record,) = consumer.consume(1, timeout=PATIENCE_S)
+            assert record.error() is None
+            value = json.loads(record.value() or b"")
+            assert value["id"] == (record.key() or b"").decode()
+            found.append(value)
+        return found
+    finally:
+        consumer.close()

@@ -1,0 +1,240 @@
+"""A broker's options for Spark, and the words for what Spark says of it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from minibroker.pipeline.brokers import Broker, broker_at, why
+from minibroker.pipeline.errors import BadInput
+
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+LET_IN = (
+    "sasl.mechanism=scram-sha-512",
+    f'sasl.jaas.config={SCRAM} username="alice" password="hush";',
+)
+
+Read = Callable[..., Broker]
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """A broker with such a file, which is named as seen from its folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def read_lines(*lines: str) -> Broker:
+        Path("client.properties").write_text("\n".join(lines))
+        return broker_at("there:9093", "client.properties")
+
+    return read_lines
+
+
+@pytest.fixture(scope="session")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority, and with a key in three forms, each with its certificate."""
+    folder = tmp_path_factory.mktemp("pem")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    carol = authority.issue_cert("carol.example")
+    carol.private_key_and_cert_chain_pem.write_to_path(folder / "sec1.pem")
+    key = serialization.load_pem_private_key(carol.private_key_pem.bytes(), None)
+    chain = b"".join(each.bytes() for each in carol.cert_chain_pems)
+    for name, encryption in (
+        ("pkcs8.pem", serialization.NoEncryption()),
+        ("encrypted.pem", serialization.BestAvailableEncryption(b"hush")),
+    ):
+        written = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+        )
+        (folder / name).write_bytes(written + chain)
+    return folder
+
+
+def test_without_a_file_there_is_nothing_to_say() -> None:
+    assert broker_at("a:1,b:2", None).options() == {"kafka.bootstrap.servers": "a:1,b:2"}
+
+
+def test_secrets_stay_where_they_are(read: Read, pem: Path, tmp_path: Path) -> None:
+    broker = read(
+        "security.protocol=sasl_ssl",
+        *LET_IN,
+        f"ssl.truststore.location={pem}/authority.pem",
+        f"ssl.keystore.location={pem}/encrypted.pem",
+        "ssl.key.password=hush",
+        "ssl.endpoint.identification.algorithm=",
+        "client.id=not ours",
+    )
+    place = f"${{file:{tmp_path}/client.properties:"
+    assert broker.options() == {
+        "kafka.bootstrap.servers": "there:9093",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": f"{place}sasl.jaas.config}}",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": f"{pem}/authority.pem",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": f"{pem}/encrypted.pem",
+        "kafka.ssl.key.password": f"{place}ssl.key.password}}",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.config.providers": "file",
+        "kafka.config.providers.file.class": "org.apache.kafka.common.config.provider."
+        "FileConfigProvider",
+    }
+    assert "hush" not in repr(broker)
+
+
+def test_what_is_not_spoken_is_not_said(read: Read, pem: Path) -> None:
+    """Kafka's client would mind the half of it."""
+    trust = f"ssl.truststore.location={pem}/authority.pem"
+    assert read("security.protocol=SASL_PLAINTEXT", *LET_IN, trust).options().keys() == {
+        "kafka.bootstrap.servers", "kafka.security.protocol", "kafka.sasl.mechanism",
+        "kafka.sasl.jaas.config", "kafka.config.providers", "kafka.config.providers.file.class",
+    }  # fmt: skip
+    assert read("security.protocol=SSL", *LET_IN, trust).options().keys() == {
+        "kafka.bootstrap.servers", "kafka.security.protocol",
+        "kafka.ssl.truststore.type", "kafka.ssl.truststore.location",
+    }  # fmt: skip
+
+
+def test_authorities_in_the_file_are_said_as_they_are(read: Read, pem: Path) -> None:
+    text = (pem / "authority.pem").read_text()
+    lines = ("security.protocol=SSL", "ssl.truststore.certificates=" + text.replace("\n", "\\n"))
+    assert read(*lines).options()["kafka.ssl.truststore.certificates"] == text
+
+
+def test_a_token_in_a_file_is_named_with_what_reads_it(read: Read) -> None:
+    options = read(
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=OAUTHBEARER",
+        f"sasl.jaas.config={BEARER} ;",
+        "sasl.oauthbearer.token.endpoint.url=file:/a%20token",
+    ).options()
+    assert options["kafka.sasl.oauthbearer.token.endpoint.url"] == "file:///a%20token"
+    assert options["kafka.sasl.login.callback.handler.class"].endswith("LoginCallbackHandler")
+
+
+def test_a_key_that_java_does_not_read_is_told_with_what_makes_it_one(
+    read: Read, pem: Path, tmp_path: Path
+) -> None:
+    lines = ("security.protocol=SSL", f"ssl.truststore.location={pem}/authority.pem")
+    with pytest.raises(BadInput, match=r"properties:3: .* PKCS #8, .*: openssl pkcs8") as raised:
+        read(*lines, f"ssl.keystore.location={pem}/sec1.pem")
+    command = str(raised.value).partition(": openssl ")[2].partition(",")[0]
+    made = subprocess.run(["openssl", *command.split()], capture_output=True, check=True).stdout
+    certificates = (pem / "sec1.pem").read_bytes().partition(b"-----END EC PRIVATE KEY-----")[2]
+    (tmp_path / "made.pem").write_bytes(made + certificates)
+    options = read(*lines, "ssl.keystore.location=made.pem").options()
+    assert options["kafka.ssl.keystore.location"] == str(tmp_path / "made.pem")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["security.protocol=TLS"], "properties:1: security.protocol=TLS must be one of"),
+        (["security.protocol=SSL", "ssl.truststore.location=x"], "properties:2: .* read as PEM"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(read: Read, lines: list[str], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        read(*lines)
+
+
+def test_a_path_that_kafka_s_client_would_cut_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a:b.properties"
+    file.write_text("\n".join(["security.protocol=SASL_PLAINTEXT", *LET_IN]))
+    with pytest.raises(BadInput, match=r"a:b.properties: .* no path with ':' or '}': move"):
+        broker_at("there:9093", str(file))
+
+
+class Conf(dict[str, str]):
+    """Of a session: whether errors tell what Java said."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+class Failed(Exception):
+    """As Spark's: what began it is in the text only if that is wanted."""
+
+    def __init__(self, conf: Conf, causes: str) -> None:
+        super().__init__()
+        self._conf, self._causes = conf, causes
+
+    def __str__(self) -> str:
+        (wanted,) = self._conf.values()
+        return f"STREAM_FAILED {self._causes if wanted == 'true' else ''}".strip()
+
+
+def told(broker: Broker, causes: str) -> str:
+    conf = Conf({"spark.sql.pyspark.jvmStacktrace.enabled": "false"})
+    spark = type("Session", (), {"conf": conf})
+    said = why(cast("Any", spark), cast("Any", Failed(conf, causes)), broker)
+    assert [*conf.values()] == ["false"]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("causes", "line", "seen", "remedy"),
+    [
+        (
+            "SSLHandshakeException: PKIX path building failed: sun", ":4",
+            "PKIX path building failed", "not trusted; is ssl.truststore.location right?",
+        ),
+        (
+            "X: No subject alternative names matching IP address 127.0.0.1 found\n at", "",
+            "No subject alternative names matching IP address 127.0.0.1 found",
+            "or leave ssl.endpoint.identification.algorithm empty",
+        ),
+        (
+            "x.SaslAuthenticationException: Authentication failed: Invalid SQLSTATE: X\n===", ":3",
+            "Authentication failed: Invalid", "is sasl.jaas.config right?",
+        ),
+        (
+            "X: Client SASL mechanism 'A' not enabled in the server", ":2",
+            "Client SASL mechanism 'A' not enabled in the server", "choose another sasl.mechanism",
+        ),
+        (
+            "Received fatal alert: certificate_required", "",
+            "Received fatal alert: certificate_required", "is ssl.keystore.location right?",
+        ),
+        (
+            "Failed to load PEM SSL keystore /x\nPBES2 SecretKeyFactory not available", "",
+            "PBES2 SecretKeyFactory not available", "openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES",
+        ),
+        (
+            "Failed to load PEM SSL keystore /x", "",
+            "Failed to load PEM SSL keystore", "a key in PKCS #8, then its certificates",
+        ),
+        (
+            "Not authorized to access topics: [alerts]", ":3",
+            "Not authorized to access topics: [alerts]", "needs rules (ACLs) for it",
+        ),
+        (
+            "TimeoutException: Timed out waiting for a node assignment.", ":1",
+            "Timed out waiting for a node assignment.", "is security.protocol right for the port",
+        ),
+    ],
+)  # fmt: skip
+def test_who_is_not_let_in_is_told_which_line_may_mend_it(
+    read: Read, pem: Path, causes: str, line: str, *, seen: str, remedy: str
+) -> None:
+    lines = ("security.protocol=SASL_SSL", *LET_IN, f"ssl.truststore.location={pem}/authority.pem")
+    found = told(read(*lines), f"Caused by: {causes}")
+    assert f"client.properties{line}: there:9093 can't be asked ({seen}): " in found
+    assert remedy in found
+
+
+def test_what_nobody_foresaw_is_told_as_it_is(read: Read) -> None:
+    assert told(read("security.protocol=SSL"), "/ by zero").startswith("STREAM_FAILED")
+
+
+def test_without_a_file_it_is_told_that_there_is_one() -> None:
+    said = told(Broker("there:9093"), "TimeoutException: Timed out")
+    assert said.endswith("if it wants TLS or to know who asks, say how with --command-config FILE")

@@ -1,0 +1,61 @@
+"""What a client's properties say; words for mistakes are tested with the commands' use of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minibroker.config.settings import ConfigError
+from minibroker.security.client_properties import ClientProperties, read_client_properties
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+
+Read = Callable[..., ClientProperties]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def read_lines(*lines: str) -> ClientProperties:
+        file = tmp_path / "client.properties"
+        file.write_text("\n".join(lines))
+        return read_client_properties(str(file))
+
+    return read_lines
+
+
+def test_what_is_said_has_no_secret_as_a_text(read: Read) -> None:
+    client = read(
+        "security.protocol=sasl_ssl",
+        "sasl.mechanism=plain",
+        f'sasl.jaas.config={PLAIN} username="alice" password="hush";',
+        "ssl.key.password=hush",
+    )
+    assert (client.protocol, client.mechanism, client.has_tls) == ("SASL_SSL", "PLAIN", True)
+    assert client.jaas is not None
+    assert dict(client.jaas.options)["password"] == "hush"
+    assert "hush" not in f"{client} {client!r}"
+
+
+def test_without_a_word_nothing_is_proven_and_hosts_are_checked(read: Read) -> None:
+    client = read("acks=all")
+    assert (client.protocol, client.mechanism, client.jaas) == ("PLAINTEXT", None, None)
+    assert (client.checks_host, client.trusted, client.token_file) == (True, None, None)
+    assert not read("ssl.endpoint.identification.algorithm=").checks_host
+
+
+def test_a_file_of_authorities_goes_before_their_text(read: Read) -> None:
+    lines = ("ssl.truststore.certificates=text", "ssl.truststore.location=file")
+    trusted = [read(*lines[:number]).trusted for number in (1, 2)]
+    assert [each.value for each in trusted if each] == ["text", "file"]
+
+
+def test_the_file_of_a_token_is_a_path(read: Read) -> None:
+    lines = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
+    lines += [f"sasl.jaas.config={BEARER} ;"]
+    url = "sasl.oauthbearer.token.endpoint.url=file:/a%20token"
+    assert read(*lines, url).token_file == Path("/a token")
+    with pytest.raises(ConfigError, match=r"properties:3: .* has no unsecuredLoginStringClaim_sub"):
+        read(*lines)
