@@ -32,6 +32,7 @@ EXAMPLES = """Examples:
   minibroker pipeline report --table activity --into report.html
   minibroker pipeline report --table activity --recommended quotas.txt
   minibroker pipeline report --table activity --quotas now.quotas --quotas tight.quotas
+  minibroker pipeline report --table activity --quotas tight.quotas --closed-loop
 """
 
 LINES_MAX = 5
@@ -50,6 +51,11 @@ LINES_MAX = 5
     "--quotas", multiple=True, metavar="FILE", help="Quotas to replay under; several are compared."
 )
 @click.option(
+    "--closed-loop",
+    is_flag=True,
+    help="Of --quotas: also let a connection's next request wait for the one before it.",
+)
+@click.option(
     "--recommended",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -60,6 +66,7 @@ def report(
     table: str,
     into: Path,
     quotas: tuple[str, ...],
+    closed_loop: bool,
     recommended: Path | None,
     master: str | None,
     conf: dict[str, str],
@@ -69,8 +76,10 @@ def report(
         raise click.BadParameter(
             f"there is no folder {into.absolute().parent}", param_hint="--into"
         )
+    if closed_loop and not quotas:
+        raise click.UsageError("--closed-loop replays quotas: give --quotas FILE, too")
     with in_words():
-        proposals = proposed(quotas)
+        proposals = proposed(quotas, closed_loop=closed_loop)
         file = None if recommended is None else quota_file(recommended)
         look_for_table(table, master, conf)
     with running("report", master, conf) as spark:
@@ -87,7 +96,7 @@ def report(
             beside, count = fits(activity, file)
             found = replace(found, fits=beside, fit_count=count)
         if proposals:
-            found = _with_proposals(found, activity, proposals)
+            found = _with_proposals(found, activity, proposals, closed_loop=closed_loop)
     from minibroker.pipeline.report.page import page
 
     _say(f"drawing {len(found.starts_s)} points in time")
@@ -117,26 +126,32 @@ def quota_file(path: Path) -> QuotaFile:
         raise BadInput(f"{path} is no quota file: {error}") from error
 
 
-def proposed(paths: Sequence[str]) -> list[Proposal]:
+def proposed(paths: Sequence[str], *, closed_loop: bool) -> list[Proposal]:
     """The quotas of each file; raises BadInput, before anything else is done."""
     from minibroker.pipeline.errors import BadInput
     from minibroker.pipeline.report.figures import PROPOSALS_MAX
     from minibroker.pipeline.whatif.inputs import proposals_of, settings_of
 
-    if len(paths) > PROPOSALS_MAX:
-        raise BadInput(f"{len(paths)} quota files are too many to compare: {PROPOSALS_MAX} at most")
+    most = PROPOSALS_MAX // (2 if closed_loop else 1)
+    if len(paths) > most:
+        both = " in both loops" if closed_loop else ""
+        raise BadInput(f"{len(paths)} quota files are too many to compare{both}: {most} at most")
     return proposals_of(paths, settings_of(()))
 
 
-def _with_proposals(found: Figures, activity: DataFrame, proposals: Sequence[Proposal]) -> Figures:
+def _with_proposals(
+    found: Figures, activity: DataFrame, proposals: Sequence[Proposal], *, closed_loop: bool
+) -> Figures:
     from minibroker.pipeline.commands.whatif import replayed
     from minibroker.pipeline.report.compared import compared
     from minibroker.pipeline.whatif import inputs, job
+    from minibroker.pipeline.whatif.rows import CLOSED, OPEN
 
     counting = inputs.counting_of(inputs.settings_of(()))
     counting = replace(counting, counted_from_ms=job.counted_from(activity, counting))
-    outcome = replayed(activity, found.source, proposals, counting, closed_loop=False)
-    outcomes, wholes = compared(outcome, [proposal.name for proposal in proposals])
+    outcome = replayed(activity, found.source, proposals, counting, closed_loop=closed_loop)
+    loops = [OPEN, CLOSED] if closed_loop else [OPEN]
+    outcomes, wholes = compared(outcome, [proposal.name for proposal in proposals], loops)
     return replace(found, outcomes=outcomes, proposals=wholes)
 
 

@@ -8,26 +8,32 @@ told, also one that holds nobody. Kafka has no counterpart.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.report import words
 from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, Proposal
-from minibroker.pipeline.whatif.rows import OPEN
+from minibroker.pipeline.whatif.summary import called
+
+_SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
 
 
 def compared(
-    outcome: DataFrame, names: Sequence[str]
+    outcome: DataFrame, names: Sequence[str], loops: Sequence[str]
 ) -> tuple[tuple[Outcome, ...], tuple[Proposal, ...]]:
-    """Each proposal as a whole, and under each those whom any of them holds longest."""
-    whole = outcome.where((F.col("loop") == OPEN) & F.col("start_us").isNull())
+    """Each proposal as a whole in each loop, and under each those whom any of them holds longest;
+    a loop of a proposal is called as `whatif` calls it.
+    """
+    whole = outcome.where(F.col("start_us").isNull())
     who = [F.coalesce(name, F.lit("")).alias(name) for name in ("user", "client_id", "ip")]
     each = (
-        whole.groupBy("proposal", *who)
+        whole.groupBy("proposal", "loop", *who)
         .agg(
-            *(F.sum(name).alias(name) for name in ("requests", "throttled", "throttle_ms")),
+            *(F.sum(name).alias(name) for name in _SUMS),
             F.max("throttle_ms_max").alias("longest_ms"),
+            F.max("late_ms").alias("late_ms"),
         )
         .persist()
     )
@@ -36,20 +42,30 @@ def compared(
     held = longest.where("most > 0").orderBy(F.desc("most"), "who").limit(HEAT_MAX).collect()
     those = [F.array(*map(F.lit, row.who)) for row in held]
     rows = each.where(key.isin(those)).collect() if those else []
-    totals = each.groupBy("proposal").agg(
+    totals = each.groupBy("proposal", "loop").agg(
         F.count("*").alias("entities"),
         F.count_if(F.col("throttled") > 0).alias("held"),
-        *(F.sum(name).alias(name) for name in ("requests", "throttled", "throttle_ms")),
-        F.max("longest_ms").alias("longest_ms"),
+        *(F.sum(name).alias(name) for name in _SUMS),
+        *(F.max(name).alias(name) for name in ("longest_ms", "late_ms")),
     )
-    by_name = {row.proposal: Proposal(*row) for row in totals.collect()}
+    by_name = {found.name: found for found in map(_proposal, totals.collect())}
     each.unpersist()
     outcomes = sorted(_outcome(row) for row in rows)
-    nothing = Proposal("", 0, 0, 0, 0, 0, 0)
-    found = (by_name.get(name, nothing._replace(name=name)) for name in names)
+    nothing = Proposal("", 0, 0, 0, 0, 0, 0, 0)
+    order = [called(name, loop) for name in names for loop in loops]
+    found = (by_name.get(name, nothing._replace(name=name)) for name in order)
     return tuple(outcomes), tuple(found)
+
+
+def _proposal(row: Row) -> Proposal:
+    name = called(row.proposal, row.loop)
+    sums = row.requests, row.throttled, row.throttle_ms
+    return Proposal(
+        name, row.entities, row.held, *sums, row.longest_ms, row.given_up or 0, row.late_ms
+    )
 
 
 def _outcome(row: Row) -> Outcome:
     who = f"address {row.ip}" if row.ip else words.party(row.user, row.client_id)
-    return Outcome(row.proposal, who, row.requests, row.throttled, row.throttle_ms, row.longest_ms)
+    name = called(row.proposal, row.loop)
+    return Outcome(name, who, row.requests, row.throttled, row.throttle_ms, row.longest_ms)

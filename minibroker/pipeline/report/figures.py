@@ -27,7 +27,7 @@ BROKERS_MAX: Final = 30
 """Brokers told one by one."""
 
 PROPOSALS_MAX: Final = 6
-"""Proposals compared; each has a colour."""
+"""Proposals compared, as often as there are loops; each has a colour."""
 
 BUCKETS_MAX: Final = 120
 """Points in time."""
@@ -171,7 +171,7 @@ class Outcome(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What one proposal would have done to all."""
+    """What one proposal would have done to all, in one of the loops of a replay."""
 
     name: str
     entities: int
@@ -181,6 +181,10 @@ class Proposal(NamedTuple):
     throttled: float
     throttle_ms: float
     longest_ms: float
+    given_up: float
+    """Requests, or connections, that would not have been served at all."""
+    late_ms: float | None = None
+    """By how much anybody's last request ends later; None if nobody waits, as in the open loop."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -241,16 +241,23 @@ def compared(figures: Figures) -> Section:
     """What several proposals would have done."""
     order = [each.name for each in figures.proposals]
     label = words.labels(order, words.NAME_MAX)
+    waits = any(each.late_ms is not None for each in figures.proposals)
     rows = tuple(
-        _proposal(n, name, each)
+        _proposal(n, name, each, waits=waits)
         for n, (name, each) in enumerate(zip(label, figures.proposals, strict=True), 1)
     )
-    columns = ("Entities held", "Requests held", "Share", "Throttle", "Longest")
+    columns = ["Entities held", "Requests held", "Share", "Throttle", "Longest", "Not served"]
+    columns += ["Late"] if waits else []
     heads = (Head("Proposal", sorts=False), *(Head(text) for text in columns))
     note = (
         "What was recorded, replayed under other quotas, arrivals as they were. A request that two "
         "quotas hold counts for both. A broker's first seconds only fill the counters."
     )
+    if waits:
+        note += (
+            " In the closed loop a connection's next request waits until the throttle of the one "
+            "before it is over; late is by how much anybody's last request ends later."
+        )
     table = Table("Proposals", heads, rows)
     title = "What if"
     if not any(each.throttle_ms for each in figures.proposals):
@@ -263,8 +270,9 @@ def compared(figures: Figures) -> Section:
     return Section("whatif", title, (note,), "", keys, (picture,), table)
 
 
-def _proposal(place: int, name: str, each: Proposal) -> Row:
+def _proposal(place: int, name: str, each: Proposal, *, waits: bool) -> Row:
     share = _of(each.throttled, each.requests)
+    late = "-" if each.late_ms is None else words.duration(each.late_ms)
     return Row(
         (
             Cell(name, colour=f"s{place}"),
@@ -273,6 +281,8 @@ def _proposal(place: int, name: str, each: Proposal) -> Row:
             number(share, words.share(share), share),
             number(each.throttle_ms, words.duration(each.throttle_ms)),
             number(each.longest_ms, words.duration(each.longest_ms)),
+            number(each.given_up, words.count(each.given_up)),
+            *((number(each.late_ms or 0, late),) if waits else ()),
         )
     )
 

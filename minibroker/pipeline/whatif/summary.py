@@ -64,12 +64,13 @@ def _totals(whole: DataFrame) -> DataFrame:
     )
 
 
-def _name(proposal: str, loop: str) -> str:
+def called(proposal: str, loop: str) -> str:
+    """What a person knows a replay by."""
     return f"{proposal}, closed loop" if loop == CLOSED else proposal
 
 
 def _told(whole: DataFrame, total: Row | None, proposal: str, loop: str) -> Iterator[str]:
-    name = _name(proposal, loop)
+    name = called(proposal, loop)
     if total is None:
         yield f"{name}: it bounds nobody who was seen"
         return
@@ -127,7 +128,7 @@ def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[
     rows = held.where(most > 0).orderBy(most.desc(), *_WHO).limit(TOLD_MAX).collect()
     if not rows:
         return
-    names = words.labels((_name(*column) for column in columns), 24)
+    names = words.labels((called(*column) for column in columns), 24)
     yield f"{'held in all, under':{NAME_MAX + 2}}" + "".join(f"  {name:>24}" for name in names)
     for row in rows:
         figures = (words.duration(row[f"held{number}"]) for number in range(len(columns)))

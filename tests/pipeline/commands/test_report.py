@@ -82,6 +82,9 @@ def test_proposals_are_compared(
     page = into.read_text(encoding="utf-8")
     assert "bob / etl under tight.quotas: 3 of 10 requests held, 12 s in all" in page
     assert given == [str(activity), 1, {"closed_loop": False}]
+    assert run("--table", activity, "--into", into, *options, "--closed-loop").exit_code == 0
+    assert given[-1] == {"closed_loop": True}
+    assert "tight.quotas, closed loop" in into.read_text(encoding="utf-8")
 
 
 def test_a_mistake_in_a_quota_file_is_told_before_anything_is_read(
@@ -96,6 +99,15 @@ def test_a_mistake_in_a_quota_file_is_told_before_anything_is_read(
 def test_more_proposals_than_have_colours_are_refused(run: Any, activity: Path) -> None:
     result = run("--table", activity, *[word for n in range(7) for word in ("--quotas", f"f{n}")])
     assert "7 quota files are too many to compare: 6 at most" in result.output
+    four = [word for n in range(4) for word in ("--quotas", f"f{n}")]
+    result = run("--table", activity, *four, "--closed-loop")
+    assert "4 quota files are too many to compare in both loops: 3 at most" in result.output
+
+
+def test_a_closed_loop_of_nothing_is_refused(run: Any) -> None:
+    result = run("--table", "x", "--closed-loop")
+    assert result.exit_code == 2
+    assert "give --quotas FILE, too" in result.output
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_is_read(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def figures() -> Figures:
             for name in names
             for who in ("user alice", HOSTILE)
         ),
-        proposals=tuple(Proposal(name, 2, 2, 200, 20, 8000, 900) for name in names),
+        proposals=tuple(Proposal(name, 2, 2, 200, 20, 8000, 900, 0) for name in names),
     )
 
 

@@ -30,13 +30,13 @@ def test_brokers_and_quotas_of_an_entity_are_added_up(spark: SparkSession) -> No
             row("tight", "alice", 2, 300),
             row("tight", "alice", 1, 50, broker=2),
             row("tight", "alice", 2, 300, start_us=0),  # a minute of the first
-            row("tight", "alice", 9, 9000, loop=CLOSED),
             row("tight", "bob"),
             row("loose", "alice"),
             row("loose", "bob"),
-            row("tight", "", 4, 70, ip="10.0.0.1", client_id=None),
+            row("tight", "", 4, 70, ip="10.0.0.1", client_id=None, given_up=5),
         ),
         ["tight", "loose", "none"],
+        [OPEN],
     )
     assert outcomes == (
         Outcome("loose", "alice / etl", 10, 0, 0, 0),
@@ -44,14 +44,38 @@ def test_brokers_and_quotas_of_an_entity_are_added_up(spark: SparkSession) -> No
         Outcome("tight", "alice / etl", 20, 3, 350, 300),
     )
     assert proposals == (
-        Proposal("tight", 3, 2, 40, 7, 420, 300),
-        Proposal("loose", 2, 0, 20, 0, 0, 0),
-        Proposal("none", 0, 0, 0, 0, 0, 0),
+        Proposal("tight", 3, 2, 40, 7, 420, 300, 5),
+        Proposal("loose", 2, 0, 20, 0, 0, 0, 0),
+        Proposal("none", 0, 0, 0, 0, 0, 0, 0),
+    )
+
+
+def test_each_loop_of_a_proposal_is_told_beside_the_other(spark: SparkSession) -> None:
+    outcomes, proposals = compared(
+        table(
+            spark,
+            row("tight", "alice", 2, 300),
+            row("tight", "alice", 1, 90, loop=CLOSED, late_ms=800, given_up=1),
+            row("tight", "bob", 1, 10, loop=CLOSED, late_ms=20),
+        ),
+        ["tight", "none"],
+        [OPEN, CLOSED],
+    )
+    assert outcomes == (
+        Outcome("tight", "alice / etl", 10, 2, 300, 300),
+        Outcome("tight, closed loop", "alice / etl", 10, 1, 90, 90),
+        Outcome("tight, closed loop", "bob / etl", 10, 1, 10, 10),
+    )
+    assert proposals == (
+        Proposal("tight", 1, 1, 10, 2, 300, 300, 0),
+        Proposal("tight, closed loop", 2, 2, 20, 2, 100, 90, 1, 800),
+        Proposal("none", 0, 0, 0, 0, 0, 0, 0),
+        Proposal("none, closed loop", 0, 0, 0, 0, 0, 0, 0),
     )
 
 
 def test_of_a_crowd_those_held_longest_are_told(spark: SparkSession) -> None:
     crowd = [row("tight", f"u{n}", 1, 10 + n) for n in range(HEAT_MAX + 20)]
-    outcomes, (whole,) = compared(table(spark, *crowd), ["tight"])
+    outcomes, (whole,) = compared(table(spark, *crowd), ["tight"], [OPEN])
     assert sorted(each.throttle_ms for each in outcomes) == list(range(30, 30 + HEAT_MAX))
     assert whole.held == whole.entities == HEAT_MAX + 20

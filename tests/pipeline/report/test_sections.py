@@ -48,8 +48,18 @@ def test_a_recommended_quota_is_told_in_its_unit_with_its_reason() -> None:
 
 def test_proposals_are_compared_by_whom_they_hold() -> None:
     section = sections.compared(figures())
-    assert rows(section.table)[0] == ["now.quotas", "2 of 2", "20", "10 %", "8 s", "900 ms"]
+    assert rows(section.table)[0] == ["now.quotas", "2 of 2", "20", "10 %", "8 s", "900 ms", "0"]
     assert len(section.plots) == 1
+
+
+def test_who_waits_ends_later() -> None:
+    made = figures()
+    first, second = made.proposals
+    waiting = second._replace(late_ms=90_000, given_up=1234)
+    section = sections.compared(replace(made, proposals=(first, waiting)))
+    assert [row[6:] for row in rows(section.table)] == [["0", "-"], ["1,234", "1 min 30 s"]]
+    assert "late is by how much" in section.notes[0]
+    assert "closed loop" not in sections.compared(made).notes[0]
 
 
 def test_proposals_that_hold_nobody_have_no_plot() -> None:
