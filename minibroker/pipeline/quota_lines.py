@@ -10,7 +10,15 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Final
 
-from minibroker.pipeline.quantities import CLIENT, IP, USER, USER_AND_CLIENT, amount
+from minibroker.pipeline.quantities import (
+    CLIENT,
+    IP,
+    MUTATION,
+    PRODUCE,
+    USER,
+    USER_AND_CLIENT,
+    amount,
+)
 from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
 from minibroker.pipeline.report import words
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
@@ -121,7 +129,10 @@ def head(found: Recommendation, source: str) -> list[str]:
         words.figure(found.policy.percentile),
         words.figure(found.policy.headroom),
     )
-    window = words.many(found.policy.windows_s[0], "second")
+    window = words.many(found.policy.windows_s(PRODUCE)[0], "second")
+    changes = words.many(found.policy.windows_s(MUTATION)[0], "second")
+    if changes != window:
+        window += f", changes of topics over {changes}"
     return [
         f"Quotas by `minibroker pipeline recommend` from {source}.",
         f"Each is the rate kept in {percentile} % of busy seconds, times {headroom},",

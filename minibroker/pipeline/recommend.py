@@ -6,9 +6,9 @@ each for itself, a quota is one that fits at the broker where it was needed most
 to whoever runs it.
 
 A broker averages over ten to eleven seconds unless its ``quota.window.num`` and
-``quota.window.size.seconds`` say otherwise, so the rate at a second is that of the last ten or of
-the last eleven, whichever is higher; and only busy seconds are looked at, in which there was a
-request, since nobody is held in any other.
+``quota.window.size.seconds`` say otherwise (``controller.quota.window.…`` for changes of topics),
+so the rate at a second is that of the last ten or of the last eleven, whichever is higher; and only
+busy seconds are looked at, in which there was a request, since nobody is held in any other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.config import (
+    CONTROLLER_QUOTA_WINDOW_NUM,
+    CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
@@ -79,11 +81,16 @@ class Policy:
     window_num: int = QUOTA_WINDOW_NUM.default
     window_s: int = QUOTA_WINDOW_SIZE_SECONDS.default
     """How many samples a broker averages over, and how long each is."""
+    mutation_window_num: int = CONTROLLER_QUOTA_WINDOW_NUM.default
+    mutation_window_s: int = CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS.default
+    """The same for changes of topics."""
 
-    @property
-    def windows_s(self) -> tuple[int, int]:
+    def windows_s(self, quota: str) -> tuple[int, int]:
         """Between these lies how long a broker averages over."""
-        return max(1, (self.window_num - 1) * self.window_s), self.window_num * self.window_s
+        number, each_s = self.window_num, self.window_s
+        if quota == MUTATION:
+            number, each_s = self.mutation_window_num, self.mutation_window_s
+        return max(1, (number - 1) * each_s), number * each_s
 
     def least(self, quota: str) -> float:
         return self.at_least.get(quota, AT_LEAST[quota])
@@ -155,18 +162,28 @@ def rates(events: DataFrame, level: str, policy: Policy) -> DataFrame:
         """,
         rows=on_levels(counted(events, 1), (level, IP)),
     )
-    short_s, long_s = policy.windows_s
-    higher = f"greatest(short * {_THOUSAND} div {short_s}, long * {_THOUSAND} div {long_s})"
+    # Mostly two lengths of time, of which a quota has one pair or the other.
+    lengths = {quota: policy.windows_s(quota) for quota in AT_LEAST}
     entity = "partition by broker, level, user, client_id, ip, quota order by second"
     sums = ", ".join(
-        f"sum(amount) over ({entity} range between {before_s} preceding and current row) as {name}"
-        for name, before_s in (("short", short_s - 1), ("long", long_s - 1))
+        f"sum(amount) over ({entity} range between {each_s - 1} preceding and current row)"
+        f" as last_{each_s}"
+        for each_s in sorted({each_s for pair in lengths.values() for each_s in pair})
     )
+    higher = {
+        quota: "greatest("
+        + ", ".join(f"last_{each_s} * {_THOUSAND} div {each_s}" for each_s in pair)
+        + ")"
+        for quota, pair in lengths.items()
+    }
     return events.sparkSession.sql(
         f"""
         with averaged as (
           select *, {sums} from {{seconds}}),
-        higher as (select *, {higher} as precise from averaged)
+        higher as (
+          select *, case when quota = '{MUTATION}' then {higher[MUTATION]} else {higher[PRODUCE]}
+            end as precise
+          from averaged)
         select broker, level, user, client_id, ip, quota, second, throttled,
           {_rounded("precise")} as rate
         from higher

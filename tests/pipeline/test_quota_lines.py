@@ -115,6 +115,14 @@ def test_the_file_has_a_line_for_each_entity_and_defaults_last() -> None:
     assert [reason.split()[0] for reason in alice.reason] == [PRODUCE, REQUEST]
 
 
+def test_windows_of_topic_changes_are_told_where_they_are_others() -> None:
+    found = recommended(USER, PLAIN)
+    assert "over 10 seconds." in "\n".join(head(found, "activity"))
+    other = found._replace(policy=Policy(mutation_window_num=3, mutation_window_s=20))
+    told = "over 10 seconds, changes of topics over 40 seconds."
+    assert told in "\n".join(head(other, "activity"))
+
+
 def test_each_level_has_its_types() -> None:
     client = PLAIN._replace(user=None, client_id="etl")
     [line] = quota_lines(recommended(CLIENT, client))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from minibroker.pipeline.quantities import CLIENT, PRODUCE, REQUEST, USER
+from minibroker.pipeline.quantities import CLIENT, MUTATION, PRODUCE, REQUEST, USER
 from minibroker.pipeline.recommend import (
     Decided,
     Policy,
@@ -65,7 +65,28 @@ def test_a_rate_is_over_the_windows_that_a_broker_is_set_to(spark: SparkSession)
     assert {row.second % 60: row.rate for row in seen} == {
         0: 250_000, 1: 375_000, 3: 438_000, 5: 302_000
     }  # fmt: skip
-    assert Policy(window_num=1).windows_s == (1, 1)
+    assert Policy(window_num=1).windows_s(PRODUCE) == (1, 1)
+
+
+def test_changes_of_topics_have_windows_of_their_own(spark: SparkSession) -> None:
+    changed = {0: 60, 7: 12, 30: 6}
+    events = [
+        request(at, "u", "c", mutations=number, mutations_refused=0, checked_ns=0, late_ns=0)
+        for at, number in changed.items()
+    ]
+    events += [idle(at, "u", 1000) for at in changed]
+
+    def rates_of(quota: str, policy: Policy) -> dict[int, int]:
+        seen = rates(frame(spark, events), USER, policy).where(f"quota = '{quota}'")
+        return {row.second % 60: row.rate for row in seen.collect()}
+
+    policy = Policy(mutation_window_num=3, mutation_window_s=3)
+    # At 7 s: 12 in six seconds, but 72 in nine.
+    assert rates_of(MUTATION, policy) == {0: 10_000, 7: 8_000, 30: 1_000}
+    assert rates_of(MUTATION, Policy()) == {0: 6_000, 7: 7_200, 30: 600}
+    assert rates_of(PRODUCE, policy) == rates_of(PRODUCE, Policy()) == {
+        0: 100_000, 7: 200_000, 30: 100_000,
+    }  # fmt: skip
 
 
 def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSession) -> None:

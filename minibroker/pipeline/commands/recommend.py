@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from minibroker.config import (
+    CONTROLLER_QUOTA_WINDOW_NUM,
+    CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
@@ -157,6 +159,8 @@ def of_broker(settings: Settings) -> dict[str, Any]:
         "workers": settings[NUM_NETWORK_THREADS] + settings[NUM_IO_THREADS],
         "window_num": settings[QUOTA_WINDOW_NUM],
         "window_s": settings[QUOTA_WINDOW_SIZE_SECONDS],
+        "mutation_window_num": settings[CONTROLLER_QUOTA_WINDOW_NUM],
+        "mutation_window_s": settings[CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS],
     }
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from minibroker.cli.configs import configs
 from minibroker.pipeline.commands import recommend as command
 from minibroker.pipeline.commands.recommend import of_broker, recommend
+from minibroker.pipeline.quantities import MUTATION, PRODUCE
 from minibroker.pipeline.recommend import Policy
 from minibroker.pipeline.whatif.inputs import settings_of
 from minibroker.testing import MiniBroker
@@ -69,8 +70,10 @@ def test_what_is_recommended_is_what_a_broker_then_has(run: Any, tmp_path: Path)
 
 def test_a_policy_is_for_the_broker_that_is_told_of() -> None:
     pairs = ["quota.window.num=5", "quota.window.size.seconds=2", "num.io.threads=3"]
+    pairs += ["controller.quota.window.num=3", "controller.quota.window.size.seconds=4"]
     policy = Policy(**of_broker(settings_of([*pairs, "num.network.threads=4"])))
-    assert (policy.windows_s, policy.workers) == ((8, 10), 7)
+    assert (policy.windows_s(PRODUCE), policy.windows_s(MUTATION)) == ((8, 10), (8, 12))
+    assert policy.workers == 7
     assert Policy(**of_broker(settings_of([]))) == Policy()
 
 
