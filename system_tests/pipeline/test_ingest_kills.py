@@ -1,8 +1,9 @@
 """The job that follows a live broker, and the broker, are killed: the table has each event once.
 
-A kill comes while files are written aside, while a step is being committed, while Spark writes its
-checkpoint, or before the job has begun; which of them is drawn from a seed. ``INGEST_KILLS=20``
-kills the job that often; otherwise it is few times, as a job takes seconds to come up.
+A kill comes as soon as a job is seen to get on: while files are written aside, while a step is
+being committed, or while Spark writes its checkpoint. Which of them, how often before, and how long
+after it is drawn from a seed that is printed; ``INGEST_SEED`` draws the same again, as far as the
+machine lets it. Kills go on for ``INGEST_KILLS_S`` seconds.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import duckdb
 import pytest
@@ -24,22 +23,26 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
-from system_tests.conftest import without_toolchain
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
-from system_tests.harness.jars import ToolchainMissing, connector_jars
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import wait_until
+from system_tests.pipeline.standby import Standby
 from tests.pipeline.made import event, written
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(900)]
 
-SEED = 20_261_120
-JOB_KILLS = int(os.environ.get("INGEST_KILLS", "4"))
+SEED = int(os.environ.get("INGEST_SEED", time.time_ns() % 1_000_000))
+KILLS_S = float(os.environ.get("INGEST_KILLS_S", "60"))
+KILLS_MIN = 4
 PARTITIONS = 3
 JUNK_EVERY = 97
 MOMENTS = ("_staging/*/all/place=*/*", "_commits/*.json", "_checkpoints/*/offsets/*", "_staging")
 """Paths below the table; the job is killed when one of them changes."""
-
+CHANGES_MAX = 3
+"""So often at most, before the kill."""
+LATER_MAX_S = 0.3
+BROKER_TOO = ("no", "no", "no", "no", "before", "after")
+"""Whether the broker is killed, too: while the job begins, or just before the job."""
 
 Changes = set[tuple[Path, int]]
 
@@ -73,45 +76,28 @@ class Told(threading.Thread):
         assert self._producer.flush(60) == 0
 
 
-class Job:
-    """``minibroker pipeline ingest`` in processes of its own, which are killed together."""
-
-    def __init__(self, bootstrap: str, into: Path, output: IO[bytes], *, follow: bool) -> None:
-        jars = ",".join(map(str, connector_jars().glob("*.jar")))
-        command = [sys.executable, "-m", "minibroker", "pipeline", "ingest", "--from", bootstrap]
-        command += ["--into", str(into), "--master", "local[2]", "--conf", f"spark.jars={jars}"]
-        command += ["--conf", "spark.sql.shuffle.partitions=2"]
-        self.process = subprocess.Popen(
-            [*command, *(["--follow"] if follow else [])],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def kill(self) -> None:
-        family = tree(self.process.pid)
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
-        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the job to be gone")
-
-
 class Stage:
     """A broker that comes back where it was, with its data, and the job beside it."""
 
     def __init__(self, folder: Path) -> None:
         self._listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
         self._data = folder / "data"
-        self._output = (folder / "job.log").open("w+b")
+        self._printed = folder / "job.log"
         self.table = folder / "activity"
         self.broker = self._start()
-        self.job: Job | None = None
+        self._next = Standby(self._printed)
+        self.job: Standby | None = None
 
     def _start(self) -> RunningBroker:
         return start_minibroker(data_dir=self._data, listener=self._listener)
 
-    def begin_job(self, *, follow: bool) -> Job:
-        self.job = Job(self.broker.bootstrap_servers, self.table, self._output, follow=follow)
+    def begin_job(self, *, follow: bool) -> Standby:
+        """The job that stood by begins, and if it is to be killed, another one stands by."""
+        self.job = self._next
+        words = ["--from", self.broker.bootstrap_servers, "--into", str(self.table)]
+        self.job.run("ingest", *words, *(["--follow"] if follow else []))
+        if follow:
+            self._next = Standby(self._printed)
         return self.job
 
     def kill_broker(self) -> None:
@@ -130,23 +116,16 @@ class Stage:
                 found.add((path, path.stat().st_mtime_ns))
         return found
 
-    def printed(self) -> str:
-        return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
-
     def end(self) -> None:
-        if self.job is not None:
-            self.job.kill()
+        for job in (self.job, self._next):
+            if job is not None:
+                job.kill()
         self.broker.stop()
         self.broker.forget()
-        self._output.close()
 
 
 @pytest.fixture
 def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
-    try:
-        connector_jars()
-    except ToolchainMissing as missing:
-        without_toolchain(missing)
     folder = memory_folder / fresh("ingest")
     folder.mkdir()
     made = Stage(folder)
@@ -160,34 +139,43 @@ def keys(table: Path) -> list[tuple[int, int]]:
     return duckdb.execute(query).fetchall()
 
 
+def get_on(stage: Stage, job: Standby, moment: str, times: int, *, may_end: bool) -> None:
+    """Wait until something at a moment has changed so often, or the job has given up."""
+    before = stage.changes(moment)
+    for _ in range(times):
+
+        def has_come(before: Changes = before) -> bool:
+            assert may_end or not job.has_ended(), job.printed()
+            return job.has_ended() or bool(stage.changes(moment) - before)
+
+        wait_until(has_come, f"{moment} to change", within_s=300, pause_s=0.002)
+        before = stage.changes(moment)
+
+
 def test_each_event_is_there_once_whatever_is_killed(stage: Stage) -> None:
+    print(f"INGEST_SEED={SEED}")
     chance = random.Random(SEED)
     admin = AdminClient({"bootstrap.servers": stage.broker.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
     told = Told(stage.broker.bootstrap_servers)
     told.start()
-    ended_by_itself = 0
-    for number in range(JOB_KILLS):
+    ends = time.monotonic() + KILLS_S
+    kills = broker_kills = 0
+    while kills < KILLS_MIN or time.monotonic() < ends:
         job = stage.begin_job(follow=True)
-        moment = MOMENTS[number % len(MOMENTS)]
-        before = stage.changes(moment)
-
-        def has_come(job: Job = job, moment: str = moment, before: Changes = before) -> bool:
-            return job.process.poll() is not None or bool(stage.changes(moment) - before)
-
-        if number % 2:
+        with_broker = chance.choice(BROKER_TOO)
+        if with_broker == "before":
             stage.kill_broker()
-        wait_until(has_come, f"{moment} to change", within_s=300, pause_s=0.002)
-        ended_by_itself += job.process.poll() is not None
-        wait_until(lambda: chance.random() < 0.05, "chance", pause_s=0.005)
-        if number % 2 == 0 and chance.random() < 0.5:
+        moment, times = chance.choice(MOMENTS), chance.randint(1, CHANGES_MAX)
+        get_on(stage, job, moment, times, may_end=with_broker == "before")
+        if with_broker == "after":
             stage.kill_broker()
-        job.kill()
+        broker_kills += with_broker != "no"
+        job.kill(chance.uniform(0, LATER_MAX_S))
+        kills += 1
     told.finish()
-    last = stage.begin_job(follow=False)
-    assert last.process.wait(300) == 0, stage.printed()[-4000:]
+    stage.begin_job(follow=False).wait()
+    print(f"killed the job {kills} times, the broker {broker_kills}, with {told.count} events")
     assert keys(stage.table) == [(sequence, 1) for sequence in range(told.count)]
     aside = duckdb.execute(f"select count(*) from '{stage.table}-quarantine/*.parquet'").fetchall()
     assert aside == [(told.junk,)]
-    assert ended_by_itself < JOB_KILLS, stage.printed()[-4000:]
-    print(f"killed the job {JOB_KILLS} times with {told.count} events")

@@ -48,11 +48,13 @@ def set_quota(server: str) -> None:
     subprocess.run([*command, "--client", CLIENT, "--alter", "--add-config", quota], check=True)
 
 
-def produce(config: Config, topic: str = "orders", times: int = 16) -> None:
-    """Twice the quota, for a quarter of a second each time."""
-    producer = Producer({**config, "client.id": CLIENT})
-    for _ in range(times):
-        producer.produce(topic, b"x" * BYTES_PER_SECOND)
+def produce(config: Config) -> None:
+    """What the quota allows in ten seconds, and then so much that each record is held for a fifth
+    of one, and several are in each of the next five.
+    """
+    producer = Producer({**config, "client.id": CLIENT, "linger.ms": 0})
+    for size in (10 * BYTES_PER_SECOND, *[BYTES_PER_SECOND // 5] * 25):
+        producer.produce("orders", b"x" * size)
         assert producer.flush(PATIENCE_S) == 0
 
 

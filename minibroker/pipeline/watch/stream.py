@@ -2,7 +2,7 @@
 
 Owns the query and the file from which the rules go on after a restart; it must never decide
 anything. Invariant: alerts are told first and what raised them is kept after, so that one that was
-due is told at least once, and a second time only if the job was killed in between, with the same
+due is told at least once, and again only after a job that was killed in between, with the same
 ``id``; an interval that was kept is never looked at again. The places are any of Hadoop's.
 """
 

@@ -1,0 +1,89 @@
+"""Jobs of the pipeline whose JVM is up before they are told what to do, so that one follows a
+killed one at once.
+
+It owns the process that stands by, and its end by SIGKILL; which job it becomes, and when it is
+killed, is the tests'. Invariant: it touches nothing that a job works on before it is told to, and a
+killed one is gone with all that it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from system_tests.harness.processes import is_running, tree
+from system_tests.harness.waiting import wait_until
+from system_tests.pipeline.watching import jars
+
+TRIGGER: Final = "1 second"
+"""Between steps of ingest, instead of ten, so that a job has come to many when it is killed."""
+PATIENCE_S: Final = 300.0
+
+
+class Standby:
+    """One process, which waits for its job; what it prints is appended to a file."""
+
+    def __init__(self, printed: Path) -> None:
+        conf = {"spark.jars": jars(), "spark.sql.shuffle.partitions": "1"}
+        self._printed = printed
+        with printed.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "system_tests.pipeline.standby", json.dumps(conf)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def run(self, *words: str) -> None:
+        """``minibroker pipeline`` with these words, as soon as it can."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(words).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def printed(self) -> str:
+        """The end of what this and others before it said."""
+        return self._printed.read_text(errors="replace")[-4000:]
+
+    def wait(self) -> None:
+        """Until the job is done, which it must be well."""
+        assert self.process.wait(PATIENCE_S) == 0, self.printed()
+
+    def kill(self, later_s: float = 0) -> None:
+        """With all that it started, when so much time has passed."""
+        at_s = time.monotonic() + later_s
+        wait_until(lambda: time.monotonic() >= at_s, "the time to kill", pause_s=0.002)
+        family = tree(self.process.pid)
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the job to be gone")
+
+
+def stand_by(conf: dict[str, str]) -> None:
+    """What the process does."""
+    from minibroker.pipeline import ingest
+    from minibroker.pipeline.__main__ import app
+    from minibroker.pipeline.session import session
+
+    setattr(ingest, "TRIGGER", TRIGGER)  # noqa: B010 - a constant for all others
+    with session("standby", master="local[2]", conf=conf) as spark:
+        spark.range(1).count()
+        line = sys.stdin.readline()
+        if line:
+            app()(json.loads(line))  # its session is this one
+
+
+if __name__ == "__main__":
+    stand_by(json.loads(sys.argv[1]))

@@ -1,0 +1,207 @@
+"""The watch is killed: no alert that was due is lost, and none is told twice but by another watch.
+
+Which alerts are due follows from events that the test makes up, in their order, and counts itself.
+A kill comes as soon as a watch is seen to get on; at which sign, and how long after it, is drawn
+from a seed that is printed. ``WATCH_SEED`` draws the same again, as far as the machine lets it, and
+``WATCH_KILLS_S`` says for how many seconds to kill.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from minibroker.activity.schema import TOPIC
+from system_tests.harness.brokers import RunningBroker, start_minibroker
+from system_tests.harness.waiting import wait_until
+from system_tests.pipeline.standby import Standby
+from system_tests.pipeline.watching import ALERTS, alerts
+from tests.pipeline.happenings import START_S, Event, check, request
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(900)]
+
+SEED = int(os.environ.get("WATCH_SEED", time.time_ns() % 1_000_000))
+KILLS_S = float(os.environ.get("WATCH_KILLS_S", "60"))
+KILLS_MIN = 4
+CLIENTS = ("a", "b", "c", "d")
+INTERVALS = 2
+"""So many in a row raise an alert, and clear it."""
+PACE_S = 0.1
+"""In which an interval of a second is told."""
+MOMENTS = ("offsets/*", "commits/*", "rules/*", "state/*/*/*")
+"""Paths below the checkpoint; a watch is killed when one changes, or an alert is on the topic."""
+LATER_MAX_S = 0.2
+PATIENCE_S = 300.0
+
+
+class Due(NamedTuple):
+    """An alert as this test knows it."""
+
+    client: str
+    state: str
+    time_us: int
+
+
+class Teller(threading.Thread):
+    """Tells of intervals in which clients are held or not, and keeps count of what that means."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        self._chance = random.Random(SEED)
+        self._enough = threading.Event()
+        self._next = 0
+        self._row = dict.fromkeys(CLIENTS, 0)
+        self._raised = dict.fromkeys(CLIENTS, False)
+        self.due: list[Due] = []
+
+    def run(self) -> None:
+        while not self._enough.wait(PACE_S):
+            self._interval({client for client in CLIENTS if self._chance.random() < 0.5})
+
+    def finish(self) -> None:
+        """Nobody is held any more, for so long that all is over, and looked at."""
+        self._enough.set()
+        self.join(10)
+        for _ in range(INTERVALS + 3):
+            self._interval(set())
+        assert self._producer.flush(60) == 0
+
+    def _interval(self, held: set[str]) -> None:
+        for place, client in enumerate(CLIENTS):
+            told = event(self._next + place / len(CLIENTS), client, held=client in held)
+            self._producer.produce(TOPIC, json.dumps(told))
+            self._count(client, held=client in held)
+        self._producer.poll(0)
+        self._next += 1
+
+    def _count(self, client: str, *, held: bool) -> None:
+        against = held != self._raised[client]
+        self._row[client] = self._row[client] + 1 if against else 0
+        if self._row[client] == INTERVALS:
+            self._raised[client], self._row[client] = held, 0
+            ends_us = (START_S + self._next + 1) * 1_000_000
+            self.due.append(Due(client, "raised" if held else "cleared", ends_us))
+
+
+def event(seconds: float, client: str, *, held: bool) -> Event:
+    """A request at which a quota looked; it says little but whether it held."""
+    look = check("", client, rate=1.0, bound=1e9, throttle_ms=40 if held else 0)
+    return request(seconds, "", client, produce=look, throttle_ms=look["throttle_ms"])
+
+
+class Stage:
+    """A broker, and the watch of it, of which there is always one more that stands by."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker: RunningBroker = start_minibroker()
+        self.config = {"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0}
+        admin = AdminClient(self.config)
+        for made in admin.create_topics([NewTopic(TOPIC, 1), NewTopic(ALERTS, 1)]).values():
+            made.result()
+        self._consumer = Consumer({**self.config, "group.id": "unused"})
+        self._printed, self.checkpoint = folder / "watch.log", folder / "checkpoint"
+        self._next = Standby(self._printed)
+        self.watch: Standby | None = None
+
+    def begin(self) -> Standby:
+        self.watch, self._next = self._next, Standby(self._printed)
+        words = ["--from", self.broker.bootstrap_servers, "--checkpoint", str(self.checkpoint)]
+        words += ["--alerts-to", ALERTS, "--from-beginning", "--every", "1", "--late", "1"]
+        self.watch.run("watch", *words, "--intervals", str(INTERVALS))
+        return self.watch
+
+    def told(self) -> int:
+        """How many alerts are on the topic."""
+        partition = TopicPartition(ALERTS, 0)
+        _, end = self._consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
+        return int(end)
+
+    def sign(self, moment: str | None) -> object:
+        """Is another one when the watch got on; without a moment, when it told something."""
+        if moment is None:
+            return self.told()
+        return {path.name: path.parent for path in self.checkpoint.glob(moment)}
+
+    def looked_at_s(self) -> int:
+        """Where the intervals end that the rules have seen, and of which all is told."""
+        kept = [int(path.stem) for path in self.checkpoint.glob("rules/[0-9]*.json")]
+        return max(kept, default=0) + 1
+
+    def end(self) -> None:
+        for each in (self.watch, self._next):
+            if each is not None:
+                each.kill()
+        self._consumer.close()
+        self.broker.stop()
+        self.broker.forget()
+
+
+@pytest.fixture
+def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
+    folder = memory_folder / fresh("watch")
+    folder.mkdir()
+    made = Stage(folder)
+    yield made
+    made.end()
+
+
+def test_no_alert_is_lost_and_none_told_twice_by_the_same_watch(stage: Stage) -> None:
+    print(f"WATCH_SEED={SEED}")
+    chance = random.Random(SEED)
+    teller = Teller(stage.broker.bootstrap_servers)
+    teller.start()
+    ends = time.monotonic() + KILLS_S
+    at_kills = [0]
+    while len(at_kills) <= KILLS_MIN or time.monotonic() < ends:
+        watch = stage.begin()
+        get_on(stage, watch, chance.choice([*MOMENTS, None, None]), chance.randint(1, 3))
+        watch.kill(chance.uniform(0, LATER_MAX_S))
+        at_kills.append(stage.told())
+    teller.finish()
+    watch = stage.begin()
+    due, last_us = set(teller.due), max(each.time_us for each in teller.due)
+
+    def all_looked_at() -> bool:
+        assert not watch.has_ended(), watch.printed()
+        return stage.looked_at_s() * 1_000_000 >= last_us
+
+    wait_until(all_looked_at, "the watch to come to the end", within_s=PATIENCE_S)
+    watch.kill()
+    found = seen(stage)
+    again = len(found) - len(set(found))
+    print(f"killed {len(at_kills) - 1} times with {len(due)} alerts, of which {again} came again")
+    assert sorted(set(found) ^ due) == []
+    for begins, comes_to in zip(at_kills, [*at_kills[1:], len(found)], strict=True):
+        of_one = found[begins:comes_to]
+        assert len(of_one) == len(set(of_one)), "one watch told an alert twice"
+
+
+def get_on(stage: Stage, watch: Standby, moment: str | None, times: int) -> None:
+    """Wait until there were so many signs that it gets on."""
+    for _ in range(times):
+        before = stage.sign(moment)
+
+        def has_come(before: object = before) -> bool:
+            assert not watch.has_ended(), watch.printed()
+            return stage.sign(moment) != before
+
+        wait_until(has_come, f"{moment or ALERTS} to change", within_s=PATIENCE_S, pause_s=0.002)
+
+
+def seen(stage: Stage) -> list[Due]:
+    """The alerts on the topic, each as this test knows it, and with an ``id`` of its own."""
+    told = alerts(stage.config)
+    found = [Due(each["client_id"], each["state"], each["time_us"]) for each in told]
+    assert len({each["id"] for each in told}) == len(set(found))
+    return found
