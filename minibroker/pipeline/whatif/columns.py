@@ -27,6 +27,7 @@ from minibroker.pipeline.whatif.events import (
     PRODUCES,
     REPEATED,
     STRICT,
+    UNHELD,
     Bytes,
     Flags,
     Ints,
@@ -67,7 +68,7 @@ CHECKS: Final = ("produce", "fetch", "request", "mutation")
 LENGTH_BYTES: Final = 4
 """What a fetch's size has beside the response itself, as Kafka counts it."""
 
-PRODUCE_KEY, FETCH_KEY = 0, 1
+PRODUCE_KEY, FETCH_KEY, METADATA_KEY = 0, 1, 3
 
 _FAR_MS: Final = NEVER // ORDINALS_PER_MS
 """A time whose ordinal a number can still say."""
@@ -273,8 +274,9 @@ def _flags(table: pa.Table, keys: Longs, mutates: Flags, *, delays: bool) -> Byt
     found = (keys == PRODUCE_KEY) * PRODUCES | fetches * FETCHES | exempt * EXEMPT
     if mutates.any():
         strict = _true(table, "strict") & mutates
-        refused = longs(table, "mutations_refused") > 0
-        found = found | mutates * MUTATES | strict * STRICT | (strict & refused) * REPEATED
+        unheld = mutates & (keys == METADATA_KEY)
+        again = strict & ~unheld & (longs(table, "mutations_refused") > 0)
+        found = found | mutates * MUTATES | strict * STRICT | again * REPEATED | unheld * UNHELD
     if not delays:
         held = longs(table, "throttle_ms") > 0
         found = found | (fetches & ~exempt & held) * REPEATED

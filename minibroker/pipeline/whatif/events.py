@@ -26,9 +26,10 @@ NOBODY: Final = -1
 NEVER: Final = 2**62
 """A time that doesn't come."""
 
-PRODUCES, FETCHES, MUTATES, STRICT, EXEMPT, REPEATED = 1, 2, 4, 8, 16, 32
+PRODUCES, FETCHES, MUTATES, STRICT, EXEMPT, REPEATED, UNHELD = 1, 2, 4, 8, 16, 32, 64
 """What a request is, as bits; a repeated one was refused, or fetched nothing, when it was recorded,
-so that its sender had to make it again."""
+so that its sender had to make it again. An unheld one is counted for what it changes, and refused
+that, but goes on: topics that Metadata would have made."""
 
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]

@@ -22,6 +22,7 @@ from minibroker.pipeline.whatif.events import (
     NOBODY,
     REQUEST,
     REQUESTS,
+    UNHELD,
     Answers,
     Ints,
     Longs,
@@ -200,7 +201,7 @@ def open_loop(
             )  # fmt: skip
             if told:
                 asked[row, kind], rates[row, kind] = held_ms, rate
-            held_ms = max(0, held_ms - lag_ms)
+            held_ms = 0 if flags & UNHELD else max(0, held_ms - lag_ms)
             tally[group, kind, REQUESTS] += counted
         if worked[row] >= held_ms:
             kind, held_ms = REQUEST, worked[row]

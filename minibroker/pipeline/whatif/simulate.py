@@ -28,6 +28,7 @@ from minibroker.pipeline.whatif.events import (
     REQUEST,
     REQUESTS,
     STRICT,
+    UNHELD,
     WOULD_END_MS,
     Answers,
     Ends,
@@ -244,7 +245,7 @@ def _come(stage: Stage, row: int, now_ms: int) -> int:
     )  # fmt: skip
     if told:
         answers.asked[row, kind], answers.rate[row, kind] = asked_ms, rate
-    held_ms = max(0, asked_ms - lag_ms)
+    held_ms = 0 if flags & UNHELD else max(0, asked_ms - lag_ms)
     course.first_ms[row] = held_ms
     counted = requests.ms[row] >= sharing.counted_from_ms[group]
     tally[group, kind, REQUESTS] += counted

@@ -25,7 +25,8 @@ _PLAIN = {
     Type.TEXT: pa.string(),
     Type.FLAG: pa.bool_(),
 }
-API_KEYS = {"produce": 0, "fetch": 1, "mutate": 19, "other": 3}
+METADATA = 3
+API_KEYS = {"produce": 0, "fetch": 1, "mutate": 19, "other": METADATA}
 WALL_US = 1_700_000_000_000_000
 """What the wall clock showed when the broker's own began."""
 
@@ -55,7 +56,7 @@ def request_row(event: Event) -> dict[str, Any]:
         "ip": "10.0.0.1",
         "user": event.user,
         "client_id": event.client_id,
-        "api_key": API_KEYS[event.what],
+        "api_key": METADATA if event.unheld else API_KEYS[event.what],
         "api_version": 9,
         "request_bytes": event.size if event.what == "produce" else 77,
         "response_bytes": event.size - 4 if event.what == "fetch" else 55,

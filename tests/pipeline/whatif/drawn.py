@@ -57,6 +57,7 @@ def events(chance: random.Random, number: int, *, step_ms: int = 60) -> list[Eve
         sender = random.Random(connection)
         what = chance.choice(WHAT)
         late_ms = now_ms + chance.choice([0, 0, 1, 3, 40])
+        strict = what == "mutate" and chance.random() < 0.6
         found.append(
             Event(
                 sequence,
@@ -66,7 +67,8 @@ def events(chance: random.Random, number: int, *, step_ms: int = 60) -> list[Eve
                 what,
                 size=chance.randrange(1000) if what in ("produce", "fetch") else 0,
                 permits=chance.randrange(9) if what == "mutate" else 0,
-                strict=what == "mutate" and chance.random() < 0.5,
+                strict=strict,
+                unheld=strict and chance.random() < 0.4,
                 exempt=chance.random() < 0.1,
                 checked_ns=chance.randrange(10**7),
                 late_ns=chance.randrange(10**6),

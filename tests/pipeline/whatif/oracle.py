@@ -34,6 +34,8 @@ class Event:
     """As it is counted."""
     permits: int = 0
     strict: bool = False
+    unheld: bool = False
+    """Metadata would have made topics."""
     exempt: bool = False
     checked_ns: int = 0
     late_ns: int = 0
@@ -86,7 +88,7 @@ class Broker:
                 strict=event.strict,
             )
             quota.take(event.permits, now_ms)
-            told_ms = quota.throttle_ms(now_ms)
+            told_ms = 0 if event.unheld else quota.throttle_ms(now_ms)
         return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms)
 
     def worked(self, event: Event, now_ms: int) -> Throttle:

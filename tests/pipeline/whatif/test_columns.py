@@ -13,9 +13,16 @@ from minibroker.pipeline.whatif.events import (
     PRODUCES,
     REPEATED,
     STRICT,
+    UNHELD,
 )
 from minibroker.pipeline.whatif.proposal import Sender
-from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
+from tests.pipeline.whatif.activity import (
+    METADATA,
+    connection_row,
+    request_row,
+    requests_table,
+    table,
+)
 from tests.pipeline.whatif.oracle import Event
 
 
@@ -48,9 +55,11 @@ def test_changes_were_counted_when_the_controller_did() -> None:
     row["mutation"] = check | {"clock_ms": 93}
     refused = request_row(Event(1, 100, what="mutate", permits=2, strict=True))
     refused["mutations_refused"] = 2
-    found = requests_of(table([row, refused]), Senders(), delays=False)
-    assert found.lag_ms.tolist() == [7, 0]
-    assert found.flags.tolist() == [MUTATES, MUTATES | STRICT | REPEATED]
+    asked = refused | {"api_key": METADATA, "sequence": 2}
+    found = requests_of(table([row, refused, asked]), Senders(), delays=False)
+    assert found.lag_ms.tolist() == [7, 0, 0]
+    wanted = [MUTATES, MUTATES | STRICT | REPEATED, MUTATES | STRICT | UNHELD]
+    assert found.flags.tolist() == wanted
 
 
 def test_with_kept_answers_the_first_check_counts() -> None:
