@@ -21,6 +21,9 @@ PLAIN: Final = {
 """Settings of whoever writes files. Otherwise Hadoop keeps checksums beside each file of a disk,
 and runs one ``chmod`` more for them."""
 
+OFFSETS: Final = "offsets"
+"""Where a checkpoint of Spark's has a file for each step, named by its number."""
+
 
 class Files:
     """The files below a root, which need not exist."""
@@ -88,3 +91,13 @@ class Files:
     def delete(self, name: str) -> None:
         """Delete a file or a folder with all that is in it; gone already is no error."""
         self._fs.delete(self._at(name), True)
+
+
+def forget_half_begun(checkpoint: Files) -> None:
+    """Remove what a stream left that was killed while it wrote down its very first step, as Spark
+    would not start one that adds up there again. One with a whole step is left as it is.
+    """
+    steps = checkpoint.names(OFFSETS)
+    if not any(name.isdigit() for name in steps):
+        for name in steps:
+            checkpoint.delete(f"{OFFSETS}/{name}")

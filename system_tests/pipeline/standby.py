@@ -51,8 +51,9 @@ class Standby:
         return self.process.poll() is not None
 
     def printed(self) -> str:
-        """The end of what this and others before it said."""
-        return self._printed.read_text(errors="replace")[-4000:]
+        """The last error that this or others before it told of, or the end of what they said."""
+        before, error, after = self._printed.read_text(errors="replace").rpartition("Error: ")
+        return error + after[:4000] if error else (before + after)[-4000:]
 
     def wait(self) -> None:
         """Until the job is done, which it must be well."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.hadoop import Files
+from minibroker.pipeline.hadoop import OFFSETS, Files, forget_half_begun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,3 +34,15 @@ def test_files_are_written_read_renamed_and_deleted(spark: SparkSession, tmp_pat
 def test_nothing_lies_beside_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
     Files(spark, str(tmp_path)).write_new("a/one.json", "1")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["one.json"]
+
+
+def test_only_a_checkpoint_without_a_whole_step_is_cleared(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files, half = Files(spark, str(tmp_path)), f"{OFFSETS}/.1.temporary.tmp"
+    forget_half_begun(files)
+    for whole, left in (([], []), ([f"{OFFSETS}/0"], [".1.temporary.tmp", "0"])):
+        for name in [half, *whole]:
+            files.write_new(name, "{}")
+        forget_half_begun(files)
+        assert files.names(OFFSETS) == left

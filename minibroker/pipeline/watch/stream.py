@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from minibroker.activity.schema import TOPIC, VERSION
 from minibroker.pipeline.brokers import Broker, why
 from minibroker.pipeline.errors import BadInput, PipelineError
-from minibroker.pipeline.hadoop import Files
+from minibroker.pipeline.hadoop import Files, forget_half_begun
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.session import CONNECTOR
 from minibroker.pipeline.watch.alerts import Alert, as_json, identity
@@ -80,7 +80,9 @@ def watch(
     events: DataFrame, rules: Rules, tell: Tell, *, checkpoint: str, late_s: int
 ) -> StreamingQuery:
     """Start to look at ``events``; what was kept below ``checkpoint`` is gone on from."""
-    memory = Memory(Files(events.sparkSession, checkpoint))
+    files = Files(events.sparkSession, checkpoint)
+    forget_half_begun(files)
+    memory = Memory(files)
     kept = memory.read()
     if kept is not None:
         rules.recall(kept)

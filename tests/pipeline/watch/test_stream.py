@@ -75,6 +75,16 @@ def test_an_alert_is_told_once_over_restarts_and_again_if_telling_failed(place: 
     assert [each.state for each in told] == [State.RAISED, State.CLEARED]
 
 
+def test_who_was_killed_in_the_very_first_step_begins_again(place: Place) -> None:
+    left = place.folder / "checkpoint" / "offsets" / ".0.a-temporary-name.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_text("half")
+    told: list[Alert] = []
+    place.arrive(0, 1, 2)
+    place.look(told.extend)
+    assert [each.state for each in told] == [State.RAISED]
+
+
 def test_what_is_no_event_is_left_out_and_counted(spark: SparkSession, tmp_path: Path) -> None:
     known = {"version": VERSION, "kind": "dropped", "broker": 1, "sequence": 2, "time_us": 3}
     lines = [
