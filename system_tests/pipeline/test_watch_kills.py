@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import RunningBroker, start_minibroker
+from system_tests.harness.control import ask
 from system_tests.harness.waiting import wait_until
 from system_tests.pipeline.standby import Standby
 from system_tests.pipeline.watching import ALERTS, alerts
@@ -42,6 +43,8 @@ MOMENTS = ("offsets/*", "commits/*", "rules/*", "state/*/*/*")
 """Paths below the checkpoint; a watch is killed when one changes, or an alert is on the topic."""
 LATER_MAX_S = 0.2
 PATIENCE_S = 300.0
+OURS = "rdkafka"
+"""What this test's own clients are called; a watch's are Java's."""
 
 
 class Due(NamedTuple):
@@ -138,6 +141,12 @@ class Stage:
         kept = [int(path.stem) for path in self.checkpoint.glob("rules/[0-9]*.json")]
         return max(kept, default=0) + 1
 
+    def has_heard_all(self) -> bool:
+        """Whether the broker has come to the end of what watches sent that are no more."""
+        processors = ask(self.broker, "GET", "/v1/connections")["processors"]
+        there = {each["client_id"] for one in processors for each in one["connections"]}
+        return there <= {OURS, None}
+
     def end(self) -> None:
         for each in (self.watch, self._next):
             if each is not None:
@@ -167,6 +176,7 @@ def test_no_alert_is_lost_and_none_told_twice_by_the_same_watch(stage: Stage) ->
         watch = stage.begin()
         get_on(stage, watch, chance.choice([*MOMENTS, None, None]), chance.randint(1, 3))
         watch.kill(chance.uniform(0, LATER_MAX_S))
+        wait_until(stage.has_heard_all, "the broker to have heard all", within_s=PATIENCE_S)
         at_kills.append(stage.told())
     teller.finish()
     watch = stage.begin()
