@@ -2,7 +2,8 @@
 
 Owns the few calls that a table's ledger needs, made by the driver through Spark's JVM; it must
 never know what the files hold. Invariant: every path is relative to the root, and what couldn't be
-done is an error, where Hadoop often only answers False. Tasks read and write through Spark.
+done is an error, where Hadoop often only answers False. Tasks read through Spark, and write so or,
+on a disk, by themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from minibroker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 _DISK: Final = "file:"
 PLAIN: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
