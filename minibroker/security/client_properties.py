@@ -20,6 +20,7 @@ from minibroker.config.known import is_known_unserved
 from minibroker.config.security_definitions import STORE_TYPE
 from minibroker.config.settings import ConfigError, Given, read_properties, unknown_name
 from minibroker.config.types import BadValueError
+from minibroker.security.handshakes import BadPem, Pem, client_context
 from minibroker.security.mechanism import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -130,6 +131,14 @@ def _example(mechanism: str) -> str:
 
 # TLS ----------------------------------------------------------------------------------------------
 
+_PEM: Final = {
+    "truststore": TRUSTSTORE,
+    "authorities": AUTHORITIES,
+    "keystore": KEYSTORE,
+    "key_password": KEY_PASSWORD,
+}
+"""What says each field of a `Pem`."""
+
 
 def _check_types(given: Mapping[str, Given]) -> None:
     for name in (TRUSTSTORE_TYPE, KEYSTORE_TYPE):
@@ -142,40 +151,12 @@ def _check_types(given: Mapping[str, Given]) -> None:
 
 def tls_context(client: ClientProperties) -> ssl.SSLContext:
     """What OpenSSL makes of it. Raises `ConfigError` if a file is none of PEM."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = client.checks_host
-    _trust(context, client.trusted)
-    if KEYSTORE in client.given:
-        _show(context, client.given)
-    return context
-
-
-def _trust(context: ssl.SSLContext, entry: Given | None) -> None:
-    if entry is None:
-        context.load_default_certs()
-        return
+    given = {of: client.given[name].value for of, name in _PEM.items() if name in client.given}
     try:
-        if entry.name == TRUSTSTORE:
-            context.load_verify_locations(cafile=entry.value)
-        else:
-            context.load_verify_locations(cadata=entry.value)
-    except (OSError, ValueError) as error:  # ssl.SSLError is one too; nothing at all is a value
-        text = f"{entry.where}: {entry.name} can't be read as PEM: {error}"
-        raise ConfigError([text]) from None
-
-
-def _show(context: ssl.SSLContext, given: Mapping[str, Given]) -> None:
-    entry = given[KEYSTORE]
-    # Without a password given, OpenSSL would ask for one at the terminal.
-    password = given[KEY_PASSWORD].value if KEY_PASSWORD in given else ""
-    try:
-        context.load_cert_chain(entry.value, password=password)
-    except OSError as error:
-        text = (
-            f"{entry.where}: {KEYSTORE} can't be read as PEM with a key and certificates "
-            f"(is {KEY_PASSWORD} right?): {error}"
-        )
-        raise ConfigError([text]) from None
+        return client_context(Pem(client.checks_host, **given), KEY_PASSWORD)
+    except BadPem as error:
+        entry = client.given[_PEM[error.field]]
+        raise ConfigError([f"{entry.where}: {entry.name} {error}"]) from None
 
 
 # SASL ---------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import ssl
 
-from minibroker.security.handshakes import why_no_tls
+import pytest
+
+from minibroker.security.handshakes import BadPem, Pem, client_context, why_no_tls
 
 
 def verification_error(code: int, message: str) -> ssl.SSLCertVerificationError:
@@ -31,3 +33,25 @@ def test_what_speaks_no_tls_is_a_wrong_port() -> None:
 def test_a_server_that_hangs_up_is_asked_about() -> None:
     text = why_no_tls(ConnectionResetError("reset"), "servers")
     assert text == "it ended the handshake (reset); is its port in servers one for TLS?"
+
+
+@pytest.mark.parametrize(
+    ("pem", "field"),
+    [
+        (Pem(True, truststore="no such file"), "truststore"),
+        (Pem(True, truststore="no such file", authorities="none"), "truststore"),
+        (Pem(True, authorities=""), "authorities"),
+        (Pem(True, keystore="no such file"), "keystore"),
+    ],
+)
+def test_what_is_no_pem_is_told_by_its_field(pem: Pem, field: str) -> None:
+    with pytest.raises(BadPem, match=r"^can't be read as PEM") as raised:
+        client_context(pem, "the.password")
+    assert raised.value.field == field
+    assert ("the.password" in str(raised.value)) == (field == "keystore")
+
+
+def test_hosts_are_checked_as_is_said() -> None:
+    for checks_host in (True, False):
+        context = client_context(Pem(checks_host), "the.password")
+        assert (context.check_hostname, context.verify_mode) == (checks_host, ssl.CERT_REQUIRED)

@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import Watch, int_struct, write_string
 from minibroker import config
 from minibroker.cluster.store.tree import Event, EventKind, StoreError
 from minibroker.config import ConnectString, Settings
-from minibroker.security.handshakes import why_no_tls
+from minibroker.security.handshakes import BadPem, Pem, client_context, why_no_tls
 
 RECONNECT_FIRST_S: Final = 0.05
 RECONNECT_MAX_S: Final = 1.0
@@ -36,15 +36,6 @@ _LOG: Final = logging.getLogger("minibroker.zookeeper")  # below the root of our
 _KINDS: Final = {1: EventKind.CREATED, 2: EventKind.DELETED, 3: EventKind.CHANGED}
 
 
-class Tls(NamedTuple):
-    """Files in PEM; None takes the system's authorities, or shows no certificate of ours."""
-
-    truststore: str | None
-    keystore: str | None
-    keystore_password: str | None
-    check_hostname: bool
-
-
 class Access(NamedTuple):
     """How to get at ZooKeeper; ``protect`` makes nodes that only we may change."""
 
@@ -53,7 +44,7 @@ class Access(NamedTuple):
     patience_s: float
     digest: tuple[str, str] | None = None
     protect: bool = False
-    tls: Tls | None = None
+    tls: Pem | None = None
 
 
 class Connecting:
@@ -109,11 +100,11 @@ def access_from(settings: Settings) -> Access | None:
     password = settings[config.ZOOKEEPER_DIGEST_PASSWORD]
     tls = None
     if settings[config.ZOOKEEPER_SSL_CLIENT_ENABLE]:
-        tls = Tls(
-            settings[config.ZOOKEEPER_SSL_TRUSTSTORE_LOCATION],
-            settings[config.ZOOKEEPER_SSL_KEYSTORE_LOCATION],
-            settings[config.ZOOKEEPER_SSL_KEYSTORE_PASSWORD],
+        tls = Pem(
             bool(settings[config.ZOOKEEPER_SSL_ENDPOINT_IDENTIFICATION_ALGORITHM]),
+            truststore=settings[config.ZOOKEEPER_SSL_TRUSTSTORE_LOCATION],
+            keystore=settings[config.ZOOKEEPER_SSL_KEYSTORE_LOCATION],
+            key_password=settings[config.ZOOKEEPER_SSL_KEYSTORE_PASSWORD],
         )
     return Access(
         connect=connect,
@@ -149,26 +140,14 @@ def make_client(
     return client, Connecting(client.handler, context)
 
 
-def _context_of(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = tls.check_hostname
+def _context_of(tls: Pem) -> ssl.SSLContext:
     try:
-        if tls.truststore is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(tls.truststore)
-    except OSError as error:  # SSLError is one too
-        text = f"zookeeper.ssl.truststore.location can't be read as PEM: {error}"
-        raise StoreError(str(tls.truststore), text) from None
-    try:
-        if tls.keystore is not None:
-            # Without a password given, OpenSSL would ask for one at the terminal.
-            context.load_cert_chain(tls.keystore, password=tls.keystore_password or "")
-    except OSError as error:
-        text = "zookeeper.ssl.keystore.location can't be read as PEM with a key and certificates "
-        text += f"(is zookeeper.ssl.keystore.password right?): {error}"
-        raise StoreError(str(tls.keystore), text) from None
-    return context
+        return client_context(tls, config.ZOOKEEPER_SSL_KEYSTORE_PASSWORD.name)
+    except BadPem as error:
+        file, name = tls.truststore, config.ZOOKEEPER_SSL_TRUSTSTORE_LOCATION.name
+        if error.field == "keystore":
+            file, name = tls.keystore, config.ZOOKEEPER_SSL_KEYSTORE_LOCATION.name
+        raise StoreError(str(file), f"{name} {error}") from None
 
 
 def acl_of(access: Access, path: str) -> list[Any]:

@@ -15,7 +15,6 @@ from minibroker.cluster.store.zookeeper_client import (
     Access,
     AddWatch,
     Connecting,
-    Tls,
     access_from,
     acl_of,
     away_text,
@@ -24,6 +23,7 @@ from minibroker.cluster.store.zookeeper_client import (
 )
 from minibroker.config import Settings
 from minibroker.config.types import parse_connect_string
+from minibroker.security.handshakes import Pem
 
 CONNECT = parse_connect_string("127.0.0.1:1")
 
@@ -48,7 +48,7 @@ def test_settings_become_access() -> None:
         "zookeeper.ssl.endpoint.identification.algorithm=",
     )
     connect = parse_connect_string("a:1,b:2/c")
-    tls = Tls("/t.pem", None, None, check_hostname=False)
+    tls = Pem(checks_host=False, truststore="/t.pem")
     assert found == Access(connect, 5.0, 5.0, ("us", "secret"), protect=True, tls=tls)
 
 
@@ -59,7 +59,7 @@ def test_patience_can_differ_from_the_session() -> None:
 
 
 def test_a_client_is_told_all_of_it() -> None:
-    tls = Tls(None, None, None, check_hostname=True)
+    tls = Pem(checks_host=True)
     wanted = Access(parse_connect_string("a:1,b:2/c"), 5.0, 1.0, ("us", "pw:x"), tls=tls)
     client, _ = make_client(wanted, (7, b"p" * 16))
     assert client.hosts == [("a", 1), ("b", 2)]
@@ -70,18 +70,21 @@ def test_a_client_is_told_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("tls", "named"),
     [
-        (Tls("no such file", None, None, True), "zookeeper.ssl.truststore.location"),
-        (Tls(None, "no such file", None, True), "zookeeper.ssl.keystore.location"),
+        (Pem(True, truststore="no such file"), "zookeeper.ssl.truststore.location"),
+        (Pem(True, keystore="no such file"), "zookeeper.ssl.keystore.location"),
     ],
 )
-def test_certificates_that_cannot_be_read_are_named(tls: Tls, named: str, tmp_path: Path) -> None:
+def test_certificates_that_cannot_be_read_are_named(tls: Pem, named: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=f"no such file: {named}"):
         make_client(Access(CONNECT, 5.0, 1.0, tls=tls))
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nothing")
-    files = [str(wrong) if path else None for path in tls[:2]]
+    if tls.truststore is None:
+        tls = tls._replace(keystore=str(wrong))
+    else:
+        tls = tls._replace(truststore=str(wrong))
     with pytest.raises(StoreError, match=named):
-        make_client(Access(CONNECT, 5.0, 1.0, tls=Tls(files[0], files[1], None, True)))
+        make_client(Access(CONNECT, 5.0, 1.0, tls=tls))
 
 
 def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
