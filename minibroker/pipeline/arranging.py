@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from minibroker.activity.schema import EventKind
-from minibroker.pipeline.columns import KINDS, Run
+from minibroker.pipeline.columns import KINDS, Keys, Run
 from minibroker.pipeline.held import overlap
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
 from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
@@ -36,12 +36,13 @@ class Arranged(NamedTuple):
 def arrange(run: Run) -> Arranged:
     """The events of a run, sorted within each place by ``layout.SORTED_BY``."""
     texts = texts_of(run.texts)
-    brokers, sequences = run.column("broker"), run.column("sequence")
-    entity_of, ranks, buckets = _entities(run, texts)
-    hours = run.column("time_us") // HOUR_US
+    keys = run.keys
+    brokers, sequences = keys.brokers, keys.sequences
+    entity_of, ranks, buckets = _entities(keys, texts)
+    hours = keys.times // HOUR_US
     found, at = (hours[:1], 0) if _all_alike(hours) else np.unique(hours, return_inverse=True)
     places = at * BUCKETS + buckets
-    order = _by_time(run)
+    order = _by_time(keys)
     spans = spans_of(brokers, sequences)
     if overlap(spans):
         order = order[_first_ones(places, brokers, sequences)[order]]
@@ -64,16 +65,14 @@ def _all_alike(values: Any) -> bool:
     return bool(len(values) and (values == values[0]).all())
 
 
-def _by_time(run: Run) -> Any:
+def _by_time(keys: Keys) -> Any:
     """All rows by time, then sequence, then broker. They mostly come so."""
-    times = run.column("time_us")
-    order = np.argsort(times, kind="stable")
-    again = np.diff(times[order]) == 0
+    order = np.argsort(keys.times, kind="stable")
+    again = np.diff(keys.times[order]) == 0
     alike = np.flatnonzero(np.append(again, False) | np.insert(again, 0, False))
     if len(alike):
         rows = order[alike]
-        keys = (run.column(name)[rows] for name in ("broker", "sequence", "time_us"))
-        order[alike] = rows[np.lexsort(tuple(keys))]
+        order[alike] = rows[np.lexsort(tuple(key[rows] for key in keys[:3]))]
     return order
 
 
@@ -86,10 +85,9 @@ def _first_ones(*keys: Any) -> Any:
     return first
 
 
-def _entities(run: Run, texts: list[bytes]) -> tuple[Any, Any, Any]:
+def _entities(keys: Keys, texts: list[bytes]) -> tuple[Any, Any, Any]:
     """(the entity of each row, the rank of each entity in a file, the bucket of each row)."""
-    users = np.where(run.has("user"), run.column("user"), _NONE)
-    clients = np.where(run.has("client_id"), run.column("client_id"), _NONE)
+    users, clients = keys.users, keys.clients
     rows, entity_of = pairs_of(users, clients)
     names = [(_text(texts, users[row]), _text(texts, clients[row])) for row in rows]
     ranks = np.empty(len(names), np.int64)
@@ -97,9 +95,9 @@ def _entities(run: Run, texts: list[bytes]) -> tuple[Any, Any, Any]:
         np.arange(len(names))
     )
     buckets = np.array([bucket_of(*name) for name in names], np.int64)[entity_of]
-    of_connections = np.flatnonzero(run.column("kind") == _CONNECTION)
+    of_connections = np.flatnonzero(keys.kinds == _CONNECTION)
     if len(of_connections):
-        ips, ip_of = np.unique(run.column("ip")[of_connections], return_inverse=True)
+        ips, ip_of = np.unique(keys.ips[of_connections], return_inverse=True)
         by_ip = np.array([bucket_of(texts[ip].decode()) for ip in ips], np.int64)
         buckets[of_connections] = by_ip[ip_of]
     return entity_of, ranks, buckets

@@ -150,7 +150,8 @@ _SIGNS: Final = (
           f"name it in --from as its certificate does, or leave {CHECKS_HOST} empty"),
     _Sign(re.compile(r"PKIX path \w+ failed|unable to find valid certification path"), TRUSTSTORE,
           f"its certificate is not trusted; is {TRUSTSTORE} right?"),
-    _Sign(re.compile(r"Received fatal alert: \w*certificate\w*"), KEYSTORE,
+    _Sign(re.compile(r"Received fatal alert: \w*certificate\w*|alert (\w+ )?certificate[\w ]*"),
+          KEYSTORE,
           f"it wants to see a certificate that it trusts; is {KEYSTORE} right?"),
     _Sign(re.compile(r"\w+ SecretKeyFactory not available"), KEYSTORE,
           f"this Java can't open the key; encrypt it so: {_TO_PKCS8} -v1 PBE-SHA1-3DES"),
@@ -158,13 +159,16 @@ _SIGNS: Final = (
           f"Java can't read {KEYSTORE}: a key in PKCS #8, then its certificates"),
     _Sign(re.compile(r"Client SASL mechanism .*"), MECHANISM, f"choose another {MECHANISM}"),
     _Sign(re.compile(r"(?<=SaslAuthenticationException: ).*"), JAAS, f"is {JAAS} right?"),
-    _Sign(re.compile(r"Not authorized to access \w+.*"), JAAS,
+    _Sign(re.compile(r"(?<=SASL_AUTHENTICATION_FAILED: ).*"), JAAS, f"is {JAAS} right?"),
+    _Sign(re.compile(r"(UNSUPPORTED_SASL_MECHANISM|ILLEGAL_SASL_STATE): .*"), MECHANISM,
+          f"choose another {MECHANISM}, or {PROTOCOL}"),
+    _Sign(re.compile(r"Not authorized to access \w+.*|TOPIC_AUTHORIZATION_FAILED"), JAAS,
           "who is named there needs rules (ACLs) for it: `minibroker pipeline` reads"
           f" {TOPIC} and writes alerts"),
     _Sign(re.compile(r"(?<=TimeoutException: ).*"), PROTOCOL,
           f"does it run, and is {PROTOCOL} right for the port in --from?"),
 )  # fmt: skip
-"""The first that is seen counts."""
+"""In what Kafka's client says, and minibroker's own. The first that is seen counts."""
 
 
 def why(spark: SparkSession, error: PySparkException, broker: Broker) -> str:
@@ -175,11 +179,16 @@ def why(spark: SparkSession, error: PySparkException, broker: Broker) -> str:
         text = str(error)
     finally:
         spark.conf.set(_STACK_TRACE, before)
+    return in_words(text, broker) or str(error)
+
+
+def in_words(text: str, broker: Broker) -> str | None:
+    """What is said of a broker that lets nobody in, with what can mend it, if that is known."""
     for sign in _SIGNS:
         found = sign.seen.search(text)
         if found is not None:
             return _told(broker, sign, found[0])
-    return str(error)
+    return None
 
 
 def _told(broker: Broker, sign: _Sign, seen: str) -> str:

@@ -23,6 +23,7 @@ from minibroker.pipeline.events import (
     needed,
     parse_event,
 )
+from minibroker.pipeline.ordering import split
 from minibroker.pipeline.texts import (
     BYTES_MAX,
     TEXTS_MAX,
@@ -59,7 +60,9 @@ class Leaf(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Events as bytes, ``SLACK`` more of which may be read; a size below 0 is no value at all."""
+    """Events as bytes, ``SLACK`` more of which may be read, one after the other; a size below 0
+    is no value at all.
+    """
 
     data: Any
     starts: Any
@@ -119,6 +122,8 @@ class _Schema:
         leaf = self.leaves[name] = Leaf(field, len(self.leaves), mask, bit)
         most = INT_MAX if field.type is Type.INT else LONG_MAX
         least = -most - 1 if field.name in SIGNED else 0
+        if field.type is Type.TEXT:  # A check's user and client are mostly the event's own.
+            least = next((at for at, own in enumerate(FIELDS) if own.name == field.name), 0)
         return [0, _KINDS[field.type], leaf.column, least, most]
 
 
@@ -142,13 +147,33 @@ KINDS: Final = tuple(str(kind).encode() for kind in EventKind)
 """The first texts of every run, in this order."""
 
 
+class Keys(NamedTuple):
+    """What decides where events go, a number of each; -1 where an event has none."""
+
+    brokers: Any
+    sequences: Any
+    times: Any
+    kinds: Any
+    users: Any
+    clients: Any
+    ips: Any
+
+
+_KEYS: Final = np.array(
+    [[LEAVES[name,].column, LEAVES[name,].mask, LEAVES[name,].bit] for name in
+     ("broker", "sequence", "time_us", "kind", "user", "client_id", "ip")]
+)  # fmt: skip
+
+
 class Run:
     """Events that are collected. ``make_room`` comes before ``read``."""
 
     def __init__(self, rows: int = ROWS_MAX) -> None:
         self._rows = rows
         self.values = np.zeros((rows, _SCHEMA.masks + 2), np.int64)
+        self._keys = np.empty((len(_KEYS), rows), np.int64)
         self._follow = _SCHEMA.first_guesses()
+        self._recent = np.zeros(len(FIELDS), np.int64)
         self._left = np.zeros(TOGETHER, np.int64)
         self.clear()
 
@@ -159,16 +184,12 @@ class Run:
         self.texts: Texts = new_texts(max(size, BYTES_MAX) + sum(map(len, KINDS)))
         for kind in KINDS:
             self._number(kind)
+        self._recent[:] = 0
 
-    def column(self, *name: str) -> Any:
-        """The values of a field, which mean nothing where an event has none."""
-        return self.values[: self.count, LEAVES[name].column].copy()
-
-    def has(self, *name: str) -> Any:
-        """Whether each event has a value of a field."""
-        leaf = LEAVES[name]
-        masks = self.values[: self.count, MASKS + leaf.mask]
-        return (masks >> leaf.bit & 1).astype(np.bool_)
+    @property
+    def keys(self) -> Keys:
+        """What decides where the events go; good until the next ones are read."""
+        return Keys(*self._keys[:, : self.count])
 
     def has_room(self, rows: int, size: int) -> bool:
         """Whether so many events, of so many bytes in all, can be read."""
@@ -181,10 +202,10 @@ class Run:
 
     def read(self, raw: Raw) -> list[tuple[int, str]]:
         """Take in at most ``TOGETHER`` events; number and reason of each that is malformed."""
-        ends = raw.starts + raw.sizes
+        ends, before = raw.starts + raw.sizes, self.count
         self.count, others = parsing.read_events(
-            raw.data, raw.starts, ends, self.count, _SCHEMA.plan, self._follow, self.values,
-            self.texts, self._left,
+            raw.data, raw.starts, ends, self.count, _SCHEMA.plan, self._follow, self._recent,
+            self.values, self.texts, self._left,
         )  # fmt: skip
         faults = []
         for number in self._left[:others].tolist():
@@ -192,6 +213,8 @@ class Run:
                 self._put(parse_event(bytes_of(raw, number)))
             except Malformed as error:
                 faults.append((number, str(error)))
+        # While they are near the processor.
+        split(self.values, before, self.count, MASKS, _KEYS, self._keys)
         return faults
 
     def _put(self, event: Mapping[str, Any]) -> None:
@@ -219,6 +242,13 @@ class Run:
         return int(number_of(*self.texts, data, 0, len(text), hashed))
 
 
+def bytes_in(raw: Raw) -> int:
+    """How many bytes lie from the first event to the last, at least those of all of them."""
+    if not len(raw.starts):
+        return 0
+    return int(raw.starts[-1]) + max(int(raw.sizes[-1]), 0) - int(raw.starts[0])
+
+
 def bytes_of(raw: Raw, number: int) -> bytes | None:
     """One of the events as it came."""
     start, size = int(raw.starts[number]), int(raw.sizes[number])
@@ -227,6 +257,8 @@ def bytes_of(raw: Raw, number: int) -> bytes | None:
 
 def pieces(raw: Raw) -> list[tuple[Raw, int]]:
     """Parts of at most ``TOGETHER`` events, and the number of the first of each."""
+    if 0 < len(raw.starts) <= TOGETHER:
+        return [(raw, 0)]
     return [
         (raw._replace(starts=raw.starts[at : at + TOGETHER], sizes=raw.sizes[at : at + TOGETHER]),
          at) for at in range(0, len(raw.starts), TOGETHER)

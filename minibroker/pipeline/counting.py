@@ -202,7 +202,7 @@ class Events:
         field = {name: pc.struct_field(column, name) for name in LOOKED_AT}
         if column.null_count == len(self):
             return Counted(quota, where, amount, np.zeros(len(self), np.int64), None, None, None)
-        user, client = (_filled(pc.not_equal(field[name], ""), False) for name in LOOKED_AT[:2])
+        user, client = (_not_empty(field[name]) for name in LOOKED_AT[:2])
         by = {USER_AND_CLIENT: user & client, USER: user & ~client, CLIENT: client & ~user}
         level = np.full(len(self), -1, np.int64)
         for name, rows in by.items():
@@ -275,6 +275,16 @@ def _without_empty(names: Names) -> Names:
     return names._replace(
         numbers=np.where(names.numbers == empty, len(names.texts) - 1, names.numbers)
     )
+
+
+def _not_empty(column: pa.ChunkedArray) -> Flags:
+    whole = column.combine_chunks()
+    if not pa.types.is_dictionary(column.type):
+        found: Flags = _filled(pc.not_equal(whole, ""), False)
+        return found
+    texts = _filled(pc.not_equal(whole.dictionary.cast(pa.string()), ""), False)
+    flags: Flags = np.append(texts, False)[_filled(whole.indices, len(texts))]
+    return flags
 
 
 def _filled(column: Any, missing: Any) -> Any:

@@ -17,10 +17,16 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.activity.schema import FIELDS, Type
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, Type
 
 TEXTS: Final = tuple(field.name for field in FIELDS if field.type is Type.TEXT)
-"""Columns that are read as numbers and the texts behind them."""
+_IN_CHECKS: Final = tuple(
+    f"{field.name}.{part.name}"
+    for field in FIELDS
+    for part in CHECK_FIELDS
+    if field.type is Type.CHECK and part.type is Type.TEXT
+)
+"""Columns that are read as numbers and the texts behind them, as these are."""
 
 _PLACE: Final = re.compile(r"hour=([^/]+)/bucket=(\d+)/[^/]+\.parquet$")
 
@@ -51,9 +57,24 @@ def buckets_of(path: str) -> list[Bucket]:
     ]
 
 
+def versions_of(files: Sequence[str]) -> Iterator[int | None]:
+    """The least and the largest version of the schema in each, or None for a row without."""
+    for file in files:
+        metadata = pq.read_metadata(file)
+        paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+        for group in range(metadata.num_row_groups):
+            known = metadata.row_group(group).column(paths.index("version")).statistics
+            if known is None or not known.has_min_max or known.null_count is None:
+                yield from pq.read_table(file, columns=["version"])["version"].unique().to_pylist()
+            else:
+                yield from (known.min, known.max)
+                if known.null_count:
+                    yield None
+
+
 def read(files: Sequence[str], fields: Sequence[str], *, by_group: bool) -> Iterator[pa.Table]:
     """An hour's events; ``by_group`` cuts files, in which nobody shares anything with others."""
-    opened = [pq.ParquetFile(file, read_dictionary=list(TEXTS)) for file in files]
+    opened = [pq.ParquetFile(file, read_dictionary=[*TEXTS, *_IN_CHECKS]) for file in files]
     if by_group and len(opened) == 1:
         for group in range(opened[0].num_row_groups):
             yield opened[0].read_row_group(group, columns=list(fields), use_threads=False)

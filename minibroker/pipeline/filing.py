@@ -20,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.pipeline.arranging import arrange
-from minibroker.pipeline.columns import Raw, Run, bytes_of, pieces
+from minibroker.pipeline.columns import Raw, Run, bytes_in, bytes_of, pieces
+from minibroker.pipeline.encoding.footer import MAGIC
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.held import NOTHING, as_json
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
-from minibroker.pipeline.parquet import Tables, file_bytes
+from minibroker.pipeline.parquet import Encoder, file_bytes
 from minibroker.pipeline.words import SLACK
 from minibroker.pipeline.workers import settle_in
 
@@ -33,7 +34,7 @@ PLACED: Final = "place string, file string, content binary"
 _PLACED: Final = pa.schema(
     [("place", pa.string()), ("file", pa.string()), ("content", pa.binary())]
 )
-FOOTER: Final = b"PAR1"
+FOOTER: Final = MAGIC
 """The last bytes of every Parquet file, which the content of a row is without."""
 FAULTS_MAX: Final = 10_000
 FAULTY_BYTES_MAX: Final = 8 << 20
@@ -55,7 +56,7 @@ QUARANTINE: Final = pa.schema(
 Where = Callable[[int], tuple[str, int, int]]
 """Topic, partition and offset of a record, by its number."""
 
-_spare: list[tuple[Run, Tables]] = []
+_spare: list[tuple[Run, Encoder]] = []
 
 
 class Filer:
@@ -72,7 +73,7 @@ class Filer:
                 " the same path"
             )
         self._source, self._now_ms, self._into = source, now_ms, into
-        self._run, self._tables = _spare.pop() if _spare else (Run(), Tables())
+        self._run, self._encoder = _spare.pop() if _spare else (Run(), Encoder())
         self._faults: list[tuple[Any, ...]] = []
         self._faulty_bytes = 0
         self._records = self._events = self._malformed = self._files = 0
@@ -81,7 +82,7 @@ class Filer:
     def take(self, raw: Raw, where: Where) -> Iterator[pa.RecordBatch]:
         """Take in records; ``where`` tells of those that are malformed."""
         for part, first in pieces(raw):
-            size = int(np.maximum(part.sizes, 0).sum())
+            size = bytes_in(part)
             if not self._run.has_room(len(part.sizes), size):
                 yield from self._file(size)
             self._records += len(part.sizes)
@@ -110,7 +111,7 @@ class Filer:
         if self._faults:
             yield self._quarantine()
         yield from self._file(0)
-        _spare.append((self._run, self._tables))
+        _spare.append((self._run, self._encoder))
         counted = {
             "records": self._records,
             "events": self._events,
@@ -124,7 +125,7 @@ class Filer:
         if self._run.count:
             arranged = arrange(self._run)
             for place, rows in arranged.places.items():
-                yield self._written(place, self._tables.table(self._run, rows, arranged.texts))
+                yield self._written(place, self._encoder.file(self._run, rows))
                 self._events += len(rows)
             # Not joined, so that it is seen if two runs have the same event.
             self._spans = np.concatenate([self._spans, arranged.spans])
@@ -136,11 +137,12 @@ class Filer:
             for values, field in zip(zip(*self._faults, strict=True), QUARANTINE, strict=True)
         ]
         self._faults, self._faulty_bytes = [], 0
-        return self._written(QUARANTINED, pa.Table.from_arrays(columns, schema=QUARANTINE))
+        table = pa.Table.from_arrays(columns, schema=QUARANTINE)
+        return self._written(QUARANTINED, file_bytes(table))
 
-    def _written(self, place: str, table: pa.Table) -> pa.RecordBatch:
+    def _written(self, place: str, content: bytes) -> pa.RecordBatch:
         self._files += 1
-        place, content = f"{place}.{self._files}", file_bytes(table)
+        place = f"{place}.{self._files}"
         if self._into is None:
             return _row(place, None, content[: -len(FOOTER)])
         # A task that is tried again uses other names, and only those that it gives count.

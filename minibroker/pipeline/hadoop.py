@@ -8,6 +8,7 @@ on a disk, by themselves.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.pipeline.errors import PipelineError
@@ -85,10 +86,16 @@ class Files:
         self.rename(fresh, name)
 
     def rename(self, name: str, to: str) -> None:
-        parent, _, _ = to.rpartition("/")
-        self._fs.mkdirs(self._at(parent))
+        self._make(to.rpartition("/")[0])
         if not self.exists(name) or not self._fs.rename(self._at(name), self._at(to)):
             raise PipelineError(f"{self.path(name)} can't be renamed to {self.path(to)}")
+
+    def _make(self, folder: str) -> None:
+        """Make a folder, and those that it is in, unless they are there."""
+        if self.folder is None:
+            self._fs.mkdirs(self._at(folder))
+        else:  # Hadoop would run a ``chmod`` for each.
+            os.makedirs(f"{self.folder}/{folder}", exist_ok=True)
 
     def delete(self, name: str) -> None:
         """Delete a file or a folder with all that is in it; gone already is no error."""

@@ -24,14 +24,14 @@ from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.filing import PLACED, Filer, Where
 from minibroker.pipeline.segments import Damaged, Piece, Reader, pieces
-from minibroker.pipeline.session import CONNECTOR
+from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.table import Counts, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-TASK_BYTES: Final = 256 << 20
+TASK_BYTES: Final = 512 << 20
 """Of segment files read by a task. A step has a task a core; if it is killed, it is done again."""
 LEAST_BYTES: Final = 8 << 20
 """Of a task, if there could be one more."""
@@ -169,11 +169,7 @@ def ingest_broker(table: Table, broker: Broker, told: Told, *, follow: bool) -> 
     except PySparkException as error:
         if "Failed to find data source: kafka" not in str(error):
             raise
-        raise PipelineError(
-            "Spark's Kafka connector is not there: add"
-            f" --conf spark.jars.packages={CONNECTOR}, or its jars with"
-            " --conf spark.jars=…"
-        ) from error
+        raise PipelineError(connector_missing(os.environ)) from error
     records = stream.selectExpr("topic", "partition", "offset", "value")
     writer = records.writeStream.foreachBatch(step).option(
         "checkpointLocation", table.files.path(place)

@@ -72,7 +72,7 @@ class Ledger:
         before, self.last = self.last, step
         if before.number:
             self._table.delete(_name(before.number))
-        self._table.delete(f"{STAGING}/{step.number}")
+        self._table.delete(STAGING)  # the folder, too: nobody else's steps are in it
 
     def _carry_out(self, step: Commit) -> None:
         for written, place in step.add.items():

@@ -13,10 +13,9 @@ import numpy as np
 from minibroker.pipeline.texts import mixed
 from minibroker.pipeline.words import compiled
 
+_NONE: Final = -1
 _BROKERS: Final = 1024
 """Brokers whose last sequence is remembered while a run is looked through."""
-_TOGETHER: Final = 32
-"""Rows that are copied at once, so that they are near while columns are gone through."""
 
 
 @compiled
@@ -65,41 +64,16 @@ def order_by(order: Any, ranks: Any, starts: Any, out: Any) -> None:
 
 
 @compiled
-def gather(values: Any, rows: Any, columns: Any, out: Any) -> None:
-    """Copy some columns of some rows to ``out``, where each column is a row."""
-    for begin in range(0, len(rows), _TOGETHER):
-        end = min(begin + _TOGETHER, len(rows))
-        for column in columns:
-            for at in range(begin, end):
-                out[column, at] = values[rows[at], column]
+def split(values: Any, begin: Any, end: Any, first: Any, fields: Any, out: Any) -> None:
+    """Copy fields of some rows of ``values``, each to a row of ``out``; -1 where there is no value.
 
-
-@compiled
-def pack_bit(masks: Any, bit: Any, out: Any) -> None:
-    """One bit of each mask, eight in a byte, the first one lowest; ``out`` is as long as needed."""
-    for place in range(len(out)):
-        begin, byte = 8 * place, np.int64(0)
-        for at in range(min(len(masks) - begin, 8)):
-            byte |= (masks[begin + at] >> bit & 1) << at
-        out[place] = byte
-
-
-@compiled
-def renumber(numbers: Any, masks: Any, bit: Any, codes: Any, which: Any, out: Any) -> int:
-    """``numbered_anew`` into ``which`` and ``out``; returns how many different ones there are."""
-    count = 0
-    for at in range(len(numbers)):
-        out[at] = 0
-        if masks[at] >> bit & 1 != 0:
-            number = numbers[at]
-            if codes[number] < 0:
-                codes[number] = count
-                which[count] = number
-                count += 1
-            out[at] = codes[number]
-    for at in range(count):
-        codes[which[at]] = -1
-    return count
+    ``fields`` has (column, which mask, bit of it) of each, and masks are columns from ``first`` on.
+    """
+    for row in range(np.uint64(begin), np.uint64(end)):
+        for field in range(np.uint64(len(fields))):
+            column, mask = np.uint64(fields[field, 0]), np.uint64(first + fields[field, 1])
+            there = values[row, mask] >> fields[field, 2] & 1 != 0
+            out[field, row] = values[row, column] if there else _NONE
 
 
 @compiled
@@ -144,13 +118,3 @@ def ordered(order: Any, ranks: Any, count: int) -> tuple[Any, Any]:
     starts, out = np.zeros(count + 1, np.int64), np.empty_like(order)
     order_by(order, ranks, starts, out)
     return out, starts
-
-
-def numbered_anew(numbers: Any, masks: Any, bit: int, codes: Any) -> tuple[Any, Any]:
-    """(the different numbers in the order in which they come, the place among them of each).
-
-    Those count whose mask has the bit. ``codes`` has a place for each number, and is full of -1,
-    also afterwards.
-    """
-    which, out = np.empty((2, len(numbers)), np.int32)
-    return which[: renumber(numbers, masks, bit, codes, which, out)], out

@@ -1,14 +1,14 @@
-"""Rows of a run as Arrow tables, and tables as whole Parquet files.
+"""Rows of a run as whole Parquet files.
 
-Owns how columns of numbers become the activity table's columns, and how its files are written; it
-must never know where files go. Invariant: the columns are those of the schema in its order, null
-where an event has nothing, and texts are written as the few that they are.
+Owns which of Parquet's types, encodings and codecs each field of an event has, and how many rows
+lie together; it must never know where files go. Invariant: the columns are those of the schema in
+its order, null where an event has nothing, and texts are written as the few that they are.
 """
 
 from __future__ import annotations
 
 import io
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,25 @@ import pyarrow.parquet as pq
 
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, Type
 from minibroker.pipeline.columns import LEAVES, MASKS, Leaf, Run
-from minibroker.pipeline.ordering import gather, numbered_anew, pack_bit
+from minibroker.pipeline.encoding import pages
+from minibroker.pipeline.encoding.footer import (
+    Chunk,
+    Codec,
+    Column,
+    Encoding,
+    Group,
+    Page,
+    Physical,
+    nothing,
+    whole_file,
+)
+from minibroker.pipeline.encoding.gathering import TOGETHER, gather
+from minibroker.pipeline.encoding.values import BLOCK, put_texts, renumber, texts_bytes
 from minibroker.pipeline.texts import TEXTS_MAX
+from minibroker.pipeline.words import SLACK
+
+GROUP_ROWS: Final = 1 << 16
+"""Rows of a file that lie together, each column in one page: half a mebibyte of it, at most."""
 
 _ARROW: Final = {
     Type.INT: pa.int32(),
@@ -30,112 +47,123 @@ _CHECK: Final = pa.struct([(field.name, _ARROW[field.type]) for field in CHECK_F
 ACTIVITY: Final = pa.schema([(field.name, _ARROW.get(field.type, _CHECK)) for field in FIELDS])
 """The columns of an event for Arrow, once they are read."""
 
+_HOW: Final = {
+    Type.INT: (Physical.INT32, Encoding.DELTA_BINARY_PACKED, pages.NARROW),
+    Type.LONG: (Physical.INT64, Encoding.DELTA_BINARY_PACKED, pages.WHOLE),
+    Type.DOUBLE: (Physical.DOUBLE, Encoding.PLAIN, pages.WORDS),
+    Type.TEXT: (Physical.BYTE_ARRAY, Encoding.RLE_DICTIONARY, pages.PLACES),
+    Type.FLAG: (Physical.BOOLEAN, Encoding.PLAIN, pages.BITS),
+}
+_ASKED_FOR: Final = ("version", "broker", "sequence", "time_us")
+"""Columns by whose least and largest values readers leave out files."""
+_CODEC: Final = "lz4_raw"
+"""Zstandard makes files smaller by 4 %, and their writing take a third longer."""
 
-class Tables:
-    """Makes tables of rows, one after the other in the same memory: a table is good until the next
-    one is made.
-    """
+
+class _Plan(NamedTuple):
+    """How a field is written."""
+
+    column: Column
+    encoding: Encoding
+    how: int
+    codec: Codec
+    number: int
+    """Of the leaf."""
+    around: int
+    """Of the leaf that it is in, or its own."""
+    asked_for: bool
+
+
+def _plan(path: tuple[str, ...], leaf: Leaf, numbers: dict[tuple[str, ...], int]) -> _Plan:
+    physical, encoding, how = _HOW[leaf.field.type]
+    # Differences of times and durations have nothing left to compress.
+    compressed = leaf.field.type is not Type.LONG or path == ("connection",)
+    codec = Codec.LZ4_RAW if compressed else Codec.UNCOMPRESSED
+    return _Plan(
+        Column(path, physical), encoding, how, codec, numbers[path], numbers[path[:1]],
+        path[0] in _ASKED_FOR,
+    )  # fmt: skip
+
+
+def _plans() -> list[_Plan]:
+    numbers = {path: number for number, path in enumerate(LEAVES)}
+    paths: list[tuple[str, ...]] = []
+    for field in FIELDS:
+        inner = CHECK_FIELDS if field.type is Type.CHECK else ()
+        paths += [(field.name, part.name) for part in inner] or [(field.name,)]
+    return [_plan(path, LEAVES[path], numbers) for path in paths]
+
+
+_PLANS: Final = _plans()
+_COLUMNS: Final = tuple(plan.column for plan in _PLANS)
+_FIELDS: Final = np.array([[leaf.column, leaf.mask, leaf.bit] for leaf in LEAVES.values()])
+
+
+class Encoder:
+    """Makes files of rows, one after the other in the same memory."""
 
     def __init__(self) -> None:
-        self._room = np.empty((len(LEAVES), 0), np.int64)
+        self._codec = pa.Codec(_CODEC)
         self._codes = np.full(TEXTS_MAX, -1, np.int32)
+        self._which = np.empty(GROUP_ROWS, np.int32)
+        self._work = np.empty(BLOCK, np.int64)
+        self._places = np.empty(TOGETHER, np.uint64)
+        self._counts = np.zeros(len(LEAVES), np.int64)
+        self._bits = np.zeros((len(LEAVES), GROUP_ROWS // TOGETHER), np.uint64)
+        self._room = np.empty((len(LEAVES), GROUP_ROWS + pages.SPARE), np.int64)
+        self._bytes_of_bits, self._values = [*self._bits.view(np.uint8)], [*self._room]
+        self._out = np.empty(pages.page_bytes(GROUP_ROWS), np.uint8)
 
-    def table(self, run: Run, rows: Any, texts: list[bytes]) -> pa.Table:
-        """Some rows of a run, in this order; columns of texts are dictionaries."""
-        if self._room.shape[1] < len(rows):
-            self._room = np.empty((len(LEAVES), len(rows)), np.int64)
-        return _Rows(run, rows, texts, self._room, self._codes).table()
+    def file(self, run: Run, rows: Any) -> bytes:
+        """A file of some rows of a run, in this order; there is at least one."""
+        groups = []
+        for begin in range(0, len(rows), GROUP_ROWS):
+            part = rows[begin : begin + GROUP_ROWS]
+            gather(
+                run.values, part, MASKS, _FIELDS, self._places, self._room, self._bits, self._counts
+            )
+            groups.append(Group(len(part), [self._chunk(run, len(part), at) for at in _PLANS]))
+        return whole_file(_COLUMNS, groups)
 
+    def _chunk(self, run: Run, rows: int, plan: _Plan) -> Chunk:
+        if not self._counts[plan.around]:
+            return Chunk(plan.column, Codec.UNCOMPRESSED, None, nothing(rows), rows, None)
+        count, values = int(self._counts[plan.number]), self._values[plan.number]
+        dictionary, encoding, how, width = None, plan.encoding, plan.how, 0
+        if not count:
+            encoding, how = Encoding.PLAIN, pages.NOTHING
+        elif how == pages.PLACES:
+            found = renumber(values, count, self._codes, self._which)
+            dictionary = self._dictionary(run, self._which[:found], plan.codec)
+            width = max(int(found - 1).bit_length(), 1)
+        ends = None
+        if plan.asked_for:
+            kind = np.int32 if plan.column.physical is Physical.INT32 else np.int64
+            seen = values[:count]
+            ends = kind(seen.min()).tobytes(), kind(seen.max()).tobytes()
+        outer, inner = self._bytes_of_bits[plan.around], self._bytes_of_bits[plan.number]
+        nested = plan.around != plan.number
+        size = pages.put_page(how, width, nested, outer, inner, rows, values, count, self._work,
+                              self._out)  # fmt: skip
+        data = self._page(self._out[:size], rows, encoding, plan.codec)
+        return Chunk(plan.column, plan.codec, dictionary, data, rows - count, ends)
 
-class _Rows:
-    """Rows that become columns."""
+    def _dictionary(self, run: Run, which: Any, codec: Codec) -> Page:
+        content, ends = run.texts.content, run.texts.ends
+        most = texts_bytes(which, ends) + SLACK
+        out = self._out if most <= len(self._out) else np.empty(most, np.uint8)
+        size = put_texts(which, len(which), content, ends, out)
+        return self._page(out[:size], len(which), Encoding.PLAIN, codec)
 
-    def __init__(self, run: Run, rows: Any, texts: list[bytes], room: Any, codes: Any) -> None:
-        self._count, self._texts, self._codes = len(rows), texts, codes
-        self._masks = [run.values[rows, MASKS + at] for at in range(2)]
-        self._all = [int(np.bitwise_and.reduce(mask)) for mask in self._masks]
-        self._any = [int(np.bitwise_or.reduce(mask)) for mask in self._masks]
-        there = [leaf.column for leaf in LEAVES.values() if self._some(leaf)]
-        gather(run.values, rows, np.array(there, np.int64), room)
-        self._values = room[:, : len(rows)]
-
-    def _some(self, leaf: Leaf) -> bool:
-        """Whether any of the events has a value of it."""
-        return bool(self._any[leaf.mask] >> leaf.bit & 1)
-
-    def table(self) -> pa.Table:
-        columns = []
-        for field in FIELDS:
-            leaf = LEAVES[field.name,]
-            if field.type is Type.CHECK:
-                columns.append(self._check(field.name, leaf))
-            else:
-                columns.append(self._column(leaf))
-        return pa.Table.from_arrays(columns, [field.name for field in FIELDS])
-
-    def _check(self, name: str, leaf: Leaf) -> pa.Array:
-        if not self._some(leaf):
-            return pa.nulls(self._count, _CHECK)
-        inner = [self._column(LEAVES[name, part.name]) for part in CHECK_FIELDS]
-        kind = pa.struct([(f.name, each.type) for f, each in zip(CHECK_FIELDS, inner, strict=True)])
-        validity = self._validity(leaf)
-        return pa.StructArray.from_buffers(kind, self._count, [validity], children=inner)
-
-    def _column(self, leaf: Leaf) -> pa.Array:
-        kind = _ARROW[leaf.field.type]
-        if not self._some(leaf):
-            return pa.nulls(self._count, kind)
-        validity, values = self._validity(leaf), self._values[leaf.column]
-        if leaf.field.type is Type.TEXT:
-            return self._text(leaf, values, validity)
-        if leaf.field.type is Type.FLAG:
-            values = np.packbits(values.astype(np.bool_), bitorder="little")
-        elif leaf.field.type is Type.INT:
-            values = values.astype(np.int32)
-        return pa.Array.from_buffers(kind, self._count, [validity, pa.py_buffer(values)])
-
-    def _text(self, leaf: Leaf, numbers: Any, validity: pa.Buffer | None) -> pa.Array:
-        which, codes = numbered_anew(numbers, self._masks[leaf.mask], leaf.bit, self._codes)
-        indices = pa.Array.from_buffers(pa.int32(), self._count, [validity, pa.py_buffer(codes)])
-        words = pa.array([self._texts[each] for each in which.tolist()], pa.binary())
-        return pa.DictionaryArray.from_arrays(indices, words.cast(pa.string()), safe=False)
-
-    def _validity(self, leaf: Leaf) -> pa.Buffer | None:
-        if self._all[leaf.mask] >> leaf.bit & 1:
-            return None
-        bits = np.empty((self._count + 7) // 8, np.uint8)
-        pack_bit(self._masks[leaf.mask], leaf.bit, bits)
-        return pa.py_buffer(bits)
-
-
-_TEXTS: Final = [".".join(path) for path, leaf in LEAVES.items() if leaf.field.type is Type.TEXT]
-_ENCODINGS: Final = {
-    ".".join(path): "DELTA_BINARY_PACKED"
-    for path, leaf in LEAVES.items()
-    if leaf.field.type in (Type.INT, Type.LONG)
-}
-"""Differences of whole numbers are small, so there is less for the compressor to do."""
-_CODEC: Final = "lz4"
-"""Zstandard makes files smaller by 4 %, and their writing take a third longer."""
-_CODECS: Final = {
-    ".".join(path): "none" if leaf.field.type is Type.LONG and path != ("connection",) else _CODEC
-    for path, leaf in LEAVES.items()
-    if leaf.field.type is not Type.CHECK
-}
-"""Differences of times and durations have nothing left to compress."""
-_ASKED_FOR: Final = ["version", "broker", "sequence", "time_us"]
-"""Columns by whose least and largest values readers leave out files."""
+    def _page(self, written: Any, values: int, encoding: Encoding, codec: Codec) -> Page:
+        size = len(written)
+        if codec is Codec.UNCOMPRESSED:
+            return Page(written.tobytes(), size, values, encoding)
+        return Page(self._codec.compress(written, asbytes=True), size, values, encoding)
 
 
 def file_bytes(table: pa.Table) -> bytes:
-    """A whole Parquet file of events or of anything else."""
-    names = set(table.schema.names)
+    """A whole Parquet file of anything else than events."""
     out = io.BytesIO()
-    pq.write_table(
-        table, out, compression=dict.fromkeys(names, _CODEC) | _CODECS,
-        store_schema=False, use_dictionary=_TEXTS,
-        write_statistics=[name for name in _ASKED_FOR if name in names],
-        column_encoding={name: how for name, how in _ENCODINGS.items()
-                         if name.split(".")[0] in names},
-    )  # fmt: skip
+    pq.write_table(table, out, compression="lz4", store_schema=False, write_statistics=False)
     return out.getvalue()

@@ -14,7 +14,7 @@ import numpy as np
 
 from minibroker.pipeline.decimals import DIGITS_MAX as SURE_DIGITS
 from minibroker.pipeline.decimals import to_double
-from minibroker.pipeline.texts import before, mixed, number_of
+from minibroker.pipeline.texts import before, mixed, number_of, same
 from minibroker.pipeline.words import compiled, digits, inlined, load, plain
 
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = 34, 58, 44, 123, 125
@@ -39,8 +39,9 @@ class Plan(NamedTuple):
     words: Any
     """A row a key: what it is spelled like, as words, then which bits of them count."""
     keys: Any
-    """A row a key: its size; what its value is; the column of values; least and most. Of a check
-    its first key and the one behind its last, and instead of a column the bit of its first key.
+    """A row a key: its size; what its value is; the column of values; least and most. Of a text
+    instead of the least the key whose last text it may well repeat. Of a check its first key and
+    the one behind its last, and instead of a column the bit of its first key.
     """
     needed: Any
     """Bits of the fields that an event of each kind must have, and last those of a check; kinds
@@ -111,9 +112,17 @@ def _decimal(data: Any, pos: Any) -> Any:
 
 
 @inlined
-def _text(data: Any, pos: Any, end: Any, slots: Any, hashes: Any, ends: Any, content: Any,
-          count: Any) -> Any:  # fmt: skip
-    """(number of the text from ``pos`` to its closing quote, the end of that or -1)."""
+def _text(data: Any, pos: Any, end: Any, guess: Any, slots: Any, hashes: Any, ends: Any,
+          content: Any, count: Any) -> Any:  # fmt: skip
+    """(number of the text from ``pos`` to its closing quote, the end of that or -1).
+
+    The guess is the number of one that is plain.
+    """
+    begin = ends[guess]
+    size = ends[guess + 1] - begin
+    stop = pos + size
+    if stop < end and data[stop] == _QUOTE and same(content, begin, data, pos, size):
+        return guess, stop + 1
     state, at = np.uint64(0), pos
     while at < end:
         word = load(data, at)
@@ -135,8 +144,8 @@ def _text(data: Any, pos: Any, end: Any, slots: Any, hashes: Any, ends: Any, con
 
 
 @inlined
-def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, values: Any, slots: Any,
-           hashes: Any, ends: Any, content: Any, count: Any) -> Any:  # fmt: skip
+def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, recent: Any, values: Any,
+           slots: Any, hashes: Any, ends: Any, content: Any, count: Any) -> Any:  # fmt: skip
     """Read a value that is no object: (where it ends or -1, whether it is there, not null)."""
     word = load(data, pos)
     if word & before(4) == _NULL:
@@ -148,7 +157,9 @@ def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, values:
         if not keys[key, 3] <= number <= keys[key, 4]:
             pos = -1
     elif kind == TEXT and data[pos] == _QUOTE:
-        number, pos = _text(data, pos + 1, end, slots, hashes, ends, content, count)
+        near = keys[key, 3]
+        number, pos = _text(data, pos + 1, end, recent[near], slots, hashes, ends, content, count)
+        recent[near] = number
     elif kind == DECIMAL and (data[pos] != _MINUS or keys[key, 3] < 0):
         found, pos = _decimal(data, pos)
         number = np.float64(found).view(np.int64)
@@ -184,7 +195,7 @@ def _key(data: Any, pos: Any, first: Any, last: Any, state: Any, words: Any, fol
     guess = follow[state]
     if _is_key(data, pos, guess, words):
         return guess
-    key = guess
+    key = state if first <= state < last else first - 1
     for _ in range(last - first):
         key += 1
         if key >= last:
@@ -197,7 +208,7 @@ def _key(data: Any, pos: Any, first: Any, last: Any, state: Any, words: Any, fol
 
 @inlined
 def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys: Any, needed: Any,
-           follow: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
+           follow: Any, recent: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
            count: Any) -> Any:  # fmt: skip
     """Read an object of a check's keys, which have plain values: (its end or -1, its bits)."""
     first, last = keys[check, 3], keys[check, 4]
@@ -213,8 +224,8 @@ def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys
         bit = np.uint64(1) << np.uint64(key - first)
         if seen & bit:
             return refused, seen
-        pos, there = _value(data, pos + keys[key, 0], end, key, row, keys, values, slots, hashes,
-                            ends, content, count)  # fmt: skip
+        pos, there = _value(data, pos + keys[key, 0], end, key, row, keys, recent, values, slots,
+                            hashes, ends, content, count)  # fmt: skip
         if pos < 0 or pos >= end:
             return refused, seen
         if there:
@@ -228,7 +239,7 @@ def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys
 
 @compiled
 def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, needed: Any, known: Any,
-           follow: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
+           follow: Any, recent: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
            count: Any) -> bool:  # fmt: skip
     """Read an event into a row; whether it was one, and plain."""
     seen: Any = np.uint64(0)
@@ -249,12 +260,12 @@ def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, neede
         pos += keys[key, 0]
         there = True
         if keys[key, 1] == CHECK and data[pos] == _OPEN:
-            pos, bits = _check(data, pos, end, key, row, words, keys, needed, follow, values, slots,
-                               hashes, ends, content, count)  # fmt: skip
+            pos, bits = _check(data, pos, end, key, row, words, keys, needed, follow, recent,
+                               values, slots, hashes, ends, content, count)  # fmt: skip
             seen_of_checks |= bits << np.uint64(keys[key, 2])
         else:
-            pos, there = _value(data, pos, end, key, row, keys, values, slots, hashes, ends,
-                                content, count)  # fmt: skip
+            pos, there = _value(data, pos, end, key, row, keys, recent, values, slots, hashes,
+                                ends, content, count)  # fmt: skip
         if pos < 0 or pos >= end:
             return False
         if there:
@@ -278,19 +289,20 @@ def _known(row: Any, seen: Any, needed: Any, known: Any, values: Any) -> bool:
 
 
 @compiled
-def read_events(data: Any, starts: Any, stops: Any, row: Any, plan: Any, follow: Any, values: Any,
-                texts: Any, left: Any) -> Any:  # fmt: skip
+def read_events(data: Any, starts: Any, stops: Any, row: Any, plan: Any, follow: Any, recent: Any,
+                values: Any, texts: Any, left: Any) -> Any:  # fmt: skip
     """Read the events that lie at starts and stops of ``data`` into rows from ``row`` on.
 
     Returns (the row behind the last one taken, how many were left); ``left`` has their numbers.
-    ``follow`` is what this learns: the key that came last after each one, or after a brace.
+    ``follow`` is what this learns: the key that came last after each one, or after a brace; and
+    ``recent``, too: the text that came last at each one. Numbers of other texts are forgotten.
     """
     words, keys, needed, known = plan
     slots, hashes, ends, content, count = texts
     others = 0
     for number in range(len(starts)):
         if _event(data, starts[number], stops[number], row, words, keys, needed, known, follow,
-                  values, slots, hashes, ends, content, count):  # fmt: skip
+                  recent, values, slots, hashes, ends, content, count):  # fmt: skip
             row += 1
         else:
             left[others] = number

@@ -95,10 +95,17 @@ def check_version(frame: DataFrame, place: str) -> None:
     """Raise WrongSchema if a row of ``frame`` has another version of the schema. Reads it."""
     other = frame.where(f"version is null or version <> {VERSION}").select("version").first()
     if other is not None:
-        raise WrongSchema(
-            f"{place}: column `version` holds {other.version}, and this minibroker knows version"
-            f" {VERSION}: use the minibroker that wrote it, or ingest the activity again"
-        )
+        check_versions([other.version], place)
+
+
+def check_versions(found: Iterable[int | None], place: str) -> None:
+    """Raise WrongSchema if one of those that were found is another version of the schema."""
+    for version in found:
+        if version != VERSION:
+            raise WrongSchema(
+                f"{place}: column `version` holds {version}, and this minibroker knows version"
+                f" {VERSION}: use the minibroker that wrote it, or ingest the activity again"
+            )
 
 
 def read_table(spark: SparkSession, path: str, wanted: StructType) -> DataFrame:

@@ -190,13 +190,17 @@ class Reader:
 
     def __init__(self) -> None:
         self._room = np.empty(FIRST_ROOM + SLACK, np.uint8)
+        self._bytes = bytearray()
 
     def read(self, piece: Piece) -> Iterator[Batch | Damaged]:
         """The batches of a piece."""
         try:
             with open(piece.path, "rb") as file:
                 file.seek(piece.start)
-                data = memoryview(file.read(piece.size))
+                if len(self._bytes) < piece.size:
+                    self._bytes = bytearray(piece.size)
+                data = memoryview(self._bytes)[: piece.size]
+                data = data[: file.readinto(data)]
         except FileNotFoundError as error:
             why = (
                 "was removed while it was read, as retention does: run this again"
@@ -234,12 +238,12 @@ class Reader:
         size = self._decompressed(codec, batch[HEADER_BYTES:])
         if header.record_count > size:
             raise DecodeError(f"it claims {header.record_count} records in {size} bytes", 0)
-        found = np.zeros((header.record_count, 4), np.int64)
+        found = np.empty((4, header.record_count), np.int64)
         if not walk_records(self._room[:size], found):
             for _ in iter_records(batch):  # Says what is wrong.
                 pass
             raise DecodeError("its records are no records", 0)
-        deltas, _, starts, sizes = np.ascontiguousarray(found.T)
+        deltas, _, starts, sizes = found
         return Batch(Raw(self._room, starts, sizes), header.base_offset + deltas)
 
     def _decompressed(self, codec: Compression, data: memoryview) -> int:

@@ -86,6 +86,18 @@ def reads_this_machine(master: str | None, conf: Mapping[str, str]) -> bool:
     return _local(master) and not _submitted(os.environ) and not elsewhere
 
 
+def connector_missing(environment: Mapping[str, str]) -> str:
+    """What to do about it: who started the JVM is who can give it jars."""
+    said = "Spark's Kafka connector is not there"
+    if _submitted(environment):
+        return (
+            f"{said}: give it to spark-submit, before the job: --packages {CONNECTOR}, or --jars …"
+        )
+    return (
+        f"{said}: add --conf spark.jars.packages={CONNECTOR}, or its jars with --conf spark.jars=…"
+    )
+
+
 def settings(environment: Mapping[str, str], master: str | None) -> dict[str, str]:
     """What a session is given beyond what the person or the cluster says."""
     common = {"spark.sql.session.timeZone": "UTC"}

@@ -19,7 +19,11 @@ TEXTS_MAX: Final = 1 << 18
 BYTES_MAX: Final = 32 << 20
 """Of all of them, unless there is one that is larger."""
 _SLOTS: Final = 2 * TEXTS_MAX
+_FIRST_SLOTS: Final = 1 << 13
+"""As long as texts are few, which keeps their places near the processor."""
 _EMPTY: Final = -1
+_SPREAD: Final = np.uint64(20)
+_ONE: Final = np.uint64(1)
 _WORD: Final = 8
 _MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 
@@ -34,7 +38,7 @@ class Texts(NamedTuple):
     """Where in the bytes each ends, and the next begins; one more than there are texts."""
     content: Any
     count: Any
-    """How many there are, in an array of one."""
+    """How many there are; how many slots are in use, a power of two at least twice that."""
 
 
 def new_texts(size: int = BYTES_MAX) -> Texts:
@@ -44,7 +48,7 @@ def new_texts(size: int = BYTES_MAX) -> Texts:
         np.empty(TEXTS_MAX, np.uint64),
         np.zeros(TEXTS_MAX + 1, np.int64),
         np.empty(size + SLACK, np.uint8),
-        np.zeros(1, np.int64),
+        np.array([0, _FIRST_SLOTS]),
     )
 
 
@@ -69,25 +73,43 @@ def number_of(slots: Any, hashes: Any, ends: Any, content: Any, count: Any, data
 
     A table of ``Texts`` comes as its arrays: each hand-over of one in a tuple would be counted.
     """
-    slot = np.int64((hashed >> np.uint64(20)) & np.uint64(_SLOTS - 1))
+    last = np.uint64(count[1] - 1)
+    slot = hashed >> _SPREAD & last
     while slots[slot] >= 0:
         found = slots[slot]
         begin = ends[found]
         alike = hashes[found] == hashed and ends[found + 1] - begin == size
-        if alike and _same(content, begin, data, start, size):
+        if alike and same(content, begin, data, start, size):
             return found
-        slot = (slot + 1) & (_SLOTS - 1)
+        slot = (slot + _ONE) & last
     new = np.int32(count[0])
     begin = ends[new]
     for at in range(size):
         content[begin + at] = data[start + at]
     slots[slot], hashes[new], ends[new + 1] = new, hashed, begin + size
     count[0] += 1
+    if 2 * count[0] > count[1] and count[1] < len(slots):
+        _use_more(slots, hashes, count)
     return new
 
 
+@compiled
+def _use_more(slots: Any, hashes: Any, count: Any) -> None:
+    """Twice as many slots."""
+    count[1] *= 2
+    last = np.uint64(count[1] - 1)
+    for slot in range(count[1]):
+        slots[slot] = _EMPTY
+    for number in range(count[0]):
+        slot = hashes[number] >> _SPREAD & last
+        while slots[slot] >= 0:
+            slot = (slot + _ONE) & last
+        slots[slot] = number
+
+
 @inlined
-def _same(one: Any, start: Any, other: Any, begin: Any, size: Any) -> bool:
+def same(one: Any, start: Any, other: Any, begin: Any, size: Any) -> bool:
+    """Whether so many bytes from two places on are the same."""
     at = np.int64(0)
     while size - at >= _WORD:
         if load(one, start + at) != load(other, begin + at):

@@ -18,19 +18,24 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from minibroker.pipeline import adding_up, counting
-from minibroker.pipeline.adding_up import PERCENTILES
+from minibroker.pipeline import adding_up, cells, counting
 from minibroker.pipeline.files import read
-from minibroker.pipeline.quantities import IP, LEVELS, UNITS, USER_AND_CLIENT
+from minibroker.pipeline.latencies import PERCENTILES
+from minibroker.pipeline.quantities import IP, LEVELS, QUOTAS, UNITS, USER_AND_CLIENT
 from minibroker.pipeline.workers import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TASKS_MAX: Final = 64
-"""That read files: each core gets several, and a table of months no more than it has to."""
+TASKS_A_CORE: Final = 4
+"""That read files: each core gets several, as they are not alike, and a table of months no more
+than it has to.
+"""
 
 
 class Kept(NamedTuple):
@@ -103,6 +108,8 @@ COLUMNS: Final = (
     ),
 )
 """All columns of the usage table, in their order."""
+_TABLE: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
+_UTC: Final = pa.timestamp("us", "UTC")
 
 
 def counted(events: DataFrame, every_s: int) -> DataFrame:
@@ -139,15 +146,17 @@ def usage_of_files(spark: SparkSession, files: Sequence[str], every_s: int) -> D
         )
         return adding_up.parts(tables, every_s)
 
-    numbers = spark.range(0, len(files), 1, max(1, min(len(files), TASKS_MAX)))
+    most = min(TASKS_MAX, TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+    numbers = spark.range(0, len(files), 1, max(1, min(len(files), most)))
     return _together(numbers.mapInArrow(parts, adding_up.SENT), every_s)
 
 
 def _together(parts: DataFrame, every_s: int) -> DataFrame:
+    def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (_told(found, every_s) for found in adding_up.whole(batches))
+
     key = ("broker", "slice_us")
-    sent = parts.repartition(*key).sortWithinPartitions(*key)
-    whole = sent.mapInArrow(adding_up.whole, adding_up.FOUND)
-    return whole.selectExpr(*(f"{sql} as {name}" for name, sql in _columns(every_s).items()))
+    return parts.repartition(*key).sortWithinPartitions(*key).mapInArrow(whole, _TABLE)
 
 
 def on_levels(rows: DataFrame, levels: Collection[str]) -> DataFrame:
@@ -183,19 +192,29 @@ def _all_there(names: Collection[str]) -> str:
     return " and ".join(f"{name} is not null" for name in names) or "true"
 
 
-def _columns(every_s: int) -> dict[str, str]:
-    units = " ".join(f"when '{quota}' then {unit}" for quota, unit in UNITS.items())
-    used = f"coalesce(amount, 0) / case quota {units} else 1 end"
+def _told(found: pa.RecordBatch, every_s: int) -> pa.RecordBatch:
+    """The usage table's columns of what was added up, here and not by Spark, which would go through
+    all rows once more.
+    """
+    ints = {name: found[name].to_numpy() for name in (*cells.SUMS, "written", "dropped")}
+    units = np.array([UNITS.get(quota, 1) for quota in QUOTAS])
+    quotas = pc.index_in(found["quota"], pa.array(QUOTAS)).to_numpy()
+    used = ints["amount"] / units[quotas]
     made = {
-        "start": "timestamp_micros(start_us)",
-        "seconds": f"int({every_s})",
+        "start": found["start_us"].cast(_UTC),
+        "seconds": np.full(len(found), every_s, np.int32),
         "used": used,
-        "rate": f"{used} / {every_s}",
-        "rate_max": "measured",
-        "throttle_ms": "double(coalesce(throttle_ms, 0))",
-        "throttle_max_ms": "int(coalesce(throttle_max_ms, 0))",
-        "coverage": "written / (written + dropped)",
-        **{name: f"coalesce({name}, 0) / 1000000" for name in ("requests", "errors", "throttled")},
-        **{f"latency_p{share}_ms": f"p{share} / 1000" for share in PERCENTILES},
+        "rate": used / every_s,
+        "rate_max": found["measured"],
+        "throttle_ms": ints["throttle_ms"].astype(np.float64),
+        "throttle_max_ms": found["throttle_max_ms"].cast(pa.int32()),
+        "coverage": ints["written"] / (ints["written"] + ints["dropped"]),
+        **{name: ints[name] / counting.PER_EVENT for name in ("requests", "errors", "throttled")},
+        **{f"latency_p{share}_ms": pc.divide(found[f"p{share}"], 1000) for share in PERCENTILES},
     }
-    return {column.name: made.get(column.name, column.name) for column in COLUMNS}
+    return pa.RecordBatch.from_pydict(
+        {
+            name: made[name] if name in made else found[name]
+            for name in (each.name for each in COLUMNS)
+        }
+    )

@@ -31,14 +31,14 @@ def _varint(data: Any, pos: Any, end: Any) -> Any:
 
 @numba.njit(cache=True)
 def walk_records(data: Any, out: Any) -> bool:
-    """Fill ``out`` with (offset delta, time delta, value's start, value's size or -1) a record.
+    """Fill ``out`` with rows of offset delta, time delta, value's start, value's size or -1.
 
-    ``data`` is the decompressed section, and ``out`` has a row for each record that the batch's
-    header counts. Returns whether the section is exactly those records.
+    ``data`` is the decompressed section, and ``out`` has a place in each row for every record that
+    the batch's header counts. Returns whether the section is exactly those records.
     """
     pos: Any = np.int64(0)
     total: Any = np.int64(len(data))
-    for row in range(len(out)):
+    for at in range(out.shape[1]):
         length, pos = _varint(data, pos, total)
         if pos < 0 or length < 1 or length > total - pos:
             return False
@@ -55,10 +55,10 @@ def walk_records(data: Any, out: Any) -> bool:
         value, pos = _varint(data, pos + max(key, 0), end)
         if pos < 0 or value < -1 or value > end - pos:
             return False
-        out[row, 0] = offset_delta
-        out[row, 1] = time_delta
-        out[row, 2] = pos
-        out[row, 3] = value
+        out[0, at] = offset_delta
+        out[1, at] = time_delta
+        out[2, at] = pos
+        out[3, at] = value
         headers, pos = _varint(data, pos + max(value, 0), end)
         if pos < 0 or headers < 0:
             return False

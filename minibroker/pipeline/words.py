@@ -69,6 +69,21 @@ def _load(typing: Any, data: Any, at: Any) -> Any:  # noqa: ARG001
     return types.uint64(data, types.intp), generate
 
 
+def _store(typing: Any, data: Any, at: Any, word: Any) -> Any:  # noqa: ARG001
+    """Puts a word where the eight bytes of ``data`` from ``at`` on are, the lowest first."""
+
+    def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, words[0])
+        place = get_item_pointer(  # type: ignore[no-untyped-call]
+            context, builder, signature.args[0], array, [words[1]], wraparound=False
+        )
+        pointer = builder.bitcast(place, ir.IntType(64).as_pointer())
+        builder.store(words[2], pointer).align = 1
+        return context.get_dummy_value()
+
+    return types.void(data, types.intp, types.uint64), generate
+
+
 def _trailing(typing: Any, word: Any) -> Any:  # noqa: ARG001
     """How many bits below the lowest one that is set; 64 if none is."""
 
@@ -99,6 +114,7 @@ def _high(typing: Any, one: Any, other: Any) -> Any:  # noqa: ARG001
 
 
 load: Final[Any] = intrinsic(_load)
+store: Final[Any] = intrinsic(_store)
 trailing: Final[Any] = intrinsic(_trailing)
 leading: Final[Any] = intrinsic(_leading)
 high: Final[Any] = intrinsic(_high)

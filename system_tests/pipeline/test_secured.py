@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
+import pyspark
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -20,12 +22,15 @@ from confluent_kafka.admin import (
 )
 
 from minibroker.activity.schema import TOPIC
+from minibroker.pipeline import __main__ as jobs
 from system_tests.harness.waiting import wait_until
 from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, jars, produce, set_quota
 from system_tests.security.conftest import PASSWORDS, Secured, securing
 from system_tests.security.test_commands import MODULES
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(300)]
+
+Run = Callable[[str, Path, str], subprocess.CompletedProcess[str]]
 
 USER = "bob"
 """Who may do nothing that no rule allows."""
@@ -77,6 +82,27 @@ def ingest(server: str, table: Path, file: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
+def submitted(server: str, table: Path, file: str) -> subprocess.CompletedProcess[str]:
+    """The same by Spark's own way of starting jobs."""
+    spark = Path(pyspark.__file__).parent
+    command = [str(spark / "bin" / "spark-submit"), "--master", "local[1]"]
+    command += ["--conf", "spark.sql.shuffle.partitions=1", "--jars", jars()]
+    command += [jobs.__file__, "ingest", "--from", server, "--into", str(table)]
+    return subprocess.run(
+        [*command, "--command-config", file],
+        env={
+            **os.environ,
+            "SPARK_HOME": str(spark),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
 def no_secret_is_in(folder: Path, *texts: str) -> None:
     kept = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
     for secret in PASSWORDS.values():
@@ -84,12 +110,17 @@ def no_secret_is_in(folder: Path, *texts: str) -> None:
         assert not any(secret.encode() in each for each in kept)
 
 
-@pytest.mark.parametrize("by", ["SCRAM-SHA-512", "certificate"])
-def test_events_of_a_secured_broker_are_taken_in(told: Secured, tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "run"),
+    [("SCRAM-SHA-512", ingest), ("certificate", ingest), ("SCRAM-SHA-512", submitted)],
+)
+def test_events_of_a_secured_broker_are_taken_in(
+    told: Secured, tmp_path: Path, by: str, run: Run
+) -> None:
     server = told.sasl_ssl if by in MODULES else told.ssl
     table = tmp_path / "activity"
-    done = ingest(server, table, let_in(told, tmp_path, by))
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = run(server, table, let_in(told, tmp_path, by))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     query = f"select count(*) from '{table}/*/*/*.parquet' where client_id = '{CLIENT}'"
     ((count,),) = duckdb.execute(query).fetchall()
     assert count >= 16

@@ -1,4 +1,4 @@
-"""What an event counts for which quota, one event at a time: the oracle of the rules in Arrow."""
+"""What an event counts for which quota, one at a time, and percentiles: the oracle of Arrow."""
 
 from __future__ import annotations
 
@@ -66,3 +66,21 @@ def names(event: Event) -> dict[str, str | None]:
         "client_id": event["client_id"] or None,
         "ip": event["ip"] if connection else None,
     }
+
+
+def three_digits(us: int) -> int:
+    """A latency as exactly as it is kept."""
+    unit = 10 ** max(len(str(us)) - 3, 0)
+    return int((us + unit // 2) // unit * unit)
+
+
+def percentile(latencies: list[int], percent: int) -> float | None:
+    """As SQL's ``percentile``."""
+    if not latencies:
+        return None
+    values = sorted(latencies)
+    position = (len(values) - 1) * (percent / 100)
+    low, high = math.floor(position), math.ceil(position)
+    if low == high:
+        return values[low]
+    return (high - position) * values[low] + (position - low) * values[high]

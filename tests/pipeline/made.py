@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, TOPIC, VERSION, EventKind, Field, Type
 from minibroker.pipeline.columns import Run
 from minibroker.pipeline.filing import raw_of
-from minibroker.pipeline.parquet import Tables
-from minibroker.pipeline.texts import texts_of
+from minibroker.pipeline.parquet import ACTIVITY, Encoder
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from protocol.compression import Compression
@@ -91,5 +92,10 @@ def run_of(values: list[bytes | None]) -> tuple[Run, dict[int, str]]:
     return run, dict(run.read(raw_of(pa.array(values, pa.binary()))))
 
 
-def table_of_run(run: Run) -> pa.Table:
-    return Tables().table(run, np.arange(run.count), texts_of(run.texts))
+def table_of_run(run: Run, rows: Any = None) -> pa.Table:
+    """The rows of a run as its file has them, or some of them."""
+    rows = np.arange(run.count) if rows is None else rows
+    if not len(rows):
+        return ACTIVITY.empty_table()
+    content = Encoder().file(run, rows)
+    return pq.read_table(io.BytesIO(content))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from random import Random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.pipeline import adding_up
+from minibroker.pipeline import adding_up, cells
+from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.quantities import LEVELS, NAMES
 from tests.pipeline import by_hand
 from tests.pipeline.happenings import arrow, many, request
@@ -24,25 +23,13 @@ ENTITY = ("broker", "level", *NAMES, "quota", "start_us")
 EVERY_S = 20
 
 
-def percentile(latencies: list[int], percent: int) -> float | None:
-    if not latencies:
-        return None
-    values = sorted(latencies)
-    position = (len(values) - 1) * (percent / 100)
-    low, high = math.floor(position), math.ceil(position)
-    if low == high:
-        return values[low]
-    return (high - position) * values[low] + (position - low) * values[high]
-
-
-def three_digits(us: int) -> int:
-    unit = 10 ** max(len(str(us)) - 3, 0)
-    return int((us + unit // 2) // unit * unit)
-
-
 def start_us(event: Row) -> int:
     started: int = event["time_us"] // (EVERY_S * 1_000_000) * EVERY_S * 1_000_000
     return started
+
+
+def us(event: Row) -> int:
+    return by_hand.three_digits(event["total_ns"] // 1000)
 
 
 def added_up(events: list[Row]) -> dict[tuple[Any, ...], Row]:
@@ -62,7 +49,11 @@ def added_up(events: list[Row]) -> dict[tuple[Any, ...], Row]:
     for entity, those in groups.items():
         own = [counts for _, counts in those if counts.level == entity[1]]
         beside = of_broker[entity[0], entity[-1]]
-        took = [three_digits(event["total_ns"] // 1000) for event, _ in those if event["total_ns"]]
+        took = [
+            by_hand.three_digits(event["total_ns"] // 1000)
+            for event, _ in those
+            if event["total_ns"]
+        ]
         weights = [by_hand.for_all(1_000_000, event) for event, _ in those]
         bad = [event["error_code"] or event["happened"] == "refused" for event, _ in those]
         held = [counts.held_ms for _, counts in those]
@@ -81,7 +72,7 @@ def added_up(events: list[Row]) -> dict[tuple[Any, ...], Row]:
                     ("bound", lambda counts: counts.bound),
                 )
             },
-            **{f"p{percent}": percentile(took, percent) for percent in adding_up.PERCENTILES},
+            **{f"p{percent}": by_hand.percentile(took, percent) for percent in PERCENTILES},
             "written": sum(event["sample"] is not None for event in beside),
             "dropped": sum(event["dropped"] or 0 for event in beside),
         }
@@ -101,9 +92,11 @@ def by_parts(events: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
     return found
 
 
-@pytest.fixture(autouse=True, params=[1, 7, 1000])
-def chunk_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adding_up, "CHUNK_ROWS", request.param)
+@pytest.fixture(autouse=True, params=[(1, 1), (7, 1 << 20), (1000, 10_000)])
+def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, together = request.param
+    monkeypatch.setattr(adding_up, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(adding_up, "TOGETHER_BYTES", together)
 
 
 @settings(max_examples=25, deadline=None)
@@ -124,12 +117,12 @@ def test_what_counts_for_no_quota_has_no_row() -> None:
     assert by_parts([request(0, "u", "c", exempt=True)], 1) == {}
 
 
-@pytest.mark.parametrize(("keys", "size"), [(4, 1 << 24), (1 << 49, 2), (4, 2)])
+@pytest.mark.parametrize(("keys", "size"), [(4, 1 << 20), (1 << 62, 2), (4, 2)])
 def test_more_combinations_than_a_number_holds_are_told_apart(
     keys: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adding_up, "KEYS_MAX", keys)
-    monkeypatch.setattr(adding_up, "SIZE_MAX", size)
+    monkeypatch.setattr(cells, "KEYS_MAX", keys)
+    monkeypatch.setattr(cells, "SIZE_MAX", size)
     events = [
         request(at * 1000, user, client, broker=broker)
         for at in range(3)
@@ -140,11 +133,12 @@ def test_more_combinations_than_a_number_holds_are_told_apart(
     assert by_parts(events, 10) == added_up(events)
 
 
-def test_latencies_have_numbers_in_their_order() -> None:
-    powers = [10**digits for digits in range(16)]
-    some = sorted({0, *(each + by for each in powers for by in (-1, 0, 1, 4, 5))} | {2**63 // 1000})
-    us = np.array([each for each in some if each >= 0], np.int64)
-    numbers = adding_up.rounded(us)
-    assert (np.diff(numbers) >= 0).all()
-    assert adding_up.latency_of(numbers).tolist() == [three_digits(int(each)) for each in us]
-    assert (adding_up.rounded(np.array([-1])) > numbers.max()).all()
+def test_nothing_is_held_of_what_was_sent() -> None:
+    table = arrow(many(100, seed=1))
+    for _ in adding_up.parts([table], EVERY_S):
+        pass  # What is made once is made.
+    before = pa.total_allocated_bytes()
+    for sent in adding_up.parts([table] * 5, EVERY_S):
+        assert len(sent)
+    del sent
+    assert pa.total_allocated_bytes() == before

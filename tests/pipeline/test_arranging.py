@@ -9,8 +9,7 @@ from minibroker.pipeline.arranging import Arranged, arrange
 from minibroker.pipeline.columns import Run
 from minibroker.pipeline.held import joined
 from minibroker.pipeline.layout import bucket_of
-from minibroker.pipeline.parquet import Tables
-from tests.pipeline.made import event, events, run_of, written
+from tests.pipeline.made import event, events, run_of, table_of_run, written
 
 
 def arranged(values: list[bytes]) -> tuple[Run, Arranged]:
@@ -24,7 +23,7 @@ def test_every_event_is_at_its_place_in_order() -> None:
     run, found = arranged(raws)
     seen = 0
     for place, at in found.places.items():
-        rows = Tables().table(run, at, found.texts).to_pylist()
+        rows = table_of_run(run, at).to_pylist()
         seen += len(rows)
         for row in rows:
             hour = str(np.datetime64(row["time_us"], "us"))[:13].replace("T", "-")
@@ -49,7 +48,7 @@ def test_of_one_time_the_sequence_decides_and_then_the_broker() -> None:
     mixed = random.Random(3).sample(keys, len(keys))
     run, found = arranged([written({**made, "sequence": s, "broker": b}) for s, b in mixed])
     ((_, rows),) = found.places.items()
-    table = Tables().table(run, rows, found.texts)
+    table = table_of_run(run, rows)
     pairs = zip(table["sequence"].to_pylist(), table["broker"].to_pylist(), strict=True)
     assert list(pairs) == keys
 
@@ -58,9 +57,7 @@ def test_what_comes_twice_is_kept_once() -> None:
     raws = events(200, 4)
     run, found = arranged([*raws[:150], *raws])
     rows = np.concatenate(list(found.places.values()))
-    assert sorted(Tables().table(run, rows, found.texts)["sequence"].to_pylist()) == list(
-        range(200)
-    )
+    assert sorted(table_of_run(run, rows)["sequence"].to_pylist()) == list(range(200))
     assert joined(found.spans).tolist() == [[1, 0, 199]]
 
 

@@ -6,12 +6,13 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.activity.schema import FIELDS
-from minibroker.pipeline.columns import TOGETHER, Run, bytes_of, pieces
+from minibroker.pipeline.columns import TOGETHER, Run, bytes_in, bytes_of, pieces
 from minibroker.pipeline.events import Malformed, parse_event
 from minibroker.pipeline.filing import raw_of
 from minibroker.pipeline.texts import TEXTS_MAX
@@ -98,6 +99,26 @@ def test_a_run_that_was_cleared_knows_nothing_of_what_was_there() -> None:
         assert table_of_run(run)["sequence"].to_pylist() == [
             parse_event(raw)["sequence"] for raw in sorted(raws, key=bytes.isascii, reverse=True)
         ]
+
+
+def test_after_it_was_cleared_no_text_is_taken_for_one_of_before() -> None:
+    run = Run(20)
+    made = event(1, random.Random(9)) | {"kind": "connection", "happened": "closed"}
+    made |= {"sample": 1.0, "listener": "L", "connection": 3}
+    for ips in ([*"nopqr"], ["", *"bcdefghijklm"]):
+        run.clear()
+        raws = [written({**made, "ip": ip}) for ip in ips]
+        assert not run.read(raw_of(pa.array(raws, pa.binary())))
+        assert table_of_run(run)["ip"].to_pylist() == ips
+
+
+def test_bytes_of_events_are_from_the_first_to_the_last() -> None:
+    whole = raw_of(pa.array([b"abc", None, b"defg", b"", None], pa.binary()))
+    for begin in range(6):
+        for end in range(begin, 6):
+            part = whole._replace(starts=whole.starts[begin:end], sizes=whole.sizes[begin:end])
+            there = int(np.maximum(part.sizes, 0).sum())
+            assert bytes_in(part) == there
 
 
 def test_there_is_room_for_so_many_rows_and_texts() -> None:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.pipeline.files import buckets_of, read
+from minibroker.pipeline.files import buckets_of, read, versions_of
 from tests.pipeline.whatif.activity import requests_table
 from tests.pipeline.whatif.oracle import Event
 
@@ -55,3 +56,13 @@ def test_paths_lead_from_the_root_as_workers_are_elsewhere(
     write(tmp_path / "table", "2026-01-01-09", 0, "a", 1)
     monkeypatch.chdir(tmp_path)
     assert buckets_of("table") == buckets_of(str(tmp_path / "table"))
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_versions_are_those_of_all_rows(tmp_path: Path, statistics: bool) -> None:
+    files = []
+    for name, versions in {"a": [1, 1], "b": [1, 2, 1], "c": [1, None]}.items():
+        table = pa.table({"version": pa.array(versions, pa.int32())})
+        pq.write_table(table, tmp_path / name, row_group_size=2, write_statistics=statistics)
+        files.append(str(tmp_path / name))
+    assert [set(versions_of([file])) for file in files] == [{1}, {1, 2}, {1, None}]

@@ -14,7 +14,7 @@ from minibroker.pipeline.columns import Run
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.filing import FOOTER, Filer, file_events, raw_of
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
-from minibroker.pipeline.parquet import Tables
+from minibroker.pipeline.parquet import Encoder
 from tests.pipeline.made import events
 
 
@@ -82,7 +82,7 @@ def test_what_can_not_be_read_is_a_record_that_is_malformed() -> None:
 
 
 def test_more_than_there_is_room_for_is_filed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filing, "_spare", [(Run(64), Tables())])
+    monkeypatch.setattr(filing, "_spare", [(Run(64), Encoder())])
     made = events(200, 3)
     found, counted = files(*(batch(list(made[at : at + 50])) for at in range(0, 200, 50)))
     assert counted["events"] == 200

@@ -126,6 +126,12 @@ def test_wherever_it_is_killed_a_step_is_done_whole_or_not_at_all(tmp_path: Path
     assert seen == {"not at all", "whole", "whole at once"}
 
 
+def test_nothing_is_left_of_a_step_that_was_done(tmp_path: Path) -> None:
+    made = ledger(tmp_path)
+    step(made, tmp_path)
+    assert sorted(path.name for path in (tmp_path / "table").iterdir()) == ["_commits", "hour=1"]
+
+
 def test_two_who_write_at_once_are_told(tmp_path: Path) -> None:
     one, other = ledger(tmp_path), ledger(tmp_path)
     one.commit(add={}, aside={}, remove=[], progress={"a": 1}, held=None)

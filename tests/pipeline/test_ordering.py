@@ -4,14 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.ordering import (
-    gather,
-    numbered_anew,
-    ordered,
-    pack_bit,
-    pairs_of,
-    spans_of,
-)
+from minibroker.pipeline.ordering import ordered, pairs_of, spans_of, split
 
 SMALL = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
 
@@ -47,32 +40,19 @@ def test_brokers_that_take_turns_have_a_span_each() -> None:
     assert spans_of(brokers, sequences).tolist() == [[1, 7, 9], [2, 1, 2]]
 
 
-@given(st.lists(st.integers(0, 99), max_size=90))
-def test_columns_of_rows_are_copied(rows: list[int]) -> None:
-    values = np.arange(300, dtype=np.int64).reshape(100, 3)
-    out = np.full((3, 95), -1, np.int64)
-    gather(values, np.array(rows, np.int64), np.array([2, 0]), out)
-    assert out[0, : len(rows)].tolist() == [3 * row for row in rows]
-    assert out[2, : len(rows)].tolist() == [3 * row + 2 for row in rows]
-    assert (out[1] == -1).all()
-    assert (out[:, len(rows) :] == -1).all()
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.integers(0, 63))
-def test_a_bit_of_each_is_packed(masks: list[int], bit: int) -> None:
-    out = np.full((len(masks) + 7) // 8, 0xFF, np.uint8)
-    pack_bit(np.array(masks, np.int64), bit, out)
-    packed = sum((mask >> bit & 1) << at for at, mask in enumerate(masks))
-    assert int.from_bytes(out.tobytes(), "little") == packed
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.booleans())))
-def test_numbers_that_count_are_numbered_anew(found: list[tuple[int, bool]]) -> None:
-    numbers = np.array([number if there else 99 for number, there in found], np.int64)
-    masks = np.array([there << 5 | 2 for _, there in found], np.int64)
-    codes = np.full(10, -1, np.int32)
-    which, places = numbered_anew(numbers, masks, 5, codes)
-    kept = list(dict.fromkeys(number for number, there in found if there))
-    assert which.tolist() == kept
-    assert places.tolist() == [kept.index(n) if there else 0 for n, there in found]
-    assert (codes == -1).all()
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(-9, 9))), st.data())
+def test_fields_are_split_and_lack_where_they_do(
+    rows: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    end = data.draw(st.integers(0, len(rows)))
+    begin = data.draw(st.integers(0, end))
+    values = np.array([[7, value, *masks] for *masks, value in rows], np.int64).reshape(-1, 4)
+    fields = np.array([[1, 1, 1], [0, 0, 0]])
+    out = np.full((2, len(rows)), 99, np.int64)
+    split(values, begin, end, 2, fields, out)
+    for found, wanted in (
+        (out[0], [value if other & 2 else -1 for _, other, value in rows]),
+        (out[1], [7 if mask & 1 else -1 for mask, *_ in rows]),
+    ):
+        before, after = [99] * begin, [99] * (len(rows) - end)
+        assert found.tolist() == before + wanted[begin:end] + after

@@ -15,8 +15,9 @@ def taken(raw: bytes) -> bool:
     data = np.frombuffer(raw + bytes(SLACK), np.uint8)
     starts, ends = np.zeros(1, np.int64), np.array([len(raw)], np.int64)
     rows, _ = parsing.read_events(
-        data, starts, ends, 0, columns._SCHEMA.plan, run._follow, run.values, run.texts, run._left
-    )
+        data, starts, ends, 0, columns._SCHEMA.plan, run._follow, run._recent, run.values,
+        run.texts, run._left,
+    )  # fmt: skip
     return bool(rows)
 
 
@@ -47,8 +48,8 @@ def test_what_follows_an_event_is_none_of_its_bytes() -> None:
     data = np.frombuffer(raw + bytes(SLACK), np.uint8)
     starts, ends = np.zeros(2, np.int64), np.array([at, at - 1], np.int64)
     rows, others = parsing.read_events(
-        data, starts, ends, 0, columns._SCHEMA.plan, run._follow, run.values, run.texts,
-        np.zeros(2, np.int64),
+        data, starts, ends, 0, columns._SCHEMA.plan, run._follow, run._recent, run.values,
+        run.texts, np.zeros(2, np.int64),
     )  # fmt: skip
     assert (rows, others) == (0, 2)
 
@@ -64,3 +65,28 @@ def test_the_order_of_keys_may_change_from_event_to_event() -> None:
     run, faults = run_of(raws)
     assert not faults
     assert sorted(table_of_run(run)["sequence"].to_pylist()) == list(range(60))
+
+
+def test_a_text_is_taken_for_the_one_before_only_if_it_is_that_one() -> None:
+    made = event(1, random.Random(9)) | {"kind": "connection", "happened": "closed"}
+    made |= {"sample": 1.0, "listener": "L", "connection": 3}
+    ips = ["abc", "abc", "ab", "abcd", "", "", "abc", "a" * 8, "a" * 9, "a" * 9, "a" * 8, "ab\\",
+           "ab\\", 'ab"', "ab"]  # fmt: skip
+    run, faults = run_of([written({**made, "ip": ip, "sequence": at}) for at, ip in enumerate(ips)])
+    assert not faults
+    table = table_of_run(run).sort_by("sequence")
+    assert table["ip"].to_pylist() == ips
+    raw = written({**made, "ip": "ab"})
+    torn = raw.replace(b'"ip":"ab"', b'"ip":"ab')
+    assert sorted(run_of([raw, torn, raw])[1]) == [1]
+
+
+def test_what_a_text_repeats_is_its_own_name() -> None:
+    made = event(1, random.Random(10))
+    while made["kind"] != "request":
+        made = event(1, random.Random(made["time_us"]))
+    check = {"user": "u", "client_id": "c", "rate": 1.0, "throttle_ms": 0, "clock_ms": 7}
+    made |= {"user": "u", "client_id": "c", "produce": check, "fetch": {**check, "user": "c"}}
+    row = table_of_run(run_of([written(made)])[0]).to_pylist()[0]
+    assert (row["produce"]["user"], row["produce"]["client_id"]) == ("u", "c")
+    assert (row["fetch"]["user"], row["fetch"]["client_id"]) == ("c", "c")

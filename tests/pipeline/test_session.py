@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from minibroker.pipeline.errors import SparkMissing
-from minibroker.pipeline.session import settings, start
+from minibroker.pipeline.session import connector_missing, settings, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +39,13 @@ def test_what_a_cluster_decides_is_left_to_it() -> None:
         "spark.sql.session.timeZone": "UTC",
         "spark.master": "spark://head:7077",
     }
+
+
+def test_the_connector_comes_from_who_started_the_jvm() -> None:
+    assert "add --conf spark.jars.packages=org.apache.spark:" in connector_missing({})
+    said = connector_missing(SUBMITTED)
+    assert "to spark-submit, before the job: --packages org.apache.spark:" in said
+    assert "--conf" not in said
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[1]", "local[*]"])

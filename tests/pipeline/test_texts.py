@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.texts import TEXTS_MAX, Texts, hash_of, new_texts, number_of, texts_of
+from minibroker.pipeline.texts import Texts, hash_of, new_texts, number_of, texts_of
 from minibroker.pipeline.words import SLACK
 
 
@@ -27,7 +27,10 @@ def test_equal_texts_have_one_number_and_others_another(found: list[bytes]) -> N
 def test_many_are_found_again() -> None:
     texts, chance = new_texts(1 << 20), random.Random(1)
     found = list({chance.randbytes(chance.randrange(12)) for _ in range(20_000)})
+    slots = int(texts.count[1])
     assert [add(texts, text) for text in found] == list(range(len(found)))
+    assert texts.count[1] > slots
+    assert texts.count[1] >= 2 * len(found)
     assert [add(texts, text) for text in found] == list(range(len(found)))
 
 
@@ -39,11 +42,14 @@ def test_texts_of_one_hash_are_told_apart() -> None:
 
 
 def test_many_that_all_lead_to_the_last_place_go_on_at_the_first() -> None:
-    texts, last = new_texts(1 << 14), np.uint64((2 * TEXTS_MAX - 1) << 20)
+    texts = new_texts(1 << 14)
+    slots = int(texts.count[1])
+    last = np.uint64((slots - 1) << 20)
     found = np.arange(2_000, dtype=np.int32)
     data = np.frombuffer(found.tobytes() + bytes(SLACK), np.uint8)
     for _ in range(2):
         numbers = [int(number_of(*texts, data, 4 * at, 4, last)) for at in range(len(found))]
         assert numbers == found.tolist()
-    assert texts.slots[-1] == 0
+    assert texts.count[1] == slots
+    assert texts.slots[slots - 1] == 0
     assert texts.slots[: len(found) - 1].tolist() == found[1:].tolist()

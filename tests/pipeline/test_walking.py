@@ -23,12 +23,12 @@ RECORDS = st.lists(
 
 
 def walked(section: bytes, count: int) -> list[tuple[int, int, bytes | None]] | None:
-    data, out = np.frombuffer(section, np.uint8), np.zeros((count, 4), np.int64)
+    data, out = np.frombuffer(section, np.uint8), np.zeros((4, count), np.int64)
     if not walk_records(data, out):
         return None
     return [
         (int(delta), int(time), None if size < 0 else section[start : start + size])
-        for delta, time, start, size in out
+        for delta, time, start, size in out.T
     ]
 
 

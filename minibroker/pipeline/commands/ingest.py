@@ -106,8 +106,11 @@ def ingest(
         )
     with in_words():
         from minibroker.pipeline.brokers import broker_at
+        from minibroker.pipeline.reachable import look_for_activity
 
         broker = broker_at(source, command_config) if is_broker else None
+        if broker is not None:
+            look_for_activity(broker)
     with running("ingest", master, conf) as spark:
         from minibroker.pipeline.table import Table
 

@@ -22,6 +22,7 @@ from minibroker.pipeline.commands.base import in_words, look_for_table, running,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from minibroker.config import Settings
     from minibroker.pipeline.report.figures import Figures
     from minibroker.pipeline.whatif.proposal import Proposal
     from minibroker.quotas.file import QuotaFile
@@ -56,6 +57,14 @@ LINES_MAX = 5
     help="Of --quotas: also let a connection's next request wait for the one before it.",
 )
 @click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of --quotas: a setting of the broker, such as quota.window.num or"
+    " quota.producer.default.",
+)
+@click.option(
     "--recommended",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -67,6 +76,7 @@ def report(
     into: Path,
     quotas: tuple[str, ...],
     closed_loop: bool,
+    pairs: tuple[str, ...],
     recommended: Path | None,
     master: str | None,
     conf: dict[str, str],
@@ -76,10 +86,14 @@ def report(
         raise click.BadParameter(
             f"there is no folder {into.absolute().parent}", param_hint="--into"
         )
-    if closed_loop and not quotas:
-        raise click.UsageError("--closed-loop replays quotas: give --quotas FILE, too")
+    for option, given in (("--closed-loop replays", closed_loop), ("--set is for", pairs)):
+        if given and not quotas:
+            raise click.UsageError(f"{option} quotas: give --quotas FILE, too")
     with in_words():
-        proposals = proposed(quotas, closed_loop=closed_loop)
+        from minibroker.pipeline.whatif.inputs import settings_of
+
+        settings = settings_of(pairs)
+        proposals = proposed(quotas, settings, closed_loop=closed_loop)
         file = None if recommended is None else quota_file(recommended)
         look_for_table(table, master, conf)
     with running("report", master, conf) as spark:
@@ -96,7 +110,7 @@ def report(
             beside, count = fits(activity, file)
             found = replace(found, fits=beside, fit_count=count)
         if proposals:
-            found = _with_proposals(found, activity, proposals, closed_loop=closed_loop)
+            found = _with_proposals(found, activity, proposals, settings, closed_loop=closed_loop)
     from minibroker.pipeline.report.page import page
 
     _say(f"drawing {len(found.starts_s)} points in time")
@@ -126,28 +140,33 @@ def quota_file(path: Path) -> QuotaFile:
         raise BadInput(f"{path} is no quota file: {error}") from error
 
 
-def proposed(paths: Sequence[str], *, closed_loop: bool) -> list[Proposal]:
+def proposed(paths: Sequence[str], settings: Settings, *, closed_loop: bool) -> list[Proposal]:
     """The quotas of each file; raises BadInput, before anything else is done."""
     from minibroker.pipeline.errors import BadInput
     from minibroker.pipeline.report.figures import PROPOSALS_MAX
-    from minibroker.pipeline.whatif.inputs import proposals_of, settings_of
+    from minibroker.pipeline.whatif.inputs import proposals_of
 
     most = PROPOSALS_MAX // (2 if closed_loop else 1)
     if len(paths) > most:
         both = " in both loops" if closed_loop else ""
         raise BadInput(f"{len(paths)} quota files are too many to compare{both}: {most} at most")
-    return proposals_of(paths, settings_of(()))
+    return proposals_of(paths, settings)
 
 
 def _with_proposals(
-    found: Figures, activity: DataFrame, proposals: Sequence[Proposal], *, closed_loop: bool
+    found: Figures,
+    activity: DataFrame,
+    proposals: Sequence[Proposal],
+    settings: Settings,
+    *,
+    closed_loop: bool,
 ) -> Figures:
     from minibroker.pipeline.commands.whatif import replayed
     from minibroker.pipeline.report.compared import compared
     from minibroker.pipeline.whatif import inputs, job
     from minibroker.pipeline.whatif.rows import CLOSED, OPEN
 
-    counting = inputs.counting_of(inputs.settings_of(()))
+    counting = inputs.counting_of(settings)
     counting = replace(counting, counted_from_ms=job.counted_from(activity, counting))
     outcome = replayed(activity, found.source, proposals, counting, closed_loop=closed_loop)
     loops = [OPEN, CLOSED] if closed_loop else [OPEN]

@@ -76,12 +76,20 @@ def usage(
 def added_up(spark: SparkSession, table: str, every_s: int) -> DataFrame:
     """The usage of an activity table, from its files themselves if they are on this machine."""
     from minibroker.pipeline import usage as job
-    from minibroker.pipeline.files import buckets_of
-    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.files import buckets_of, versions_of
+    from minibroker.pipeline.schemas import (
+        ACTIVITY_TABLE,
+        check_versions,
+        read_activity,
+        read_table,
+    )
 
-    activity = read_activity(spark, table)
     files = [file for bucket in buckets_of(table) for hour in bucket.hours for file in hour]
-    return job.usage_of_files(spark, files, every_s) if files else job.usage(activity, every_s)
+    if not files:
+        return job.usage(read_activity(spark, table), every_s)
+    read_table(spark, table, ACTIVITY_TABLE)  # which looks for its columns
+    check_versions(versions_of(files), table)
+    return job.usage_of_files(spark, files, every_s)
 
 
 def write(found: DataFrame, into: str) -> None:

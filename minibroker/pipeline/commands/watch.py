@@ -73,8 +73,10 @@ def watch(
     limits = Limits(over=over / 100, intervals=intervals, noisy=noisy / 100)
     with in_words():
         from minibroker.pipeline.brokers import broker_at
+        from minibroker.pipeline.reachable import look_for_activity
 
         broker = broker_at(bootstrap, command_config)
+        look_for_activity(broker)
     with running("watch", master, conf) as spark, _kept(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (

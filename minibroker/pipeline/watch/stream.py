@@ -9,6 +9,7 @@ due is told at least once, and again only after a job that was killed in between
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from minibroker.pipeline.brokers import Broker, why
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.hadoop import Files, forget_half_begun
 from minibroker.pipeline.schemas import ACTIVITY
-from minibroker.pipeline.session import CONNECTOR
+from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.watch.alerts import Alert, as_json, identity
 from minibroker.pipeline.watch.intervals import by_interval, intervals
 from minibroker.pipeline.watch.rules import Rules
@@ -123,8 +124,7 @@ def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> 
         )
     except AnalysisException as error:
         raise BadInput(
-            f"{broker.bootstrap} can't be read, as Spark's Kafka connector is not there: give "
-            f"--conf spark.jars.packages={CONNECTOR} ({error})"
+            f"{broker.bootstrap} can't be read ({error}): {connector_missing(os.environ)}"
         ) from error
 
 

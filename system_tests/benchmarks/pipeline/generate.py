@@ -9,6 +9,7 @@ event has the fields of its kind and no other, and memory is that of an hour of 
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import multiprocessing
@@ -296,12 +297,8 @@ def topic(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
     with ProcessPoolExecutor(WRITERS, multiprocessing.get_context("spawn")) as makers:
         make = makers.map if events > WRITERS * PIECE else map
         for hour in hours(Workload(events, seed, **more), sort=False):
-            pieces = [
-                hour.events.slice(at, PIECE).combine_chunks()
-                for at in range(0, len(hour.events), PIECE)
-            ]
-            for piece, batches in zip(pieces, make(_batches, pieces), strict=True):
-                when_ms = piece["time_us"][0].as_py() // 1000
+            pieces = map(_as_message, hour.events.combine_chunks().to_batches(PIECE))
+            for when_ms, batches in make(_batches, pieces):
                 for batch in batches:
                     next(turn).append(batch, now_ms=when_ms)
     for log in logs:
@@ -309,14 +306,23 @@ def topic(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
     return path
 
 
-def _batches(events: pa.Table) -> list[bytes]:
-    """Events as batches of records, compressed."""
+def _as_message(piece: pa.RecordBatch) -> bytes:
+    """A piece for another process; pickled it would be sent with all that it is a piece of."""
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, piece.schema) as stream:
+        stream.write_batch(piece)
+    return out.getvalue()
+
+
+def _batches(message: bytes) -> tuple[int, list[bytes]]:
+    """(when the first event was, in milliseconds; events as batches of records, compressed)."""
+    events = pa.ipc.open_stream(message).read_all()
     values = json_values(events)
     times = (events["time_us"].to_numpy() // 1000).tolist()
     records = [
         Record(timestamp=when, value=value) for when, value in zip(times, values, strict=True)
     ]
-    return [
+    return times[0], [
         build_batch(records[at : at + RECORDS], compression=Compression.ZSTD)
         for at in range(0, len(records), RECORDS)
     ]

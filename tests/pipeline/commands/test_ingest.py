@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from minibroker.pipeline import table
+from minibroker.pipeline import reachable, table
+from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.commands import ingest as commands
 from tests.pipeline.made import append, events
 
@@ -45,8 +46,10 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
     assert f"{file}: SASL_SSL needs sasl.mechanism" in told.stderr
     file.write_text("security.protocol=SSL\n")
     given: list[Any] = []
+    asked: list[Broker] = []
     monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
     monkeypatch.setattr(table, "Table", lambda *_: None)
+    monkeypatch.setattr(reachable, "look_for_activity", asked.append)
     monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))
     by_environment = {"MINIBROKER_COMMAND_CONFIG": str(file)}
     for more, env in ((words[-2:], {}), ([], by_environment)):
@@ -54,6 +57,7 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
         assert done.exit_code == 0, done.output
         assert given.pop(1).options()["kafka.security.protocol"] == "SSL"
         given.clear()
+    assert [each.bootstrap for each in asked] == ["there:9093"] * 2
 
 
 @pytest.mark.usefixtures("shared")

@@ -19,6 +19,8 @@ from tests.pipeline.report.test_compared import row as outcome
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(180)
+
 
 @pytest.fixture
 def activity(spark: SparkSession, tmp_path: Path) -> Path:
@@ -68,9 +70,11 @@ def test_proposals_are_compared(
     for file in files:
         file.write_text("--alter --user bob --add-config producer_byte_rate=1\n")
     given: list[Any] = []
+    told: list[Any] = []
 
     def replayed(_: Any, table: str, proposals: Any, counting: Any, **others: Any) -> Any:
         given.extend([table, *counting.counted_from_ms, others])
+        told.append((counting.quota_window_num, [each.table.defaults for each in proposals]))
         rows = [outcome(each.name, "bob", 3, 12_000) for each in proposals]
         return spark.createDataFrame(rows, DDL)
 
@@ -85,6 +89,11 @@ def test_proposals_are_compared(
     assert run("--table", activity, "--into", into, *options, "--closed-loop").exit_code == 0
     assert given[-1] == {"closed_loop": True}
     assert "tight.quotas, closed loop" in into.read_text(encoding="utf-8")
+    pairs = ("--set", "quota.window.num=7", "--set", "quota.producer.default=5000")
+    assert run("--table", activity, "--into", into, *options, *pairs).exit_code == 0
+    window, defaults = told.pop()
+    assert (told[0][0], window) == (11, 7)
+    assert all(each != {} for each in defaults)
 
 
 def test_a_mistake_in_a_quota_file_is_told_before_anything_is_read(
@@ -104,10 +113,17 @@ def test_more_proposals_than_have_colours_are_refused(run: Any, activity: Path) 
     assert "4 quota files are too many to compare in both loops: 3 at most" in result.output
 
 
-def test_a_closed_loop_of_nothing_is_refused(run: Any) -> None:
-    result = run("--table", "x", "--closed-loop")
+@pytest.mark.parametrize("words", [["--closed-loop"], ["--set", "quota.window.num=5"]])
+def test_what_is_about_quotas_is_refused_without_any(run: Any, words: list[str]) -> None:
+    result = run("--table", "x", *words)
     assert result.exit_code == 2
     assert "give --quotas FILE, too" in result.output
+
+
+def test_a_mistake_in_a_setting_is_told_before_anything_is_read(run: Any) -> None:
+    result = run("--table", "nowhere", "--quotas", "nothing", "--set", "quota.window.num=none")
+    assert result.exit_code == 1
+    assert "quota.window.num" in result.output
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_is_read(tmp_path: Path) -> None:

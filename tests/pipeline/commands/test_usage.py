@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from minibroker.pipeline.commands import usage as command
 from minibroker.pipeline.commands.usage import Interval, usage
-from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.errors import BadInput, WrongSchema
 from minibroker.pipeline.usage import COLUMNS
 from tests.pipeline.happenings import connection, dropped, produced, table
 
@@ -69,3 +69,10 @@ def test_an_interval_is_whole_seconds(text: str, seconds: int) -> None:
 def test_anything_else_is_no_interval(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no interval: write 1s, 60s, 5m or 1h"):
         Interval().convert(text, None, None)
+
+
+def test_a_table_of_another_version_is_not_added_up(run: Any, tmp_path: Path) -> None:
+    events = [produced(1, "alice", "etl", 120_000, version=2)]
+    result = run("--table", table(tmp_path / "activity", events))
+    assert isinstance(result.exception, WrongSchema)
+    assert "`version` holds 2" in str(result.exception)

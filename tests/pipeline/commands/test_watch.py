@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from minibroker.pipeline import reachable
 from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.commands import watch as command
 from minibroker.pipeline.errors import BadInput
@@ -44,6 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def send(*arguments: Any) -> None:
         started["sent"] = arguments
 
+    monkeypatch.setattr(reachable, "look_for_activity", started.setdefault("asked", []).append)
     monkeypatch.setattr(command, "running", session)
     monkeypatch.setattr(stream, "read_topic", lambda spark, broker, **others: (broker, others))
     monkeypatch.setattr(stream, "events_of", lambda records: records)
@@ -65,6 +67,7 @@ def test_an_alert_is_told_here_and_on_the_topic(run: Any) -> None:
     assert started["sent"][1:] == (Broker("there:9092"), "alerts", [HELD])
     assert started["rules"].limits == (0.9, 2, 0.3)
     assert started["events"] == (Broker("there:9092"), {"from_beginning": False})
+    assert started["asked"] == [Broker("there:9092")]
 
 
 def test_a_file_lets_it_read_and_tell(run: Any, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Parquet as the activity table's files have it: pages in compiled loops, footers by hand."""

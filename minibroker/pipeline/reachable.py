@@ -1,0 +1,52 @@
+"""Whether a live broker can be read, found out before Spark is started.
+
+Owns the question, and the words for the answers; the question is asked by minibroker's own command
+in a process of its own, as a job can't import what lies above it. It must never know Spark.
+Invariant: what isn't answered in ``PATIENCE_S`` is left to Kafka's client, which takes minutes to
+say that nobody is there; no secret is among the process's arguments. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Final
+
+from minibroker.activity.schema import TOPIC
+from minibroker.config.activity_definitions import ACTIVITY_ENABLE
+from minibroker.pipeline.brokers import OPTION, Broker, in_words
+from minibroker.pipeline.errors import BadInput
+
+PATIENCE_S: Final = 15.0
+_SAYS: Final = "minibroker: "
+"""What each line of a command's complaints begins with."""
+_ITS_OPTION: Final = "--bootstrap-server"
+_NO_TOPIC: Final = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def look_for_activity(broker: Broker) -> None:
+    """Raises BadInput if nobody listens there, or doesn't let us in, or tells no activity."""
+    # As JSON a topic's settings are left out, for which who may read it needs one rule more.
+    command = [sys.executable, "-m", "minibroker", "topics", "describe", TOPIC, "--json"]
+    command += ["-b", broker.bootstrap]
+    if broker.client is not None:
+        command += [OPTION, str(broker.client.file)]
+    try:
+        asked = subprocess.run(  # noqa: S603 - our own command
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return
+    if asked.returncode:
+        raise BadInput(why_not(broker, asked.stderr))
+
+
+def why_not(broker: Broker, complaint: str) -> str:
+    """What a command said that could not ask, in words for who runs a job."""
+    if _NO_TOPIC in complaint:
+        return (
+            f"{broker.bootstrap} has no topic {TOPIC}, so it tells nobody what happens: start the"
+            f" broker with --set {ACTIVITY_ENABLE.name}=true"
+        )
+    said = complaint.strip().removeprefix(_SAYS).replace(_ITS_OPTION, "--from")
+    return in_words(said, broker) or said

@@ -1,0 +1,31 @@
+"""Jobs at a broker that tells them nothing: said at once, and how to mend it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minibroker.activity.schema import TOPIC
+from system_tests.harness.brokers import start_minibroker
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(120)]
+
+
+def test_a_broker_without_activity_is_told_apart(tmp_path: Path) -> None:
+    broker = start_minibroker(data_dir=tmp_path / "data")
+    server = broker.bootstrap_servers
+    try:
+        for job in (["ingest", "--into", str(tmp_path / "activity")], ["watch"]):
+            command = [sys.executable, "-m", "minibroker", "pipeline", *job, "--from", server]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            said = f"{server} has no topic {TOPIC}, so it tells nobody what happens: start the"
+            assert said in done.stderr
+            assert "activity.enable=true" in done.stderr
+            assert (done.returncode, done.stdout) == (1, "")
+    finally:
+        broker.stop()
+        broker.forget()
+    assert not (tmp_path / "activity").exists()

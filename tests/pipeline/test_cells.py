@@ -1,0 +1,80 @@
+"""Cells: what they hold of some events, and that each event is in one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minibroker.pipeline.cells import CELL, PAIR_BITS, cells_of, joined
+from minibroker.pipeline.counting import Events
+from minibroker.pipeline.latencies import BITS, latency_of
+from minibroker.pipeline.quantities import LEVELS, NAMES, PRODUCE, QUOTAS, REQUEST
+from tests.pipeline import by_hand
+from tests.pipeline.happenings import START_S, arrow, check, dropped, many, produced, request
+
+EVERY_US, SLICE_US = 20_000_000, 60_000_000
+
+
+def cells(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = cells_of(Events(arrow(events)), EVERY_US, SLICE_US)
+    assert found.schema == CELL
+    return list(found.to_pylist())
+
+
+def test_what_lies_together_is_one_cell() -> None:
+    look = check("u", "", rate=7.0, bound=9.0, throttle_ms=40)
+    events = [
+        produced(1, "u", "c", 100, produce=look, total_ns=2_000_000),
+        produced(19, "u", "c", 50, produce=check("u", "", rate=3.0), total_ns=2_000_000),
+        produced(20, "u", "c", 7, total_ns=5_000_000),
+        request(2, "u", "c", exempt=True, total_ns=1_000_000),
+    ]
+    first, later = cells(events)
+    assert (first["start_us"], later["start_us"]) == (
+        START_S * 1_000_000,
+        (START_S + 20) * 1_000_000,
+    )
+    assert (first["user"], first["client_id"], first["ip"], first["broker"]) == ("u", "c", None, 1)
+    assert (first["written"], first["dropped"]) == (3, 0)
+    counts = {(QUOTAS[row["quota"]], row["level"]): row for row in first["counts"]}
+    assert set(counts) == {(PRODUCE, list(LEVELS).index("user")), (REQUEST, -1)}
+    of_user = counts[PRODUCE, list(LEVELS).index("user")]
+    assert (of_user["amount"], of_user["events"], of_user["throttle_ms"]) == (150, 2, 40)
+    assert (of_user["throttle_max_ms"], of_user["measured"], of_user["bound"]) == (40, 7, 9)
+    both = 1 << QUOTAS.index(PRODUCE) | 1 << QUOTAS.index(REQUEST)
+    [pair] = first["latencies"]
+    assert (pair >> PAIR_BITS, pair >> BITS & 31) == (2, both)
+    assert latency_of(np.array([pair & (1 << BITS) - 1])).tolist() == [2000]
+
+
+def test_every_event_is_in_one_cell_and_those_of_a_slice_lie_together() -> None:
+    events = list(many(500, seed=2))
+    found = cells(events)
+    keys = [(row["broker"], row["start_us"], *(row[name] for name in NAMES)) for row in found]
+    names = [by_hand.names(event) for event in events]
+    assert len(set(keys)) == len(keys)
+    assert set(keys) == {
+        (event["broker"], event["time_us"] // EVERY_US * EVERY_US, *(own[name] for name in NAMES))
+        for event, own in zip(events, names, strict=True)
+    }
+    slices = [(broker, start_us // SLICE_US) for broker, start_us, *_ in keys]
+    assert slices == sorted(slices)
+    assert sum(row["written"] for row in found) == sum(
+        event["sample"] is not None for event in events
+    )
+    assert sum(row["dropped"] for row in found) == sum(event["dropped"] or 0 for event in events)
+
+
+def test_what_was_dropped_is_told_of_nobody() -> None:
+    [row] = cells([dropped(1, 6)])
+    assert (row["written"], row["dropped"], row["user"]) == (0, 6, None)
+    assert [QUOTAS[each["quota"]] for each in row["counts"]] == [REQUEST]
+    assert row["latencies"] == []
+
+
+def test_combinations_have_numbers_of_their_own() -> None:
+    codes = [np.array([0, 0, 1, 1 << 40]), np.array([1, 1, 1, 1]), np.array([0, 5, 0, 0])]
+    found = joined(codes).tolist()
+    assert len(set(found)) == len(found)
+    assert min(found) >= 0

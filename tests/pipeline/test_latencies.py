@@ -1,0 +1,47 @@
+"""Latencies as numbers, and their percentiles, as they are by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.pipeline.latencies import (
+    NO_LATENCY,
+    NUMBERS,
+    PERCENTILES,
+    latency_of,
+    percentiles,
+    rounded,
+)
+from tests.pipeline.by_hand import percentile, three_digits
+
+
+def test_latencies_have_numbers_in_their_order() -> None:
+    powers = [10**digits for digits in range(16)]
+    some = sorted({0, *(each + by for each in powers for by in (-1, 0, 1, 4, 5))} | {2**63 // 1000})
+    us = np.array([each for each in some if each >= 0], np.int64)
+    numbers = rounded(us)
+    assert (np.diff(numbers) >= 0).all()
+    assert numbers.max() < NUMBERS <= NO_LATENCY
+    assert latency_of(numbers).tolist() == [three_digits(int(each)) for each in us]
+    assert rounded(np.array([-1])).tolist() == [NO_LATENCY]
+
+
+@given(st.lists(st.lists(st.integers(0, 2000)), max_size=5))
+def test_percentiles_are_those_of_each_span(spans: list[list[int]]) -> None:
+    seen = [np.unique(rounded(np.array(span, np.int64)), return_counts=True) for span in spans]
+    numbers, counts = (
+        np.concatenate([*(each[at] for each in seen), np.empty(0, np.int64)]) for at in (0, 1)
+    )
+    starts = np.cumsum([0, *(len(each[0]) for each in seen)])
+    for percent, found in zip(PERCENTILES, percentiles(numbers, counts, starts), strict=True):
+        by_hand = [percentile([three_digits(us) for us in span], percent) for span in spans]
+        told = [None if value != value else value for value in found.tolist()]  # noqa: PLR0124
+        assert told == by_hand
+
+
+def test_what_was_seen_twice_in_two_places_counts_twice() -> None:
+    [p50, *_] = percentiles(np.array([5, 5, 9]), np.array([1, 1, 1]), np.array([0, 3]))
+    assert p50.tolist() == pytest.approx([5])

@@ -1,0 +1,77 @@
+"""A broker that is asked before Spark is: what is said where nobody is, and of what answers."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from minibroker.pipeline import reachable
+from minibroker.pipeline.brokers import Broker, broker_at
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.reachable import look_for_activity, why_not
+
+CLIENT = """\
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="u" \\
+    password="hush";
+"""
+
+
+def test_where_nobody_listens_it_is_said_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        nobody = f"127.0.0.1:{before.getsockname()[1]}"
+    with pytest.raises(BadInput, match=rf"nothing listens on {nobody}; .* --from HOST:PORT"):
+        look_for_activity(Broker(nobody))
+
+
+def test_who_takes_too_long_is_left_to_kafkas_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachable, "PATIENCE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        look_for_activity(Broker(f"127.0.0.1:{silent.getsockname()[1]}"))
+
+
+@pytest.mark.parametrize(
+    ("complaint", "words"),
+    [
+        (
+            "minibroker: topic __minibroker_activity: UNKNOWN_TOPIC_OR_PARTITION (see …)\n",
+            (
+                "there:9092 has no topic __minibroker_activity, so it tells nobody what happens:"
+                " start the broker with --set activity.enable=true"
+            ),
+        ),
+        (
+            "minibroker: nothing listens; name another with --bootstrap-server HOST:PORT\n",
+            "nothing listens; name another with --from HOST:PORT",
+        ),
+        (
+            "minibroker: x does not let us in with PLAIN: SASL_AUTHENTICATION_FAILED: Wrong!\n",
+            "FILE:3: there:9092 can't be asked (Wrong!): is sasl.jaas.config right?",
+        ),
+        (
+            "minibroker: topic t: TOPIC_AUTHORIZATION_FAILED\n",
+            (
+                "FILE:3: there:9092 can't be asked (TOPIC_AUTHORIZATION_FAILED): who is named there"
+                " needs rules (ACLs) for it: `minibroker pipeline` reads __minibroker_activity and"
+                " writes alerts"
+            ),
+        ),
+        (
+            "minibroker: x broke off: [SSL: A] tlsv13 alert certificate required (_ssl.c:2580)\n",
+            (
+                "FILE: there:9092 can't be asked (alert certificate required): it wants to see a"
+                " certificate that it trusts; is ssl.keystore.location right?"
+            ),
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_can_mend_it(
+    tmp_path: Path, complaint: str, words: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(CLIENT)
+    broker = broker_at("there:9092", str(file))
+    assert why_not(broker, complaint) == words.replace("FILE", str(file))
