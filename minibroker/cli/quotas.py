@@ -39,7 +39,11 @@ EXPLAIN_EXAMPLES = """Examples:
 \b
   minibroker quotas explain --client-id reports --type fetch
   minibroker quotas explain --user alice --type request --json
+  minibroker quotas explain --throttle last
 """
+
+THROTTLES_MAX = 10
+"""Of the last throttles that are listed."""
 
 app = Group(
     "quotas",
@@ -66,6 +70,10 @@ def list_(servers: Servers, control: str | None, as_json: bool) -> None:
         return
     rows = [_row(use) for use in found["uses"]]
     emit(table(["TYPE", "USER", "CLIENT-ID", "RATE", "QUOTA", "USED", "THROTTLE", "SET AT"], rows))
+    if found["throttles"]:
+        rows = [_throttled(each) for each in found["throttles"][:THROTTLES_MAX]]
+        emit("\nThe last throttles, of which `explain --throttle NUMBER` tells why:")
+        emit(table(["NUMBER", "AGO", "TYPE", "USER", "CLIENT-ID", "API", "THROTTLE"], rows))
 
 
 def _row(use: dict[str, Any]) -> list[str]:
@@ -82,6 +90,18 @@ def _row(use: dict[str, Any]) -> list[str]:
     ]
 
 
+def _throttled(throttle: dict[str, Any]) -> list[str]:
+    return [
+        str(throttle["number"]),
+        f"{throttle['ago_ms']} ms",
+        throttle["type"],
+        unquote_plus(throttle["user"]) or "-",
+        throttle["client_id"] or "-",
+        throttle["api"],
+        f"{throttle['throttle_ms']} ms",
+    ]
+
+
 @app.command("explain", epilog=EXPLAIN_EXAMPLES)
 @bootstrap_option
 @control_option
@@ -91,11 +111,23 @@ def _row(use: dict[str, Any]) -> list[str]:
 @click.option(
     "--type", "kind", type=click.Choice(list(UNITS)), default="produce", help="What is bounded."
 )
+@click.option(
+    "--throttle",
+    metavar="NUMBER|last",
+    help="A request that was throttled lately, in place of user, client-id and type.",
+)
 def explain(
-    servers: Servers, control: str | None, as_json: bool, user: str, client_id: str, kind: str
+    servers: Servers,
+    control: str | None,
+    as_json: bool,
+    user: str,
+    client_id: str,
+    kind: str,
+    throttle: str | None,
 ) -> None:
-    """Why a user and client-id is throttled, or isn't."""
-    asked = urlencode({"user": user, "client_id": client_id, "type": kind})
+    """Why a user and client-id is throttled, or isn't; or why a request was."""
+    question = {"user": user, "client_id": client_id, "type": kind}
+    asked = urlencode(question if throttle is None else {"throttle": throttle})
     answer = _ask(control, servers, f"/v1/quotas/explain?{asked}")
     if as_json:
         emit(answer.rstrip("\n"))
@@ -105,8 +137,14 @@ def explain(
 
 
 def _explanation(found: dict[str, Any]) -> Iterator[str]:
-    unit = UNITS[found["type"]]
+    unit, throttle = UNITS[found["type"]], found["throttle"]
     yield f"{found['key']} of user '{found['user']}', client-id '{found['client_id']}'"
+    if throttle is not None:
+        yield ""
+        yield (
+            f"Throttle {throttle['number']}: a {throttle['api']} request {throttle['ago_ms']} ms"
+            f" ago was held for {throttle['throttle_ms']} ms."
+        )
     yield ""
     yield f"Who shares: {found['sharing']}."
     yield ""
@@ -128,7 +166,8 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
     yield f"Rate:     {found['rate']:.10g} {unit} over {found['window_ms']} ms"
     quota = "none" if found["quota"] is None else f"{found['quota']:.10g} {unit}"
     yield f"Quota:    {quota}"
-    yield f"Throttle: {found['throttle_ms']} ms for a request that costs nothing itself"
+    of = "for a request that costs nothing itself" if throttle is None else "at that moment"
+    yield f"Throttle: {found['throttle_ms']} ms {of}"
     yield f"          {found['formula']}"
 
 

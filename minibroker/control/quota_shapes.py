@@ -7,9 +7,12 @@ it as its MBeans hold.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from minibroker.control.schema import Doc
+
+LAST: Final = "last"
+"""In place of a throttle's number: the newest."""
 
 QuotaKind: TypeAlias = Literal["produce", "fetch", "request", "controller_mutation"]
 
@@ -69,6 +72,10 @@ class QuotaQuestion(NamedTuple):
     user: Annotated[str, Doc("The principal's name, e.g. `ANONYMOUS`.")] = "ANONYMOUS"
     client_id: str = ""
     type: Annotated[str, Doc("One of the types of `QuotaUse`.")] = "produce"
+    throttle: Annotated[
+        str,
+        Doc("The number of a `QuotaThrottle`, or `last`: why that was. The rest is left out then."),
+    ] = ""
 
 
 class QuotaLevel(NamedTuple):
@@ -103,3 +110,10 @@ class QuotaExplained(NamedTuple):
     window_ms: Annotated[int, Doc("What the rate is an average over.")]
     throttle_ms: Annotated[int, Doc("What a request would be told now that costs nothing itself.")]
     formula: Annotated[str, Doc("How that is worked out, with the numbers.")]
+    throttle: Annotated[
+        QuotaThrottle | None,
+        Doc(
+            "Asked for a throttle: which it is. Quota, rate, window and formula are of its moment,"
+            " levels and samples are as they are now."
+        ),
+    ]

@@ -26,6 +26,7 @@ from minibroker.control.backend import (
     TopicList,
 )
 from minibroker.control.quota_shapes import (
+    LAST,
     QuotaExplained,
     QuotaKind,
     QuotaQuestion,
@@ -198,6 +199,8 @@ async def explain_quota(site: Site, question: QuotaQuestion) -> QuotaExplained:
     kinds = get_args(QuotaKind)
     if question.type not in kinds:
         raise InvalidJson([Fault("type", f"must be one of {', '.join(kinds)}")])
+    if question.throttle not in {"", LAST} and not question.throttle.isdecimal():
+        raise InvalidJson([Fault("throttle", f"must be a throttle's number, or {LAST}")])
     return await site.backend.explain_quota(question)
 
 

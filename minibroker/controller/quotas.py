@@ -11,7 +11,8 @@ import math
 from typing import Final, get_args
 
 from minibroker.control import quota_shapes as shown
-from minibroker.quotas.entity import Bound, QuotaType, bound_of
+from minibroker.control.backend import NotFound
+from minibroker.quotas.entity import Bound, QuotaType, bound_of, desanitize
 from minibroker.quotas.explain import KEY_OF, SETTING_OF, explain, tags_of
 from minibroker.quotas.ledger import Entry, Ledger, NamedThrottle
 from minibroker.quotas.manager import EXEMPT, Quotas
@@ -74,20 +75,27 @@ def _use(quotas: Quotas, entry: Entry, now_ms: int) -> shown.QuotaUse:
 def quota_explained(
     quotas: Quotas, ledger: Ledger, question: shown.QuotaQuestion, now_ms: int
 ) -> shown.QuotaExplained:
-    """Why somebody is throttled, or isn't."""
-    kind = TYPES[question.type]
-    who = (question.user, question.client_id)
-    bits = quotas.bits[kind]
-    entry = ledger.entry(kind, tags_of(quotas.table, kind, bits, who), now_ms)
-    found = explain(quotas.table, kind, bits, who, entry=entry, window_ms=ledger.window_ms)
+    """Why somebody is throttled, or isn't, or was; ``NotFound`` if that throttle isn't kept."""
+    throttle = _asked_for(ledger, question.throttle) if question.throttle else None
+    if throttle is None:
+        kind, who, cause = TYPES[question.type], (question.user, question.client_id), None
+        tags = tags_of(quotas.table, kind, quotas.bits[kind], who)
+    else:
+        kind, tags, cause = QuotaType(throttle.kind), throttle.tags, throttle.cause
+        who = (desanitize(tags.user), tags.client)
+    found = explain(
+        quotas.table, kind, quotas.bits[kind], who, entry=ledger.entry(kind, tags, now_ms),
+        window_ms=ledger.window_ms, tags=tags, cause=cause,
+    )  # fmt: skip
+    quota = None if found.bound is None else found.bound.value
     return shown.QuotaExplained(
         type=KINDS[kind],
-        user=question.user,
-        client_id=question.client_id,
+        user=who[0],
+        client_id=who[1],
         key=KEY_OF[kind],
         sharing=found.sharing,
         levels=tuple(shown.QuotaLevel(*level) for level in found.considered),
-        quota=None if found.bound is None else found.bound.value,
+        quota=quota if cause is None else cause.bound,
         path=_path(kind, found.bound),
         samples=tuple(
             shown.QuotaSample(now_ms - sample.start_ms, sample.total) for sample in found.samples
@@ -96,7 +104,17 @@ def quota_explained(
         window_ms=found.span_ms,
         throttle_ms=found.throttle_ms,
         formula=found.formula,
+        throttle=None if throttle is None else _throttle(throttle, now_ms),
     )
+
+
+def _asked_for(ledger: Ledger, which: str) -> NamedThrottle:
+    kept = list(ledger.lately())
+    for throttle in kept:
+        if which in {shown.LAST, str(throttle.number)}:
+            return throttle
+    span = f", those kept are {kept[-1].number} to {kept[0].number}" if kept else ""
+    raise NotFound("NO_SUCH_THROTTLE", f"no throttle {which} is kept{span}", "See /v1/quotas.")
 
 
 def _path(kind: QuotaType, bound: Bound | None) -> str | None:

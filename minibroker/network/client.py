@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 
 from minibroker.apis.base import Caller
+from minibroker.connections.address import client_ip
 from minibroker.network.accepted import Accepted
 from minibroker.network.connection import ConnectionState, Event
 from minibroker.network.frames import FrameReader
@@ -73,7 +74,8 @@ class Client:
     def __init__(self, accepted: Accepted, stream: ByteStream, now: float) -> None:
         host, port = accepted.peer
         self.accepted = accepted
-        self.caller = Caller(accepted.connection_id, accepted.listener, host, port)
+        # One spelling, as rules for hosts and whoever makes names of addresses go by it.
+        self.caller = Caller(accepted.connection_id, accepted.listener, client_ip(host), port)
         self.stream = stream
         self.opened = now
         self.state = ConnectionState()

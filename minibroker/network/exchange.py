@@ -22,7 +22,7 @@ from minibroker.config.dynamic import InForce
 from minibroker.config.types import INT_MAX
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
-from minibroker.network.metering import Looks, Meter, Spent, is_exempt
+from minibroker.network.metering import Looks, Meter, Spent, is_exempt, who_asks
 from minibroker.network.sending import Chunk, OpenFiles, send_response
 from minibroker.network.telling import Teller
 from minibroker.network.told import Figures, count_records, request_event
@@ -93,8 +93,7 @@ class Exchanges:
         if client.told or self._meter.active:
             env.work_time.settle()
             worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
-            would_be_bytes = sum(map(len, chunks))
-            spent = exchange.spent(header, response, request_bytes, would_be_bytes, worked_ns)
+            spent = exchange.spent(response, chunks, request_bytes, worked_ns)
         queue_ns = max(exchange.asked_ns - exchange.io_ns, 0)
         try:
             response_bytes = await self._respond(client, header, response, chunks, spent)
@@ -102,7 +101,7 @@ class Exchanges:
             # Quotas have counted it all the same.
             total_ns = time.perf_counter_ns() - began_ns
             figures = Figures((queue_ns, 0, exchange.io_ns, total_ns), None)
-            self._tell(client, exchange, spent, figures)
+            self._tell(client, exchange, figures)
             raise
         client.in_flight = None
         ended_ns = time.perf_counter_ns()
@@ -112,11 +111,11 @@ class Exchanges:
         if spent is not None:
             reading_ns = worked_from - client.accounted_ns
             late_ns = reading_ns + network_ns + exchange.io_ns - spent.worked_ns
-            late_ms, ordinal = self._meter.sent(client, spent, late_ns)
+            late_ms, ordinal = self._meter.sent(spent, late_ns)
             late = late_ns, late_ms, ordinal
         client.accounted_ns = client.account.worked_ns
         figures = Figures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
-        self._tell(client, exchange, spent, figures)
+        self._tell(client, exchange, figures)
         failed = bool(getattr(response, "error_code", 0))
         env.metrics.request(header.api_key, failed, request_bytes, response_bytes, *figures.times)
 
@@ -129,33 +128,29 @@ class Exchanges:
         spent: Spent | None,
     ) -> int:
         """Sends the response, or what quotas make of it; how many bytes that took."""
-        if spent is not None and self._meter.active:
-            other = await self._meter.hold(client, spent)
+        meter = self._meter
+        if spent is not None and meter.active:
+            if meter.delays:
+                other = await meter.keep_back(client, spent)
+            else:
+                other = meter.hold(client, spent)
             if other is not None:
                 chunks = _encoded(header, other)
-        elif spent is not None and spent.looks is not None:
-            spent.looks.now = self._env.clock.now()
         if response is None:
             client.state.on(Event.NO_RESPONSE)
             return 0
         return await self._send(client, header, chunks)
 
-    def _tell(
-        self, client: Client, exchange: _Exchange, spent: Spent | None, figures: Figures
-    ) -> None:
-        if spent is None or spent.looks is None:
+    def _tell(self, client: Client, exchange: _Exchange, figures: Figures) -> None:
+        if exchange.looks is None:
             return
         assert self._teller is not None
-        assert exchange.ctx is not None
-        assert spent.looks.now is not None
-        time_us = self._teller.time_us(spent.looks.now)
         event = request_event(
-            time_us,
+            self._teller.time_us(exchange.now),
             client,
-            spent,
+            exchange,
             figures,
             records=exchange.records,
-            mutated=exchange.ctx.mutated,
         )
         self._teller.tell(event)
 
@@ -241,8 +236,8 @@ def _response_version(header: RequestHeader) -> int:
     return header.api_version
 
 
-class _Exchange:
-    """One request under way."""
+class _Exchange(Spent):
+    """One request under way, and once its answer is known, what it took: see `spent`."""
 
     def __init__(self, shared: Exchanges, client: Client, block: Block) -> None:
         self._shared = shared
@@ -279,20 +274,28 @@ class _Exchange:
         return header, await self._answer(api, ctx, request)
 
     def spent(
-        self,
-        header: RequestHeader,
-        response: Any,
-        request_bytes: int,
-        response_bytes: int,
-        worked_ns: int,
+        self, response: Any, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
     ) -> Spent:
-        """What it took so far."""
-        assert self.ctx is not None
-        exempt = is_exempt(self.ctx, self.request, response)
-        looks = Looks() if self._client.told else None
-        return Spent(
-            exempt, header, self.request, response, request_bytes, response_bytes, worked_ns, looks
-        )
+        """This, with all that is counted. No object of its own: making one would cost more than
+        all else that is done here.
+        """
+        ctx, client = self.ctx, self._client
+        assert ctx is not None
+        header = self.header = ctx.header
+        self.response = response
+        self.exempt = is_exempt(ctx, self.request, response)
+        self.who = who_asks(client, header)
+        self.now = ctx.now
+        self.request_bytes = request_bytes
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+        self.response_bytes = size
+        self.worked_ns = worked_ns
+        self.mutated = ctx.mutated
+        if client.told:
+            self.looks = Looks()
+        return self
 
     async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
         parts = api.split(ctx, request)

@@ -9,7 +9,8 @@ with ``QuotaManagers``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -24,10 +25,11 @@ from minibroker.network.client import Client
 from minibroker.observability.definitions import QUOTA_QUEUE
 from minibroker.observability.metrics import Series
 from minibroker.quotas.entity import QuotaType
-from minibroker.quotas.manager import Look, Throttle, Who, larger
+from minibroker.quotas.manager import Look, Mutated, Throttle, Who, larger
+from minibroker.quotas.rate import NO_CAUSE, Cause
 from minibroker.quotas.throttle import Throttled
 from minibroker.roles.environment import Environment
-from minibroker.runtime.clock import now_ms, whole_ms
+from minibroker.runtime.clock import whole_ms
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchResponse
@@ -50,8 +52,6 @@ class Looks:
     """What quotas found when they counted one request, for who tells of it."""
 
     # The class has what holds until something is found: to set it for each request takes longer.
-    now: float | None = None
-    """When they counted it first, in seconds of the broker's clock."""
     produce: Look | None = None
     fetch: Look | None = None
     request: Look | None = None
@@ -70,17 +70,24 @@ class Looks:
             self.fetch = look
 
 
-class Spent(NamedTuple):
+@dataclass(eq=False)
+class Spent:
     """A request that was carried out, and what it took so far; see `is_exempt`."""
 
-    exempt: bool
     header: RequestHeader
     request: Any
     response: Any
+    exempt: bool
+    who: Who
+    now: float
+    """When the answer was known, in seconds of the broker's clock: it is counted for then."""
     request_bytes: int
     response_bytes: int
     worked_ns: int
     looks: Looks | None = None
+    """What quotas find, where somebody is told."""
+    mutated: Mutated | None = None
+    """What it changed of the cluster, if it is about that."""
 
 
 class Meter:
@@ -88,7 +95,8 @@ class Meter:
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
+        self.delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
+        """Whether `keep_back` is to be asked, and not `hold`."""
         self._in_force = QuotasInForce(env.settings, env.ledger)
         self.quotas = self._in_force.quotas
         self.throttled: Throttled[Client] = Throttled()
@@ -111,107 +119,104 @@ class Meter:
 
     def fetch_bytes_max(self, client: Client, header: RequestHeader) -> int:
         """The most that a client may be sent at once."""
-        return self.quotas.fetch_bytes_max(_who(client, header), self._now_ms())
+        return self.quotas.fetch_bytes_max(who_asks(client, header), self._now_ms())
 
     def _now_ms(self) -> int:
         """Milliseconds of the broker's clock."""
-        return now_ms(self._env.clock)
+        return whole_ms(self._env.clock.now())
 
-    async def hold(self, client: Client, spent: Spent) -> Any | None:
+    def hold(self, client: Client, spent: Spent) -> Any | None:
         """Counts a request, and holds its sender if that is too much.
 
         The response to send instead of the one there was; None if it may go as it is.
         """
-        who = _who(client, spent.header)
-        if self._delays:
-            return await self._keep_back(client, who, spent)
-        now_ms = self._begin(spent)
-        throttle = self._charged(who, spent, now_ms)
+        quotas, looks = self.quotas, spent.looks
+        quotas.looked = None if looks is None else looks.note
+        now_ms = whole_ms(spent.now)
+        throttle = self._charged(spent, now_ms)
         if throttle is None:
             return None
-        self._start(client, who, spent, throttle, now_ms)
+        self._start(client, spent, throttle, now_ms)
         response = spent.response
         if spent.header.api_key == _FETCH and not spent.exempt:
-            back = self.quotas.not_fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
-            if spent.looks is not None:
-                spent.looks.back = back
+            back = quotas.not_fetched(spent.who, spent.response_bytes + LENGTH_BYTES, now_ms)
+            if looks is not None:
+                looks.back = back
             response = FetchResponse()
         return _told(response, throttle.ms)
 
-    def _charged(self, who: Who, spent: Spent, now_ms: int) -> Throttle | None:
+    def _charged(self, spent: Spent, now_ms: int) -> Throttle | None:
         """Counts bytes and time at once where there are both, which is most of what is asked."""
         if not spent.exempt:
-            if spent.header.api_key == _PRODUCE:
-                return self.quotas.produced_and_worked(
-                    who, spent.request_bytes, spent.worked_ns, now_ms
+            key, quotas = spent.header.api_key, self.quotas
+            if key == _PRODUCE:
+                return quotas.produced_and_worked(
+                    spent.who, spent.request_bytes, spent.worked_ns, now_ms
                 )
-            if spent.header.api_key == _FETCH:
+            if key == _FETCH:
                 size = spent.response_bytes + LENGTH_BYTES
-                return self.quotas.fetched_and_worked(who, size, spent.worked_ns, now_ms)
-        return larger(self._first(who, spent, now_ms), self._worked(who, spent, now_ms))
+                return quotas.fetched_and_worked(spent.who, size, spent.worked_ns, now_ms)
+        return larger(self._first(spent, now_ms), self._worked(spent, now_ms))
 
-    def _begin(self, spent: Spent) -> int:
-        """Milliseconds of the broker's clock, by which a request is counted now."""
-        now, looks = self._env.clock.now(), spent.looks
-        self.quotas.looked = None if looks is None else looks.note
-        if looks is not None and looks.now is None:
-            looks.now = now
-        return whole_ms(now)
+    async def keep_back(self, client: Client, spent: Spent) -> Any | None:
+        """`hold` as KIP-55 and KIP-124 have it: first for bytes, and then, if need be, for time.
 
-    async def _keep_back(self, client: Client, who: Who, spent: Spent) -> Any | None:
-        """As KIP-55 and KIP-124 have it: first for bytes, and then, if need be, for time."""
-        total_ms = 0
+        Nothing is sent before.
+        """
+        looks, now_ms, total_ms = spent.looks, whole_ms(spent.now), 0
         for count in (self._first, self._worked):
-            now_ms = self._begin(spent)
-            throttle = count(who, spent, now_ms)
+            self.quotas.looked = None if looks is None else looks.note
+            throttle = count(spent, now_ms)
             if throttle.ms > 0:
-                self._start(client, who, spent, throttle, now_ms)
+                self._start(client, spent, throttle, now_ms)
                 assert client.throttle_over is not None
                 await client.throttle_over.wait()
                 total_ms += throttle.ms
+                now_ms = self._now_ms()
         return _told(spent.response, total_ms) if total_ms else None
 
-    def _first(self, who: Who, spent: Spent, now_ms: int) -> Throttle:
+    def _first(self, spent: Spent, now_ms: int) -> Throttle:
         """What beside time was too much: of any request at most one thing."""
         if spent.header.api_key == _PRODUCE:
-            return self.quotas.produced(who, spent.request_bytes, now_ms)
+            return self.quotas.produced(spent.who, spent.request_bytes, now_ms)
         if spent.header.api_key == _FETCH:
             if spent.exempt:
                 return Throttle(QuotaType.FETCH, 0)
-            return self.quotas.fetched(who, spent.response_bytes + LENGTH_BYTES, now_ms)
+            return self.quotas.fetched(spent.who, spent.response_bytes + LENGTH_BYTES, now_ms)
         told_ms = getattr(spent.response, "throttle_time_ms", 0)
-        return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms)
+        look = spent.mutated.look if spent.mutated else None
+        cause = NO_CAUSE
+        if look is not None and look.bound is not None:
+            cause = Cause(look.rate, 0, look.bound.value)
+        return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms, cause)
 
-    def _worked(self, who: Who, spent: Spent, now_ms: int) -> Throttle:
+    def _worked(self, spent: Spent, now_ms: int) -> Throttle:
         if spent.exempt:
             self.quotas.exempt(spent.worked_ns, now_ms)
             return Throttle(QuotaType.REQUEST, 0)
-        return self.quotas.worked(who, spent.worked_ns, now_ms)
+        return self.quotas.worked(spent.who, spent.worked_ns, now_ms)
 
-    def _start(
-        self, client: Client, who: Who, spent: Spent, throttle: Throttle, now_ms: int
-    ) -> None:
+    def _start(self, client: Client, spent: Spent, throttle: Throttle, now_ms: int) -> None:
         api_key = spent.header.api_key
         if spent.looks is not None:
             spent.looks.throttle_ms += throttle.ms
-        self.quotas.throttled(throttle, who, api_key, now_ms)
+        self.quotas.throttled(throttle, spent.who, api_key, now_ms)
         client.throttle()
         self._env.metrics.throttled(api_key, throttle.ms * NS_PER_MS)
         if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):
             self._sooner.set()
 
-    def sent(self, client: Client, spent: Spent, network_ns: int) -> tuple[int, int | None]:
+    def sent(self, spent: Spent, network_ns: int) -> tuple[int, int | None]:
         """Counts what was worked for a request beside that: reading it, sending the answer.
 
         When that was, in milliseconds of the broker's clock, and its ordinal if a quota counts it.
         """
         now_ms, ordinal = self._now_ms(), None
-        if not self.active:
-            return now_ms, None
-        if spent.exempt:
-            self.quotas.exempt(network_ns, now_ms)
-        else:
-            ordinal = self.quotas.worked_on(_who(client, spent.header), network_ns, now_ms)
+        if self.active:
+            if spent.exempt:
+                self.quotas.exempt(network_ns, now_ms)
+            else:
+                ordinal = self.quotas.worked_on(spent.who, network_ns, now_ms)
         return now_ms, ordinal
 
     def forget(self, client: Client) -> None:
@@ -231,7 +236,8 @@ class Meter:
                 await self._sooner.wait()
 
 
-def _who(client: Client, header: RequestHeader) -> Who:
+def who_asks(client: Client, header: RequestHeader) -> Who:
+    """Whose quotas a request counts for."""
     return client.caller.principal.name, header.client_id or ""
 
 

@@ -24,7 +24,7 @@ from protocol.schema import Array, Struct
 if TYPE_CHECKING:
     from minibroker.network.client import Client
     from minibroker.network.metering import Looks, Spent
-    from minibroker.quotas.manager import Look, Mutated
+    from minibroker.quotas.manager import Look
     from protocol.messages.produce import ProduceRequest
 
 LOOKED_AT_MAX: Final = 1000
@@ -52,12 +52,10 @@ def request_event(
     figures: Figures,
     *,
     records: int | None,
-    mutated: Mutated | None,
 ) -> Request:
     """The event of a request that was carried out, and that quotas have looked at."""
-    exempt, header, _, response, request_bytes, response_bytes, worked_ns, looks = spent
+    header, looks, mutated = spent.header, spent.looks, spent.mutated
     assert looks is not None
-    assert looks.now is not None
     wanted = mutation = None
     if mutated is not None:
         mutation = mutated.look
@@ -69,25 +67,25 @@ def request_event(
     queue_ns, network_ns, io_ns, total_ns = figures.times
     return (
         time_us,
-        whole_ms(looks.now),
+        whole_ms(spent.now),
         told_as(client, header.client_id or ""),
         int(header.api_key),
         header.api_version,
-        request_bytes,
-        response_bytes,
+        spent.request_bytes,
+        spent.response_bytes,
         records,
         wanted,
-        exempt,
+        spent.exempt,
         queue_ns,
         network_ns,
         io_ns,
         total_ns,
-        worked_ns,
+        spent.worked_ns,
         figures.late,
         checks,
         places,
         looks.throttle_ms,
-        first_error(response),
+        first_error(spent.response),
     )
 
 

@@ -21,6 +21,7 @@ from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS
 if TYPE_CHECKING:
     from minibroker.quotas.entity import Tags
     from minibroker.quotas.ledger import Ledger
+    from minibroker.quotas.rate import Cause
 
 WORD: Final = 8
 """Bytes of what is stored at once."""
@@ -35,13 +36,17 @@ ORDINALS_PER_MS: Final = 1000
 
 # Words of a counter: its head, the rate's ring (totals, then when each sample began and had its
 # last event, side by side). All that a request needs lies together, as does what it doesn't.
-LAST, AT, FIRST, OLDEST, CHECK = range(5)
+LAST, AT, MOST, FIRST, OLDEST, CHECK = range(6)
 """When the last record was; the places of the current sample and of the oldest one that counts.
+
+``MOST`` is what any of the samples hold together at most: what was added since they were last
+looked at is in it, but not what was taken back or ended. Only once that is too much are they looked
+at.
 
 The oldest one's start stands in ``OLDEST``, which holds until the time in ``CHECK``. Samples begin
 one after the other, so from the oldest to the current one all count, and no other does.
 """
-HEAD: Final = 5
+HEAD: Final = 6
 
 # Words of what is kept beside: throttles, the bucket of tokens, the ring of the throttle times.
 THROTTLED, DELAY, AVERAGE_AT, TOKENS, TOKENS_MS = range(5)
@@ -51,6 +56,12 @@ AVERAGE_RING: Final = AVERAGE_SAMPLES + 1
 
 RateAndSpan = tuple[float, int]
 """A rate a second, and the time that it is an average over."""
+
+Recorded = tuple[int, float, float]
+"""A counter's number, a value, and what is free."""
+
+NOTHING: Final = -math.inf
+"""Is free: the rate is always wanted."""
 
 
 def fresh(ring: int) -> list[float]:
@@ -135,29 +146,43 @@ class Group:
         finally:
             self.leave()
 
-    def record(self, number: int, value: float, now_ms: int) -> RateAndSpan:
-        """Adds a value, which may be negative to take one back; the rate with it, and its span."""
+    def record(
+        self, number: int, value: float, now_ms: int, free: float = NOTHING
+    ) -> RateAndSpan | None:
+        """Adds a value, which may be negative to take one back; the rate with it, and its span.
+
+        None if samples hold no more than is ``free``, which is sooner found out than the rate.
+        """
         base = self.enter(now_ms)
         try:
-            return _record(self.ledger, base + self.ledger.offsets[number], value, now_ms)
+            ledger = self.ledger
+            at = base + ledger.offsets[number]
+            if _add(ledger, at, value, now_ms) <= free:
+                return None
+            return _rate(ledger, at, now_ms)
         finally:
             self.leave()
 
     def record_both(
-        self, number: int, value: float, other: int, others_value: float, now_ms: int
-    ) -> tuple[RateAndSpan, RateAndSpan]:
-        """The same for two counters, with one lock."""
+        self, ones: Recorded, others: Recorded, now_ms: int
+    ) -> tuple[RateAndSpan, RateAndSpan] | None:
+        """The same for two counters, with one lock; None if what either holds is free."""
+        number, value, free = ones
+        other, others_value, others_free = others
         base = self.enter(now_ms)
         try:
             ledger = self.ledger
-            return (
-                _record(ledger, base + ledger.offsets[number], value, now_ms),
-                _record(ledger, base + ledger.offsets[other], others_value, now_ms),
-            )
+            at, others_at = base + ledger.offsets[number], base + ledger.offsets[other]
+            most = _add(ledger, at, value, now_ms)
+            if _add(ledger, others_at, others_value, now_ms) <= others_free and most <= free:
+                return None
+            return _rate(ledger, at, now_ms), _rate(ledger, others_at, now_ms)
         finally:
             self.leave()
 
-    def throttled(self, number: int, throttle_ms: int, api_key: int, now_ms: int) -> None:
+    def throttled(
+        self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
+    ) -> None:
         """A throttle begins: it is the last one, and counts for their average."""
         ledger, ring = self.ledger, AVERAGE_RING
         doubles = ledger.doubles
@@ -181,7 +206,7 @@ class Group:
             doubles[first + n] += throttle_ms
         finally:
             self.leave()
-        ledger.note_throttle(self.digest | number, api_key, throttle_ms, now_ms)
+        ledger.note_throttle(self.digest | number, api_key, throttle_ms, cause, now_ms)
 
     def tokens(self, number: int, quota: float, burst: float, now_ms: int, permits: float) -> float:
         """Fills a bucket of ``burst`` tokens at ``quota`` a second, and takes ``permits``.
@@ -205,35 +230,60 @@ class Group:
             self.leave()
 
 
-def _record(ledger: Ledger, at: int, value: float, now_ms: int) -> RateAndSpan:
-    _add(ledger, at, value, now_ms)
+def _add(ledger: Ledger, at: int, value: float, now_ms: int) -> float:
+    """What all samples hold then at most."""
+    doubles = ledger.doubles
+    n = int(doubles[at + AT])
+    start = at + HEAD + ledger.ring + 2 * n
+    if now_ms - doubles[start] >= ledger.window_ms:
+        n = _begin(ledger, at, n, now_ms)
+        start = at + HEAD + ledger.ring + 2 * n
+    most = doubles[at + MOST]
+    if value > 0:
+        most += value
+        doubles[at + MOST] = most  # First: who is killed here makes it more than there is.
+    doubles[start + 1] = now_ms
+    doubles[at + LAST] = now_ms
+    doubles[at + HEAD + n] += value
+    return most
+
+
+def _begin(ledger: Ledger, at: int, n: int, now_ms: int) -> int:
+    """Begins the sample after one; its place."""
+    doubles, ring = ledger.doubles, ledger.ring
+    n = n + 1 if n + 1 < ring else 0
+    if n == doubles[at + FIRST]:  # which goes
+        doubles[at + CHECK] = 0
+        doubles[at + FIRST] = n + 1 if n + 1 < ring else 0
+    gone = doubles[at + HEAD + n]
+    doubles[at + HEAD + n] = 0.0
+    if gone:
+        _look(ledger, at)
+    doubles[at + HEAD + ring + 2 * n] = now_ms
+    doubles[at + AT] = n
+    return n
+
+
+def _look(ledger: Ledger, at: int) -> float:
+    """The total of all samples."""
+    samples = ledger.read_ring(ledger.memory, (at + HEAD) * WORD)
+    total: float = sum(samples)
+    # One from which more was taken back than is in it ends, too.
+    ledger.doubles[at + MOST] = (
+        total if min(samples) >= 0 else sum(max(each, 0) for each in samples)
+    )
+    return total
+
+
+def _rate(ledger: Ledger, at: int, now_ms: int) -> RateAndSpan:
     doubles = ledger.doubles
     if now_ms >= doubles[at + CHECK]:
         _pass_over(ledger, at, now_ms)
-    total = sum(ledger.read_ring(ledger.memory, (at + HEAD) * WORD))
+    total = _look(ledger, at)
     span_ms = now_ms - int(doubles[at + OLDEST])
     if span_ms < ledger.span_min_ms:
         span_ms = span(now_ms - span_ms, now_ms, ledger.samples, ledger.window_ms)
     return total / (span_ms / 1000), span_ms
-
-
-def _add(ledger: Ledger, at: int, value: float, now_ms: int) -> None:
-    doubles, ring = ledger.doubles, ledger.ring
-    n = int(doubles[at + AT])
-    times = at + HEAD + ring
-    start = times + 2 * n
-    if now_ms - doubles[start] >= ledger.window_ms:
-        n = n + 1 if n + 1 < ring else 0
-        start = times + 2 * n
-        if n == doubles[at + FIRST]:  # which goes
-            doubles[at + CHECK] = 0
-            doubles[at + FIRST] = n + 1 if n + 1 < ring else 0
-        doubles[at + HEAD + n] = 0.0
-        doubles[start] = now_ms
-        doubles[at + AT] = n
-    doubles[start + 1] = now_ms
-    doubles[at + LAST] = now_ms
-    doubles[at + HEAD + n] += value
 
 
 def _pass_over(ledger: Ledger, at: int, now_ms: int) -> None:

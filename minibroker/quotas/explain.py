@@ -2,7 +2,8 @@
 
 Owns the sentences; the decisions are those of ``entity`` and ``rate``, asked again for this one
 request.  It must never record anything.  Invariant: what is explained is what a request without
-any cost of its own would meet now.  Kafka tells people to look it up in its source.
+any cost of its own would meet now, or what one met whose throttle is told.  Kafka tells people to
+look it up in its source.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from minibroker.quotas.entity import (
     sharing_group,
 )
 from minibroker.quotas.ledger import Entry, Sample
-from minibroker.quotas.rate import java_round, throttle_ms
+from minibroker.quotas.rate import Cause, java_round, throttle_ms
 
 KEY_OF: Final = {kind: key for key, kind in KEYS.items()}
 SETTING_OF: Final = {
@@ -68,16 +69,25 @@ def explain(
     *,
     entry: Entry | None,
     window_ms: int,
+    tags: Tags | None = None,
+    cause: Cause | None = None,
 ) -> Explanation:
-    """What holds for a user and client now; ``entry`` is its counter, None if it has none."""
-    tags = tags_of(table, kind, bits, who)
+    """What holds for a user and client now; ``entry`` is its counter, None if it has none.
+
+    Of a throttle that was, ``tags`` are those of its counter, and ``cause`` is what was found then.
+    """
+    tags = tags or tags_of(table, kind, bits, who)
     bound = bound_of(table, kind, tags)
     rate, span_ms = entry.usage if entry else (0.0, 0)
+    target, tokens = bound.value if bound else None, entry.tokens if entry else 0.0
+    if cause is not None:
+        rate, span_ms, target = cause
+        tokens = rate
     if kind is QuotaType.CONTROLLER_MUTATION:
-        delay_ms, formula = _from_tokens(entry, bound)
+        delay_ms, formula = _from_tokens(tokens, target)
     else:
         cap_ms = window_ms if kind is QuotaType.REQUEST else None
-        delay_ms, formula = _from_rate(rate, span_ms, bound, cap_ms)
+        delay_ms, formula = _from_rate(rate, span_ms, target, cap_ms)
     return Explanation(
         tags,
         _sharing(bits, tags),
@@ -138,11 +148,10 @@ def _considered(
 
 
 def _from_rate(
-    rate: float, span_ms: int, bound: Bound | None, cap_ms: int | None
+    rate: float, span_ms: int, target: float | None, cap_ms: int | None
 ) -> tuple[int, str]:
-    if bound is None:
+    if target is None:
         return 0, "no quota holds, so nothing is delayed"
-    target = bound.value
     if rate <= target:
         return 0, f"{_number(rate)} is not above {_number(target)}, so nothing is delayed"
     delay_ms = throttle_ms(rate, target, span_ms)
@@ -155,14 +164,14 @@ def _from_rate(
     return delay_ms, worked_out
 
 
-def _from_tokens(entry: Entry | None, bound: Bound | None) -> tuple[int, str]:
-    if bound is None:
+def _from_tokens(tokens: float, target: float | None) -> tuple[int, str]:
+    if target is None:
         return 0, "no quota holds, so nothing is refused or delayed"
-    if entry is None or entry.tokens >= 0:
+    if tokens >= 0:
         return 0, "there are tokens left, so nothing is refused or delayed"
-    delay_ms = java_round(-entry.tokens / bound.value * 1000)
+    delay_ms = java_round(-tokens / target * 1000)
     return delay_ms, (
-        f"-tokens / quota * 1000 = {_number(-entry.tokens)} / {_number(bound.value)} * 1000 = "
+        f"-tokens / quota * 1000 = {_number(-tokens)} / {_number(target)} * 1000 = "
         f"{delay_ms} ms, as of the last request"
     )
 

@@ -51,7 +51,7 @@ from minibroker.quotas.counter import (
 )
 from minibroker.quotas.entity import QuotaType, Tags
 from minibroker.quotas.lately import WORDS, Lately
-from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS
+from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS, Cause, shortest_span_ms
 
 GROUPS_MAX: Final = 32_768
 """Groups kept; with long windows fewer, see `BYTES_MAX`."""
@@ -124,6 +124,7 @@ class NamedThrottle(NamedTuple):
     tags: Tags
     api_key: int
     last: LastThrottle
+    cause: Cause
 
 
 class Entry(NamedTuple):
@@ -148,8 +149,7 @@ class Ledger:
         self.samples = samples
         self.window_ms = window_ms
         self.ring = samples + 1
-        self.span_min_ms = max((samples - 1) * window_ms, 1)
-        """No rate is an average over less."""
+        self.span_min_ms = shortest_span_ms(samples, window_ms)
         self.lasting_ms = samples * window_ms
         """How long a sample counts after what was last recorded in it."""
         self._fresh, self._fresh_aside = fresh(self.ring), fresh_aside()
@@ -197,11 +197,13 @@ class Ledger:
             self.unlock(self.slots + self._sets)
         return self.ever_set(number)
 
-    def note_throttle(self, digest: int, api_key: int, throttle_ms: int, now_ms: int) -> None:
+    def note_throttle(
+        self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int
+    ) -> None:
         """A throttle of a counter begins."""
         self.lock(self.slots + self._sets)
         try:
-            self._lately.note(digest, api_key, throttle_ms, now_ms)
+            self._lately.note(digest, api_key, throttle_ms, cause, now_ms)
         finally:
             self.unlock(self.slots + self._sets)
 
@@ -212,11 +214,12 @@ class Ledger:
             found = self._lately.newest_first()
         finally:
             self.unlock(self.slots + self._sets)
-        for number, at_ms, digest, api_key, throttle_ms in found:
+        for number, at_ms, digest, api_key, throttle_ms, cause in found:
             slot = self._slot_of(digest & ~_NUMBER_BITS)
             if slot is not None:
                 kind, tags = self._names(slot, digest & _NUMBER_BITS)
-                yield NamedThrottle(number, kind, tags, api_key, LastThrottle(at_ms, throttle_ms))
+                last = LastThrottle(at_ms, throttle_ms)
+                yield NamedThrottle(number, kind, tags, api_key, last, cause)
 
     # Locks -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from minibroker.quotas.counter import NOTHING, RateAndSpan, Recorded
 from minibroker.quotas.entity import (
     Bound,
     QuotaTable,
@@ -22,7 +23,7 @@ from minibroker.quotas.entity import (
     sanitize,
     sharing_group,
 )
-from minibroker.quotas.rate import java_round, throttle_ms
+from minibroker.quotas.rate import NO_CAUSE, Cause, free, java_round, throttle_ms
 
 INT_MAX: Final = 2**31 - 1
 """A throttle's field has 32 bits."""
@@ -53,13 +54,17 @@ class AnyGroup(Protocol):
 
     def add(self, number: int, value: float, now_ms: int) -> None: ...
 
-    def record(self, number: int, value: float, now_ms: int) -> tuple[float, int]: ...
+    def record(
+        self, number: int, value: float, now_ms: int, free: float = ...
+    ) -> RateAndSpan | None: ...
 
     def record_both(
-        self, number: int, value: float, other: int, others_value: float, now_ms: int
-    ) -> tuple[tuple[float, int], tuple[float, int]]: ...
+        self, ones: Recorded, others: Recorded, now_ms: int
+    ) -> tuple[RateAndSpan, RateAndSpan] | None: ...
 
-    def throttled(self, number: int, throttle_ms: int, api_key: int, now_ms: int) -> None: ...
+    def throttled(
+        self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
+    ) -> None: ...
 
     def tokens(
         self, number: int, quota: float, burst: float, now_ms: int, permits: float
@@ -79,7 +84,12 @@ class AnyLedger(Protocol):
     def named(self, name: str, now_ms: int) -> AnyGroup: ...
 
 
-Limits = tuple[float, ...]
+class Limits(NamedTuple):
+    """What may be used of each type, infinity where there is no bound."""
+
+    bounds: tuple[float, ...]
+    free: tuple[float, ...]
+    """See `rate.free`."""
 
 
 class Standing:
@@ -96,7 +106,6 @@ class Standing:
         self.groups = None if self.group else groups
         """Otherwise that of each."""
         self.limits = limits
-        """What may be used, infinity where there is no bound."""
         self.bounds: Sequence[Bound | None] | None = None
         """What says so: `Quotas.bounds` looks it up once somebody asks, for it takes as much memory
         again as all else that a process remembers of ten thousand clients.
@@ -122,6 +131,7 @@ class Throttle(NamedTuple):
 
     kind: QuotaType
     ms: int
+    cause: Cause = NO_CAUSE
 
 
 class Look(NamedTuple):
@@ -156,7 +166,7 @@ class Quotas:
         self._ledger = ledger
         self._table = QuotaTable()
         self._standings: dict[Who, Standing] = {}
-        self._same_limits: dict[Limits, Limits] = {}
+        self._same_limits: dict[tuple[float, ...], Limits] = {}
         self._exempt: AnyGroup | None = None
         self.bits: dict[QuotaType, int] = dict.fromkeys(QuotaType, 0)
         self._counted = (False,) * len(_KINDS)
@@ -207,10 +217,7 @@ class Quotas:
             tags = [self._tags(kind, who) for kind in _KINDS]
             # Types have the same sharing group as a rule, and then one lock for what they count.
             groups = {each: self._ledger.group(each, now_ms) for each in set(tags)}
-            limits = tuple(
-                math.inf if bound is None else bound.value for bound in self._bounds(tags)
-            )
-            limits = self._same_limits.setdefault(limits, limits)
+            limits = self._limits(self._bounds(tags))
             found = Standing([groups[each] for each in tags], limits)
             if len(self._standings) >= STANDINGS_MAX:
                 self._standings.clear()
@@ -218,23 +225,31 @@ class Quotas:
             self._standings[who] = found
         return found
 
+    def _limits(self, bounds: Sequence[Bound | None]) -> Limits:
+        """Of many who may use the same there is one."""
+        ledger = self._ledger
+        values = tuple(math.inf if bound is None else bound.value for bound in bounds)
+        if values not in self._same_limits:
+            found = tuple(free(value, ledger.samples, ledger.window_ms) for value in values)
+            self._same_limits[values] = Limits(values, found)
+        return self._same_limits[values]
+
     def _record(self, number: int, who: Who, value: float, now_ms: int) -> Throttle:
         if not self._counted[number]:
             return _FREE[number]
-        standing = self.standing(who, now_ms)
-        found = standing.group_of(number).record(number, value, now_ms)
-        return self._judged(number, standing, found, now_ms)
+        standing = self._standings.get(who) or self.standing(who, now_ms)
+        enough = standing.limits.free[number] if self.looked is None else NOTHING
+        found = standing.group_of(number).record(number, value, now_ms, enough)
+        return _FREE[number] if found is None else self._judged(number, standing, found, now_ms)
 
-    def _judged(
-        self, number: int, standing: Standing, found: tuple[float, int], now_ms: int
-    ) -> Throttle:
-        (rate, span_ms), limit = found, standing.limits[number]
+    def _judged(self, number: int, standing: Standing, found: RateAndSpan, now_ms: int) -> Throttle:
+        (rate, span_ms), limit = found, standing.limits.bounds[number]
         throttle = _FREE[number]
         if rate > limit:
             # Nobody is held for time longer than one window.
             longest_ms = min(self._ledger.window_ms, INT_MAX) if number == _REQUEST else INT_MAX
             ms = min(throttle_ms(rate, limit, span_ms), longest_ms)
-            throttle = Throttle(_KINDS[number], ms)
+            throttle = Throttle(_KINDS[number], ms, Cause(rate, span_ms, limit))
         if self.looked is not None:
             group, bound = standing.group_of(number), self.bounds(standing)[number]
             self.looked(
@@ -269,23 +284,25 @@ class Quotas:
     def _both(
         self, number: int, who: Who, size: int, worked_ns: int, now_ms: int
     ) -> Throttle | None:
-        if not self._counted[_REQUEST] or not self._counted[number]:
+        standing, group = None, None
+        if self._counted[_REQUEST] and self._counted[number]:
+            standing = self._standings.get(who) or self.standing(who, now_ms)
+            group = standing.group
+        if standing is None or group is None:
             of_bytes = self._record(number, who, size, now_ms)
             return larger(of_bytes, self.worked(who, worked_ns, now_ms))
-        standing = self._standings.get(who) or self.standing(who, now_ms)
-        group, limits = standing.group, standing.limits
         percent = worked_ns / NS_PER_PERCENT_SECOND
-        if group is not None:
-            first, time = group.record_both(number, size, _REQUEST, percent, now_ms)
+        if self.looked is None:
+            enough = standing.limits.free
+            bytes_, time = (number, size, enough[number]), (_REQUEST, percent, enough[_REQUEST])
         else:
-            first = standing.group_of(number).record(number, size, now_ms)
-            time = standing.group_of(_REQUEST).record(_REQUEST, percent, now_ms)
-        is_free = first[0] <= limits[number] and time[0] <= limits[_REQUEST]
-        if is_free and self.looked is None:
+            bytes_, time = (number, size, NOTHING), (_REQUEST, percent, NOTHING)
+        found = group.record_both(bytes_, time, now_ms)
+        if found is None:
             return None
         return larger(
-            self._judged(number, standing, first, now_ms),
-            self._judged(_REQUEST, standing, time, now_ms),
+            self._judged(number, standing, found[0], now_ms),
+            self._judged(_REQUEST, standing, found[1], now_ms),
         )
 
     def not_fetched(self, who: Who, size: int, now_ms: int) -> int | None:
@@ -300,7 +317,7 @@ class Quotas:
         """The most that somebody can be sent at once without being throttled for it alone."""
         if not self._counted[_FETCH]:
             return INT_MAX
-        ledger, limit = self._ledger, self.standing(who, now_ms).limits[_FETCH]
+        ledger, limit = self._ledger, self.standing(who, now_ms).limits.bounds[_FETCH]
         if limit == math.inf:
             return INT_MAX
         return int(min(limit * (ledger.samples - 1) * ledger.window_ms / 1000, INT_MAX))
@@ -334,7 +351,7 @@ class Quotas:
         """Somebody is held, for a request of an API."""
         number = _KINDS.index(throttle.kind)
         group = self.standing(who, now_ms).group_of(number)
-        group.throttled(number, throttle.ms, api_key, now_ms)
+        group.throttled(number, throttle.ms, api_key, throttle.cause, now_ms)
 
 
 class Mutated(NamedTuple):

@@ -11,11 +11,29 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import Final
+from typing import Final, NamedTuple
 
 AVERAGE_SAMPLES: Final = 2
 AVERAGE_WINDOW_MS: Final = 30_000
 """Kafka's default window of averages."""
+
+
+class Cause(NamedTuple):
+    """What a throttle follows from: a rate over some time, and the bound that it is above.
+
+    Of a bucket of tokens: what is in it, over no time.
+    """
+
+    rate: float
+    span_ms: int
+    bound: float
+
+
+NO_CAUSE: Final = Cause(0.0, 0, 0.0)
+"""Of no throttle."""
+
+ROUNDED_OFF: Final = 1e-9
+"""A share of a sum: more than millions of additions round off."""
 
 
 # A sample is three numbers of an array: a broker may keep a hundred thousand addresses' rates, and
@@ -127,6 +145,20 @@ class Average:
         self._counts.purge(now_ms)
         count = self._counts.total()
         return self._values.total() / count if count else math.nan
+
+
+def free(bound: float, samples: int, window_ms: int) -> float:
+    """What samples may hold together while their rate is surely not above ``bound``.
+
+    It is an average over nearly N windows at least; and a little less, as sums of doubles in one
+    order differ from those in another by their last bits.
+    """
+    return bound * (shortest_span_ms(samples, window_ms) / 1000) * (1 - ROUNDED_OFF)
+
+
+def shortest_span_ms(samples: int, window_ms: int) -> int:
+    """No rate is an average over less."""
+    return max((samples - 1) * window_ms, 1)
 
 
 def throttle_ms(observed: float, bound: float, span_ms: int) -> int:

@@ -39,7 +39,7 @@ def value_problem(key: str, value: float) -> str | None:
     if key == CONNECTION_CREATION_RATE:
         if not math.isfinite(value) or value < 0:
             return f"Quota {key} must be 0 or more"
-    elif not math.isfinite(value) or value <= 0:
+    elif not math.isfinite(value) or value <= 0 or value_text(key, value) == "0":
         return f"Quota {key} must be greater than 0"
     largest = WHOLE_KEYS.get(key)
     if largest is None:

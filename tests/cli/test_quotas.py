@@ -49,6 +49,16 @@ EXPLAINED = {
     "window_ms": 10_000,
     "throttle_ms": 10_000,
     "formula": "(rate - quota) / quota * window",
+    "throttle": None,
+}
+THROTTLE = {
+    "number": 17,
+    "ago_ms": 2500,
+    "type": "produce",
+    "user": "u%20v",
+    "client_id": "",
+    "api": "Produce",
+    "throttle_ms": 10_000,
 }
 
 
@@ -76,7 +86,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Playing]:
 
 
 def test_uses_are_a_table(command: Any, play: Any) -> None:
-    playing = play({"counting": True, "uses": [USE, FREE]})
+    playing = play({"counting": True, "uses": [USE, FREE], "throttles": []})
     lines = command("quotas", "list").stdout.splitlines()
     assert playing.asked == ["/v1/quotas"]
     assert lines[0].split() == [
@@ -92,6 +102,15 @@ def test_uses_are_a_table(command: Any, play: Any) -> None:
     ]
     assert "u v   -          2048 B/s  1024 B/s  200%  10000 ms  /config/users/u%20v" in lines[1]
     assert lines[2].split() == ["request", "-", "c", "2048", "%", "-", "-", "-", "-"]
+    assert len(lines) == 3
+
+
+def test_the_last_throttles_are_listed(command: Any, play: Any) -> None:
+    play({"counting": True, "uses": [USE], "throttles": [THROTTLE] * 20})
+    lines = command("quotas", "list").stdout.splitlines()
+    assert "--throttle NUMBER" in lines[3]
+    assert " ".join(lines[5].split()) == "17 2500 ms produce u v - Produce 10000 ms"
+    assert len(lines) == 5 + command_module.THROTTLES_MAX
 
 
 def test_a_broker_without_quotas_says_so(command: Any, play: Any) -> None:
@@ -108,6 +127,14 @@ def test_an_explanation_has_every_step(command: Any, play: Any) -> None:
     assert "500 ms ago    20480" in shown
     assert "Throttle: 10000 ms" in shown
     assert "(rate - quota) / quota * window" in shown
+
+
+def test_a_throttle_is_explained_by_its_number(command: Any, play: Any) -> None:
+    playing = play({**EXPLAINED, "throttle": THROTTLE})
+    shown = command("quotas", "explain", "--throttle", "17").stdout
+    assert playing.asked == ["/v1/quotas/explain?throttle=17"]
+    assert "Throttle 17: a Produce request 2500 ms ago was held for 10000 ms." in shown
+    assert "Throttle: 10000 ms at that moment" in shown
 
 
 @pytest.mark.parametrize("words", [["list"], ["explain"]])

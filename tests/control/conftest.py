@@ -184,6 +184,7 @@ class FakeBackend:
             window_ms=10_000,
             throttle_ms=10_000,
             formula="x",
+            throttle=None,
         )
 
     async def clock(self) -> ClockView:

@@ -21,7 +21,7 @@ async def test_a_quota_is_explained(client: httpx.AsyncClient) -> None:
     assert (found["user"], found["client_id"], found["type"]) == ("ANONYMOUS", "", "produce")
 
 
-@pytest.mark.parametrize("query", [{"type": "bytes"}, {"usr": "u"}])
+@pytest.mark.parametrize("query", [{"type": "bytes"}, {"usr": "u"}, {"throttle": "-1"}])
 async def test_what_cannot_be_asked_is_told(
     client: httpx.AsyncClient, query: dict[str, str]
 ) -> None:

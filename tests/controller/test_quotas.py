@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from minibroker.control.backend import NotFound
 from minibroker.control.quota_shapes import QuotaQuestion, QuotaThrottle
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.quotas.entity import USER, Entity, QuotaTable, QuotaType
 from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import Quotas
+from minibroker.quotas.manager import Quotas, Throttle
+from minibroker.quotas.rate import Cause
 from protocol.registry import ApiKey
 
 WHO = ("u v", "c")
@@ -42,6 +46,46 @@ def test_a_quota_of_nothing_has_no_share() -> None:
     quotas.fetched(WHO, 500, 1)
     (use,) = quotas_view(quotas, ledger, "mute", 2).uses
     assert (use.quota, use.share) == (0, None)
+
+
+def test_a_throttle_is_explained_as_it_was_found() -> None:
+    ledger = Ledger(11, 1000, shared=False)
+    quotas = Quotas(ledger)
+    for bound in (1024.0, 4096.0):
+        quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): bound}}, USER))
+        quotas.throttled(quotas.produced(WHO, 61_440, 0), WHO, ApiKey.PRODUCE, 0)
+    told = quota_explained(quotas, ledger, QuotaQuestion(throttle="1"), 500)
+    assert (told.type, told.user, told.client_id) == ("produce", "u v", "")
+    assert told.throttle == QuotaThrottle(1, 500, "produce", "u%20v", "", "Produce", 50_000)
+    assert (told.rate, told.quota, told.window_ms, told.throttle_ms) == (6144, 1024, 10_000, 50_000)
+    assert "(6144 - 1024) / 1024 * 10000 ms = 50000 ms" in told.formula
+    assert [(at.value, at.holds) for at in told.levels if at.value] == [(4096, True)]
+    assert told.samples == ((500, 122_880.0),)
+    last = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
+    assert (last.throttle is not None, last.quota, last.rate) == (True, 4096, 12_288)
+
+
+def test_a_change_of_topics_that_was_held_is_explained_by_its_tokens() -> None:
+    ledger = Ledger(11, 1000, shared=False)
+    quotas = Quotas(ledger)
+    bounds = {QuotaType.CONTROLLER_MUTATION: {Entity("u%20v"): 10.0}}
+    quotas.set_table(QuotaTable(bounds, USER))
+    throttle = Throttle(QuotaType.CONTROLLER_MUTATION, 8000, Cause(-80.0, 0, 10.0))
+    quotas.throttled(throttle, WHO, ApiKey.CREATE_TOPICS, 0)
+    told = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
+    assert (told.throttle_ms, told.quota) == (8000, 10)
+    assert "80 / 10 * 1000" in told.formula
+
+
+def test_a_throttle_that_is_not_kept_is_told_so() -> None:
+    ledger = Ledger(11, 1000, shared=False)
+    quotas = Quotas(ledger)
+    with pytest.raises(NotFound, match=r"no throttle last is kept$"):
+        quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 0)
+    quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): 1.0}}, USER))
+    quotas.throttled(quotas.produced(WHO, 9000, 0), WHO, ApiKey.PRODUCE, 0)
+    with pytest.raises(NotFound, match="no throttle 7 is kept, those kept are 1 to 1"):
+        quota_explained(quotas, ledger, QuotaQuestion(throttle="7"), 0)
 
 
 def test_who_was_never_seen_is_explained_too() -> None:

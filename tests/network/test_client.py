@@ -31,6 +31,12 @@ def test_a_new_connection_is_told_by_what_was_accepted() -> None:
     assert view.principal == "User:ANONYMOUS"
 
 
+def test_a_short_address_on_a_socket_for_long_ones_is_told_as_what_it_is() -> None:
+    peer = ("::ffff:10.0.0.7", 51234)
+    one = Client(ACCEPTED._replace(peer=peer), memory_stream_pair()[1], 12.5)
+    assert one.caller.client_host == one.view(used=12.5).host == "10.0.0.7"
+
+
 def test_what_is_in_flight_is_shown_and_travels() -> None:
     one = client()
     one.state.on(Event.REQUEST_RECEIVED)

@@ -62,7 +62,8 @@ def context(request: Any, authorizer: Authorizer | None = None) -> Context:
 def spent(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> Spent:
     header = RequestHeader(request.__api_key__, 9, 1, "c")
     exempt = is_exempt(context(request), request, response)
-    return Spent(exempt, header, request, response, size, size, worked_ns)
+    who = "ANONYMOUS", "c"
+    return Spent(header, request, response, exempt, who, trio.current_time(), size, size, worked_ns)
 
 
 def limited(**quotas: str) -> Image:
@@ -132,7 +133,7 @@ async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) 
     client = make_client()
     response = ProduceResponse()
     given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS)
-    assert await meter.hold(client, given) is response
+    assert meter.hold(client, given) is response
     assert response.throttle_time_ms == 10_000
     assert client.state.state is State.HELD
     assert [meter.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
@@ -144,9 +145,9 @@ async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEn
     meter = Meter(make_env(PROCESSOR))
     meter.follow(limited(consumer_byte_rate="10"))
     full = FetchResponse(error_code=5)
-    instead = await meter.hold(make_client(), spent(FetchRequest(), full, size=2000))
+    instead = meter.hold(make_client(), spent(FetchRequest(), full, size=2000))
     assert instead == FetchResponse(throttle_time_ms=190_400)
-    assert await meter.hold(make_client(), spent(FetchRequest(), full, size=96)) is None
+    assert meter.hold(make_client(), spent(FetchRequest(), full, size=96)) is None
 
 
 async def test_a_throttle_ends_when_its_time_has_come(
@@ -157,9 +158,9 @@ async def test_a_throttle_ends_when_its_time_has_come(
     nursery.start_soon(meter.run)
     long, short = make_client(), make_client()
     began = trio.current_time()
-    await meter.hold(long, spent(ProduceRequest(acks=1), ProduceResponse(), size=200))
+    meter.hold(long, spent(ProduceRequest(acks=1), ProduceResponse(), size=200))
     await wait_all_tasks_blocked()
-    await meter.hold(short, spent(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS))
+    meter.hold(short, spent(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS))
     assert short.throttle_over is not None
     assert long.throttle_over is not None
     await short.throttle_over.wait()
@@ -179,7 +180,7 @@ async def test_an_answer_is_kept_back_first_for_bytes_then_for_time(
     client, response = make_client(), ProduceResponse()
     began = trio.current_time()
     given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS)
-    assert await meter.hold(client, given) is response
+    assert await meter.keep_back(client, given) is response
     assert trio.current_time() - began == pytest.approx(11)
     assert response.throttle_time_ms == 11_000
     assert client.state.state is State.MUTED
@@ -192,10 +193,10 @@ async def test_what_was_worked_after_the_check_counts_for_the_next(
     meter.follow(limited(request_percentage="1"))
     quiet = spent(MetadataRequest(), MetadataResponse())
     client = make_client()
-    assert await meter.hold(client, quiet) is None
-    meter.sent(client, spent(ProduceRequest(acks=0)), 500 * MS)  # nobody's
-    assert await meter.hold(client, quiet) is None
-    meter.sent(client, quiet, 500 * MS)
-    response: Any = await meter.hold(client, quiet)
+    assert meter.hold(client, quiet) is None
+    meter.sent(spent(ProduceRequest(acks=0)), 500 * MS)  # nobody's
+    assert meter.hold(client, quiet) is None
+    meter.sent(quiet, 500 * MS)
+    response: Any = meter.hold(client, quiet)
     assert response.throttle_time_ms == 1000
     assert quiet.header.api_key == ApiKey.METADATA

@@ -38,6 +38,9 @@ def client(host: str = "::ffff:10.0.0.1") -> Client:
     return found
 
 
+WHO = "alice", "etl"
+
+
 def test_who_is_told_of_is_made_once_for_requests_in_a_row() -> None:
     one = client()
     first = told_as(one, "etl")
@@ -54,16 +57,16 @@ def test_long_names_are_cut() -> None:
 
 def test_an_event_has_what_quotas_found() -> None:
     looks = Looks()
-    looks.now, looks.throttle_ms = 12.3456, 500
+    looks.throttle_ms = 500
     tags, bound = Tags("alice", ""), Bound(10.0, None)
     looks.note(Look(QuotaType.PRODUCE, tags, 15.0, bound, 500, 12_345, 1))
     looks.note(Look(QuotaType.REQUEST, tags, 1.0, None, 0, 12_346, 2))
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
-    spent = Spent(False, header, None, HeartbeatResponse(error_code=3), 100, 40, 15, looks)
     mutation = Look(QuotaType.CONTROLLER_MUTATION, tags, -1.0, bound, 9, 8, 3)
-    mutated = Mutated(5, 2, True, mutation, 9)
+    mutated, failed = Mutated(5, 2, True, mutation, 9), HeartbeatResponse(error_code=3)
+    spent = Spent(header, None, failed, False, WHO, 12.3456, 100, 40, 15, looks, mutated)
     figures = Figures((11, 12, 13, 14), (16, 12_347, 4))
-    event = request_event(99, client(), spent, figures, records=3, mutated=mutated)
+    event = request_event(99, client(), spent, figures, records=3)
     assert event == (
         *(99, 12_345, ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl"), 0, 9, 100, 40, 3),
         *((5, 2, True), False, 11, 12, 13, 14, 15, (16, 12_347, 4)),
@@ -92,7 +95,6 @@ def test_the_order_in_which_it_was_counted_is_told_once_where_it_is_the_same(
     looks_at: dict[QuotaType, int], changes: int | None, places: object
 ) -> None:
     tags, looks = Tags("alice", ""), Looks()
-    looks.now = 1.0
     for kind, ordinal in looks_at.items():
         looks.note(Look(kind, tags, 1.0, None, 0, 1, ordinal))
     if QuotaType.FETCH in looks_at:
@@ -102,9 +104,9 @@ def test_the_order_in_which_it_was_counted_is_told_once_where_it_is_the_same(
         look = Look(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)
         mutated = Mutated(1, 0, True, look, 0)
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
-    spent = Spent(False, header, None, None, 100, 40, 15, looks)
+    spent = Spent(header, None, None, False, WHO, 1.0, 100, 40, 15, looks, mutated)
     figures = Figures((1, 2, 3, 4), None)
-    event = request_event(99, client(), spent, figures, records=None, mutated=mutated)
+    event = request_event(99, client(), spent, figures, records=None)
     assert event[-3] == places
 
 

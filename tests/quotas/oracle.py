@@ -6,8 +6,9 @@ every figure is computed by `Rate` and `Average` themselves.
 
 from __future__ import annotations
 
+from minibroker.quotas.counter import NOTHING, RateAndSpan, Recorded
 from minibroker.quotas.entity import QuotaType, Tags
-from minibroker.quotas.rate import Average, Rate
+from minibroker.quotas.rate import Average, Cause, Rate
 
 KINDS = tuple(QuotaType)
 NOBODY = Tags("", "")
@@ -58,15 +59,26 @@ class OracleGroup:
     def add(self, number: int, value: float, now_ms: int) -> None:
         self.counter(number).add(value, now_ms)
 
-    def record(self, number: int, value: float, now_ms: int) -> tuple[float, int]:
-        return self.counter(number).record(value, now_ms)
+    def record(
+        self, number: int, value: float, now_ms: int, free: float = NOTHING
+    ) -> RateAndSpan | None:
+        found = self.counter(number).record(value, now_ms)
+        return None if self.counter(number).rate.total() <= free else found
 
     def record_both(
-        self, number: int, value: float, other: int, others_value: float, now_ms: int
-    ) -> tuple[tuple[float, int], tuple[float, int]]:
-        return self.record(number, value, now_ms), self.record(other, others_value, now_ms)
+        self, ones: Recorded, others: Recorded, now_ms: int
+    ) -> tuple[RateAndSpan, RateAndSpan] | None:
+        found = [
+            (self.counter(number).record(value, now_ms), self.counter(number).rate.total() <= free)
+            for number, value, free in (ones, others)
+        ]
+        (first, first_free), (second, second_free) = found
+        return None if first_free and second_free else (first, second)
 
-    def throttled(self, number: int, throttle_ms: int, api_key: int, now_ms: int) -> None:
+    def throttled(
+        self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
+    ) -> None:
+        del cause
         self.counter(number).throttled(throttle_ms, api_key, now_ms)
 
     def tokens(self, number: int, quota: float, burst: float, now_ms: int, permits: float) -> float:

@@ -7,20 +7,23 @@ import os
 import signal
 from fcntl import LOCK_EX, LOCK_UN, lockf
 from functools import partial
+from mmap import mmap
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.quotas.counter import Group
+from minibroker.quotas.counter import NOTHING, Group
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.rate import NO_CAUSE, free
 from tests.quotas.forking import forked
 from tests.quotas.oracle import OracleGroup, OracleLedger
 
 TAGS = Tags("u", "c")
 KIND, NUMBER, OTHER = "Produce", 0, 2
+ONE, ANOTHER = (NUMBER, 1, NOTHING), (OTHER, 1, NOTHING)
 
 
 STEPS = st.lists(
@@ -39,7 +42,7 @@ def step(group: Group | OracleGroup, what: str, value: float, now_ms: int) -> ob
     if what == "add":
         return group.add(NUMBER, value, now_ms)
     if what == "throttled":
-        return group.throttled(NUMBER, max(0, int(value)), 0, now_ms)
+        return group.throttled(NUMBER, max(0, int(value)), 0, NO_CAUSE, now_ms)
     return group.tokens(NUMBER, 10, 100, now_ms, value)
 
 
@@ -77,13 +80,68 @@ def test_two_counters_recorded_at_once_have_the_figures_of_two(
     for waited_ms, value, what in steps:
         now_ms += waited_ms
         if what == "record":
-            found = ours.record_both(NUMBER, value, OTHER, value + 1, now_ms)
-            assert found == theirs.record_both(NUMBER, value, OTHER, value + 1, now_ms)
+            both = (NUMBER, value, NOTHING), (OTHER, value + 1, NOTHING)
+            assert ours.record_both(*both, now_ms) == theirs.record_both(*both, now_ms)
         elif what == "add":
             ours.add(OTHER, value, now_ms)
             theirs.add(OTHER, value, now_ms)
         elif what == "look":
             assert ours.record(NUMBER, value, now_ms) == theirs.record(NUMBER, value, now_ms)
+
+
+BOUNDS = st.one_of(st.just(math.inf), st.sampled_from([0.0, 0.5, 10.0, 500.0, 1e4]))
+
+
+@given(STEPS, BOUNDS, BOUNDS, st.sampled_from([(1, 1000), (3, 1000), (11, 1000), (4, 30)]))
+@settings(deadline=None)
+def test_who_is_not_looked_at_is_not_above_the_bound(
+    steps: list[tuple[int, float, str]], bound: float, other_bound: float, window: tuple[int, int]
+) -> None:
+    ours = Ledger(*window, shared=False).group(TAGS, 0)
+    theirs = OracleLedger(*window).group(TAGS, 0)
+    enough, others_enough = free(bound, *window), free(other_bound, *window)
+    now_ms = 0
+    for waited_ms, value, what in steps:
+        now_ms += waited_ms
+        if what == "add":
+            ours.add(NUMBER, value, now_ms)
+            theirs.add(NUMBER, value, now_ms)
+        elif what == "record":
+            found = ours.record(NUMBER, value, now_ms, enough)
+            exact = theirs.record(NUMBER, value, now_ms)
+            assert found == exact or (found is None and exact is not None and exact[0] <= bound)
+        else:
+            ones, others = (NUMBER, value, enough), (OTHER, value, others_enough)
+            both = ours.record_both(ones, others, now_ms)
+            rates = theirs.record_both((*ones[:2], NOTHING), (*others[:2], NOTHING), now_ms)
+            assert rates is not None
+            assert both == rates or (
+                both is None and rates[0][0] <= bound and rates[1][0] <= other_bound
+            )
+
+
+def test_samples_are_looked_at_only_when_what_was_added_may_be_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger(3, 1000, shared=False)
+    group, read, looks = ledger.group(TAGS, 0), ledger.read_ring, []
+
+    def looking(memory: mmap, at: int) -> tuple[float, ...]:
+        looks.append(at)
+        return read(memory, at)
+
+    monkeypatch.setattr(ledger, "read_ring", looking)
+    assert group.record(NUMBER, 60, 0, 100) is None
+    group.record(NUMBER, -50, 0, 100)  # Taken back, but that may have been killed half-way.
+    assert looks == []
+    assert group.record(NUMBER, 60, 0, 100) == (35.0, 2000)
+    assert len(looks) == 1
+    assert group.record(NUMBER, 30, 0, 100) is None
+    for second in range(1, 4):
+        assert group.record(NUMBER, 1, 1000 * second, 110) is None
+    assert len(looks) == 1
+    assert group.record(NUMBER, 1, 4000, 100) is None  # As the first sample has gone.
+    assert len(looks) == 2
 
 
 def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +153,7 @@ def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.Mo
         lockf(descriptor, what, length, at)
 
     monkeypatch.setattr("minibroker.quotas.counter.lockf", lock)
-    group.record_both(NUMBER, 1, OTHER, 1, 0)
+    group.record_both(ONE, ANOTHER, 0)
     assert locked == [(LOCK_EX, group.slot), (LOCK_UN, group.slot)]
 
 
@@ -113,7 +171,7 @@ def test_what_is_recorded_is_numbered_in_its_order_whatever_the_clock_showed() -
         each.record(number, 1, now_ms)
         found.append(each.ordinal)
     assert found == [1_005_000, 1_005_001, 1_006_000, 1_004_000]
-    group.record_both(NUMBER, 1, OTHER, 1, 1006)
+    group.record_both(ONE, ANOTHER, 1006)
     assert group.ordinal == 1_006_001
 
 
@@ -149,8 +207,8 @@ def for_ever(ledger: Ledger, done: int) -> None:
     while True:
         for group in groups:
             now_ms += 7
-            group.record_both(NUMBER, 1, OTHER, 1, now_ms)
-            group.throttled(NUMBER, 1, 0, now_ms)
+            group.record_both(ONE, ANOTHER, now_ms)
+            group.throttled(NUMBER, 1, 0, NO_CAUSE, now_ms)
             os.write(done, b".")
 
 
@@ -176,7 +234,9 @@ def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
         os.close(heard)
         for group in (ledger.group(Tags("", str(n)), 1000) for n in range(3)):
             for number in range(4):
-                rate, span_ms = group.record(number, 0, 1000)
+                rate_and_span = group.record(number, 0, 1000)
+                assert rate_and_span is not None
+                rate, span_ms = rate_and_span
                 assert math.isfinite(rate)
                 assert span_ms > 0
     entries = list(ledger.entries(1000, 1000))
@@ -186,7 +246,7 @@ def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
         assert told <= round(total) <= told + KILLS
 
 
-@pytest.mark.parametrize("stop", range(6))
+@pytest.mark.parametrize("stop", range(8))
 def test_a_sample_torn_while_it_began_is_begun_again(
     stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import math
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType, Tags
 from minibroker.quotas.explain import Explanation, explain
 from minibroker.quotas.ledger import Entry, Sample, Usage
+from minibroker.quotas.rate import Cause
 
 P, R, M = QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION
 WHO = ("u v", "c")
@@ -114,3 +115,22 @@ def test_a_name_that_nobody_has_is_no_place_to_look() -> None:
     assert "/config/users/<default>/clients/c" in paths
     assert not [path for path in paths if "//" in path or path.endswith("/")]
     assert [at.path for at in anybodys.considered if at.holds] == ["/config/clients/c"]
+
+
+def test_a_throttle_that_was_is_told_with_what_was_found_then() -> None:
+    given = table(P, {Entity(client="c"): 1000, Entity("u", "c"): 5})
+    told = explain(
+        given, P, given.bits(P), ("", "c"), entry=entry(P, 10), window_ms=1000,
+        tags=Tags("", "c"), cause=Cause(3000.0, 10_000, 2000.0),
+    )  # fmt: skip
+    assert told.tags == Tags("", "c")
+    assert (told.rate, told.span_ms, told.throttle_ms) == (3000, 10_000, 5000)
+    assert "(3000 - 2000) / 2000 * 10000 ms = 5000 ms" in told.formula
+    assert [level.path for level in told.considered if level.holds] == ["/config/clients/c"]
+
+
+def test_what_was_refused_for_want_of_tokens_is_told_with_those_there_were() -> None:
+    cause = Cause(-80.0, 0, 10.0)
+    told = explain(table(M, {}), M, 1, WHO, entry=None, window_ms=1000, cause=cause)
+    assert told.throttle_ms == 8000
+    assert "80 / 10 * 1000" in told.formula

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minibroker.quotas.lately import LATELY_MAX, WORDS, Lately, Throttled
+from minibroker.quotas.rate import NO_CAUSE, Cause
 
 
 def words() -> memoryview[int]:
@@ -13,22 +14,22 @@ def test_the_newest_are_kept_newest_first() -> None:
     lately = Lately(words())
     assert lately.newest_first() == []
     for n in range(1, LATELY_MAX + 3):
-        lately.note(2**64 - n, 1, 10 * n, n)
+        lately.note(2**64 - n, 1, 10 * n, Cause(n / 3, n, 0.1), n)
     found = lately.newest_first()
     assert [each.number for each in found] == list(range(LATELY_MAX + 2, 2, -1))
-    assert found[-1] == Throttled(3, 3, 2**64 - 3, 1, 30)
+    assert found[-1] == Throttled(3, 3, 2**64 - 3, 1, 30, Cause(1.0, 3, 0.1))
 
 
 def test_a_torn_one_is_left_out_and_written_over() -> None:
     memory = words()
     lately = Lately(memory)
     for n in range(1, LATELY_MAX + 2):
-        lately.note(n, 0, 5, n)
+        lately.note(n, 0, 5, NO_CAUSE, n)
     before = lately.newest_first()
     # As far as a process comes that is killed: what lies where the next is to be is torn.
-    memory[1 + (LATELY_MAX + 2) % LATELY_MAX * 5] = 0
+    memory[1 + (LATELY_MAX + 2) % LATELY_MAX * 8] = 0
     assert lately.newest_first() == before[:-1]
-    lately.note(7, 0, 5, 9)
+    lately.note(7, 0, 5, NO_CAUSE, 9)
     found = lately.newest_first()
-    assert found[0] == Throttled(LATELY_MAX + 2, 9, 7, 0, 5)
+    assert found[0] == Throttled(LATELY_MAX + 2, 9, 7, 0, 5, NO_CAUSE)
     assert found[1:] == before[:-1]

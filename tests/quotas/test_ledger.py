@@ -13,6 +13,7 @@ from minibroker.quotas import ledger as module
 from minibroker.quotas.counter import DIGEST
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.ledger import EXPIRES_MS, Ledger
+from minibroker.quotas.rate import NO_CAUSE, Cause
 from tests.quotas.forking import forked
 from tests.quotas.oracle import OracleCounter
 
@@ -72,7 +73,7 @@ def test_a_counter_is_shown_for_an_hour_after_its_last_record() -> None:
     group.add(NUMBER, 1, 0)
     assert ledger.entry(KIND, TAGS, EXPIRES_MS) is not None
     assert ledger.entry(KIND, TAGS, EXPIRES_MS + 1) is None
-    group.throttled(NUMBER, 7, 0, EXPIRES_MS)
+    group.throttled(NUMBER, 7, 0, NO_CAUSE, EXPIRES_MS)
     entry = ledger.entry(KIND, TAGS, EXPIRES_MS + 1)
     assert entry is not None
     assert (entry.used, entry.throttle_ms) == (False, 7.0)
@@ -154,12 +155,13 @@ def test_nothing_is_lost_between_processes() -> None:
 def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given_up() -> None:
     ledger = small(shared=True)
     one, other = ledger.group(TAGS, 0), ledger.group(Tags("", "c"), 0)
-    one.throttled(NUMBER, 70, 0, 5)
-    other.throttled(FETCH, 80, 1, 6)
+    one.throttled(NUMBER, 70, 0, Cause(2.5, 10_000, 2.0), 5)
+    other.throttled(FETCH, 80, 1, NO_CAUSE, 6)
     assert [(at.number, at.kind, at.tags, at.api_key, at.last) for at in ledger.lately()] == [
         (2, "Fetch", Tags("", "c"), 1, (6, 80)),
         (1, KIND, TAGS, 0, (5, 70)),
     ]
+    assert [at.cause for at in ledger.lately()] == [NO_CAUSE, Cause(2.5, 10_000, 2.0)]
     ledger.hashes[one.slot] = 0
     assert [at.number for at in ledger.lately()] == [2]
 
@@ -171,7 +173,7 @@ def test_the_last_throttle_of_a_counter_is_told() -> None:
     group.add(NUMBER, 1, 0)
     (entry,) = ledger.entries(0, 1)
     assert entry.last is None
-    group.throttled(NUMBER, 70, 0, 5)
-    group.throttled(NUMBER, 30, 0, 9)
+    group.throttled(NUMBER, 70, 0, NO_CAUSE, 5)
+    group.throttled(NUMBER, 30, 0, NO_CAUSE, 9)
     (entry,) = ledger.entries(10, 1)
     assert entry.last == (9, 30)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.quotas.rate import LONG_MAX, Average, Rate, java_round, throttle_ms
+from minibroker.quotas.rate import LONG_MAX, Average, Rate, free, java_round, throttle_ms
 
 NO_CAP_MS = LONG_MAX
 STEPS = st.lists(st.tuples(st.integers(0, 4000), st.integers(-3, 2000), st.booleans()), max_size=60)
@@ -176,6 +176,22 @@ def test_a_bound_of_nothing_delays_by_the_cap() -> None:
     rate.record(1, 0)
     assert rate.throttle_ms(0, 0, 1000) == 1000
     assert throttle_ms(1, 0, 1000) == LONG_MAX
+
+
+@pytest.mark.parametrize(("samples", "window_ms"), [(1, 1000), (2, 30), (11, 1000)])
+@pytest.mark.parametrize("bound", [0.0, 0.3, 1e6])
+def test_what_is_free_is_never_above_the_bound_and_nearly_all_of_it(
+    bound: float, samples: int, window_ms: int
+) -> None:
+    enough = free(bound, samples, window_ms)
+    for waited_ms in range(0, 2 * samples * window_ms, max(window_ms // 7, 1)):
+        rate = Rate(samples, window_ms)
+        rate.record(0, 0)
+        rate.record(enough, waited_ms)
+        assert rate.measure(waited_ms) <= bound
+    rate = Rate(samples, window_ms)
+    rate.record(enough * 1.00001 + 1e-12, 0)
+    assert rate.measure(0) > bound
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.5, 1), (1.5, 2), (2.5, 3), (-0.5, 0), (2.4, 2)])

@@ -26,6 +26,8 @@ def test_addresses_have_one_quota_and_others_four() -> None:
         (CONNECTION_CREATION_RATE, -1.0, "must be 0 or more"),
         (CONNECTION_CREATION_RATE, 2.0**31, "too large for an INT"),
         ("producer_byte_rate", 0.0, "must be greater than 0"),
+        ("producer_byte_rate", 1e-7, "must be greater than 0"),
+        ("producer_byte_rate", 1.0000001, None),
         ("producer_byte_rate", 1.5, "cannot be a fractional value"),
         ("consumer_byte_rate", 1e19, "too large for a LONG"),
         ("request_percentage", 0.01, None),
