@@ -124,8 +124,8 @@ class Context:
         """
         if self.authorizer is None:
             return True
-        host = self.caller.client_host.removeprefix("::ffff:")
-        if self.authorizer.allows(self.caller.principal, host, operation, resource, name):
+        principal, host = self.caller.principal, self.caller.client_host
+        if self.authorizer.allows(principal, host, operation, resource, name):
             return True
         if not quietly:
             self.denied(operation, resource, name)
@@ -135,8 +135,8 @@ class Context:
         """Whether there could be a resource of this kind to which the caller may do it."""
         if self.authorizer is None:
             return True
-        host = self.caller.client_host.removeprefix("::ffff:")
-        return self.authorizer.allows_any(self.caller.principal, host, operation, resource)
+        principal, host = self.caller.principal, self.caller.client_host
+        return self.authorizer.allows_any(principal, host, operation, resource)
 
     def partition_owner(self, topic: str, partition: int) -> Owner:
         return partition_owner(topic, partition, self.workers)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from minibroker.apis.acl_filters import DISABLED, as_filter
 from minibroker.apis.base import Api, Context, Owner
-from minibroker.cluster.acls import check_filter, find
+from minibroker.cluster.acls import check_search, find
 from minibroker.security.acl import Pattern
 from protocol.messages.describe_acls import (
     AclDescription,
@@ -32,7 +32,7 @@ def merge(
 ) -> DescribeAclsResponse:
     """The rules that are found, by pattern."""
     wanted = as_filter(request, request.resource_type_filter)
-    refusal = DISABLED if ctx.authorizer is None else check_filter(wanted)
+    refusal = DISABLED if ctx.authorizer is None else check_search(wanted)
     if refusal is not None:
         return DescribeAclsResponse(error_code=refusal.code, error_message=refusal.text)
     found: dict[Pattern, list[AclDescription]] = {}

@@ -114,7 +114,7 @@ def _topics(
         for name in _names(request):
             known = image.topics.get(name)
             if known is None:
-                yield _error(_why_missing(name, refused), name)
+                yield _error(_why_missing(name, refused), name, operations=operations)
             else:
                 yield _topic(ctx, known, operations)
 
@@ -154,8 +154,12 @@ def _why_missing(name: str, refused: Mapping[str, int]) -> int:
     return error
 
 
-def _error(code: int, name: str | None, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id)
+def _error(
+    code: int, name: str | None, topic_id: bytes = ZERO_UUID, *, operations: int = NOT_ASKED
+) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=code, name=name, topic_id=topic_id, topic_authorized_operations=operations
+    )
 
 
 def _topic(ctx: Context, topic: Topic, operations: int) -> MetadataResponseTopic:

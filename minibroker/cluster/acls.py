@@ -8,7 +8,7 @@ repeats it.  Echoes Kafka's ``AclControlManager`` and ``AclBindingFilter``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from minibroker.cluster.image import AclsChanged, Image
 from minibroker.cluster.topics import Refusal
@@ -25,6 +25,10 @@ from minibroker.security.acl import (
 )
 from minibroker.security.principal import BadPrincipal, parse
 from protocol.errors import ErrorCode
+
+_NO_FILTER: Final = Refusal(
+    ErrorCode.INVALID_REQUEST, "The filter has an element that is not known."
+)
 
 
 class Binding(NamedTuple):
@@ -103,8 +107,17 @@ def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged |
     return plans
 
 
+def check_search(wanted: Filter) -> Refusal | None:
+    """Why nothing can be looked for by a filter, or None if it can.
+
+    What only newer clients know is looked for, and not found.
+    """
+    said = (wanted.resource, wanted.pattern_type, wanted.operation, wanted.permission)
+    return None if all(said) else _NO_FILTER
+
+
 def check_filter(wanted: Filter) -> Refusal | None:
-    """Why a filter is none, or None if it is one."""
+    """Why nothing can be deleted by a filter, or None if it can."""
     known = (
         (wanted.resource, Resource),
         (wanted.pattern_type, PatternType),
@@ -113,7 +126,7 @@ def check_filter(wanted: Filter) -> Refusal | None:
     )
     if all(value and value in list(kind) for value, kind in known):
         return None
-    return Refusal(ErrorCode.INVALID_REQUEST, "The filter has an element that is not known.")
+    return _NO_FILTER
 
 
 def find(acls: Acls, wanted: Filter) -> Iterator[tuple[Pattern, Rule]]:

@@ -8,7 +8,6 @@ may change both mechanisms of a user, as in its ZooKeeper age.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,37 +41,48 @@ def plan_credentials(
     image: Image, wanted: Sequence[CredentialChange]
 ) -> dict[str, ConfigChanged | Refusal]:
     """By user, what it has from now on, or why nothing changes."""
-    times = Counter((change.user, change.mechanism) for change in wanted)
-    plans: dict[str, ConfigChanged | Refusal] = {}
+    by_user: dict[str, list[CredentialChange]] = {}
     for change in wanted:
-        plan = plans.get(change.user)
-        if isinstance(plan, Refusal):
-            continue
-        key = sanitize(change.user)
-        config = image.configs.get((USER, key), EMPTY) if plan is None else plan.config
-        refusal = _refusal(change, config)
-        if times[change.user, change.mechanism] > 1:
-            text = "A user credential cannot be altered twice in the same request"
-            refusal = Refusal(ErrorCode.DUPLICATE_RESOURCE, text)
-        plans[change.user] = refusal or ConfigChanged(USER, key, _changed(change, config))
-    return plans
+        by_user.setdefault(change.user, []).append(change)
+    return {user: _plan(image, user, changes) for user, changes in by_user.items()}
 
 
-def _refusal(change: CredentialChange, config: Mapping[str, str]) -> Refusal | None:
+def _plan(image: Image, user: str, changes: Sequence[CredentialChange]) -> ConfigChanged | Refusal:
+    key = sanitize(user)
+    config = image.configs.get((USER, key), EMPTY)
+    # What can never be comes before what cannot be twice, and that before what is not there.
+    for refusal in (*map(_invalid, changes), _twice(changes)):
+        if refusal is not None:
+            return refusal
+    for change in changes:
+        mechanism = MECHANISM_NUMBERS[change.mechanism]
+        if change.credential is None and mechanism not in config:
+            text = "Attempt to delete a user credential that does not exist"
+            return Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
+        config = _changed(change, config)
+    return ConfigChanged(USER, key, config)
+
+
+def _twice(changes: Sequence[CredentialChange]) -> Refusal | None:
+    if len({change.mechanism for change in changes}) == len(changes):
+        return None
+    text = "A user credential cannot be altered twice in the same request"
+    return Refusal(ErrorCode.DUPLICATE_RESOURCE, text)
+
+
+def _invalid(change: CredentialChange) -> Refusal | None:
     if not change.user:
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = MECHANISM_NUMBERS.get(change.mechanism)
     if mechanism is None:
         return Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if change.credential is None:
-        if mechanism not in config:
-            text = "Attempt to delete a user credential that does not exist"
-            return Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
-    elif change.credential.iterations < ITERATIONS_MIN:
+        return None
+    if change.credential.iterations < ITERATIONS_MIN:
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
-    elif change.credential.iterations > ITERATIONS_MAX:
+    if change.credential.iterations > ITERATIONS_MAX:
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-    elif _is_nobodys_secret(mechanism, change.credential):
+    if _is_nobodys_secret(mechanism, change.credential):
         # Java makes no key of nothing, and Kafka has no other code for what it did not expect.
         text = "Empty key: the salted password is empty, so anybody could prove to be this user"
         return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)

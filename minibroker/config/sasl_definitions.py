@@ -99,7 +99,8 @@ SASL_OAUTHBEARER_EXPECTED_AUDIENCE = setting(
     default=(),
     per_listener=True,
     per_mechanism=True,
-    doc="A token must be for one of these audiences (`aud`); empty asks for none.",
+    doc="A token must be for one of these audiences (`aud`); empty asks for none, and refuses"
+    " signed tokens that are for some.",
 )
 SASL_OAUTHBEARER_EXPECTED_ISSUER = setting(
     "sasl.oauthbearer.expected.issuer",

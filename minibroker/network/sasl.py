@@ -217,7 +217,7 @@ def token_rules(settings: Settings, listener: str) -> tuple[Verifier, Rules]:
         raise ConfigError([text]) from None
     skew_ms = at(SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS) * 1000
     name_claim = at(SASL_OAUTHBEARER_SUB_CLAIM_NAME)
-    return verify, Rules(name_claim, skew_ms=skew_ms, issuer=issuer, audience=audience)
+    return verify, Rules(name_claim, skew_ms=skew_ms, issuer=issuer, audience=audience, signed=True)
 
 
 def _as_response(header: RequestHeader, answer: Answer, authentication: Authentication) -> Any:

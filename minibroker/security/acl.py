@@ -9,6 +9,7 @@ super users.  Echoes ``AclAuthorizer`` and ``StandardAuthorizerData``.
 from __future__ import annotations
 
 import enum
+import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -69,6 +70,7 @@ class Permission(enum.IntEnum):
 
 WILDCARD: Final = "*"
 ANYBODY: Final = "User:*"
+"""In a rule: everybody, whatever kind of name they have."""
 CLUSTER_NAME: Final = "kafka-cluster"
 
 _DESCRIBING: Final = frozenset(
@@ -133,8 +135,8 @@ class Authorizer:
         rules = [rule for found in self._found(resource, name) for rule in found]
         if not rules:
             return self._allow_if_none
-        who = (str(principal), f"{principal.kind}:{WILDCARD}")
-        mine = [rule for rule in rules if rule.principal in who and rule.host in (host, WILDCARD)]
+        who, where = (str(principal), ANYBODY), _hosts(host)
+        mine = [rule for rule in rules if rule.principal in who and rule.host in where]
         if any(_denies(rule, operation) for rule in mine):
             return False
         return any(_allows(rule, operation) for rule in mine)
@@ -145,12 +147,12 @@ class Authorizer:
         """Whether there could be a resource of a kind to which somebody may do it."""
         if principal in self._super_users:
             return True
-        who = (str(principal), f"{principal.kind}:{WILDCARD}")
+        who, where = (str(principal), ANYBODY), _hosts(host)
         allowed, denied = list[Pattern](), list[Pattern]()
         for pattern, rules in self._acls.items():
             if pattern.resource is not resource:
                 continue
-            mine = [one for one in rules if one.principal in who and one.host in (host, WILDCARD)]
+            mine = [one for one in rules if one.principal in who and one.host in where]
             if any(_denies(rule, operation) for rule in mine):
                 denied.append(pattern)
             if any(_allows(rule, operation) for rule in mine):
@@ -169,6 +171,14 @@ class Authorizer:
             if length > len(name):
                 return
             yield acls.get(Pattern(resource, name[:length], PatternType.PREFIXED), ())
+
+
+def _hosts(host: str) -> tuple[str, ...]:
+    """How rules may write an address; of a long one Java knows the spelling without ``::`` only."""
+    if ":" not in host:
+        return host, WILDCARD
+    numbers = ipaddress.IPv6Address(host).exploded.split(":")
+    return host, ":".join(f"{int(number, 16):x}" for number in numbers), WILDCARD
 
 
 def _denies(rule: Rule, operation: Operation) -> bool:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven
+from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven, Step
 from protocol.errors import ErrorCode
+
+_AGAIN: Final = "re-authentication"
 
 
 class State(StrEnum):
@@ -49,6 +51,16 @@ class Answer(NamedTuple):
     data: bytes = b""
     lifetime_ms: int = 0
     failure: str | None = None
+
+
+class _Refusal:
+    """An exchange that ends with the client's first token."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def respond(self, _token: bytes) -> Step:
+        raise AuthenticationFailed(self._text, self._text)
 
 
 class Authentication:
@@ -82,17 +94,16 @@ class Authentication:
         """It wants to use a mechanism."""
         if self.state not in (State.START, State.NAMED, State.COMPLETE):
             raise self._illegal("SaslHandshake")
-        again = self.state is State.COMPLETE
         if mechanism not in self.mechanisms:
             self.state = State.FAILED
             text = "the client wants another mechanism than those of sasl.enabled.mechanisms"
             return Answer(ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure=text)
-        if again and mechanism != self._mechanism:
-            self.state = State.FAILED
-            text = "the client wants another mechanism than that of its first authentication"
-            return Answer(ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure=text)
-        self._mechanism = mechanism
-        self._exchange = self._make(mechanism)
+        if self._mechanism in (None, mechanism):
+            self._mechanism = mechanism
+            self._exchange = self._make(mechanism)
+        else:
+            # It is one of those that are served, so to refuse it here would mislead the client.
+            self._exchange = _Refusal(f"Cannot change mechanism {self._mechanism} during {_AGAIN}")
         self.state = State.TOKENS if version >= 1 else State.RAW
         return Answer(ErrorCode.NONE)
 
@@ -118,7 +129,7 @@ class Authentication:
     def _take(self, proven: Proven, wall_ms: int) -> int:
         """Believes it; for how many milliseconds, 0 for ever."""
         if self.user not in (None, proven.user):
-            text = "Cannot change principals during re-authentication"
+            text = f"Cannot change principals during {_AGAIN}"
             raise AuthenticationFailed(text, text)
         assert self._mechanism is not None
         self.user, self.state, self._exchange = proven.user, State.COMPLETE, None

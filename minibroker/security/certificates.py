@@ -9,6 +9,7 @@ the whole subject decides, and a subject that no rule fits has no name.  Echoes 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -34,7 +35,7 @@ _IA5_STRING: Final = 0x16
 
 _TEMPLATE = re.compile(r"\$(?P<group>\d+)|\\?(?P<plain>.)", re.DOTALL)
 _RULE = re.compile(
-    r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/"
+    r"[\s,]*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/"
     r"(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
 )
 
@@ -74,9 +75,9 @@ def _pair(kind: str, value: str) -> str:
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """The rules of ``ssl.principal.mapping.rules``. Raises `BadRules`."""
+    """What is in ``ssl.principal.mapping.rules``; empty rules are none. Raises `BadRules`."""
     rules, at = [], 0
-    text = text.strip() or DEFAULT
+    text = text.strip(f"{string.whitespace},") or DEFAULT
     while at < len(text):
         found = _RULE.match(text, at)
         if found is None:

@@ -3,7 +3,8 @@
 Owns the messages, and what a token's claims must say; whether they may be believed is a verifier's
 to know, unsigned ones being believed as Kafka does unless told otherwise.  It must never keep a
 token.  The invariant: a token is taken only within its own times, to the millisecond of the given
-clock and the allowed skew.  Echoes ``OAuthBearerSaslServer`` and ``OAuthBearerUnsecuredJws``.
+clock and the allowed skew.  Echoes ``OAuthBearerSaslServer``, ``OAuthBearerUnsecuredJws`` and,
+for signed tokens, ``BrokerJwtValidator``.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Rules(NamedTuple):
     skew_ms: int = 0
     issuer: str | None = None
     audience: frozenset[str] = frozenset()
+    signed: bool = False
+    """Whether they are signed: then they must say when they were issued, and hold by now; and one
+    for an audience is for somebody else where none is expected.
+    """
 
 
 class OAuthBearer:
@@ -84,7 +89,7 @@ _INVALID: Final = '{"status":"invalid_token"}'
 def judge(claims: Claims, rules: Rules, now_ms: int) -> Proven:
     """Whom claims stand for, and until when. Raises ``BadToken``."""
     name = claims.get(rules.name_claim)
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name.strip():
         raise BadToken(f"its claim {rules.name_claim} names nobody")
     issued, expires = _time_ms(claims, "iat"), _time_ms(claims, "exp")
     if expires is None:
@@ -95,19 +100,38 @@ def judge(claims: Claims, rules: Rules, now_ms: int) -> Proven:
         raise BadToken("it was issued in the future")
     if issued is not None and expires <= issued:
         raise BadToken("it expires before it was issued")
+    if rules.signed:
+        begins = _time_ms(claims, "nbf")
+        _judge_beginning(issued, begins, min(now_ms + rules.skew_ms, expires))
     _judge_scope(claims, rules)
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
         raise BadToken("it has another issuer")
     audience = claims.get("aud")
     heard = {audience} if isinstance(audience, str) else set(_strings(audience))
-    if rules.audience and not rules.audience & heard:
+    is_for_some = bool(rules.audience) or (rules.signed and audience is not None)
+    if is_for_some and not rules.audience & heard:
         raise BadToken("it is for another audience")
     return Proven(name, expires)
 
 
+def _judge_beginning(issued_ms: int | None, begins_ms: int | None, latest_ms: int) -> None:
+    if issued_ms is None or issued_ms < 0:
+        raise BadToken("it has no iat")
+    if begins_ms is not None and begins_ms > latest_ms:
+        raise BadToken("it is not valid yet (nbf)")
+
+
 def _judge_scope(claims: Claims, rules: Rules) -> None:
     scope = claims.get(rules.scope_claim)
-    has = set(scope.split()) if isinstance(scope, str) else set(_strings(scope))
+    # As in Kafka a text is one scope, blanks and all; several stand in a list.
+    parts = [scope] if isinstance(scope, str) else scope
+    if parts is None or (rules.signed and not isinstance(parts, list)):
+        parts = []
+    if not isinstance(parts, list) or len(_strings(parts)) < len(parts):
+        raise BadToken(f"its claim {rules.scope_claim} is no scope")
+    has = {part.strip() for part in parts}
+    if rules.signed and ("" in has or len(has) < len(parts)):
+        raise BadToken("its scopes are empty or stand there twice")
     if not rules.scope <= has:
         raise BadToken("it lacks the scope that is wanted")
 

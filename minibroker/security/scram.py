@@ -79,12 +79,14 @@ def credential_text(kept: Credential) -> str:
 
 def parse_credential(text: str) -> Credential | None:
     """The same backwards; None for what is none."""
-    fields = dict(part.partition("=")[::2] for part in text.split(","))
+    parts = text.split(",")
+    fields = dict(part.partition("=")[::2] for part in parts)
     try:
         salt, stored, server = (base64.b64decode(fields[key], validate=True) for key in _KEYS)
-        return Credential(salt, stored, server, int(fields["iterations"]))
+        made = Credential(salt, stored, server, int(fields["iterations"]))
     except (KeyError, ValueError):
         return None
+    return made if len(parts) == len(made) else None
 
 
 def decoy(mechanism: str, user: str, secret: bytes) -> Credential:

@@ -103,6 +103,10 @@ LOOKED_FOR: Final[dict[str, dict[str, Any]]] = {
     "to read": {"operation": 3},
     "denied": {"permission_type": 2},
     "of all": {"resource_name_filter": "*"},
+    "of an unknown resource": {"resource_type_filter": 99},
+    "of an unknown pattern": {"pattern_type_filter": 99},
+    "to do what is unknown": {"operation": 99},
+    "of an unknown kind": {"permission_type": 99},
 }
 
 

@@ -115,11 +115,14 @@ Conversation = Callable[[Asked], None]
 
 
 class Talk:
-    """One conversation with one broker."""
+    """One conversation with one broker, by whoever ``connect`` lets in; by default somebody who may
+    do everything, as who looks whether changes are known always may.
+    """
 
-    def __init__(self, broker: RunningBroker) -> None:
-        self._address = broker.address
-        self._client = Client(broker.address, client_id="peers")
+    def __init__(self, broker: RunningBroker, connect: Callable[[], Client] | None = None) -> None:
+        self._admin = Client(broker.address, client_id="peers")
+        self._connect = connect or partial(Client, broker.address, client_id="peers")
+        self._client = self._connect()
         self._changes = 0
         self.answers: dict[str, Any] = {}
 
@@ -143,13 +146,13 @@ class Talk:
         text = str(self._changes)
         change = AlterableConfig(name="segment.index.bytes", config_operation=0, value=text * 4)
         resource = AlterConfigsResource(resource_type=2, resource_name=LAST, configs=[change])
-        self._client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        self._admin.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
         wanted = DescribeConfigsResource(
             resource_type=2, resource_name=LAST, configuration_keys=["segment.index.bytes"]
         )
 
         def known() -> bool:
-            (told,) = self._client.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
+            (told,) = self._admin.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
             return bool(told.configs) and told.configs[0].value == text * 4
 
         wait_until(known, "the last change to be known", pause_s=0.002)
@@ -159,7 +162,7 @@ class Talk:
             response = self._client.ask(request, version)
         except (ConnectionError, ProtocolError, AssertionError):
             self._client.close()
-            self._client = Client(self._address, client_id="peers")
+            self._client = self._connect()
             return HUNG_UP
         if getattr(response, "error_code", 0) in SOON:
             return wait_until(
@@ -174,7 +177,7 @@ class Talk:
     def _is_led(self, topic: str) -> bool:
         """Kafka answers before its broker knows of a topic that its controller has made."""
         wanted = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-        (found,) = self._client.ask(wanted, 12).topics
+        (found,) = self._admin.ask(wanted, 12).topics
         parts = [
             ListOffsetsPartition(partition_index=one.partition_index, timestamp=-1)
             for one in found.partitions
@@ -182,11 +185,12 @@ class Talk:
         if not parts:
             return False
         topics = [ListOffsetsTopic(name=topic, partitions=parts)]
-        (told,) = self._client.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7).topics
+        (told,) = self._admin.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7).topics
         return not any(one.error_code for one in told.partitions)
 
     def end(self) -> None:
         self._client.close()
+        self._admin.close()
 
 
 def common(value: Any) -> Any:
@@ -233,9 +237,13 @@ def ready(broker: RunningBroker) -> None:
         client.ask(CreateTopicsRequest(topics=[last], timeout_ms=10_000), 7)
 
 
-def talk(broker: RunningBroker, conversation: Conversation) -> dict[str, Any]:
-    """All answers of a broker, by the name of their question."""
-    said = Talk(broker)
+def talk(
+    broker: RunningBroker,
+    conversation: Conversation,
+    connect: Callable[[], Client] | None = None,
+) -> dict[str, Any]:
+    """All answers of a broker, by the name of their question; see `Talk`."""
+    said = Talk(broker, connect)
     try:
         conversation(said)
     finally:

@@ -168,6 +168,9 @@ def metadata(ask: Asked) -> None:
     rights = named("described")
     rights.include_topic_authorized_operations = True
     ask("rights", rights, 12)
+    missing = named("not-there")
+    missing.include_topic_authorized_operations = True
+    ask("rights to what is not there", missing, 12)
     old = MetadataRequest(topics=[], include_cluster_authorized_operations=True)
     ask("rights to the cluster", old, 8)
 

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +181,20 @@ def test_processors_that_accept_follow_limits_that_others_write_and_tell_of_thos
         path = "/v1/connections"
         wait_until(lambda: ask(broker, "GET", path)["limit"] == wanted, "the broker to follow")
 
+    def fill(number: int, opened: ExitStack) -> bool:
+        """So many connections, if they are let in: each processor hears of a limit for itself."""
+        inside = [opened.enter_context(Client(broker.address)) for _ in range(number)]
+        if not all(client.answered() for client in inside):
+            opened.close()
+            wait_counted(broker, 0)
+            return False
+        return True
+
     for number in (2, 5, 3):
         write(tree, "brokers/<default>", {"kafka_connections_max": str(number)})
         wait_limit(number)
         with ExitStack() as opened:
-            inside = [opened.enter_context(Client(broker.address)) for _ in range(number)]
-            assert all(client.answered() for client in inside)
+            wait_until(partial(fill, number, opened), "all processors to follow")
             for _ in range(5):
                 assert opened.enter_context(Client(broker.address)).hung_up()
         wait_counted(broker, 0)
@@ -193,8 +202,7 @@ def test_processors_that_accept_follow_limits_that_others_write_and_tell_of_thos
     write(tree, "brokers/<default>", {"kafka_connections_max": "4", "max.connections": "1"})
     wait_limit(4)
     with ExitStack() as opened:
-        inside = [opened.enter_context(Client(broker.address)) for _ in range(4)]
-        assert all(client.answered() for client in inside)
+        wait_until(partial(fill, 4, opened), "all processors to follow")
     assert broker.stop() == 0
     told = [line for line in broker.printed().splitlines() if "limits have no effect" in line]
     for line, name in zip(told, ("the quota of 127.0.0.1", "max.connections"), strict=True):

@@ -61,7 +61,9 @@ async def hear_the_loss(events: AsyncIterator[Event]) -> None:
 async def test_while_the_server_is_down_operations_wait_and_are_then_done(
     own_server: ZooKeeper,
 ) -> None:
-    store = await ZooKeeperStore.open(access(f"{own_server.address}/x"))
+    # A server that is only just starting may take a connection and never say a word: a client gives
+    # up on it when a session's time is over, and that must leave patience for another try.
+    store = await ZooKeeperStore.open(access(f"{own_server.address}/x", session_s=4))
     await store.create("/e", b"mine", ephemeral=True)
     session = store._session
     results: list[object] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from minibroker.apis.describe_acls import API as DESCRIBE
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
@@ -13,8 +15,18 @@ from tests.apis.test_create_acls import ANY
 
 async def test_a_filter_that_is_none_is_refused(make_desk: DeskMaker) -> None:
     desk = await make_desk(*SETTINGS)
-    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, "operation": 77}), 3)
+    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, "operation": 0}), 3)
     assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "part", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"]
+)
+async def test_what_only_newer_clients_know_is_not_found(make_desk: DeskMaker, part: str) -> None:
+    desk = await make_desk(*SETTINGS)
+    await grant(desk, Resource.TOPIC, "cats", Operation.READ)
+    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, part: 77}), 3)
+    assert (found.error_code, found.resources) == (ErrorCode.NONE, [])
 
 
 async def test_rules_of_one_pattern_stand_together(make_desk: DeskMaker) -> None:

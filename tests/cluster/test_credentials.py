@@ -60,6 +60,10 @@ def test_credentials_come_and_go_beside_quotas() -> None:
         ([gone()], ErrorCode.RESOURCE_NOT_FOUND),
         ([set_to(), set_to()], ErrorCode.DUPLICATE_RESOURCE),
         ([set_to(mechanism=2), set_to(count=1)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([gone(""), gone(""), set_to("")], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([set_to(), gone(), gone(mechanism=3)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ([gone(), gone(), set_to(count=1)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([set_to(), gone()], ErrorCode.DUPLICATE_RESOURCE),
     ],
 )
 def test_a_refusal_leaves_the_user_as_it_was_and_others_alone(

@@ -27,6 +27,7 @@ from protocol.messages.sasl_handshake import SaslHandshakeRequest
 from protocol.registry import ApiKey
 from tests.network.certificates import client_context
 from tests.network.secured import HELLO, SecuredBroker, secured
+from tests.security.test_jwks import KEY, jwk, jwks
 from tests.security.tokens import ScramClient, bearer, plain, unsigned
 from tests.simulation.client import SimulatedClient, frame
 
@@ -300,11 +301,16 @@ def test_rules_for_tokens_come_from_kafkas_settings(tmp_path: Path) -> None:
     options = 'unsecuredValidatorPrincipalClaimName="name" unsecuredValidatorRequiredScope="a b" '
     options += 'unsecuredValidatorAllowableClockSkewMs="3000"'
     line = "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config=x.OAuthBearerLoginModule required "
-    assert rules(f"{line}{options};") == ("name", "scope", {"a", "b"}, 3000, None, frozenset())
+    wanted = rules(f"{line}{options};")
+    assert wanted == ("name", "scope", {"a", "b"}, 3000, None, frozenset(), False)
     keys = tmp_path / "jwks.json"
+    keys.write_text(jwks(jwk(KEY)))
+    of_keys = f"sasl.oauthbearer.jwks.endpoint.url=file://{keys}"
+    wanted = rules(of_keys, "sasl.oauthbearer.expected.audience=us")
+    assert wanted == ("sub", "scope", frozenset(), 30_000, None, {"us"}, True)
     keys.write_text("{}")
     with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url=file://.*is no JWKS"):
-        rules(f"sasl.oauthbearer.jwks.endpoint.url=file://{keys}")
+        rules(of_keys)
     with pytest.raises(ConfigError, match="No such file"):
         rules("sasl.oauthbearer.jwks.endpoint.url=file:///nowhere.json")
     with pytest.raises(ConfigError, match="must be a whole number"):

@@ -81,7 +81,22 @@ def test_patterns_principals_and_hosts(name: str, principal: str, host: str) -> 
     assert may(acls, host="10.0.0.2") is (host == "*")
     assert may(acls, who=BOB) is (principal == "User:*")
     assert may(acls, name="c") is (name == "any")
-    assert not may(acls, who=Principal("Group", "alice"))
+    assert may(acls, who=Principal("Group", "alice")) is (principal == "User:*")
+
+
+def test_everybody_is_everybody_of_any_kind() -> None:
+    group = Principal("Group", "cats")
+    everybody, nobody = (rule(principal="User:*"),), (rule(permission=DENY, principal="User:*"),)
+    assert may(topics(cats=everybody), who=group)
+    assert not may(topics(ca_=(rule(principal="Group:cats"),), cats=nobody), who=group)
+    assert not may(topics(cats=(rule(principal="Group:*"),)), who=group)
+
+
+@pytest.mark.parametrize("host", ["2001:db8::7", "2001:db8:0:0:0:0:0:7", "*"])
+def test_a_long_address_may_be_written_as_java_does(host: str) -> None:
+    acls = topics(cats=(rule(host=host),))
+    assert may(acls, host="2001:db8::7")
+    assert may(acls, host="2001:db8::8") is (host == "*")
 
 
 @pytest.mark.parametrize(("deny", "allow"), list(itertools.permutations(["cats", "ca_", "any"], 2)))

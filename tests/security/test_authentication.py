@@ -137,4 +137,8 @@ def test_who_proves_a_name_again_must_prove_the_same_in_the_same_way() -> None:
     other = made("alice", "alice")
     other.on_handshake("PLAIN", 1)
     other.on_token(GOOD, 0)
-    assert other.on_handshake("SCRAM-SHA-256", 1).failure is not None
+    assert other.on_handshake("SCRAM-SHA-256", 1).error == ErrorCode.NONE
+    answer = other.on_token(GOOD, 0)
+    assert answer.error == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert answer.text == "Cannot change mechanism PLAIN during re-authentication"
+    assert (other.state, other.user) == (State.FAILED, "alice")

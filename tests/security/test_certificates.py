@@ -61,8 +61,26 @@ def test_a_subject_that_no_rule_fits_has_no_name() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["", " ,, ,", ",,RULE:x/y/,,,DEFAULT,,", " , RULE:x/y/ , DEFAULT, ,"]
+)
+def test_commas_too_many_mean_nothing(text: str) -> None:
+    rules = parse_rules(text)
+    assert len(rules) == (2 if "x" in text else 1)
+    assert user_name("CN=b", rules) == "CN=b"
+
+
+@pytest.mark.parametrize(
     "text",
-    ["default", "RULE:x", "RULE:(/x/", "RULE:a/$1/", "RULE:a/b/X", "DEFAULT,y", "RULE:a/b/LU"],
+    [
+        "default",
+        "RULE:x",
+        "RULE:(/x/",
+        "RULE:a/$1/",
+        "RULE:a/b/X",
+        "DEFAULT,y",
+        "y,DEFAULT",
+        "RULE:a/b/LU",
+    ],
 )
 def test_what_is_no_rule_is_shown(text: str) -> None:
     with pytest.raises(BadRules):

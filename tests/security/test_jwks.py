@@ -8,7 +8,7 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from minibroker.security.jwks import UnusableKeys, verifier
 from minibroker.security.oauth import BadToken
@@ -54,12 +54,33 @@ def test_anything_else_proves_nothing(token: str) -> None:
         verifier(jwks(jwk(KEY)))(token)
 
 
-def test_two_keys_need_the_token_to_say_which() -> None:
-    with pytest.raises(BadToken):
-        verifier(jwks(jwk(KEY, "a"), jwk(OTHER, "b")))(signed(key_id=None))
+def test_a_token_that_names_no_key_may_be_of_any() -> None:
+    of_both = verifier(jwks(jwk(OTHER, "a"), jwk(KEY, "b")))
+    assert of_both(signed(key_id=None)) == CLAIMS
+    with pytest.raises(BadToken, match="not proven"):
+        of_both(signed(ec.generate_private_key(ec.SECP256R1()), key_id=None))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"keys": []}', '{"keys": [{"kty": "x"}]}'])
+@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
+def test_a_key_decides_what_signs(algorithm: str) -> None:
+    pair = rsa.generate_private_key(65537, 2048)
+    says = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(pair.public_key()))
+    token = jwt.encode(CLAIMS, pair, algorithm)
+    assert verifier(jwks(says))(token) == CLAIMS
+    stated = verifier(jwks({**says, "alg": "RS256"}))
+    if algorithm == "RS256":
+        assert stated(token) == CLAIMS
+    else:
+        with pytest.raises(BadToken, match="not proven"):
+            stated(token)
+    with pytest.raises(UnusableKeys, match="no key that can be used"):
+        verifier(jwks({**says, "use": "enc"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"keys": []}', '{"keys": 7}', '{"keys": [7]}', '{"keys": [{"kty": "x"}]}'],
+)
 def test_what_has_no_keys_is_refused(text: str) -> None:
     with pytest.raises(UnusableKeys):
         verifier(text)

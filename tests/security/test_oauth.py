@@ -56,15 +56,21 @@ def test_what_is_no_message_fails_at_once(message: bytes) -> None:
         ({"exp": 1e300}, "no time"),
         ({"iat": 1_000_001}, "issued in the future"),
         ({"iat": 1_000_000, "exp": 1_000_000}, "expired"),
-        ({"scope": "read"}, "scope"),
+        ({"sub": " "}, "names nobody"),
+        ({"scope": "read"}, "lacks the scope"),
+        ({"scope": "read write"}, "lacks the scope"),
+        ({"scope": None}, "lacks the scope"),
+        ({"scope": 7}, "is no scope"),
+        ({"scope": ["write", 7]}, "is no scope"),
         ({"iss": "them"}, "issuer"),
         ({"aud": ["them"]}, "audience"),
     ],
 )
 def test_claims_that_are_not_believed(claims: dict[str, Any], why: str) -> None:
-    good = {**CLAIMS, "scope": "read write", "iss": "us", "aud": ["x", "broker"]}
+    good = {**CLAIMS, "scope": ["read", " write "], "iss": "us", "aud": ["x", "broker"]}
     rules = Rules(scope=frozenset({"write"}), issuer="us", audience=frozenset({"broker", "other"}))
     assert judge(good, rules, NOW_MS).user == "carol"
+    assert judge({**good, "scope": " write "}, rules, NOW_MS).user == "carol"
     with pytest.raises(BadToken, match=why):
         judge({**good, **claims}, rules, NOW_MS)
 
@@ -73,6 +79,34 @@ def test_a_skew_is_allowed_in_both_directions() -> None:
     rules = Rules(skew_ms=1000)
     judge({"sub": "c", "exp": 1_000_000, "iat": 999_999}, rules, NOW_MS)
     judge({"sub": "c", "exp": 1_000_100, "iat": 1_000_001}, rules, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"iat": None}, "no iat"),
+        ({"iat": -5}, "no iat"),
+        ({"nbf": 1_000_001.5, "exp": 1_000_001.25}, "not valid yet"),
+        ({"scope": " "}, "empty or stand there twice"),
+        ({"scope": ["a", "a "]}, "empty or stand there twice"),
+        ({"nbf": 1_000_001.6}, "not valid yet"),
+        ({"nbf": "soon"}, "no time"),
+        ({"aud": "them"}, "another audience"),
+        ({"aud": ["them", "others"]}, "another audience"),
+        ({"aud": []}, "another audience"),
+    ],
+)
+def test_signed_tokens_must_hold_by_now_and_be_for_nobody_else(
+    claims: dict[str, Any], why: str
+) -> None:
+    good = {**CLAIMS, "iat": 999_000, "nbf": 1_000_001.5, "scope": 7}
+    rules = Rules(skew_ms=1000, signed=True)
+    assert judge(good, rules, NOW_MS).user == "carol"
+    with pytest.raises(BadToken, match=why):
+        judge({**good, **claims}, rules, NOW_MS)
+    if why != "no time":
+        unsigned_one = {**good, "scope": "a", **claims}
+        assert judge(unsigned_one, Rules(skew_ms=1000), NOW_MS).user == "carol"
 
 
 @pytest.mark.parametrize(

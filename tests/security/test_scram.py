@@ -115,5 +115,6 @@ def test_a_credential_survives_its_text_and_nonsense_is_none() -> None:
     assert text.startswith("salt=W22ZaJ0SNY7soEsUEjb6gQ==,stored_key=")
     assert text.endswith(",iterations=8192")
     assert parse_credential(text) == made
-    for nonsense in ("", "salt=!,stored_key=,server_key=,iterations=1", text + "x", "iterations=4"):
+    partly = ("", "salt=!,stored_key=,server_key=,iterations=1", "iterations=4")
+    for nonsense in (*partly, text + "x", text + ",a=test", f"{text},{text}"):
         assert parse_credential(nonsense) is None

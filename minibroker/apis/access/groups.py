@@ -20,6 +20,7 @@ from minibroker.apis.access.guard import (
     need,
 )
 from minibroker.apis.base import Context
+from minibroker.apis.join_group import NULLABLE_PROTOCOL_SINCE
 from minibroker.apis.offset_commit import TOPIC_IDS_SINCE as COMMIT_IDS_SINCE
 from minibroker.apis.offset_fetch import SEVERAL_GROUPS_SINCE
 from minibroker.apis.offset_fetch import TOPIC_IDS_SINCE as FETCH_IDS_SINCE
@@ -55,8 +56,10 @@ from protocol.messages.sync_group import SyncGroupResponse
 _GROUP_REFUSED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
 _TOPIC_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-KEY_RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
-"""What a coordinator's key names, by its type; of others CLUSTER_ACTION is wanted."""
+KEY_RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID, 2: Resource.CLUSTER}
+"""Of what a right is wanted to find a coordinator, by the type of its key: of the third, a share
+group's, CLUSTER_ACTION. A key of any other type is refused to anybody.
+"""
 
 OFFSETS_WITH_ERROR_SINCE: Final = 2
 """From this version on OffsetFetch can say of a whole group what is wrong."""
@@ -74,14 +77,18 @@ def _member_guard(response: Callable[..., Any]) -> Guard:
     )
 
 
-join_group: Final = need(
-    Operation.READ,
-    Resource.GROUP,
-    _group_id,
-    lambda _, error: JoinGroupResponse(
-        error_code=error, generation_id=-1, protocol_name="", members=[]
-    ),
-)
+def join_group(ctx: Context, request: Any) -> Refused | None:
+    """READ of the group."""
+    if ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
+        return None
+    name = None if ctx.version >= NULLABLE_PROTOCOL_SINCE else ""
+    return Refused(
+        JoinGroupResponse(
+            error_code=_GROUP_REFUSED, generation_id=-1, protocol_name=name, members=[]
+        )
+    )
+
+
 sync_group: Final = _member_guard(SyncGroupResponse)
 heartbeat: Final = _member_guard(HeartbeatResponse)
 leave_group: Final = _member_guard(LeaveGroupResponse)
@@ -90,13 +97,15 @@ leave_group: Final = _member_guard(LeaveGroupResponse)
 def find_coordinator(ctx: Context, request: Any) -> Finish | Refused | None:
     """DESCRIBE of each group or transactional id."""
     resource = KEY_RESOURCES.get(request.key_type)
+    if resource is None:
+        return None
+    error = ERRORS[resource]
 
     def may(key: str) -> bool:
-        if resource is None:
+        if resource is Resource.CLUSTER:
             return ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
         return ctx.allows(Operation.DESCRIBE, resource, key)
 
-    error = ERRORS[resource or Resource.CLUSTER]
     if ctx.version < 4:
         if may(request.key):
             return None

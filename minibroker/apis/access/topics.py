@@ -8,6 +8,8 @@ gives the same answer whether it exists or not.  Echoes the first lines of
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from minibroker.apis.access.guard import Finish, allowed, authorized
@@ -39,7 +41,8 @@ def metadata(ctx: Context, request: Any) -> Finish:
         lambda asked: _asked_name(ctx, asked),
     )
     fine, not_made = _not_to_be_made(ctx, request, fine)
-    refused = [_refusal(asked) for asked in (*not_made, *hidden)]
+    apart = {(asked.topic_id, asked.name): asked for asked in (*not_made, *hidden)}
+    refused = [_refusal(asked) for asked in apart.values()]
     if not wants_all:
         request.topics = fine
     nothing_left = not wants_all and not fine
@@ -101,12 +104,18 @@ def _refusal(asked: Any) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=_REFUSED, name=asked.name or "")
 
 
+def _name_if_once(topics: Iterable[Any]) -> Callable[[Any], str | None]:
+    """The name that a right is wanted of; what stands there twice is refused to anybody."""
+    times = Counter(topic.name for topic in topics)
+    return lambda topic: topic.name if times[topic.name] == 1 else None
+
+
 def create_topics(ctx: Context, request: Any) -> Finish:
     """CREATE of the cluster or of each topic; DESCRIBE_CONFIGS to be told what it is like."""
     refused = list[Any]()
     if not ctx.allows(Operation.CREATE, Resource.CLUSTER, quietly=True):
         request.topics, refused = allowed(
-            ctx, Operation.CREATE, Resource.TOPIC, request.topics, lambda topic: topic.name
+            ctx, Operation.CREATE, Resource.TOPIC, request.topics, _name_if_once(request.topics)
         )
 
     def finish(response: CreateTopicsResponse) -> CreateTopicsResponse:
@@ -119,8 +128,8 @@ def create_topics(ctx: Context, request: Any) -> Finish:
                     made.num_partitions = made.replication_factor = -1
                     made.configs = []
         response.topics += [
-            CreatableTopicResult(name=name, error_code=_REFUSED, error_message=_TEXT)
-            for name in dict.fromkeys(topic.name for topic in refused)
+            CreatableTopicResult(name=topic.name, error_code=_REFUSED, error_message=_TEXT)
+            for topic in refused
         ]
         return response
 
@@ -128,28 +137,31 @@ def create_topics(ctx: Context, request: Any) -> Finish:
 
 
 def delete_topics(ctx: Context, request: Any) -> Finish | None:
-    """DELETE of each topic; the name of one that was asked for by id is shown to who may see it."""
+    """DELETE of the cluster or of each topic; who may see a topic is told that it isn't there, and
+    the name of one that was asked for by id.
+    """
     if not ctx.settings[DELETE_TOPIC_ENABLE]:
         return None
-    named, refused_names = allowed(ctx, Operation.DELETE, Resource.TOPIC, request.topic_names, str)
-    fine, refused = allowed(
+    if ctx.allows(Operation.DELETE, Resource.CLUSTER, quietly=True):
+        return None
+    times = Counter(request.topic_names)
+    request.topic_names, refused_names = allowed(
         ctx,
         Operation.DELETE,
         Resource.TOPIC,
-        request.topics,
-        lambda topic: _asked_name(ctx, topic),
+        request.topic_names,
+        lambda name: name if times[name] == 1 else None,
     )
-    request.topic_names, request.topics = named, fine
+    request.topics, refused = allowed(
+        ctx, Operation.DELETE, Resource.TOPIC, request.topics, _deleted_name(ctx, request.topics)
+    )
     if not (refused or refused_names):
         return None
-    answers = [_not_deleted(name, ZERO_UUID) for name in refused_names]
-    for topic in refused:
-        name = _asked_name(ctx, topic)
-        if topic.topic_id != ZERO_UUID and not ctx.allows(
-            Operation.DESCRIBE, Resource.TOPIC, name or ""
-        ):
-            name = None
-        answers.append(_not_deleted(name, topic.topic_id))
+    answers = [
+        _not_deleted(ctx, name, ZERO_UUID)
+        for name in (*refused_names, *(topic.name for topic in refused if topic.name is not None))
+    ]
+    answers += [_not_deleted(ctx, None, topic.topic_id) for topic in refused if topic.name is None]
 
     def finish(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
         response.responses += answers
@@ -158,16 +170,37 @@ def delete_topics(ctx: Context, request: Any) -> Finish | None:
     return finish
 
 
-def _not_deleted(name: str | None, topic_id: bytes) -> DeletableTopicResult:
-    return DeletableTopicResult(
-        name=name, topic_id=topic_id, error_code=_REFUSED, error_message=None
-    )
+def _deleted_name(ctx: Context, topics: Iterable[Any]) -> Callable[[Any], str | None]:
+    """The name that a right is wanted of; what is asked for twice, or by name and id at once, is
+    refused to anybody.
+    """
+    times = Counter((topic.name, topic.topic_id) for topic in topics)
+
+    def name(topic: Any) -> str | None:
+        is_both = topic.name is not None and topic.topic_id != ZERO_UUID
+        if is_both or times[topic.name, topic.topic_id] > 1:
+            return None
+        return _asked_name(ctx, topic)
+
+    return name
+
+
+def _not_deleted(ctx: Context, name: str | None, topic_id: bytes) -> DeletableTopicResult:
+    """Of a topic that was asked for by name, or with a name of None by id."""
+    error = _REFUSED
+    shown = ctx.image.topic_names.get(topic_id) if name is None else name
+    may_see = ctx.allows(Operation.DESCRIBE, Resource.TOPIC, shown or "")
+    if name is None and not may_see:
+        shown = None
+    elif may_see and shown not in ctx.image.topics:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return DeletableTopicResult(name=shown, topic_id=topic_id, error_code=error, error_message=None)
 
 
 def create_partitions(ctx: Context, request: Any) -> Finish | None:
     """ALTER of each topic."""
     request.topics, refused = allowed(
-        ctx, Operation.ALTER, Resource.TOPIC, request.topics, lambda topic: topic.name
+        ctx, Operation.ALTER, Resource.TOPIC, request.topics, _name_if_once(request.topics)
     )
     if not refused:
         return None
@@ -175,11 +208,11 @@ def create_partitions(ctx: Context, request: Any) -> Finish | None:
     def finish(response: Any) -> Any:
         response.results += [
             CreatePartitionsTopicResult(
-                name=name,
+                name=topic.name,
                 error_code=_REFUSED,
                 error_message="The topic authorization is failed.",
             )
-            for name in dict.fromkeys(topic.name for topic in refused)
+            for topic in refused
         ]
         return response
 

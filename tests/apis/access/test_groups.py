@@ -14,6 +14,7 @@ from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_groups import DeleteGroupsRequest
 from protocol.messages.describe_groups import DescribeGroupsRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.join_group import JoinGroupRequest
 from protocol.messages.list_groups import ListGroupsRequest
 from protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -89,3 +90,17 @@ async def test_what_may_be_seen_is_shown_beside_what_may_not(
         whole = [rule(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)]
         await admin.ask(CreateAclsRequest(creations=whole), 3)
         assert await listed() == set(GROUPS)
+
+
+async def test_a_refusal_is_what_the_version_and_the_kind_of_key_make_of_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
+        alice = await caller(at, NOBODY)
+        shared = await alice.ask(FindCoordinatorRequest(key="s", key_type=2), 3)
+        assert shared.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        strange = await alice.ask(FindCoordinatorRequest(key="s", key_type=9), 3)
+        assert strange.error_code == ErrorCode.INVALID_REQUEST
+        for version, name in ((6, ""), (7, None)):
+            joined = await alice.ask(JoinGroupRequest(group_id="theirs"), version)
+            assert (joined.error_code, joined.protocol_name) == (REFUSED, name)

@@ -10,6 +10,7 @@ from minibroker.apis.operations import NOT_ASKED
 from minibroker.cluster.topics import NewTopic
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
+from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -80,9 +81,10 @@ async def test_what_the_caller_may_do_is_told(desk: Any) -> None:
         "include_topic_authorized_operations": True,
         "include_cluster_authorized_operations": True,
     }
-    response = await ask_as(desk, ALICE, asked("seen", "hidden", **fields), 9)
+    response = await ask_as(desk, ALICE, asked("seen", "absent", "hidden", **fields), 9)
     found = {topic.name: topic.topic_authorized_operations for topic in response.topics}
-    assert found == {"seen": 1 << Operation.DESCRIBE, "hidden": NOT_ASKED}
+    may = 1 << Operation.DESCRIBE
+    assert found == {"seen": may, "absent": may, "hidden": NOT_ASKED}
     assert response.cluster_authorized_operations == 0
 
 
@@ -106,6 +108,47 @@ async def test_topics_are_made_by_who_may_make_these_or_any(desk: Any, whole: bo
     if whole:
         assert theirs.topic_config_error_code == REFUSED
         assert (theirs.num_partitions, theirs.configs) == (-1, [])
+
+
+async def test_what_is_asked_for_twice_is_refused_to_anybody_alike(desk: Any) -> None:
+    made = [CreatableTopic(name="hidden", num_partitions=1, replication_factor=1)] * 2
+    grown = [CreatePartitionsTopic(name="hidden", count=2)] * 2
+    gone = [DeleteTopicState(name="hidden")] * 2
+    for who in (ALICE, ROOT):
+        created = await ask_as(desk, who, CreateTopicsRequest(topics=made), 7)
+        enlarged = await ask_as(desk, who, CreatePartitionsRequest(topics=grown), 3)
+        deleted = await ask_as(desk, who, DeleteTopicsRequest(topics=gone), 6)
+        older = await ask_as(desk, who, DeleteTopicsRequest(topic_names=["hidden"] * 2), 5)
+        answers = [created.topics, enlarged.results, deleted.responses, older.responses]
+        found = [[(each.name, each.error_code) for each in one] for one in answers]
+        assert found == [[("hidden", ErrorCode.INVALID_REQUEST)]] * 4
+
+
+async def test_a_hidden_topic_is_told_once(desk: Any) -> None:
+    response = await ask_as(desk, ALICE, asked("hidden", "hidden"), 9)
+    assert [topic.name for topic in response.topics] == ["hidden"]
+
+
+async def test_who_may_see_a_topic_is_told_that_it_is_not_there(desk: Any) -> None:
+    topics = [DeleteTopicState(name=name) for name in ("seen", "hidden", "absent", "nowhere")]
+    response = await ask_as(desk, ALICE, DeleteTopicsRequest(topics=topics), 6)
+    found = {result.name: result.error_code for result in response.responses}
+    assert found == {"seen": REFUSED, "hidden": REFUSED, "absent": UNKNOWN, "nowhere": REFUSED}
+
+
+async def test_delete_of_the_cluster_is_delete_of_every_topic(desk: Any) -> None:
+    await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.DELETE)
+    topics = [DeleteTopicState(name="hidden")]
+    response = await ask_as(desk, ALICE, DeleteTopicsRequest(topics=topics), 6)
+    assert [result.error_code for result in response.responses] == [0]
+
+
+async def test_by_name_and_id_at_once_nothing_is_deleted(desk: Any) -> None:
+    hidden = desk.cluster.image.topics["hidden"]
+    topics = [DeleteTopicState(name="hidden", topic_id=hidden.topic_id)]
+    for who in (ALICE, ROOT):
+        response = await ask_as(desk, who, DeleteTopicsRequest(topics=topics), 6)
+        assert [one.error_code for one in response.responses] == [ErrorCode.INVALID_REQUEST]
 
 
 async def test_deleting_by_id_tells_no_name_that_may_not_be_seen(desk: Any) -> None:

@@ -1,0 +1,182 @@
+"""Kafka and minibroker refuse the same to somebody who may do little, and say so alike.
+
+The conversations are those of `test_same_answers`, held by a user for whom there are only the rules
+that stand here. The invariant: whoever may not do a thing learns from neither broker what the other
+would have kept for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from minibroker.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, Resource
+from protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.describe_acls import DescribeAclsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from protocol.messages.sasl_handshake import SaslHandshakeRequest
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import (
+    RunningBroker,
+    format_kafka,
+    free_port,
+    launch_kafka,
+    start_minibroker,
+    wait_for_port,
+)
+from system_tests.harness.waiting import wait_until
+from system_tests.peers import configs, groups, quotas, records, topics
+from system_tests.peers.access import wanted
+from system_tests.peers.asking import LAST, Conversation, differences, ready, talk
+from system_tests.peers.test_same_answers import ON_PURPOSE as TO_ANYBODY
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(180)]
+
+USER, PASSWORD = "alice", "wonderland"
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SETTINGS: Final = {
+    "super.users": "User:ANONYMOUS",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "group.initial.rebalance.delay.ms": "0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+        f'{MODULE} required user_{USER}="{PASSWORD}";'
+    ),
+}
+SECURED: Final = "SASL_PLAINTEXT"
+
+ON_PURPOSE: Final = {
+    "magic 3": "Kafka reads batches before it looks who sent them",
+    "transactional id without a transaction": "transactions are not served, so the name of one in"
+    " a request is one, whatever its batches say",
+    "transactional batch": "the same, the other way round",
+    "retention.ms 0 None 5": "Kafka looks whether a change can be before it looks who wants it",
+    "whole None True": "the same",
+    "whole None False": "the same",
+}
+
+# Those about the broker's own config are left out: most are of changes that cannot be.
+CONVERSATIONS: Final = [
+    conversation
+    for each in (topics, records, groups, quotas)
+    for conversation in each.CONVERSATIONS
+] + [configs.of_topics]
+
+
+def allowed(operation: Operation, resource: Resource, name: str = "*", **other: Any) -> AclCreation:
+    values: dict[str, Any] = {
+        "resource_type": resource,
+        "resource_name": name,
+        "resource_pattern_type": PatternType.LITERAL,
+        "principal": f"User:{USER}",
+        "host": "*",
+        "operation": operation,
+        "permission_type": Permission.ALLOW,
+    }
+    return AclCreation(**{**values, **other})
+
+
+RULES: Final = {
+    "nothing": [],
+    "some": [
+        allowed(Operation.READ, Resource.GROUP),
+        allowed(Operation.READ, Resource.TOPIC, "m", resource_pattern_type=PatternType.PREFIXED),
+        allowed(Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME),
+        allowed(Operation.DELETE, Resource.TOPIC),
+        allowed(Operation.DELETE, Resource.TOPIC, "dying-5", permission_type=Permission.DENY),
+    ],
+}
+
+
+class Peer(NamedTuple):
+    broker: RunningBroker
+    secured: tuple[str, int]
+
+    def connect(self) -> Client:
+        client = Client(self.secured, client_id="peers")
+        assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
+        token = f"\0{USER}\0{PASSWORD}".encode()
+        assert client.ask(SaslAuthenticateRequest(auth_bytes=token), 1).error_code == 0
+        return client
+
+    def prepare(self, rules: list[AclCreation]) -> None:
+        """Only these rules, and no topic of a conversation before."""
+        with Client(self.broker.address) as client:
+            every = MetadataRequest(topics=None)
+
+            def left() -> list[str]:
+                found = (topic.name for topic in client.ask(every, 12).topics)
+                return [name for name in found if not name.startswith("__") and name != LAST]
+
+            gone = [DeleteTopicState(name=name) for name in left()]
+            client.ask(DeleteTopicsRequest(topics=gone, timeout_ms=10_000), 6)
+            client.ask(DeleteAclsRequest(filters=[DeleteAclsFilter(**wanted())]), 3)
+            client.ask(CreateAclsRequest(creations=rules), 3)
+
+            def ruled() -> int:
+                found = client.ask(DescribeAclsRequest(**wanted()), 3).resources
+                return sum(len(resource.acls) for resource in found)
+
+            wait_until(lambda: not left() and ruled() == len(rules), "a fresh start")
+
+
+def start_both(folder: Path) -> Iterator[Peer]:
+    own = start_minibroker("--listener", f"{SECURED}://127.0.0.1:0", settings=SETTINGS)
+    host, _, port = own.bootstrap_servers.split(",")[1].partition(":")
+    yield Peer(own, (host, int(port)))
+    plain, control, secured = free_port(), free_port(), free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{plain},{SECURED}://127.0.0.1:{secured}"
+    ports = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{control}",
+        "advertised.listeners": listeners,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        f"{SECURED}:{SECURED}",
+    }
+    properties, _ = format_kafka(folder / "data", settings={**SETTINGS, **ports})
+    kafka = launch_kafka(properties, plain)
+    yield Peer(kafka, ("127.0.0.1", secured))
+    wait_for_port(kafka)
+
+
+@pytest.fixture(scope="module")
+def peers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, ...]]:
+    """Both brokers, with the same settings."""
+    started: list[Peer] = []
+    try:
+        started.extend(start_both(tmp_path_factory.mktemp("kafka")))
+        for peer in started:
+            ready(peer.broker)
+        yield tuple(started)
+        printed = started[0].broker.printed()
+        assert "Traceback" not in printed
+        assert PASSWORD not in printed
+    finally:
+        for peer in started:
+            peer.broker.stop()
+            peer.broker.forget()
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_both_refuse_the_same(
+    peers: tuple[Peer, ...], rules: list[AclCreation], conversation: Conversation
+) -> None:
+    answers = []
+    for peer in peers:
+        peer.prepare(rules)
+        answers.append(talk(peer.broker, conversation, peer.connect))
+    own, kafka = answers
+    differ = {name: differences(kafka[name], own[name]) for name in kafka}
+    expected = {
+        *ON_PURPOSE,
+        *(name for about, name in TO_ANYBODY if about == conversation.__name__),
+    }
+    unlike = {name: lines for name, lines in differ.items() if lines and name not in expected}
+    assert not unlike, f"Kafka's answer / ours: {unlike}"
