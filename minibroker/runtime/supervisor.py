@@ -182,9 +182,8 @@ class _Supervisor:
             poll.poll(self._timeout_ms(time.monotonic(), start_by))
             now = time.monotonic()
             self._take_signals(now)
-            # Before the dead are reaped: one that was ready and then died did start.
-            self._take_ready()
             self._reap(now)
+            self._take_ready()
             self._act(now, start_by)
         return self._exit
 
@@ -257,6 +256,9 @@ class _Supervisor:
             if role.pid:
                 pid, status = os.waitpid(role.pid, os.WNOHANG)
                 if pid:
+                    # One that was ready and then died did start. Only now, with it gone, is all
+                    # that it ever said in the pipe.
+                    self._take_ready()
                     self._buried(role, status, now)
 
     def _buried(self, role: _Role, status: int, now: float) -> None:

@@ -206,6 +206,32 @@ def test_a_role_waiting_for_its_restart_is_not_restarted_while_stopping(
     assert events.count(("started", "bad")) == 2
 
 
+def test_who_is_ready_and_dies_while_the_dead_are_reaped_did_start(run_supervised: Run) -> None:
+    supervised = run_supervised("""
+        gate_read, gate_write = os.pipe()
+
+        def brief(life):
+            os.read(gate_read, 1)
+            life.ready()
+
+        def waitpid(pid, options, real=os.waitpid):
+            # The supervisor has looked for who is ready, and not yet for who is dead.
+            os.waitpid = real
+            os.write(gate_write, b"!")
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            return real(pid, options)
+
+        children = [ChildSpec("brief", brief), ChildSpec("good", serve)]
+        options["restart_policy"] = RestartPolicy(9, 9999, 1000, 1000)
+        os.waitpid = waitpid
+    """)
+    supervised.until("died", "brief")
+    os.kill(supervised.process.pid, signal.SIGTERM)
+    status, events, errors = supervised.end()
+    assert events.index(("ready", "brief")) < events.index(("died", "brief"))
+    assert (status, errors) == (Exit.CLEAN, "")
+
+
 def test_a_failing_callback_leaves_no_process_behind(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("stuck", stuck)]
