@@ -63,6 +63,24 @@ def test_the_examples_of_security_are_one_script_that_runs(pytester: pytest.Pyte
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
 
 
+def test_the_rate_of_the_tour_is_what_it_says(pytester: pytest.Pytester) -> None:
+    run = pytester.runpython(
+        pytester.makepyfile("\n".join(blocks("docs/reading-the-code.md", "python")))
+    )
+    assert run.outlines == ["2000.0", "10000"]
+
+
+def test_what_the_tour_names_is_where_it_says() -> None:
+    tour = ROOT / "docs/reading-the-code.md"
+    named = re.findall(r"\[`([\w.]+)`\]\(([^)]+\.py)\)", tour.read_text())
+    assert len(named) > 20
+    for name, target in named:
+        source = (tour.parent / target).read_text()
+        for part in name.removesuffix(".py").split("."):
+            defined = re.search(rf"(class|def) {part}\b", source)
+            assert defined or part == Path(target).stem, f"{name} is not in {target}"
+
+
 def test_the_frame_of_the_tutorial_can_be_taken_apart() -> None:
     (words,) = re.findall(
         r"^minibroker dissect (.*)$", "".join(blocks("docs/getting-started.md", "sh")), re.MULTILINE
