@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 PATIENCE_S = 20.0
+DRAIN_S = 100.0  # Longer than any wait here: nobody is killed because the machine is busy.
 ROOT = Path(__file__).parents[2]
 
 PROLOGUE = """
@@ -50,7 +51,7 @@ def stuck(life):
     while True:
         signal.pause()
 
-options = {"stop_groups": []}
+options = {"stop_groups": [], "drain_seconds": DRAIN_S}
 """
 
 EPILOGUE = """
@@ -64,7 +65,7 @@ class Supervised:
     """A supervisor in a process of its own, and the lines that came out of it."""
 
     def __init__(self, scenario: str) -> None:
-        code = PROLOGUE + textwrap.dedent(scenario) + EPILOGUE
+        code = f"DRAIN_S = {DRAIN_S}" + PROLOGUE + textwrap.dedent(scenario) + EPILOGUE
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
             cwd=ROOT,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_roles_end_group_by_group_and_the_exit_is_clean(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec(name, serve) for name in ("worker", "stray", "front", "worker2")]
-        options = {"stop_groups": [["front"], ["worker", "worker2"]]}
+        options["stop_groups"] = [["front"], ["worker", "worker2"]]
     """)
     supervised.until("all ready")
     assert {(e["event"], e["name"]) for e in supervised.seen} >= {
@@ -41,7 +41,7 @@ def test_ctrl_c_reaches_only_the_supervisor(run_supervised: Run) -> None:
     """A terminal sends SIGINT to the whole group; the roles still end in order, by SIGTERM."""
     supervised = run_supervised("""
         children = [ChildSpec("a", serve), ChildSpec("b", serve)]
-        options = {"stop_groups": [["b"], ["a"]]}
+        options["stop_groups"] = [["b"], ["a"]]
     """)
     supervised.until("all ready")
     os.killpg(supervised.process.pid, signal.SIGINT)
@@ -94,8 +94,17 @@ def test_a_role_that_returns_unasked_is_restarted(run_supervised: Run) -> None:
 
 def test_a_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: Run) -> None:
     supervised = run_supervised("""
+        gate_read, gate_write = os.pipe()
+        tell = report
+
+        def report(event):
+            tell(event)
+            if (event.kind.value, event.name) == ("ready", "good"):
+                os.write(gate_write, b"!!!!")
+
         def crash(life):
             life.ready()
+            os.read(gate_read, 1)
             raise SystemExit(7)
 
         children = [ChildSpec("good", serve), ChildSpec("bad", crash)]
@@ -111,6 +120,8 @@ def test_a_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: 
 def test_a_crash_loop_of_what_is_spare_stops_nobody(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def crash(life):
+            if life.incarnation > 6:
+                return serve(life)  # A crash while all end would be no clean end.
             life.ready()
             raise SystemExit(7)
 
@@ -167,8 +178,21 @@ def test_who_does_not_end_is_killed_and_does_not_use_up_the_time_of_others(
     run_supervised: Run,
 ) -> None:
     supervised = run_supervised("""
+        from types import SimpleNamespace
+        from minibroker.runtime import supervisor
+
+        now, tell = 0.0, report
+        supervisor.time = SimpleNamespace(monotonic=lambda: now)
+
+        def report(event):
+            "Turns the clock: half of the time is over at once, all of it when the good one ended."
+            global now
+            tell(event)
+            if event.kind.value in ("stopping", "ended"):
+                now += DRAIN_S / 2
+
         children = [ChildSpec("stuck", stuck), ChildSpec("good", serve)]
-        options = {"stop_groups": [["stuck"], ["good"]], "drain_seconds": 0.4}
+        options["stop_groups"] = [["stuck"], ["good"]]
     """)
     supervised.until("all ready")
     os.kill(supervised.process.pid, signal.SIGTERM)
