@@ -11,10 +11,10 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("fast", max_examples=25, deadline=None)
-settings.register_profile(
-    "deep", max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# Neither an example nor its making has a time: a busy machine is no mistake of a test.
+TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", TIMELESS, max_examples=25)
+settings.register_profile("deep", TIMELESS, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 

@@ -330,7 +330,9 @@ def _model(tree: dict[str, Node], operations: list[Operation]) -> dict[str, Node
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=50,
+    deadline=None,
 )
 @given(st.lists(st.lists(OPERATIONS, min_size=1, max_size=4), max_size=12))
 def test_a_store_does_what_a_dictionary_would(

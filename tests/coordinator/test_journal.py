@@ -168,7 +168,7 @@ STEPS = st.lists(
 @settings(
     max_examples=20,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_rewrites_and_kills_change_nothing(
     steps: list[str | tuple[str, int, int | None]], disk: Disk
