@@ -29,7 +29,7 @@ from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.waiting import wait_until
 from tests.simulation.client import frame
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.minibroker
 
 ON = ("--set", "activity.enable=true", "--set", "num.io.threads=2")
 PRODUCE = 0

@@ -25,7 +25,7 @@ from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.quotas.file import QuotaLine, render
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 
-pytestmark = [pytest.mark.minibroker]
+pytestmark = pytest.mark.minibroker
 
 RATE = "connection_creation_rate"
 QUOTAS = {
@@ -83,7 +83,6 @@ def admin(own: RunningBroker) -> AdminClient:
 
 
 @pytest.mark.java
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("who", "what"),
     [
@@ -143,7 +142,6 @@ def test_kafkas_command_sets_describes_and_removes(
 
 
 @pytest.mark.java
-@pytest.mark.timeout(60)
 def test_what_kafkas_command_refuses_is_refused_here(ours: Command, kafkas: Command) -> None:
     for words in (
         ["--broker", "1", "--alter", "--add-config", "num.io.threads=0"],
@@ -154,7 +152,6 @@ def test_what_kafkas_command_refuses_is_refused_here(ours: Command, kafkas: Comm
 
 
 @pytest.mark.java
-@pytest.mark.timeout(120)
 def test_kafkas_command_takes_a_quota_file_line_by_line(
     own: RunningBroker, ours: Command, kafkas: Command, kafka_libs: Path, tmp_path: Path
 ) -> None:

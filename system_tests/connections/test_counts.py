@@ -24,7 +24,7 @@ from system_tests.connections.dialling import (
 from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.control import processes, wait_ready
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 TWO_LISTENERS = "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"
 BROKER, SET = 4, 0

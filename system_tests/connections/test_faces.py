@@ -25,7 +25,7 @@ from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.processes import open_files, pss_bytes, tree
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 HOME = "\x1b[H"
 WIDTH, HEIGHT = 100, 30

@@ -22,7 +22,7 @@ from system_tests.harness.processes import open_files, pss_bytes, tree
 from system_tests.harness.waiting import wait_until
 from tests.simulation.rate_model import one_after_the_other
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.minibroker, pytest.mark.slow]
 
 STORM_MS = 10_000
 SHORT_MS = 3_000

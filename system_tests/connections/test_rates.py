@@ -15,7 +15,7 @@ from system_tests.connections.dialling import (
 )
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 THROTTLE = "minibroker_connection_accept_throttle_time_seconds"
 IP_THROTTLE = "minibroker_ip_connection_accept_throttle_time_seconds"

@@ -26,7 +26,7 @@ from system_tests.connections.dialling import Client, counted, gauge, wait_count
 from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
 from system_tests.harness.control import ask, processes, wait_ready
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 SINGLE = ("acceptor.mode=single", "num.network.threads=3")
 SHARDED = ("acceptor.mode=sharded", "num.network.threads=3")

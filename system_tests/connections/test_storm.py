@@ -18,7 +18,7 @@ from system_tests.harness.control import processes, wait_ready
 from system_tests.harness.processes import open_files, tree
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = [pytest.mark.minibroker, pytest.mark.slow]
 
 TOTAL, PER_IP, DROP = 12, 2, 13
 SETTINGS = (

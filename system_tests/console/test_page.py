@@ -17,7 +17,7 @@ from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.harness.browser import Browser
 from system_tests.harness.control import processes, wait_ready
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 CROWD = 2000
 PHONE = (390, 844)

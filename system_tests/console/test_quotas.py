@@ -17,7 +17,7 @@ from system_tests.console.page import Page
 from system_tests.console.test_page import PHONE, SCRIPT
 from system_tests.harness.brokers import RunningBroker
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 
 def produce(broker: RunningBroker, client_id: str, size: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from system_tests.harness.browser import Browser
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.minibroker
 
 
 def connection(number: int, address: str = "127.0.0.2:5", **others: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from system_tests.console.test_rules import call
 from system_tests.harness.browser import Browser
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.minibroker
 
 
 def use(client: str = "c", share: float | None = 0.5, **others: Any) -> dict[str, Any]:

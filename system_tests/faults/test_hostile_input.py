@@ -38,8 +38,6 @@ from system_tests.harness.control import Process, processes
 from system_tests.harness.processes import open_files, private_bytes, tree
 from system_tests.harness.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(120)
-
 SEED = 4
 SOON_S = 5.0
 # What a process may keep after thousands of bad requests: caches that fill once, and the heap's

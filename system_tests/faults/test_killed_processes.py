@@ -17,7 +17,7 @@ from system_tests.harness.control import processes, wait_ready
 from system_tests.harness.processes import open_files
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.minibroker
 
 ROLES = ("acceptor", "processor", "worker", "controller")
 SEED = 20_260_801

@@ -16,7 +16,7 @@ from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import held_paths, shared_segments, tree
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.minibroker
 
 
 class Footprint:

@@ -19,7 +19,7 @@ from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import tree
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.minibroker
 
 Names = Callable[[str], str]
 ENDS_WITHIN_S = 2.0

@@ -16,7 +16,7 @@ from system_tests.harness.brokers import RunningBroker, start_kafka, start_minib
 from system_tests.peers import access, configs, groups, quotas, records, topics
 from system_tests.peers.asking import Conversation, differences, ready, talk
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 SETTINGS: Final = {
     "super.users": "User:ANONYMOUS",

@@ -36,7 +36,7 @@ from system_tests.peers.access import wanted
 from system_tests.peers.asking import LAST, Conversation, differences, ready, talk
 from system_tests.peers.test_same_answers import ON_PURPOSE as TO_ANYBODY
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 USER, PASSWORD = "alice", "wonderland"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

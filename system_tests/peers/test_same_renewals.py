@@ -30,7 +30,7 @@ from system_tests.harness.waiting import wait_until
 from system_tests.peers.asking import ready
 from system_tests.peers.configs import BROKER, DELETE, SET, THIS, Change, alter
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 LOCATION = "listener.name.ssl.ssl.keystore.location"
 OK, BAD = ErrorCode.NONE, ErrorCode.INVALID_REQUEST

@@ -22,7 +22,7 @@ from minibroker.pipeline import __main__ as jobs
 from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 SPARK: Final = Path(pyspark.__file__).parent
 PATIENCE_S: Final = 60

@@ -14,7 +14,7 @@ import pytest
 
 from system_tests.harness.brokers import start_minibroker
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "getting-started-pipeline.md"
 

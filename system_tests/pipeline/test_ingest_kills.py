@@ -29,7 +29,7 @@ from system_tests.harness.waiting import wait_until
 from system_tests.pipeline.standby import Standby
 from tests.pipeline.made import event, written
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 SEED = int(os.environ.get("INGEST_SEED", time.time_ns() % 1_000_000))
 KILLS_S = float(os.environ.get("INGEST_KILLS_S", "60"))

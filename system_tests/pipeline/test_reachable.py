@@ -11,7 +11,7 @@ import pytest
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import start_minibroker
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 
 def test_a_broker_without_activity_is_told_apart(tmp_path: Path) -> None:

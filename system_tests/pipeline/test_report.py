@@ -22,7 +22,7 @@ from minibroker.pipeline.schemas import ACTIVITY
 from system_tests.harness.browser import WIDE, Browser
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 HOSTILE = "</td><script>document.title = 'taken'</script><img src=//example.invalid onerror=1>"
 START_US = 1_795_000_020_000_000

@@ -28,7 +28,7 @@ from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, jars, 
 from system_tests.security.conftest import PASSWORDS, Secured, securing
 from system_tests.security.test_commands import MODULES
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 Run = Callable[[str, Path, str], subprocess.CompletedProcess[str]]
 

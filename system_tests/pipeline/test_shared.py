@@ -37,7 +37,7 @@ from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import wait_until
 from tests.pipeline.whatif.activity import table
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.minibroker
 
 CLIENTS: Final = 6
 PATIENCE_S: Final = 60

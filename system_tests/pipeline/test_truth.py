@@ -21,12 +21,7 @@ from system_tests.pipeline.recorded import FAST_IP
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.minibroker,
-    pytest.mark.java,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.slow]
 
 WORKS_S: Final = 15.0
 EQUAL_MIN: Final = 0.999

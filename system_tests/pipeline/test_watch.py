@@ -12,7 +12,7 @@ from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import wait_until
 from system_tests.pipeline.watching import CLIENT, Watch, alerts, produce, set_quota
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 
 @pytest.fixture

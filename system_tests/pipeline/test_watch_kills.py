@@ -29,7 +29,7 @@ from system_tests.pipeline.standby import Standby
 from system_tests.pipeline.watching import ALERTS, alerts
 from tests.pipeline.happenings import START_S, Event, check, request
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 SEED = int(os.environ.get("WATCH_SEED", time.time_ns() % 1_000_000))
 KILLS_S = float(os.environ.get("WATCH_KILLS_S", "60"))

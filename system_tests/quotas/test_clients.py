@@ -17,7 +17,7 @@ from system_tests.connections.dialling import gauge
 from system_tests.harness.brokers import RunningBroker
 from system_tests.quotas.setting import set_quota
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 TOPIC = "t"
 RECORD = bytes(20_000)

@@ -11,7 +11,7 @@ from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, wait_ready
 from system_tests.quotas.setting import VERSION, produce_of, set_quota
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 
 def throttled(client: Client, size: int) -> int:

@@ -16,7 +16,7 @@ from system_tests.harness.jars import ToolchainMissing
 from system_tests.security.conftest import PASSWORDS, Secured
 from system_tests.security.going import Franz, Rule, Told
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.minibroker
 
 Dial = Callable[..., Franz]
 Entity = dict[str, str | None]

@@ -197,7 +197,6 @@ def produce_with_kafka(bootstrap: str, topic: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_log_goes_from_kafka_to_here_and_back(kafka_libs: Path, tmp_path: Path) -> None:
     properties, port = format_kafka(tmp_path / "kafka")
     first = launch_kafka(properties, port)

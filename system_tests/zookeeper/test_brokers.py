@@ -22,7 +22,7 @@ from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.waiting import wait_until
 from system_tests.harness.zookeeper import ZooKeeper
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 Start = Callable[..., RunningBroker]
 SESSION_MS = "4000"

@@ -13,7 +13,7 @@ from system_tests.harness.brokers import start_minibroker
 from system_tests.harness.waiting import wait_until
 from system_tests.harness.zookeeper import ZooKeeper
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 RATE = "connection_creation_rate"
 

@@ -26,7 +26,7 @@ from system_tests.zookeeper.test_configs_command import configs
 
 __all__ = ["connect", "start"]
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 SOON_S = 5.0  # a second is usual; this machine may have other things to do
 

@@ -113,7 +113,6 @@ def tls_server(zookeeper_libs: Path, certificates: Path, tmp_path: Path) -> Iter
     server.kill()
 
 
-@pytest.mark.timeout(120)
 async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates: Path) -> None:
     connect = f"localhost:{tls_server.settings['secureClientPort']}"
     ours = {

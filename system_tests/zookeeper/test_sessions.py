@@ -231,7 +231,6 @@ def lose_one_answer(store: ZooKeeperStore, *, done: bool) -> None:
     store._commit = cut  # type: ignore[method-assign]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 async def test_an_ensemble_goes_on_when_its_leader_is_killed(
     zookeeper_libs: Path, tmp_path: Path

@@ -18,7 +18,7 @@ from system_tests.zookeeper.test_brokers import Start, connect, read, start, tre
 
 __all__ = ["connect", "start", "tree"]
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.minibroker
 
 SOON_S = 5.0  # a second is usual; this machine may have other things to do
 

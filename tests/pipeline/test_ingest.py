@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-pytestmark = pytest.mark.timeout(180)
-
-
 def run(spark: SparkSession, tmp_path: Path) -> tuple[Counts, list[Counts]]:
     told: list[Counts] = []
     table = Table(spark, str(tmp_path / "activity"))

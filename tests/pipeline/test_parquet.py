@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def file_of(run: Run) -> bytes:
     return Encoder().file(run, np.arange(run.count))

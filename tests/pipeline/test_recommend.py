@@ -36,8 +36,6 @@ from tests.pipeline.happenings import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def idle(seconds: float, user: str, size: int, **more: object) -> Event:
     """Bytes alone: no time is worked."""

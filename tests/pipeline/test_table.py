@@ -20,7 +20,6 @@ from tests.pipeline.made import events
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(180)
 """The first of them may have to compile what workers run."""
 
 RAW = "topic string, partition int, offset bigint, value binary"

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def rows(found: DataFrame, **wanted: Any) -> list[Row]:
     """Those that have these values, in the order of their intervals."""

@@ -19,8 +19,6 @@ from tests.pipeline.report.test_compared import row as outcome
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def activity(spark: SparkSession, tmp_path: Path) -> Path:

@@ -13,7 +13,6 @@ from tests.pipeline.whatif.test_job import in_buckets
 TIGHT = "--alter --entity-type {} --entity-default --add-config producer_byte_rate=200\n"
 
 
-@pytest.mark.timeout(180)  # a dozen of Spark's jobs, and perhaps the first of its session
 def test_a_person_reads_who_would_be_held_and_finds_the_rows(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from tests.pipeline.whatif.activity import connection_row, request_row, table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(180)
 
 CHANCE = random.Random(11)
 PROPOSALS = [drawn.proposal(CHANCE, name) for name in "ab"]

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from minibroker.pipeline.whatif.rows import DDL, OUTCOME
 from minibroker.pipeline.whatif.summary import summary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(180)
 
 US = 1_700_000_000_000_000
 

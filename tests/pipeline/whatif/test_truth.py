@@ -47,8 +47,6 @@ def compare(
     return rows
 
 
-pytestmark = pytest.mark.timeout(180)
-
 QUOTAS = {
     "c0": {PRODUCER: 500.0},
     "c1": {CONSUMER: 300.0},
