@@ -26,14 +26,13 @@ from system_tests.faults.conftest import Starter
 from system_tests.faults.test_killed_processes import kill
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from tests.simulation.client import frame
 
 pytestmark = pytest.mark.minibroker
 
 ON = ("--set", "activity.enable=true", "--set", "num.io.threads=2")
 PRODUCE = 0
-PATIENCE_S = 30
 AHEAD = 64
 Event = dict[str, Any]
 

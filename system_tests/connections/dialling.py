@@ -27,9 +27,8 @@ from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.schema import Message
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 20.0
 LOOKS = 3
 
 
@@ -137,7 +136,8 @@ def turn_clock(broker: RunningBroker, **change: object) -> None:
 def gauge(broker: RunningBroker, name: str, **labels: str) -> float:
     """The sum of a metric's values over all series that have these labels."""
     assert broker.control_url is not None
-    with urllib.request.urlopen(broker.control_url.rstrip("/") + "/metrics", timeout=10) as answer:
+    metrics = broker.control_url.rstrip("/") + "/metrics"
+    with urllib.request.urlopen(metrics, timeout=PATIENCE_S) as answer:
         text = answer.read().decode()
     found = 0.0
     for series, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.MULTILINE):

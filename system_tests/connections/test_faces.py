@@ -23,13 +23,12 @@ from system_tests.connections.test_storm import storm
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.processes import open_files, pss_bytes, tree
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.minibroker
 
 HOME = "\x1b[H"
 WIDTH, HEIGHT = 100, 30
-PATIENCE_S = 20.0
 
 LOOKS, CLIENTS, ROUNDS = 40, 150, 3
 GROWTH_BYTES = 3 * 1024 * 1024

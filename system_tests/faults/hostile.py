@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 
+from system_tests.harness.waiting import PATIENCE_S
+
 METADATA, API_VERSIONS, PRODUCE, FETCH = 3, 18, 0, 1
 HIGHEST_API_KEY = 92
 
@@ -97,7 +99,7 @@ def random_payloads(seed: int, count: int) -> Iterator[bytes]:
 
 @contextmanager
 def connected(address: tuple[str, int]) -> Iterator[socket.socket]:
-    with socket.create_connection(address, 10) as stream:
+    with socket.create_connection(address, PATIENCE_S) as stream:
         yield stream
 
 

@@ -18,12 +18,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from system_tests.faults.history import Entry, History, Mark, Place
-from system_tests.harness.waiting import TimedOut, wait_until
+from system_tests.harness.waiting import PATIENCE_S, TimedOut, wait_until
 
 KEYS_PER_PARTITION = 2
 # Few enough that records are always on their way when something dies, in several batches.
 OUTSTANDING_MAX = 40
-PATIENCE_S = 45.0
 IMPATIENT = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,

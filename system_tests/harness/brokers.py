@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from system_tests.harness.jars import classpath, kafka_jars
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
-START_PATIENCE_S = 60.0
 # What Kafka's own start script gives the JVM, and log4j's part left out.
 KAFKA_JVM = [
     "-Xms1G",
@@ -132,7 +131,7 @@ def start_minibroker(
 
 def _first_line(process: subprocess.Popen[bytes], output: IO[bytes]) -> dict[str, str]:
     assert process.stdout is not None
-    deadline = time.monotonic() + START_PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     line = b""
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
@@ -189,7 +188,7 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
         check=False,
         capture_output=True,
         text=True,
-        timeout=START_PATIENCE_S,
+        timeout=PATIENCE_S,
     )
     if done.returncode != 0:
         raise StartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
@@ -226,7 +225,7 @@ def wait_for_port(broker: RunningBroker, *, pause_s: float = 0.02) -> None:
         with socket.socket() as probe:
             return probe.connect_ex(broker.address) == 0
 
-    wait_until(answering, f"{broker.kind} to listen", within_s=START_PATIENCE_S, pause_s=pause_s)
+    wait_until(answering, f"{broker.kind} to listen", within_s=PATIENCE_S, pause_s=pause_s)
 
 
 SERVERS_PORTS: Final = range(10_000, 32_000)

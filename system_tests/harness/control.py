@@ -12,7 +12,7 @@ import urllib.request
 from typing import Any, NamedTuple
 
 from system_tests.harness.brokers import RunningBroker
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 # Health is told with this status, and in full, while a process is being restarted.
 NOT_READY = 503
@@ -34,7 +34,7 @@ def ask(broker: RunningBroker, method: str, path: str, body: object = None) -> A
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             content = answer.read()
     except urllib.error.HTTPError as refused:
         with refused:

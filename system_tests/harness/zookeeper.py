@@ -18,9 +18,8 @@ from typing import IO
 
 from system_tests.harness.brokers import StartFailed, free_port
 from system_tests.harness.jars import classpath, zookeeper_jars
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
-START_PATIENCE_S = 30.0
 TICK_MS = 200
 # A server that is only just starting may take a command and never answer it.
 COMMAND_PATIENCE_S = 0.3
@@ -95,7 +94,7 @@ class ZooKeeper:
         return modes[0].removeprefix("Mode: ") if modes else None
 
     def wait(self) -> None:
-        wait_until(self.mode, "ZooKeeper to serve", within_s=START_PATIENCE_S)
+        wait_until(self.mode, "ZooKeeper to serve", within_s=PATIENCE_S)
 
     def start(self) -> None:
         self.launch()

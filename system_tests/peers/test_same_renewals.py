@@ -26,7 +26,7 @@ from system_tests.harness.brokers import (
     start_minibroker,
     wait_for_port,
 )
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.peers.asking import ready
 from system_tests.peers.configs import BROKER, DELETE, SET, THIS, Change, alter
 
@@ -58,7 +58,7 @@ class Peer(NamedTuple):
     def shown(self) -> str:
         context = ssl.create_default_context(cadata=AUTHORITY.cert_pem.bytes().decode())
         with (
-            socket.create_connection(self.with_tls, 10) as plain,
+            socket.create_connection(self.with_tls, PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as connection,
         ):
             certificate = connection.getpeercert()

@@ -20,12 +20,11 @@ import pytest
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline import __main__ as jobs
 from system_tests.harness.brokers import free_port, start_minibroker
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 SPARK: Final = Path(pyspark.__file__).parent
-PATIENCE_S: Final = 60
 SLOW: Final = "--alter --entity-type clients --entity-name minibroker-cli --add-config "
 BYTES: Final = 400_000
 JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

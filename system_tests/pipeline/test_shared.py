@@ -34,13 +34,12 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Topi
 from protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from tests.pipeline.whatif.activity import table
 
 pytestmark = pytest.mark.minibroker
 
 CLIENTS: Final = 6
-PATIENCE_S: Final = 60
 WORKS_S: Final = 3.0
 EQUAL_MIN: Final = 0.999
 SHARED: Final = "shared"

@@ -21,12 +21,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from system_tests.conftest import without_toolchain
 from system_tests.harness.jars import ToolchainMissing, connector_jars
 from system_tests.harness.processes import is_running, tree
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 CLIENT: Final = "reports"
 BYTES_PER_SECOND: Final = 20_000
 ALERTS: Final = "alerts"
-PATIENCE_S: Final = 60.0
 
 Config = Mapping[str, Any]
 """What confluent's clients are configured with, the servers and how one is let in."""

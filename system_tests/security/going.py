@@ -14,10 +14,9 @@ from typing import Any
 
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import PROJECT
-from system_tests.harness.waiting import TimedOut
+from system_tests.harness.waiting import PATIENCE_S, TimedOut
 
 SOURCE = PROJECT / "system_tests" / "security" / "franz"
-PATIENCE_S = 60.0
 
 Rule = dict[str, Any]
 """An access rule, with the words of ``franz/main.go``."""

@@ -28,12 +28,11 @@ from confluent_kafka.admin import (
 )
 from kafka.net.compat import KafkaNetClient
 
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.security.conftest import PASSWORDS, Secured
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER, PASSWORD = "alice", PASSWORDS["alice"]
-PATIENCE_S = 20.0
 SLOW_S = 4.0
 """Longer than a proof is worth something."""
 
@@ -62,7 +61,7 @@ def scram_users(secured: Secured) -> None:
 @pytest.fixture
 def topic(secured: Secured) -> str:
     name = f"secured-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": secured.plaintext}).list_topics(name, timeout=10)
+    AdminClient({"bootstrap.servers": secured.plaintext}).list_topics(name, timeout=PATIENCE_S)
     return name
 
 
@@ -225,7 +224,7 @@ def test_who_is_connected_is_told(secured: Secured) -> None:
         "client.id": "told",
     }
     admin = AdminClient(config)
-    admin.list_topics(timeout=10)
+    admin.list_topics(timeout=PATIENCE_S)
     url = f"{(secured.broker.control_url or '').rstrip('/')}/v1/connections"
     with urllib.request.urlopen(url) as answered:
         found = json.load(answered)["processors"]
@@ -242,4 +241,4 @@ def test_a_certificate_is_a_name(secured: Secured, topic: str) -> None:
         "ssl.certificate.location": f"{secured.folder}/carol.pem",
         "ssl.key.location": f"{secured.folder}/carol.pem",
     }
-    assert topic in AdminClient(config).list_topics(timeout=10).topics
+    assert topic in AdminClient(config).list_topics(timeout=PATIENCE_S).topics

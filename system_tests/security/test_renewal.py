@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from system_tests.harness.brokers import RunningBroker, start_minibroker
+from system_tests.harness.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.minibroker
 
@@ -66,7 +67,7 @@ class Site(NamedTuple):
     def connection(self) -> Iterator[ssl.SSLSocket]:
         context = ssl.create_default_context(cadata=self.authority.cert_pem.bytes().decode())
         with (
-            socket.create_connection(self.with_tls, 10) as plain,
+            socket.create_connection(self.with_tls, PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as wrapped,
         ):
             yield wrapped

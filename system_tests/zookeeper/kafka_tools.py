@@ -12,10 +12,10 @@ import subprocess
 from typing import NamedTuple
 
 from system_tests.harness.jars import kafka_tools
+from system_tests.harness.waiting import PATIENCE_S
 
 JVM = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
-PATIENCE_S = 60.0
 END = "\x04"
 
 

@@ -19,13 +19,13 @@ from system_tests.clients.model import Record
 from system_tests.connections.dialling import Client, wait_counted
 from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
 from system_tests.harness.control import ask, processes, wait_ready
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.harness.zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.minibroker
 
 Start = Callable[..., RunningBroker]
-SESSION_MS = "4000"
+SESSION_MS = "40000"  # much longer than a role takes to come back on a busy machine
 
 
 @pytest.fixture
@@ -36,7 +36,9 @@ def connect(zookeeper_server: ZooKeeper, fresh: Callable[[str], str]) -> str:
 @pytest.fixture
 def tree(connect: str) -> Iterator[KazooClient]:
     client = KazooClient(connect)
-    assert client.start_async().wait(10)  # the broker is to make the chroot, so it is not there
+    assert client.start_async().wait(
+        PATIENCE_S
+    )  # the broker is to make the chroot, so it is not there
     yield client
     client.stop()
     client.close()

@@ -23,7 +23,7 @@ from minibroker.cluster.store.tree import (
     UnavailableError,
 )
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.harness.zookeeper import ZooKeeper, addresses, start_ensemble
 from system_tests.zookeeper.conftest import access
 
@@ -222,7 +222,7 @@ def lose_one_answer(store: ZooKeeperStore, *, done: bool) -> None:
         store._commit = commit  # type: ignore[method-assign]
         connection = store._client._connection
         if done:
-            commit(operations).get(timeout=10)  # type: ignore[arg-type]
+            commit(operations).get(timeout=PATIENCE_S)  # type: ignore[arg-type]
         connection._socket.shutdown(2)
         answer = store._client.handler.async_result()
         answer.set_exception(ConnectionLoss())
