@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -44,17 +45,17 @@ async def serve_bytes(nursery: trio.Nursery, reply: bytes) -> str:
     return f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
 
 
-async def free_port() -> int:
-    with trio.socket.socket() as probe:
-        await probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port at which nobody listens, nor can: it is held."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
-async def test_nothing_listens() -> None:
-    port = await free_port()
-    with pytest.raises(Unreachable, match=rf"nothing listens on 127\.0\.0\.1:{port}; start"):
-        await in_thread(lambda: Client(f"127.0.0.1:{port}"))
+async def test_nothing_listens(nobody: int) -> None:
+    with pytest.raises(Unreachable, match=rf"nothing listens on 127\.0\.0\.1:{nobody}; start"):
+        await in_thread(lambda: Client(f"127.0.0.1:{nobody}"))
 
 
 @pytest.mark.parametrize(
@@ -151,9 +152,8 @@ async def test_what_would_be_done_twice_is_not_asked_again(fake_broker: Any) -> 
         assert [type(request) for _, request in fake_broker.asked].count(ProduceRequest) == 1
 
 
-async def test_the_next_server_is_tried_when_one_is_down(fake_broker: Any) -> None:
-    down = await free_port()
-    client = await in_thread(lambda: Client(f"127.0.0.1:{down},{fake_broker.address}"))
+async def test_the_next_server_is_tried_when_one_is_down(fake_broker: Any, nobody: int) -> None:
+    client = await in_thread(lambda: Client(f"127.0.0.1:{nobody},{fake_broker.address}"))
     with client:
         assert client._any.address == HostPort("127.0.0.1", fake_broker.port)
 

@@ -21,10 +21,11 @@ sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule require
 
 
 def test_where_nobody_listens_it_is_said_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as before:
-        nobody = f"127.0.0.1:{before.getsockname()[1]}"
-    with pytest.raises(BadInput, match=rf"nothing listens on {nobody}; .* --from HOST:PORT"):
-        look_for_activity(Broker(nobody))
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(BadInput, match=rf"nothing listens on {nobody}; .* --from HOST:PORT"):
+            look_for_activity(Broker(nobody))
 
 
 def test_who_takes_too_long_is_left_to_kafkas_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-PATIENCE_S = 20.0
-DRAIN_S = 100.0  # Longer than any wait here: nobody is killed because the machine is busy.
+PATIENCE_S = 120.0
+DRAIN_S = 500.0  # Longer than any wait here: nobody is killed because the machine is busy.
 ROOT = Path(__file__).parents[2]
 
 PROLOGUE = """

@@ -29,7 +29,7 @@ from minibroker.runtime.clock import (
     SimulatedClock,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 class Machine:

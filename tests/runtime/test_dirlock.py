@@ -47,7 +47,7 @@ def test_a_killed_holder_lets_go_when_its_last_child_has_ended(tmp_path: Path) -
     with pytest.raises(DirLockedError, match=f"pid {holder}, holder"):
         DirLock(tmp_path, "too early")
     os.close(end_write)
-    assert select.select([last_child], [], [], 20)[0]
+    assert select.select([last_child], [], [], 120)[0]
     DirLock(tmp_path, "next").release()
     for fd in (end_read, pid_read, pid_write, last_child):
         os.close(fd)

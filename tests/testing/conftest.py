@@ -13,6 +13,8 @@ import pytest
 
 from minibroker.testing.lease import KeeperAddress
 
+PATIENCE_S = 120.0
+
 FAKE_KEEPER = """
 import json, os, signal, socket, sys
 from minibroker.config import NUM_PARTITIONS
@@ -53,7 +55,7 @@ def keeper(fake_command: tuple[str, str]) -> Iterator[KeeperAddress]:
 
 @pytest.fixture
 def is_gone() -> Callable[[int], bool]:
-    """Waits until a process has ended, for ten seconds at most."""
+    """Waits until a process has ended, and not for ever."""
 
     def wait(pid: int) -> bool:
         try:
@@ -61,7 +63,7 @@ def is_gone() -> Callable[[int], bool]:
         except ProcessLookupError:
             return True
         try:
-            return bool(select.select([descriptor], [], [], 10)[0])
+            return bool(select.select([descriptor], [], [], PATIENCE_S)[0])
         finally:
             os.close(descriptor)
 

@@ -106,7 +106,7 @@ def test_what_is_no_event_is_left_out_and_counted(spark: SparkSession, tmp_path:
             .start()
         )
         query.processAllAvailable()
-        assert told.get(timeout=60) == (6, 6)
+        assert told.get() == (6, 6)
         query.stop()
     finally:
         spark.streams.removeListener(listener)
