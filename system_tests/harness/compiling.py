@@ -11,9 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from system_tests.harness.jars import CACHE, ToolchainMissing
-
-GO_PATIENCE_S = 240
+from system_tests.harness.jars import CACHE, ToolchainMissing, fetch, run
 
 
 def compiled(source: Path, *options: str) -> Path:
@@ -43,14 +41,6 @@ def built_with_go(folder: Path) -> Path:
     if shutil.which("go") is None:
         raise ToolchainMissing(f"`go` is not on the path: install Go to have {folder.name}")
     program = CACHE / folder.name
-    done = subprocess.run(
-        ["go", "build", "-o", str(program), "."],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=GO_PATIENCE_S,
-    )
-    if done.returncode != 0:
-        raise ToolchainMissing(f"{folder.name} was not built:\n{done.stderr[-1000:]}")
+    fetch(["go", "mod", "download"], f"the modules of {folder.name} were not fetched", folder)
+    run(["go", "build", "-o", str(program), "."], f"{folder.name} was not built", folder)
     return program

@@ -13,7 +13,7 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,8 @@ CACHE = PROJECT / ".cache"
 JAVA = PROJECT / "system_tests" / "java"
 ZOOKEEPER = PROJECT / "system_tests" / "zookeeper"
 PIPELINE = PROJECT / "system_tests" / "pipeline"
-MAVEN_PATIENCE_S = 300
+FETCH_PATIENCE_S = 800
+FETCH_TRIES = 3  # A network may fail once; what others serve is no part of what is tested.
 
 
 class ToolchainMissing(Exception):
@@ -59,7 +60,7 @@ def _fetched(pom: Path, name: str) -> Path:
             _require("mvn", "Apache Maven")
             fresh = folder.with_suffix(".part")
             shutil.rmtree(fresh, ignore_errors=True)
-            _run(
+            fetch(
                 [
                     *["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"],
                     *[f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"],
@@ -91,7 +92,7 @@ def _compiled(folder: Path, jars: Path) -> Path:
         if not classes.is_dir():
             fresh = classes.with_suffix(".part")
             shutil.rmtree(fresh, ignore_errors=True)
-            _run(
+            run(
                 ["javac", "-nowarn", "-cp", classpath(jars), "-d", str(fresh), *map(str, sources)],
                 f"javac could not compile {sources[0].name}",
             )
@@ -108,10 +109,27 @@ def _digest(files: list[Path]) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def _run(command: list[str], failure: str) -> None:
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=MAVEN_PATIENCE_S
-    )
+def fetch(command: list[str], failure: str, folder: Path = PROJECT) -> None:
+    """Run what fetches something from elsewhere, and again if that failed."""
+    for _ in range(FETCH_TRIES - 1):
+        with suppress(ToolchainMissing):
+            return run(command, failure, folder)
+    return run(command, failure, folder)
+
+
+def run(command: list[str], failure: str, folder: Path = PROJECT) -> None:
+    """Run a tool of the toolchain; raises ``ToolchainMissing`` with what it said if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise ToolchainMissing(f"{failure} in {FETCH_PATIENCE_S} s") from late
     if done.returncode != 0:
         raise ToolchainMissing(f"{failure}:\n{(done.stdout + done.stderr).strip()[-2000:]}")
 
