@@ -153,7 +153,7 @@ def addresses_memory() -> dict[str, float]:
     """The memory of a hundred thousand addresses, in a process that does nothing else."""
     command = [sys.executable, "-m", "system_tests.benchmarks.addresses"]
     done = subprocess.run(
-        command, check=False, cwd=PROJECT, capture_output=True, text=True, timeout=120
+        command, check=False, cwd=PROJECT, capture_output=True, text=True, timeout=800
     )
     if done.returncode != 0:
         raise RunFailed(f"addresses: {done.stderr[-500:]}")
