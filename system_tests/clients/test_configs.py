@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.quotas.file import QuotaLine, render
 from system_tests.harness.brokers import RunningBroker, start_minibroker
+from system_tests.harness.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.minibroker
 
@@ -69,7 +70,7 @@ def _runner(command: list[str], broker: RunningBroker) -> Command:
             [*command, "--bootstrap-server", broker.bootstrap_servers, *words],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         return done.returncode, [line for line in done.stdout.splitlines() if line.strip()]
@@ -199,7 +200,7 @@ def test_kafkas_command_takes_a_quota_file_line_by_line(
         ),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )

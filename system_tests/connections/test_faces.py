@@ -54,7 +54,7 @@ def printed(broker: RunningBroker) -> str:
         [*command, "--once", "--control", broker.control_url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
         env=without_columns(),
     )
@@ -306,7 +306,7 @@ def test_a_broker_that_goes_ends_it_with_a_word(limited: Limited) -> None:
 def test_a_broker_that_turns_the_command_away_is_told_of(limited: Limited) -> None:
     broker = limited("kafka_connections_max=0")
     command = [sys.executable, "-m", "minibroker", "connections", "-b", broker.bootstrap_servers]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 3
     assert "name its control API with --control" in ended.stderr
     assert "kafka_connections_max=0" in printed(broker)

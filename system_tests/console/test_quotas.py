@@ -16,6 +16,7 @@ from system_tests.console.conftest import Limited, Look
 from system_tests.console.page import Page
 from system_tests.console.test_page import PHONE, SCRIPT
 from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.minibroker
 
@@ -47,7 +48,7 @@ def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, loo
     program, *words = shlex.split(page.text("#uses .command"))
     assert program == "minibroker"
     command = [word.replace("=1048576", "=1000") for word in words]
-    subprocess.run([sys.executable, "-m", "minibroker", *command], check=True, timeout=30)
+    subprocess.run([sys.executable, "-m", "minibroker", *command], check=True, timeout=PATIENCE_S)
 
     produce(broker, SCRIPT, 20_000)
     produced = "#uses tr[data-type=produce]"

@@ -96,7 +96,7 @@ def submit(cluster: str, folder: Path, *job: str) -> str:
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=4 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
 from system_tests.harness.processes import is_running, tree
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.pipeline.standby import Standby
 from tests.pipeline.made import event, written
 
@@ -72,8 +72,8 @@ class Told(threading.Thread):
 
     def finish(self) -> None:
         self._enough.set()
-        self.join(10)
-        assert self._producer.flush(60) == 0
+        self.join(PATIENCE_S)
+        assert self._producer.flush(PATIENCE_S) == 0
 
 
 class Stage:

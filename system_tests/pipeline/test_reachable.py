@@ -10,6 +10,7 @@ import pytest
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import start_minibroker
+from system_tests.harness.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -20,7 +21,9 @@ def test_a_broker_without_activity_is_told_apart(tmp_path: Path) -> None:
     try:
         for job in (["ingest", "--into", str(tmp_path / "activity")], ["watch"]):
             command = [sys.executable, "-m", "minibroker", "pipeline", *job, "--from", server]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            )
             said = f"{server} has no topic {TOPIC}, so it tells nobody what happens: start the"
             assert said in done.stderr
             assert "activity.enable=true" in done.stderr

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline import __main__ as jobs
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, jars, produce, set_quota
 from system_tests.security.conftest import PASSWORDS, Secured, securing
 from system_tests.security.test_commands import MODULES
@@ -79,7 +79,9 @@ def ingest(server: str, table: Path, file: str) -> subprocess.CompletedProcess[s
     command = [sys.executable, "-m", "minibroker", "pipeline", "ingest", "--master", "local[1]"]
     command += ["--from", server, "--into", str(table), "--command-config", file]
     command += ["--conf", f"spark.jars={jars()}", "--conf", "spark.sql.shuffle.partitions=1"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+    )
 
 
 def submitted(server: str, table: Path, file: str) -> subprocess.CompletedProcess[str]:
@@ -98,7 +100,7 @@ def submitted(server: str, table: Path, file: str) -> subprocess.CompletedProces
         },
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=4 * PATIENCE_S,
         check=False,
     )
 
@@ -144,7 +146,9 @@ def test_alerts_come_from_a_secured_broker_and_go_there(told: Secured, tmp_path:
     watch = Watch(tmp_path, told.sasl_ssl, *words)
     try:
         held = f"raised   client {CLIENT} on broker 1: held for 2 s"
-        wait_until(lambda: held in watch.printed(), "the throttle to be told", within_s=200)
+        wait_until(
+            lambda: held in watch.printed(), "the throttle to be told", within_s=4 * PATIENCE_S
+        )
         no_secret_is_in(place, watch.printed(), watch.complaints())
     finally:
         watch.kill()

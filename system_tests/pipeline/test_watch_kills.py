@@ -75,10 +75,10 @@ class Teller(threading.Thread):
     def finish(self) -> None:
         """Nobody is held any more, for so long that all is over, and looked at."""
         self._enough.set()
-        self.join(10)
+        self.join(PATIENCE_S)
         for _ in range(INTERVALS + 3):
             self._interval(set())
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _interval(self, held: set[str]) -> None:
         for place, client in enumerate(CLIENTS):

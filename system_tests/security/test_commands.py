@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from system_tests.harness.waiting import PATIENCE_S
 from system_tests.security.conftest import JAAS, PASSWORDS, Secured
 
 MODULES = {
@@ -32,7 +33,7 @@ def command(secured: Secured) -> Command:
             [sys.executable, "-m", "minibroker", *words, "--bootstrap-server", server],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
             input=says,
         )

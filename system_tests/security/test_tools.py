@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from system_tests.harness.waiting import PATIENCE_S
 from system_tests.security.conftest import JAAS, PASSWORDS, Secured
 
 MODULES = {
@@ -40,7 +41,7 @@ def tool(kafka_libs: Path) -> Tool:
             [*java, program, "--bootstrap-server", server, *words],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=PATIENCE_S,
             check=False,
             input=says,
         )

@@ -20,6 +20,7 @@ from minibroker.storage.log import Log
 from protocol.compression import Compression
 from protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.harness.brokers import format_kafka, launch_kafka, wait_for_port
+from system_tests.harness.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.java, pytest.mark.minibroker]
 
@@ -38,7 +39,9 @@ def dump(kafka_libs: Path) -> Dump:
         command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
         command += ["org.apache.kafka.tools.DumpLogSegments", *options]
         command += ["--files", ",".join(map(str, files))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
         return done.stdout + done.stderr
 
     return run

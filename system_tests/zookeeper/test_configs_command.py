@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from system_tests.harness.brokers import start_minibroker
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.harness.zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.minibroker
@@ -21,7 +21,7 @@ RATE = "connection_creation_rate"
 def configs(*words: str) -> list[str]:
     """The lines that the command prints."""
     command = [sys.executable, "-m", "minibroker", "configs", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -19,6 +19,7 @@ from minibroker.config import Settings
 from system_tests.conftest import without_toolchain
 from system_tests.harness.brokers import free_port
 from system_tests.harness.jars import ToolchainMissing
+from system_tests.harness.waiting import PATIENCE_S
 from system_tests.harness.zookeeper import ZooKeeper, start_zookeeper
 
 pytestmark = pytest.mark.minibroker
@@ -67,7 +68,7 @@ async def test_protected_nodes_are_changed_by_their_owner_only(
 
 
 def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=PATIENCE_S)
 
 
 @pytest.fixture
