@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 from confluent_kafka import Producer
 from selenium.webdriver.common.keys import Keys
 
+from system_tests.connections.dialling import turn_clock
 from system_tests.console.conftest import Limited, Look
-from system_tests.console.page import Page
 from system_tests.console.test_page import PHONE, SCRIPT
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import PATIENCE_S
@@ -26,15 +24,7 @@ def produce(broker: RunningBroker, client_id: str, size: int) -> None:
     config = {"bootstrap.servers": broker.bootstrap_servers, "client.id": client_id}
     producer = Producer(config)
     producer.produce("orders", b"x" * size)
-    assert producer.flush(20) == 0
-
-
-def turn_clock(page: Page, by_ms: int) -> None:
-    body = json.dumps({"advance_ms": by_ms}).encode()
-    headers = {"content-type": "application/json"}
-    request = urllib.request.Request(f"{page.origin}/v1/clock", body, headers)
-    with urllib.request.urlopen(request) as response:
-        assert response.status == 200
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look: Look) -> None:
@@ -50,6 +40,7 @@ def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, loo
     command = [word.replace("=1048576", "=1000") for word in words]
     subprocess.run([sys.executable, "-m", "minibroker", *command], check=True, timeout=PATIENCE_S)
 
+    turn_clock(broker, freeze=True)  # or the throttle might be over before it is looked at
     produce(broker, SCRIPT, 20_000)
     produced = "#uses tr[data-type=produce]"
     page.wait(lambda: page.count(f"{produced}.held") == 1, "the throttle to be shown")
@@ -68,7 +59,7 @@ def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, loo
     assert "1,000" in page.text("#explained .holds")
     assert page.count("#explained .levels li") == 5
 
-    turn_clock(page, 60_000)
+    turn_clock(broker, advance_ms=60_000)
     page.wait(lambda: page.count("#uses .held") == 0, "the throttle to end")
     page.wait(lambda: "would not wait" in page.text("#explained"), "that to be explained")
     page.wait(lambda: page.count("#throttles li.held") == 0, "it to be past")
@@ -86,6 +77,7 @@ def test_a_phone_shows_quotas_without_scrolling_sideways(
     broker = limited("quota.producer.default=1000")
     page = look(broker, PHONE, dark=dark)
     page.find("#tab-quotas").click()
+    turn_clock(broker, freeze=True)
     produce(broker, "reports-of-a-client-with-a-name-that-is-long" * 3, 20_000)
     page.wait(lambda: page.count("#uses tr.held") == 1, "the throttle")
     page.find("#uses tbody button").click()

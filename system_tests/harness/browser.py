@@ -17,6 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from system_tests.harness.jars import ToolchainMissing
+from system_tests.harness.waiting import PATIENCE_S
 
 FLAGS: Final = (
     "--headless",
@@ -43,6 +44,7 @@ class Browser:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options, Service(driver))
+        self.driver.set_script_timeout(PATIENCE_S)
         self.look_like()
 
     def look_like(
