@@ -234,15 +234,21 @@ even by a client of it, which connects to itself when it asks for the port that 
 """
 
 
+_given_ports: Final[set[int]] = set()
+
+
 def free_port() -> int:
-    """A port that a server can listen on, and again when it comes back."""
+    """A port that a server can listen on, and again when it comes back; nobody else is given it."""
     for port in random.SystemRandom().sample(SERVERS_PORTS, 100):  # Others take theirs meanwhile.
+        if port in _given_ports:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given_ports.add(port)
             return port
     raise StartFailed("of a hundred ports none is free")
 
