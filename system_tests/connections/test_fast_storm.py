@@ -60,7 +60,7 @@ RATE, BROKER_RATE, IP_RATE = 40, 60, 1000
 def blow(broker: RunningBroker, for_ms: int, slowness: int = 1) -> Seen:
     with storm(
         broker.bootstrap_servers,
-        for_ms,
+        max(for_ms, 10 * HOLD_MS * slowness),  # long enough for those who come after them
         at_once=AT_ONCE,
         addresses=ADDRESSES,
         hold_ms=HOLD_MS * slowness,
