@@ -118,8 +118,9 @@ def test_a_browser_is_installed_where_there_is_none(user: str, prefix: str, tmp_
     )
     update, install = words.splitlines()
     assert code == 0
-    assert update == f"{prefix}update -qq"
+    assert update == f"{prefix}update -qq -o Acquire::Retries=5"
     assert install.startswith(f"{prefix}install -y")
+    assert "-o Acquire::Retries=5" in install
     assert "chromium chromium-driver" in install
 
 
