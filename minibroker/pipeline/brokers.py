@@ -46,6 +46,17 @@ TOKEN_HANDLER: Final = {
 }
 """What reads a token from where ``TOKEN_URL`` says."""
 
+ANSWER_S: Final = 20
+"""For which Kafka's client waits for one answer: longer than any quota may keep one back."""
+TRIES: Final = 3
+SILENCE_S: Final = TRIES * ANSWER_S
+"""For which a broker may be silent, in the middle of a job, before the job ends."""
+_IN_TIME: Final = {
+    "request.timeout.ms": str(1000 * ANSWER_S),
+    "default.api.timeout.ms": str(1000 * ANSWER_S),
+}
+"""Of Kafka's client, however it asks; it would go on for minutes."""
+
 OPTION: Final = "--command-config"
 _UNSPEAKABLE: Final = re.compile(r"[:}]")
 """What would end a path where Kafka's client is told to read a value from a file."""
@@ -62,9 +73,21 @@ class Broker(NamedTuple):
     bootstrap: str
     client: ClientProperties | None = None
 
-    def options(self) -> dict[str, str]:
-        """For Spark's connector, to read or to write."""
-        settings = {"bootstrap.servers": self.bootstrap}
+    def to_read(self) -> dict[str, str]:
+        """For Spark's connector, which asks again by itself; and then the task gives up."""
+        return {
+            **self._options({}),
+            "fetchOffset.numRetries": str(TRIES),
+            "kafkaConsumer.pollTimeoutMs": str(1000 * (SILENCE_S - ANSWER_S)),
+        }
+
+    def to_write(self) -> dict[str, str]:
+        """For Spark's connector, where Kafka's client does all that is to be done again."""
+        within = str(1000 * SILENCE_S)
+        return self._options({"max.block.ms": within, "delivery.timeout.ms": within})
+
+    def _options(self, more: dict[str, str]) -> dict[str, str]:
+        settings = {"bootstrap.servers": self.bootstrap, **_IN_TIME, **more}
         if self.client is not None:
             settings |= _settings(self.client)
         return {f"kafka.{name}": value for name, value in settings.items()}
@@ -143,6 +166,8 @@ class _Sign(NamedTuple):
     setting: str
     """That can mend it; told with its line if it was given."""
     remedy: str
+    guess: str = ""
+    """If no settings were given, and these may not be what is missing."""
 
 
 _SIGNS: Final = (
@@ -165,8 +190,11 @@ _SIGNS: Final = (
     _Sign(re.compile(r"Not authorized to access \w+.*|TOPIC_AUTHORIZATION_FAILED"), JAAS,
           "who is named there needs rules (ACLs) for it: `minibroker pipeline` reads"
           f" {TOPIC} and writes alerts"),
-    _Sign(re.compile(r"(?<=TimeoutException: ).*"), PROTOCOL,
-          f"does it run, and is {PROTOCOL} right for the port in --from?"),
+    _Sign(re.compile(r"(?<=TimeoutException: ).*|no answer .*in (time|[\d.]+ s)"
+                     r"|cannot be reached \(.*timed out\)"), PROTOCOL,
+          "does it run, can all its addresses be reached from here, and is"
+          f" {PROTOCOL} right for the port in --from?",
+          ": it may not run, or one of its addresses can't be reached from here"),
 )  # fmt: skip
 """In what Kafka's client says, and minibroker's own. The first that is seen counts."""
 
@@ -195,7 +223,9 @@ def _told(broker: Broker, sign: _Sign, seen: str) -> str:
     seen = seen.partition(" SQLSTATE: ")[0]  # which is Spark's, and says nothing
     said = f"{broker.bootstrap} can't be asked ({seen.strip()})"
     if broker.client is None:
-        return f"{said}; if it wants TLS or to know who asks, say how with {OPTION} FILE"
+        return (
+            f"{said}{sign.guess}; if it wants TLS or to know who asks, say how with {OPTION} FILE"
+        )
     entry = broker.client.given.get(sign.setting)
     where = broker.client.file if entry is None else entry.where
     return f"{where}: {said}: {sign.remedy}"

@@ -148,7 +148,7 @@ def ingest_broker(table: Table, broker: Broker, told: Told, *, follow: bool) -> 
 
     spark = table.spark
     options = {
-        **broker.options(),
+        **broker.to_read(),
         "subscribe": TOPIC,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(STEP_RECORDS),

@@ -2,8 +2,8 @@
 
 Owns the question, and the words for the answers; the question is asked by minibroker's own command
 in a process of its own, as a job can't import what lies above it. It must never know Spark.
-Invariant: what isn't answered in ``PATIENCE_S`` is left to Kafka's client, which takes minutes to
-say that nobody is there; no secret is among the process's arguments. Kafka has no counterpart.
+Invariant: there is an answer in ``PATIENCE_S``, whatever is or isn't at the other end; no secret is
+among the process's arguments. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from minibroker.config.activity_definitions import ACTIVITY_ENABLE
 from minibroker.pipeline.brokers import OPTION, Broker, in_words
 from minibroker.pipeline.errors import BadInput
 
-PATIENCE_S: Final = 15.0
+PATIENCE_S: Final = 45.0
+"""The command itself gives up after ten seconds without an answer, at each address it is given."""
 _SAYS: Final = "minibroker: "
 """What each line of a command's complaints begins with."""
 _ITS_OPTION: Final = "--bootstrap-server"
@@ -36,7 +37,7 @@ def look_for_activity(broker: Broker) -> None:
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return
+        raise BadInput(why_not(broker, f"no answer in {PATIENCE_S:g} s")) from None
     if asked.returncode:
         raise BadInput(why_not(broker, asked.stderr))
 

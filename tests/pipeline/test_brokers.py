@@ -36,6 +36,12 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     return read_lines
 
 
+def let_in(broker: Broker) -> dict[str, str]:
+    """A broker's options but for those that every broker has."""
+    common = Broker("").to_read()
+    return {name: value for name, value in broker.to_read().items() if common.get(name) != value}
+
+
 @pytest.fixture(scope="session")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an authority, and with a key in three forms, each with its certificate."""
@@ -58,7 +64,20 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_a_file_there_is_nothing_to_say() -> None:
-    assert broker_at("a:1,b:2", None).options() == {"kafka.bootstrap.servers": "a:1,b:2"}
+    assert let_in(broker_at("a:1,b:2", None)) == {"kafka.bootstrap.servers": "a:1,b:2"}
+
+
+def test_a_broker_that_falls_silent_is_given_up_within_a_minute() -> None:
+    """Asking anew included, and after as long as a quota may keep an answer back."""
+    broker = broker_at("a:1", None)
+    read, written = broker.to_read(), broker.to_write()
+    for each in (read, written):
+        assert 12_000 < int(each["kafka.request.timeout.ms"]) <= 20_000
+    asked_ms = int(read["kafka.default.api.timeout.ms"])
+    assert int(read["fetchOffset.numRetries"]) * asked_ms <= 60_000
+    assert int(read["kafkaConsumer.pollTimeoutMs"]) + asked_ms <= 60_000
+    assert int(written["kafka.delivery.timeout.ms"]) <= 60_000
+    assert int(written["kafka.max.block.ms"]) <= 60_000
 
 
 def test_secrets_stay_where_they_are(read: Read, pem: Path, tmp_path: Path) -> None:
@@ -72,7 +91,7 @@ def test_secrets_stay_where_they_are(read: Read, pem: Path, tmp_path: Path) -> N
         "client.id=not ours",
     )
     place = f"${{file:{tmp_path}/client.properties:"
-    assert broker.options() == {
+    assert let_in(broker) == {
         "kafka.bootstrap.servers": "there:9093",
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",
@@ -93,11 +112,11 @@ def test_secrets_stay_where_they_are(read: Read, pem: Path, tmp_path: Path) -> N
 def test_what_is_not_spoken_is_not_said(read: Read, pem: Path) -> None:
     """Kafka's client would mind the half of it."""
     trust = f"ssl.truststore.location={pem}/authority.pem"
-    assert read("security.protocol=SASL_PLAINTEXT", *LET_IN, trust).options().keys() == {
+    assert let_in(read("security.protocol=SASL_PLAINTEXT", *LET_IN, trust)).keys() == {
         "kafka.bootstrap.servers", "kafka.security.protocol", "kafka.sasl.mechanism",
         "kafka.sasl.jaas.config", "kafka.config.providers", "kafka.config.providers.file.class",
     }  # fmt: skip
-    assert read("security.protocol=SSL", *LET_IN, trust).options().keys() == {
+    assert let_in(read("security.protocol=SSL", *LET_IN, trust)).keys() == {
         "kafka.bootstrap.servers", "kafka.security.protocol",
         "kafka.ssl.truststore.type", "kafka.ssl.truststore.location",
     }  # fmt: skip
@@ -106,7 +125,7 @@ def test_what_is_not_spoken_is_not_said(read: Read, pem: Path) -> None:
 def test_authorities_in_the_file_are_said_as_they_are(read: Read, pem: Path) -> None:
     text = (pem / "authority.pem").read_text()
     lines = ("security.protocol=SSL", "ssl.truststore.certificates=" + text.replace("\n", "\\n"))
-    assert read(*lines).options()["kafka.ssl.truststore.certificates"] == text
+    assert read(*lines).to_read()["kafka.ssl.truststore.certificates"] == text
 
 
 def test_a_token_in_a_file_is_named_with_what_reads_it(read: Read) -> None:
@@ -115,7 +134,7 @@ def test_a_token_in_a_file_is_named_with_what_reads_it(read: Read) -> None:
         "sasl.mechanism=OAUTHBEARER",
         f"sasl.jaas.config={BEARER} ;",
         "sasl.oauthbearer.token.endpoint.url=file:/a%20token",
-    ).options()
+    ).to_read()
     assert options["kafka.sasl.oauthbearer.token.endpoint.url"] == "file:///a%20token"
     assert options["kafka.sasl.login.callback.handler.class"].endswith("LoginCallbackHandler")
 
@@ -130,7 +149,7 @@ def test_a_key_that_java_does_not_read_is_told_with_what_makes_it_one(
     made = subprocess.run(["openssl", *command.split()], capture_output=True, check=True).stdout
     certificates = (pem / "sec1.pem").read_bytes().partition(b"-----END EC PRIVATE KEY-----")[2]
     (tmp_path / "made.pem").write_bytes(made + certificates)
-    options = read(*lines, "ssl.keystore.location=made.pem").options()
+    options = read(*lines, "ssl.keystore.location=made.pem").to_read()
     assert options["kafka.ssl.keystore.location"] == str(tmp_path / "made.pem")
 
 
@@ -237,4 +256,5 @@ def test_what_nobody_foresaw_is_told_as_it_is(read: Read) -> None:
 
 def test_without_a_file_it_is_told_that_there_is_one() -> None:
     said = told(Broker("there:9093"), "TimeoutException: Timed out")
+    assert "(Timed out): it may not run, or one of its addresses can't be reached" in said
     assert said.endswith("if it wants TLS or to know who asks, say how with --command-config FILE")

@@ -28,10 +28,21 @@ def test_where_nobody_listens_it_is_said_at_once() -> None:
             look_for_activity(Broker(nobody))
 
 
-def test_who_takes_too_long_is_left_to_kafkas_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_never_answers_is_told_apart() -> None:
+    """As it is by the command that asks."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        asked = rf"^{address} can't be asked \(no answer to API_VERSIONS in time\): it may not run"
+        with pytest.raises(BadInput, match=asked):
+            look_for_activity(Broker(address))
+
+
+def test_the_question_has_an_end_whatever_takes_it_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachable, "PATIENCE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        look_for_activity(Broker(f"127.0.0.1:{silent.getsockname()[1]}"))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BadInput, match=rf"^{address} can't be asked \(no answer in 1 s\): it"):
+            look_for_activity(Broker(address))
 
 
 @pytest.mark.parametrize(
@@ -42,6 +53,14 @@ def test_who_takes_too_long_is_left_to_kafkas_client(monkeypatch: pytest.MonkeyP
             (
                 "there:9092 has no topic __minibroker_activity, so it tells nobody what happens:"
                 " start the broker with --set activity.enable=true"
+            ),
+        ),
+        (
+            "minibroker: there:9092: cannot be reached (timed out)\n",
+            (
+                "FILE:1: there:9092 can't be asked (cannot be reached (timed out)): does it run,"
+                " can all its addresses be reached from here, and is security.protocol right for"
+                " the port in --from?"
             ),
         ),
         (

@@ -114,7 +114,7 @@ def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> 
     try:
         return (
             spark.readStream.format("kafka")
-            .options(**broker.options())
+            .options(**broker.to_read())
             .option("subscribe", TOPIC)
             .option("startingOffsets", "earliest" if from_beginning else "latest")
             .option("maxOffsetsPerTrigger", RECORDS_MAX)
@@ -183,7 +183,7 @@ def to_topic(spark: SparkSession, broker: Broker, topic: str, alerts: Sequence[A
     (
         frame.coalesce(1)  # one writer, so that they arrive in their order
         .write.format("kafka")
-        .options(**broker.options())
+        .options(**broker.to_write())
         .option("topic", topic)
         .save()
     )

@@ -52,7 +52,7 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
     for more, env in ((words[-2:], {}), ([], by_environment)):
         done = CliRunner(env=env).invoke(commands.ingest, [*words[:-2], *more])
         assert done.exit_code == 0, done.output
-        assert given.pop(1).options()["kafka.security.protocol"] == "SSL"
+        assert given.pop(1).to_read()["kafka.security.protocol"] == "SSL"
         given.clear()
     assert [each.bootstrap for each in asked] == ["there:9093"] * 2
 

@@ -76,7 +76,7 @@ def test_a_file_lets_it_read_and_tell(run: Any, tmp_path: Path) -> None:
     _, started = run("--alerts-to", "alerts", "--command-config", str(file))
     broker = started["sent"][1]
     assert started["events"][0] is broker
-    assert broker.options()["kafka.security.protocol"] == "SSL"
+    assert broker.to_read()["kafka.security.protocol"] == "SSL"
 
 
 def test_what_is_no_event_is_told_of(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,98 @@
+"""Brokers that take connections and say nothing: from the start, or in the middle of a job.
+
+A broker that is stopped stands for every reason of silence, a network that drops packets among
+them: its connections stay, and nothing comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from minibroker.activity.schema import TOPIC
+from minibroker.pipeline.brokers import ANSWER_S, SILENCE_S
+from minibroker.pipeline.reachable import PATIENCE_S
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.processes import tree
+from system_tests.harness.waiting import wait_until
+from system_tests.pipeline.test_ingest_kills import PARTITIONS, Stage, Told, get_on, keys
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(900)]
+
+COMMIT = "_commits/*.json"
+SLOW_S = 45.0
+"""For what a job does beside waiting, on a machine that is busy."""
+
+
+@contextmanager
+def stopped(broker: RunningBroker) -> Iterator[None]:
+    """Every process of a broker stands still for a time."""
+    family = tree(broker.pid)
+    for pid in family:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in family:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
+    """A broker with a topic for events, which only the test writes."""
+    folder = memory_folder / fresh("silent")
+    folder.mkdir()
+    made = Stage(folder)
+    admin = AdminClient({"bootstrap.servers": made.broker.bootstrap_servers, "log_level": 0})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("job", [("ingest", "--into", "activity"), ("watch",)])
+def test_who_never_answers_is_told_before_spark_is_started(
+    tmp_path: Path, job: tuple[str, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "minibroker", "pipeline", *job, "--from", server]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    said = f"{server} can't be asked (no answer to API_VERSIONS in time): it may not run, or"
+    assert said in done.stderr
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
+
+
+def test_silence_is_borne_for_a_time_and_then_told(stage: Stage) -> None:
+    told = Told(stage.broker.bootstrap_servers)
+    told.start()
+    job = stage.begin_job(follow=True)
+    get_on(stage, job, COMMIT, 2, may_end=False)
+    with stopped(stage.broker):
+        until = time.monotonic() + 1.5 * ANSWER_S  # Meanwhile it is asked anew.
+        wait_until(lambda: time.monotonic() >= until, "a long silence", within_s=SILENCE_S)
+        assert not job.has_ended(), job.printed()
+    told.finish()
+    wait_until(
+        lambda: job.has_ended() or len(keys(stage.table)) == told.count,
+        "all events to be there",
+        within_s=SILENCE_S,
+    )
+    assert not job.has_ended(), job.printed()
+    assert keys(stage.table) == [(sequence, 1) for sequence in range(told.count)]
+    with stopped(stage.broker):
+        wait_until(job.has_ended, "the job to give up", within_s=SILENCE_S + SLOW_S)
+    server = stage.broker.bootstrap_servers
+    assert f"reading from {server} ended: {server} can't be asked (Timed out" in job.printed()
+    assert "it may not run, or one of its addresses can't be reached from here" in job.printed()
