@@ -8,7 +8,10 @@ on a disk, by themselves.
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.pipeline.errors import PipelineError
@@ -17,12 +20,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DISK: Final = "file:"
+ANOTHER: Final = "another job writes here; only one may, so stop one and run the other again"
 PLAIN: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
 """Settings of whoever writes files. Otherwise Hadoop keeps checksums beside each file of a disk,
 and runs one ``chmod`` more for them."""
+
+LOCK: Final = "_writer"
+"""A file with the number of the process that writes, which has it locked as long as it runs."""
 
 OFFSETS: Final = "offsets"
 """Where a checkpoint of Spark's has a file for each step, named by its number."""
@@ -47,6 +54,26 @@ class Files:
         """The root on a disk, if it is on one."""
         if self.root.startswith(_DISK):
             self.folder = self.root.removeprefix(_DISK)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Who else wants to be here alone meanwhile is refused, where it can be seen: on a disk."""
+        if self.folder is None:
+            yield
+            return
+        os.makedirs(self.folder, exist_ok=True)
+        with open(f"{self.folder}/{LOCK}", "a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                raise PipelineError(
+                    f"{self.folder} is being written to by another job, process {lock.read()}:"
+                    " wait for its end, or stop it, and run this again"
+                ) from None
+            lock.truncate(0)
+            print(os.getpid(), end="", file=lock, flush=True)
+            yield
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
@@ -75,7 +102,7 @@ class Files:
     def write_new(self, name: str, text: str) -> None:
         """Write a file that is there whole or not at all, and was not there before."""
         if self.exists(name):
-            raise PipelineError(f"{self.path(name)} is there already: who else writes here?")
+            raise PipelineError(f"{self.path(name)} is there already: {ANOTHER}")
         folder, _, last = name.rpartition("/")
         fresh = f"{folder}/_{last}.fresh"
         stream = self._fs.create(self._at(fresh), True)

@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.hadoop import Files
+from minibroker.pipeline.errors import BadInput, PipelineError
+from minibroker.pipeline.hadoop import ANOTHER, Files
 
 COMMITS: Final = "_commits"
 STAGING: Final = "_staging"
@@ -63,13 +63,20 @@ class Ledger:
         progress: dict[str, Any],
         held: dict[str, list[int]] | None,
     ) -> None:
-        """Do a step; ``progress`` is that of the sources that got on."""
+        """Do a step; ``progress`` is that of the sources that got on. Raises PipelineError if
+        another writer was here since, whose beginning removes what was written aside.
+        """
         done = {**self.last.progress, **progress}
-        step = Commit(self.last.number + 1, add, aside, remove, done, held)
+        before = self.last
+        needed = [*add, *aside, *([_name(before.number)] if before.number else [])]
+        for name in needed:
+            if not self._table.exists(name):
+                raise PipelineError(f"{self._table.path(name)} is gone: {ANOTHER}")
+        step = Commit(before.number + 1, add, aside, remove, done, held)
         text = json.dumps({"version": VERSION, **step.__dict__})
         self._table.write_new(_name(step.number), text)
         self._carry_out(step)
-        before, self.last = self.last, step
+        self.last = step
         if before.number:
             self._table.delete(_name(before.number))
         self._table.delete(STAGING)  # the folder, too: nobody else's steps are in it

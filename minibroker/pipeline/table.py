@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +62,13 @@ class Counts:
             self.events + other.events,
             self.malformed + other.malformed,
         )
+
+
+@contextmanager
+def writing_to(spark: SparkSession, path: str) -> Iterator[Table]:
+    """The activity table at ``path``, for its only writer. Raises PipelineError if it isn't."""
+    with Files(spark, path).alone():
+        yield Table(spark, path)
 
 
 class Table:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,15 @@ def test_files_are_written_read_renamed_and_deleted(spark: SparkSession, tmp_pat
     files.delete("b")
     files.delete("b")
     assert not files.exists("b/c/two.json")
+
+
+def test_a_folder_is_for_one_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    one, other = Files(spark, str(tmp_path / "table")), Files(spark, str(tmp_path / "table"))
+    refused = pytest.raises(PipelineError, match=rf"by another job, process {os.getpid()}: wait")
+    with one.alone(), refused, other.alone():
+        pass
+    with other.alone():
+        pass
 
 
 def test_nothing_lies_beside_what_is_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -140,6 +140,28 @@ def test_two_who_write_at_once_are_told(tmp_path: Path) -> None:
     assert ledger(tmp_path).last.progress == {"a": 1}
 
 
+def test_nothing_is_committed_whose_files_another_writer_removed(tmp_path: Path) -> None:
+    """As its progress would say that they are in the table."""
+    one = ledger(tmp_path)
+    written = put(tmp_path, f"{one.staging}/new")
+    ledger(tmp_path)
+    with pytest.raises(PipelineError, match=r"_staging/1/new is gone: another job writes here"):
+        one.commit(add={written: "hour=1/new"}, aside={}, remove=[], progress={"a": 1}, held=None)
+    assert ledger(tmp_path).last.progress == {}
+
+
+def test_who_was_overtaken_commits_nothing(tmp_path: Path) -> None:
+    one = ledger(tmp_path)
+    nothing: Any = {"add": {}, "aside": {}, "remove": [], "held": None}
+    one.commit(progress={"a": 1}, **nothing)
+    late = ledger(tmp_path)
+    for number in (2, 3):
+        one.commit(progress={"a": number}, **nothing)
+    with pytest.raises(PipelineError, match=r"000000000001.json is gone: another job"):
+        late.commit(progress={"a": 9}, **nothing)
+    assert ledger(tmp_path).last.progress == {"a": 3}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [('{"version": 9}', "of version 9, and this minibroker"), ("{", "can't be read")],

@@ -112,15 +112,15 @@ def ingest(
         if broker is not None:
             look_for_activity(broker)
     with running("ingest", master, conf) as spark:
-        from minibroker.pipeline.table import Table
+        from minibroker.pipeline.table import writing_to
 
         teller = Teller(into)
         try:
-            table = Table(spark, into)
-            if broker is not None:
-                _from_broker(table, broker, teller, follow)
-            else:
-                _from_directory(table, source, teller, follow)
+            with writing_to(spark, into) as table:
+                if broker is not None:
+                    _from_broker(table, broker, teller, follow)
+                else:
+                    _from_directory(table, source, teller, follow)
         except KeyboardInterrupt:
             click.echo("stopped; what was told is in the table", err=True)
     for line in teller.summary():
@@ -163,9 +163,9 @@ def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
     with in_words():
         look_for_table(path, master, conf)
     with running("compact", master, conf) as spark:
-        from minibroker.pipeline.table import Table
+        from minibroker.pipeline.table import writing_to
 
-        table = Table(spark, path)
-        places = table.places()
-        joined = table.compact(places)
+        with writing_to(spark, path) as table:
+            places = table.places()
+            joined = table.compact(places)
     click.echo(f"{joined:,} files joined; {len(places):,} hours and buckets have one each")

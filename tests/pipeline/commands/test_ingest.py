@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
     given: list[Any] = []
     asked: list[Broker] = []
     monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
-    monkeypatch.setattr(table, "Table", lambda *_: None)
+    monkeypatch.setattr(table, "writing_to", lambda *_: nullcontext())
     monkeypatch.setattr(reachable, "look_for_activity", asked.append)
     monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))
     by_environment = {"MINIBROKER_COMMAND_CONFIG": str(file)}
@@ -76,3 +77,18 @@ def test_what_was_taken_in_is_told(tmp_path: Path) -> None:
     joined = CliRunner().invoke(commands.compact, ["--table", str(tmp_path / "activity")])
     assert joined.stdout.endswith("hours and buckets have one each\n")
     assert not joined.stdout.startswith("0 files")
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("job", ["ingest", "compact"])
+def test_only_one_job_writes_to_a_table(spark: SparkSession, tmp_path: Path, job: str) -> None:
+    append(tmp_path / "data", list(events(10, 1)))
+    into = str(tmp_path / "activity")
+    words = {"ingest": ["--from", str(tmp_path / "data"), "--into", into]}
+    command = {"ingest": commands.ingest, "compact": commands.compact}[job]
+    with table.writing_to(spark, into):
+        refused = CliRunner().invoke(command, words.get(job, ["--table", into]))
+        told = f"{into} is being written to by another job, process {os.getpid()}: wait for"
+        assert told in str(refused.exception)
+    done = CliRunner().invoke(command, words.get(job, ["--table", into]))
+    assert done.exit_code == 0, done.output
