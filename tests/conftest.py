@@ -1,12 +1,15 @@
 """What every test may ask for, and how hard hypothesis tries.
 
-Owns the profiles (``HYPOTHESIS_PROFILE=deep`` for a long look) and the ``seed`` fixture. Knows
-nothing of the broker. Invariant: two runs with the same ``--randomly-seed`` see the same seed.
+Owns the profiles (``HYPOTHESIS_PROFILE=deep`` for a long look), the ``seed`` fixture, and files
+that tests of several parts write alike. Knows nothing of the broker. Invariant: two runs with the
+same ``--randomly-seed`` see the same seed.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,3 +26,15 @@ def seed(request: pytest.FixtureRequest) -> int:
     """Seed of this run: ``make sim SEED=7`` (``--randomly-seed=7``) replays it."""
     value = request.config.getoption("randomly_seed", default=0)
     return value if isinstance(value, int) else 0
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Callable[..., str]:
+    """Write a client's properties line by line; gives the file, always the same."""
+
+    def write(*lines: str) -> str:
+        file = tmp_path / "client.properties"
+        file.write_text("\n".join(lines))
+        return str(file)
+
+    return write

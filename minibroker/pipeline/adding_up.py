@@ -21,7 +21,16 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.pipeline import latencies
-from minibroker.pipeline.cells import CELL, MASK_BITS, MOST, PAIR_BITS, SUMS, cells_of, joined
+from minibroker.pipeline.cells import (
+    CELL,
+    MASK_BITS,
+    MOST,
+    PAIR_BITS,
+    SUMS,
+    added,
+    cells_of,
+    joined,
+)
 from minibroker.pipeline.counting import Events, Ints
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.ordering import ordered, pairs_of
@@ -181,9 +190,7 @@ class _Cells:
 
     def _of_moments(self, values: Ints) -> Ints:
         """How many there are at each moment, by cell."""
-        found = np.zeros(int(self._moments.max()) + 1, np.int64)
-        np.add.at(found, self._moments, values)
-        by_cell: Ints = found[self._moments]
+        by_cell: Ints = added(self._moments, int(self._moments.max()) + 1, values)[self._moments]
         return by_cell
 
     def _entities(self, names: Sequence[str]) -> tuple[Ints, Ints]:

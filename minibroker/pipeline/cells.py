@@ -84,8 +84,8 @@ def cells_of(events: Events, every_us: int, slice_us: int) -> pa.RecordBatch:
         events.brokers[rows],
         intervals[rows] * every_us,
         *(names[name].texts.take(pa.array(names[name].numbers[rows])) for name in NAMES),
-        _added(cells, count, events.seen.astype(np.int64)),
-        _added(cells, count, events.dropped),
+        added(cells, count, events.seen.astype(np.int64)),
+        added(cells, count, events.dropped),
         counts.lists(),
         _latencies(events, cells, count, masks),
     ]
@@ -121,7 +121,8 @@ def _compact(codes: Ints) -> tuple[Ints, int]:
     return found.astype(np.int64), len(values)
 
 
-def _added(cells: Ints, count: int, values: Ints) -> Ints:
+def added(cells: Ints, count: int, values: Ints) -> Ints:
+    """The sum of each cell's values."""
     found = np.zeros(count, np.int64)
     np.add.at(found, cells, values)
     return found

@@ -19,7 +19,7 @@ from typing import Final
 
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import wait_until
-from system_tests.pipeline.watching import jars
+from system_tests.pipeline.starting import jars
 
 TRIGGER: Final = "1 second"
 """Between steps of ingest, instead of ten, so that a job has come to many when it is killed."""

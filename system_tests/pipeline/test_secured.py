@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
-import pyspark
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -22,15 +20,12 @@ from confluent_kafka.admin import (
 )
 
 from minibroker.activity.schema import TOPIC
-from minibroker.pipeline import __main__ as jobs
 from system_tests.harness.waiting import PATIENCE_S, wait_until
-from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, jars, produce, set_quota
-from system_tests.security.conftest import PASSWORDS, Secured, securing
-from system_tests.security.test_commands import MODULES
+from system_tests.pipeline.starting import By, by_minibroker, by_spark
+from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, produce, set_quota
+from system_tests.security.conftest import MODULES, PASSWORDS, Secured, securing
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
-
-Run = Callable[[str, Path, str], subprocess.CompletedProcess[str]]
 
 USER = "bob"
 """Who may do nothing that no rule allows."""
@@ -61,43 +56,23 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield at
 
 
-def let_in(at: Secured, folder: Path, mechanism: str, password: str = PASSWORDS[USER]) -> str:
+def let_in(at: Secured, folder: Path, proof: str, password: str = PASSWORDS[USER]) -> str:
     """A client's properties for a mechanism, or for a certificate, if it is none."""
-    lines = [f"ssl.truststore.location={at.authority}"]
-    if mechanism in MODULES:
-        options = f'username="{USER}" password="{password}"'
-        lines += ["security.protocol=SASL_SSL", f"sasl.mechanism={mechanism}"]
-        lines += [f"sasl.jaas.config={MODULES[mechanism]} {options};"]
-    else:
-        lines += ["security.protocol=SSL", f"ssl.keystore.location={at.folder}/carol.pem"]
-    file = folder / "client.properties"
-    file.write_text("\n".join(lines))
-    return str(file)
-
-
-def ingest(server: str, table: Path, file: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "minibroker", "pipeline", "ingest", "--master", "local[1]"]
-    command += ["--from", server, "--into", str(table), "--command-config", file]
-    command += ["--conf", f"spark.jars={jars()}", "--conf", "spark.sql.shuffle.partitions=1"]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+    if proof in MODULES:
+        return at.client(folder, proof, USER, password)
+    return at.proven(
+        folder, "security.protocol=SSL", f"ssl.keystore.location={at.folder}/carol.pem"
     )
 
 
-def submitted(server: str, table: Path, file: str) -> subprocess.CompletedProcess[str]:
-    """The same by Spark's own way of starting jobs."""
-    spark = Path(pyspark.__file__).parent
-    command = [str(spark / "bin" / "spark-submit"), "--master", "local[1]"]
-    command += ["--conf", "spark.sql.shuffle.partitions=1", "--jars", jars()]
-    command += [jobs.__file__, "ingest", "--from", server, "--into", str(table)]
+def ingest(
+    server: str, table: Path, file: str, by: By = by_minibroker
+) -> subprocess.CompletedProcess[str]:
+    words = ("--from", server, "--into", str(table), "--command-config", file)
+    start = by("ingest", *words)
     return subprocess.run(
-        [*command, "--command-config", file],
-        env={
-            **os.environ,
-            "SPARK_HOME": str(spark),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
-        },
+        start.args,
+        env=start.env,
         capture_output=True,
         text=True,
         timeout=4 * PATIENCE_S,
@@ -113,15 +88,19 @@ def no_secret_is_in(folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "run"),
-    [("SCRAM-SHA-512", ingest), ("certificate", ingest), ("SCRAM-SHA-512", submitted)],
+    ("proof", "by"),
+    [
+        ("SCRAM-SHA-512", by_minibroker),
+        ("certificate", by_minibroker),
+        ("SCRAM-SHA-512", by_spark),
+    ],
 )
 def test_events_of_a_secured_broker_are_taken_in(
-    told: Secured, tmp_path: Path, by: str, run: Run
+    told: Secured, tmp_path: Path, proof: str, by: By
 ) -> None:
-    server = told.sasl_ssl if by in MODULES else told.ssl
+    server = told.sasl_ssl if proof in MODULES else told.ssl
     table = tmp_path / "activity"
-    done = run(server, table, let_in(told, tmp_path, by))
+    done = ingest(server, table, let_in(told, tmp_path, proof), by)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     query = f"select count(*) from '{table}/*/*/*.parquet' where client_id = '{CLIENT}'"
     ((count,),) = duckdb.execute(query).fetchall()
@@ -134,7 +113,7 @@ def test_who_proves_nothing_is_told_the_line(told: Secured, tmp_path: Path) -> N
     done = ingest(told.sasl_ssl, tmp_path / "activity", file)
     assert done.returncode == 1
     failed = "Authentication failed: Invalid username or password"
-    said = f"{file}:4: {told.sasl_ssl} can't be asked ({failed}): is sasl.jaas.config right?"
+    said = f"{file}:3: {told.sasl_ssl} can't be asked ({failed}): is sasl.jaas.config right?"
     assert said in done.stderr
     assert "guessed" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

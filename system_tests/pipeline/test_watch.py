@@ -10,6 +10,7 @@ import pytest
 from minibroker.pipeline.watch.alerts import FIELDS, VERSION
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.pipeline.starting import by_minibroker, by_spark
 from system_tests.pipeline.watching import CLIENT, Watch, alerts, produce, set_quota
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -25,10 +26,10 @@ def told() -> Iterator[RunningBroker]:
     broker.forget()
 
 
-@pytest.fixture
-def watch(told: RunningBroker, tmp_path: Path) -> Iterator[Watch]:
+@pytest.fixture(params=[by_minibroker, by_spark])
+def watch(told: RunningBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watch]:
     """The command, looking at the broker."""
-    running = Watch(tmp_path, told.bootstrap_servers)
+    running = Watch(tmp_path, told.bootstrap_servers, by=request.param)
     yield running
     running.kill()
 

@@ -18,10 +18,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from system_tests.conftest import without_toolchain
-from system_tests.harness.jars import ToolchainMissing, connector_jars
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.pipeline.starting import By, by_minibroker
 
 CLIENT: Final = "reports"
 BYTES_PER_SECOND: Final = 20_000
@@ -29,15 +28,6 @@ ALERTS: Final = "alerts"
 
 Config = Mapping[str, Any]
 """What confluent's clients are configured with, the servers and how one is let in."""
-
-
-def jars() -> str:
-    """Of Spark's Kafka connector, for ``spark.jars``; without a toolchain the test is left out."""
-    try:
-        return ",".join(map(str, connector_jars().glob("*.jar")))
-    except ToolchainMissing as missing:
-        without_toolchain(missing)
-        raise
 
 
 def set_quota(server: str) -> None:
@@ -58,17 +48,16 @@ def produce(config: Config) -> None:
 
 
 class Watch:
-    """``minibroker pipeline watch``; what it prints is in two files of a folder."""
+    """The job of that name; what it prints is in two files of a folder."""
 
-    def __init__(self, folder: Path, server: str, *words: str) -> None:
+    def __init__(self, folder: Path, server: str, *words: str, by: By = by_minibroker) -> None:
         self._out, self._err = folder / "out", folder / "err"
-        command = [sys.executable, "-m", "minibroker", "pipeline", "watch", "--master", "local[1]"]
-        command += ["--from", server, "--alerts-to", ALERTS, "--from-beginning", *words]
-        command += ["--every", "1", "--intervals", "2", "--late", "1"]
-        command += ["--conf", f"spark.jars={jars()}", "--conf", "spark.sql.shuffle.partitions=1"]
+        words += ("--alerts-to", ALERTS, "--from-beginning")
+        words += ("--every", "1", "--intervals", "2", "--late", "1")
+        start = by("watch", "--from", server, *words)
         with self._out.open("a") as out, self._err.open("a") as err:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=err, text=True, start_new_session=True
+                start.args, env=start.env, stdout=out, stderr=err, start_new_session=True
             )
 
     def printed(self) -> str:

@@ -20,6 +20,14 @@ from cryptography.hazmat.primitives import serialization
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+MODULES = {
+    "PLAIN": JAAS,
+    "SCRAM-SHA-256": SCRAM,
+    "SCRAM-SHA-512": SCRAM,
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required",
+}
+"""How a client is told to prove who it is, by mechanism."""
 PASSWORDS = {"alice": "wonderland", "bob": "builder"}
 ROOT = "ANONYMOUS"
 """Who comes in over PLAINTEXT, where these tests administer."""
@@ -34,6 +42,21 @@ class Secured(NamedTuple):
     ssl: str
     authority: Path
     folder: Path
+
+    def client(self, folder: Path, mechanism: str, user: str, password: str, *more: str) -> str:
+        """A file of properties with which a client proves who it is, in Java or not."""
+        options = f'username="{user}" password="{password}"'
+        if mechanism == "OAUTHBEARER":
+            options = f'unsecuredLoginStringClaim_sub="{user}"'
+        lines = ["security.protocol=SASL_SSL", f"sasl.mechanism={mechanism}"]
+        lines += [f"sasl.jaas.config={MODULES[mechanism]} {options};"]
+        return self.proven(folder, *lines, *more)
+
+    def proven(self, folder: Path, *lines: str) -> str:
+        """A file of properties of a client that trusts this broker."""
+        file = folder / "client.properties"
+        file.write_text("\n".join([*lines, f"ssl.truststore.location={self.authority}"]))
+        return str(file)
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,7 @@ from pathlib import Path
 import pytest
 
 from system_tests.harness.waiting import PATIENCE_S
-from system_tests.security.conftest import JAAS, PASSWORDS, Secured
-
-MODULES = {
-    "PLAIN": JAAS,
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule required",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule required",
-    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required",
-}
+from system_tests.security.conftest import MODULES, PASSWORDS, Secured
 
 pytestmark = pytest.mark.minibroker
 
@@ -41,24 +34,11 @@ def command(secured: Secured) -> Command:
     return run
 
 
-def file_of(at: Secured, folder: Path, mechanism: str, password: str) -> str:
-    options = f'username="alice" password="{password}"'
-    if mechanism == "OAUTHBEARER":
-        options = 'unsecuredLoginStringClaim_sub="alice"'
-    file = folder / "client.properties"
-    file.write_text(
-        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
-        f"sasl.jaas.config={MODULES[mechanism]} {options};\n"
-        f"ssl.truststore.location={at.authority}\n"
-    )
-    return str(file)
-
-
 @pytest.mark.parametrize("mechanism", MODULES)
 def test_a_record_goes_there_and_back(
     secured: Secured, command: Command, tmp_path: Path, mechanism: str
 ) -> None:
-    file = file_of(secured, tmp_path, mechanism, PASSWORDS["alice"])
+    file = secured.client(tmp_path, mechanism, "alice", PASSWORDS["alice"])
     if mechanism.startswith("SCRAM"):
         add = f"{mechanism}=[password={PASSWORDS['alice']}]"
         made = command(
@@ -75,7 +55,7 @@ def test_a_record_goes_there_and_back(
 
 
 def test_a_wrong_password_is_told(secured: Secured, command: Command, tmp_path: Path) -> None:
-    file = file_of(secured, tmp_path, "PLAIN", "guessed")
+    file = secured.client(tmp_path, "PLAIN", "alice", "guessed")
     done = command(secured.sasl_ssl, "topics", "list", "--command-config", file)
     assert done.returncode == 1
     assert "SASL_AUTHENTICATION_FAILED: Authentication failed: Invalid username" in done.stderr
@@ -83,10 +63,9 @@ def test_a_wrong_password_is_told(secured: Secured, command: Command, tmp_path: 
 
 
 def test_a_certificate_is_a_name(secured: Secured, command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "client.properties"
-    trust = f"security.protocol=SSL\nssl.truststore.location={secured.authority}\n"
-    file.write_text(f"{trust}ssl.keystore.location={secured.folder}/carol.pem\n")
-    quotas = ("configs", "--describe", "--user", "alice", "--command-config", str(file))
+    carol = f"ssl.keystore.location={secured.folder}/carol.pem"
+    file = secured.proven(tmp_path, "security.protocol=SSL", carol)
+    quotas = ("configs", "--describe", "--user", "alice", "--command-config", file)
     assert command(secured.ssl, *quotas).returncode == 0
 
 

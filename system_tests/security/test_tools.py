@@ -10,18 +10,15 @@ from pathlib import Path
 import pytest
 
 from system_tests.harness.waiting import PATIENCE_S
-from system_tests.security.conftest import JAAS, PASSWORDS, Secured
-
-MODULES = {
-    "PLAIN": f'{JAAS} username="{{user}}" password="{{password}}";',
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule required "
-    'username="{user}" password="{password}";',
-    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
-    'unsecuredLoginStringClaim_sub="{user}";',
-}
-MODULES["SCRAM-SHA-512"] = MODULES["SCRAM-SHA-256"]
+from system_tests.security.conftest import MODULES, PASSWORDS, Secured
 
 Tool = Callable[..., tuple[int, str]]
+IN_JAVA = (
+    "ssl.truststore.type=PEM",
+    "request.timeout.ms=10000",
+    "default.api.timeout.ms=15000",
+)
+"""What a client in Java must be told beside what lets it in."""
 CONFIGS = "kafka.admin.ConfigCommand"
 ACLS = "org.apache.kafka.tools.AclCommand"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
@@ -48,18 +45,6 @@ def tool(kafka_libs: Path) -> Tool:
         return done.returncode, done.stdout + done.stderr
 
     return run
-
-
-def config_of(at: Secured, folder: Path, mechanism: str, user: str, password: str) -> str:
-    """A properties file with which a client in Java proves who it is."""
-    file = folder / "client.properties"
-    module = MODULES[mechanism].format(user=user, password=password)
-    file.write_text(
-        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\nsasl.jaas.config={module}\n"
-        f"ssl.truststore.type=PEM\nssl.truststore.location={at.authority}\n"
-        "request.timeout.ms=10000\ndefault.api.timeout.ms=15000\n"
-    )
-    return str(file)
 
 
 def set_password(tool: Tool, at: Secured, user: str, mechanism: str) -> None:
@@ -92,13 +77,13 @@ def test_a_client_in_java_proves_who_it_is(
     else:
         password = PASSWORDS["alice"]
     name = f"java-{mechanism.lower()}"
-    config = config_of(secured, tmp_path, mechanism, "alice", password)
+    config = secured.client(tmp_path, mechanism, "alice", password, *IN_JAVA)
     words = ("--command-config", config, "--create", "--topic", name)
     code, printed = tool(TOPICS, secured.sasl_ssl, *words)
     assert code == 0, printed
     assert f"Created topic {name}." in printed
     if mechanism != "OAUTHBEARER":
-        config = config_of(secured, tmp_path, mechanism, "alice", "not it")
+        config = secured.client(tmp_path, mechanism, "alice", "not it", *IN_JAVA)
         code, printed = tool(
             TOPICS, secured.sasl_ssl, "--command-config", config, "--list", "--topic", name
         )
@@ -114,7 +99,7 @@ def test_a_producer_in_java_gets_a_record_there_and_a_consumer_gets_it_back(
     if mechanism.startswith("SCRAM"):
         set_password(tool, secured, "alice", mechanism)
         password = PASSWORDS["bob"]
-    config = config_of(secured, tmp_path, mechanism, "alice", password)
+    config = secured.client(tmp_path, mechanism, "alice", password, *IN_JAVA)
     topic = f"java-{uuid.uuid4().hex[:6]}"
     words = ("--topic", topic, "--command-config", config)
     code, printed = tool(PRODUCER, secured.sasl_ssl, *words, says="hello\n")
@@ -130,7 +115,7 @@ def test_rules_are_made_bind_are_listed_and_removed(
 ) -> None:
     topic = f"ruled-{uuid.uuid4().hex[:6]}"
     assert tool(TOPICS, secured.plaintext, "--create", "--topic", topic)[0] == 0
-    bob = config_of(secured, tmp_path, "PLAIN", "bob", PASSWORDS["bob"])
+    bob = secured.client(tmp_path, "PLAIN", "bob", PASSWORDS["bob"], *IN_JAVA)
     look = ("--command-config", bob, "--list")
     assert topic not in tool(TOPICS, secured.sasl_ssl, *look)[1]
 

@@ -20,13 +20,8 @@ Read = Callable[..., Access]
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Read:
-    def read_lines(*lines: str) -> Access:
-        file = tmp_path / "client.properties"
-        file.write_text("\n".join(lines))
-        return read_access(str(file))
-
-    return read_lines
+def read(properties: Callable[..., str]) -> Read:
+    return lambda *lines: read_access(properties(*lines))
 
 
 @pytest.fixture(scope="session")

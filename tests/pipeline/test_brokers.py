@@ -25,15 +25,10 @@ Read = Callable[..., Broker]
 
 
 @pytest.fixture
-def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+def read(properties: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     """A broker with such a file, which is named as seen from its folder."""
     monkeypatch.chdir(tmp_path)
-
-    def read_lines(*lines: str) -> Broker:
-        Path("client.properties").write_text("\n".join(lines))
-        return broker_at("there:9093", "client.properties")
-
-    return read_lines
+    return lambda *lines: broker_at("there:9093", Path(properties(*lines)).name)
 
 
 def let_in(broker: Broker) -> dict[str, str]:

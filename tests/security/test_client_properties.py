@@ -17,13 +17,8 @@ Read = Callable[..., ClientProperties]
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Read:
-    def read_lines(*lines: str) -> ClientProperties:
-        file = tmp_path / "client.properties"
-        file.write_text("\n".join(lines))
-        return read_client_properties(str(file))
-
-    return read_lines
+def read(properties: Callable[..., str]) -> Read:
+    return lambda *lines: read_client_properties(properties(*lines))
 
 
 def test_what_is_said_has_no_secret_as_a_text(read: Read) -> None:

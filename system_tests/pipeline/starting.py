@@ -1,0 +1,58 @@
+"""The two ways in which a person starts a job on this machine: minibroker's, and Spark's own.
+
+It owns the command lines and the environment; what a job is to do is the tests'. Invariant: both
+have the same settings, on one core, and the connector's jars.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyspark
+
+from minibroker.pipeline import __main__ as jobs
+from system_tests.conftest import without_toolchain
+from system_tests.harness.jars import ToolchainMissing, connector_jars
+
+MASTER: Final = ("--master", "local[1]")
+FEW: Final = ("--conf", "spark.sql.shuffle.partitions=1")
+
+
+class Start(NamedTuple):
+    """What `subprocess` is given."""
+
+    args: list[str]
+    env: Mapping[str, str]
+
+
+By = Callable[..., Start]
+
+
+def by_minibroker(*job: str) -> Start:
+    command = [sys.executable, "-m", "minibroker", "pipeline", *job, *MASTER, *FEW]
+    return Start([*command, "--conf", f"spark.jars={jars()}"], os.environ)
+
+
+def by_spark(*job: str) -> Start:
+    """With ``spark-submit``."""
+    spark = Path(pyspark.__file__).parent
+    command = [str(spark / "bin" / "spark-submit"), *MASTER, *FEW, "--jars", jars(), jobs.__file__]
+    there = {
+        "SPARK_HOME": str(spark),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    return Start([*command, *job], {**os.environ, **there})
+
+
+def jars() -> str:
+    """Of Spark's Kafka connector, for ``spark.jars``; without a toolchain the test is left out."""
+    try:
+        return ",".join(map(str, connector_jars().glob("*.jar")))
+    except ToolchainMissing as missing:
+        without_toolchain(missing)
+        raise
