@@ -7,6 +7,11 @@ class names and stack traces, which is why the mistakes that can be foreseen are
 
 from __future__ import annotations
 
+from typing import Final
+
+RUN_AGAIN: Final = "its table's files were joined meanwhile: run this again"
+"""What to do about a file that was there, and is gone."""
+
 
 class PipelineError(Exception):
     """A mistake or a failure to report to the person who started the job."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, Type
+from minibroker.pipeline.errors import RUN_AGAIN, BadInput
 
 TEXTS: Final = tuple(field.name for field in FIELDS if field.type is Type.TEXT)
 _IN_CHECKS: Final = tuple(
@@ -28,6 +29,8 @@ _IN_CHECKS: Final = tuple(
 )
 """Columns that are read as numbers and the texts behind them, as these are."""
 
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://[^/]*)?(?=/)")
+"""What a path begins with that says whose it is, as Hadoop reads it."""
 _PLACE: Final = re.compile(r"hour=([^/]+)/bucket=(\d+)/[^/]+\.parquet$")
 
 
@@ -38,14 +41,27 @@ class Bucket(NamedTuple):
     hours: tuple[tuple[str, ...], ...]
 
 
+def on_disk(path: str) -> Path | None:
+    """The same on this machine; None if it is said to be elsewhere."""
+    scheme = _URL.match(path)
+    if scheme is None:
+        return Path(path)
+    return Path(path[scheme.end() :]) if scheme[1] == "file" else None
+
+
+def files_of(path: str) -> list[str]:
+    """All of the buckets' files."""
+    return [file for bucket in buckets_of(path) for hour in bucket.hours for file in hour]
+
+
 def buckets_of(path: str) -> list[Bucket]:
     """What lies at a path of this machine; nothing if it is none, or no table cut into buckets."""
-    parts = urlparse(path)
-    if parts.scheme not in ("", "file"):
+    root = on_disk(path)
+    if root is None:
         return []
     found: dict[int, dict[str, list[str]]] = {}
     # From the root on, as a cluster's workers are in folders of their own.
-    files = sorted(Path(parts.path).absolute().glob("hour=*/bucket=*/*.parquet"))
+    files = sorted(root.absolute().glob("hour=*/bucket=*/*.parquet"))
     for file in files:
         place = _PLACE.search(file.as_posix())
         if place is not None:
@@ -57,27 +73,64 @@ def buckets_of(path: str) -> list[Bucket]:
     ]
 
 
-def versions_of(files: Sequence[str]) -> Iterator[int | None]:
-    """The least and the largest version of the schema in each, or None for a row without."""
-    for file in files:
+class Footer(NamedTuple):
+    """What the end of a file says of all that is in it."""
+
+    schema: pa.Schema
+    versions: set[int | None]
+    """Of the schema, the least and the largest; None for a row without."""
+
+
+def footer_of(file: str) -> Footer:
+    """Raises BadInput if the file has none, or it can't be read."""
+    with _in_words(file):
         metadata = pq.read_metadata(file)
-        paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
-        for group in range(metadata.num_row_groups):
-            known = metadata.row_group(group).column(paths.index("version")).statistics
-            if known is None or not known.has_min_max or known.null_count is None:
-                yield from pq.read_table(file, columns=["version"])["version"].unique().to_pylist()
-            else:
-                yield from (known.min, known.max)
-                if known.null_count:
-                    yield None
+        schema = metadata.schema.to_arrow_schema()
+        has_version = "version" in schema.names
+        return Footer(schema, set(_versions(metadata, file)) if has_version else set())
+
+
+@contextmanager
+def _in_words(file: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadInput(f"{file} is gone; {RUN_AGAIN}") from None
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(
+            f"{file} can't be read as Parquet ({error}); was it cut off, or is it another's? Take"
+            " it away, or ingest the activity again into a new place"
+        ) from error
+
+
+def _versions(metadata: pq.FileMetaData, file: str) -> Iterator[int | None]:
+    paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    for group in range(metadata.num_row_groups):
+        known = metadata.row_group(group).column(paths.index("version")).statistics
+        if known is None or not known.has_min_max or known.null_count is None:
+            yield from pq.read_table(file, columns=["version"])["version"].unique().to_pylist()
+        else:
+            yield from (known.min, known.max)
+            if known.null_count:
+                yield None
 
 
 def read(files: Sequence[str], fields: Sequence[str], *, by_group: bool) -> Iterator[pa.Table]:
     """An hour's events; ``by_group`` cuts files, in which nobody shares anything with others."""
-    opened = [pq.ParquetFile(file, read_dictionary=[*TEXTS, *_IN_CHECKS]) for file in files]
+    opened = [_opened(file) for file in files]
     if by_group and len(opened) == 1:
         for group in range(opened[0].num_row_groups):
-            yield opened[0].read_row_group(group, columns=list(fields), use_threads=False)
+            with _in_words(files[0]):
+                part = opened[0].read_row_group(group, columns=list(fields), use_threads=False)
+            yield part
     else:
-        parts = [file.read(columns=list(fields), use_threads=False) for file in opened]
+        parts = []
+        for name, file in zip(files, opened, strict=True):
+            with _in_words(name):
+                parts.append(file.read(columns=list(fields), use_threads=False))
         yield pa.concat_tables(parts)
+
+
+def _opened(file: str) -> pq.ParquetFile:
+    with _in_words(file):
+        return pq.ParquetFile(file, read_dictionary=[*TEXTS, *_IN_CHECKS])

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, Field, Type
 from minibroker.pipeline.errors import BadInput, WrongSchema
+from minibroker.pipeline.files import files_of, footer_of
 
 HOUR: Final = "hour"
 """Of an event's time in UTC, as 2026-11-20-14: the outer partition of the activity table."""
@@ -59,9 +60,9 @@ ACTIVITY_TABLE: Final = StructType(
 )
 
 
-def check_columns(frame: DataFrame, wanted: StructType, place: str) -> None:
-    """Raise WrongSchema unless ``frame``, read at ``place``, has all columns that are wanted."""
-    for problem in _problems(frame.schema, wanted, ""):
+def check_columns(found: StructType, wanted: StructType, place: str) -> None:
+    """Raise WrongSchema unless what was read at ``place`` has all columns that are wanted."""
+    for problem in _problems(found, wanted, ""):
         raise WrongSchema(f"{place}: {problem}")
 
 
@@ -91,13 +92,6 @@ def _mistyped(name: str, found: DataType, wanted: DataType) -> str:
     )
 
 
-def check_version(frame: DataFrame, place: str) -> None:
-    """Raise WrongSchema if a row of ``frame`` has another version of the schema. Reads it."""
-    other = frame.where(f"version is null or version <> {VERSION}").select("version").first()
-    if other is not None:
-        check_versions([other.version], place)
-
-
 def check_versions(found: Iterable[int | None], place: str) -> None:
     """Raise WrongSchema if one of those that were found is another version of the schema."""
     for version in found:
@@ -108,31 +102,52 @@ def check_versions(found: Iterable[int | None], place: str) -> None:
             )
 
 
-def read_table(spark: SparkSession, path: str, wanted: StructType) -> DataFrame:
-    """The Parquet table at ``path`` with the columns that are wanted, and only those.
+def read_activity(spark: SparkSession, path: str) -> DataFrame:
+    """The activity table at ``path`` with its columns, and only those, which were looked at file by
+    file if it is on this machine. Spark looks at one file only, and reads a column to find another
+    version; so it is where only Spark knows the way.
 
     Raises BadInput when there is no table, and WrongSchema when it is another one.
     """
+    files = files_of(path)
+    if files:
+        _check_files(files)
+        return spark.read.schema(ACTIVITY_TABLE).parquet(path)
+    frame = _read_by_spark(spark, path)
+    check_columns(frame.schema, ACTIVITY_TABLE, path)
+    frame = frame.select(ACTIVITY_TABLE.fieldNames())
+    other = frame.where(f"version is null or version <> {VERSION}").select("version").first()
+    if other is not None:
+        check_versions([other.version], path)
+    return frame
+
+
+def _check_files(files: Iterable[str]) -> None:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    fits = None
+    for file in files:
+        footer = footer_of(file)
+        if footer.schema != fits:
+            check_columns(from_arrow_schema(footer.schema), ACTIVITY, file)
+            fits = footer.schema
+        check_versions(footer.versions, file)
+
+
+def _read_by_spark(spark: SparkSession, path: str) -> DataFrame:
     from pyspark.errors import AnalysisException
 
     try:
         frame = spark.read.parquet(path)
     except AnalysisException as error:
+        if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
+            raise BadInput(f"{path} holds no events: `minibroker pipeline ingest` first") from None
         raise BadInput(f"{path} can't be read as a table of Parquet files: {error}") from error
-    frame = frame.withColumns(
-        # What a folder's name says has no type of its own; Spark guesses one.
+    # What a folder's name says has no type of its own; Spark guesses one.
+    return frame.withColumns(
         {
-            field.name: frame[field.name].cast(field.dataType)
-            for field in wanted.fields
-            if field.name in (HOUR, BUCKET) and field.name in frame.columns
+            name: frame[name].cast(ACTIVITY_TABLE[name].dataType)
+            for name in (HOUR, BUCKET)
+            if name in frame.columns
         }
     )
-    check_columns(frame, wanted, path)
-    return frame.select(wanted.fieldNames())
-
-
-def read_activity(spark: SparkSession, path: str) -> DataFrame:
-    """The activity table at ``path``, checked. The check of versions reads one column's ends."""
-    frame = read_table(spark, path, ACTIVITY_TABLE)
-    check_version(frame, path)
-    return frame

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.pipeline.files import buckets_of, read, versions_of
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.files import buckets_of, files_of, footer_of, on_disk, read
 from tests.pipeline.whatif.activity import requests_table
 from tests.pipeline.whatif.oracle import Event
 
@@ -65,4 +66,42 @@ def test_versions_are_those_of_all_rows(tmp_path: Path, statistics: bool) -> Non
         table = pa.table({"version": pa.array(versions, pa.int32())})
         pq.write_table(table, tmp_path / name, row_group_size=2, write_statistics=statistics)
         files.append(str(tmp_path / name))
-    assert [set(versions_of([file])) for file in files] == [{1}, {1, 2}, {1, None}]
+    assert [footer_of(file).versions for file in files] == [{1}, {1, 2}, {1, None}]
+
+
+def test_what_is_cut_off_or_gone_is_told_with_its_name(tmp_path: Path) -> None:
+    write(tmp_path, "2026-01-01-09", 0, "a", *range(1000))
+    (file,) = files_of(str(tmp_path))
+    whole = Path(file).read_bytes()
+    for left in (0, 3, 400, len(whole) - 1):
+        Path(file).write_bytes(whole[:left])
+        for look in (footer_of, lambda file: [*read([file], ["sequence"], by_group=True)]):
+            with pytest.raises(BadInput, match=f"{file} can't be read as Parquet .*; was it cut"):
+                look(file)
+    # The pages alone: all that the footer says is still there.
+    Path(file).write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    for by_group in (True, False):
+        with pytest.raises(BadInput, match="can't be read as Parquet"):
+            list(read([file], ["sequence"], by_group=by_group))
+    Path(file).unlink()
+    with pytest.raises(
+        BadInput, match=r"is gone; its table's files were joined meanwhile: run this"
+    ):
+        footer_of(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("a/b", "a/b"),
+        ("a#b?c", "a#b?c"),
+        ("a:b", "a:b"),
+        ("/a%20b", "/a%20b"),
+        ("file:/a", "/a"),
+        ("file:///a#1", "/a#1"),
+        ("hdfs://host/a", None),
+        ("s3a://bucket/a", None),
+    ],
+)
+def test_a_path_is_taken_as_hadoop_takes_it(path: str, place: str | None) -> None:
+    assert on_disk(path) == (None if place is None else Path(place))

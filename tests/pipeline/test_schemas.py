@@ -3,9 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from minibroker.activity.schema import FIELDS, VERSION
+from minibroker.pipeline import schemas
 from minibroker.pipeline.errors import BadInput, WrongSchema
 from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, read_activity
 
@@ -28,6 +30,7 @@ def table(spark: SparkSession, path: Path, *, version: int = VERSION, drop: str 
     return str(path)
 
 
+@pytest.mark.usefixtures("wherever")
 def test_a_table_comes_back_with_its_columns(spark: SparkSession, tmp_path: Path) -> None:
     frame = read_activity(spark, table(spark, tmp_path / "activity"))
     # Files don't say that a column is never null.
@@ -35,8 +38,9 @@ def test_a_table_comes_back_with_its_columns(spark: SparkSession, tmp_path: Path
     assert [(row.hour, row.bucket) for row in frame.collect()] == [("2026-11-20-14", 7)]
 
 
+@pytest.mark.usefixtures("wherever")
 def test_a_missing_column_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(WrongSchema, match=r"activity: column `io_ns` is missing.*ingest"):
+    with pytest.raises(WrongSchema, match=r"activity.*: column `io_ns` is missing.*ingest"):
         read_activity(spark, table(spark, tmp_path / "activity", drop="io_ns"))
 
 
@@ -48,6 +52,32 @@ def test_a_wrong_type_is_named(spark: SparkSession, tmp_path: Path) -> None:
         read_activity(spark, path)
 
 
+def test_one_file_of_many_is_named_that_is_another(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark itself would look at the columns of one of them."""
+    path = table(spark, tmp_path / "activity")
+    (file,) = (tmp_path / "activity").glob("*/*/*.parquet")
+    good = pq.read_table(file, partitioning=None)
+    at = good.schema.get_field_index("io_ns")
+    for other, problem in (
+        (good.set_column(at, "io_ns", good["io_ns"].cast("string")), "is of type string, not big"),
+        (good.remove_column(at), "is missing"),
+    ):
+        pq.write_table(other, file.with_name("z.parquet"))
+        with pytest.raises(WrongSchema, match=f"z.parquet: column `io_ns` {problem}"):
+            read_activity(spark, path)
+    file.with_name("z.parquet").write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(BadInput, match=r"z.parquet can't be read as Parquet .*; was it cut off"):
+        read_activity(spark, path)
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def wherever(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is on this machine, or only Spark knows the way."""
+    if request.param == "elsewhere":
+        monkeypatch.setattr(schemas, "files_of", lambda _: [])
+
+
+@pytest.mark.usefixtures("wherever")
 def test_an_unknown_version_is_named(spark: SparkSession, tmp_path: Path) -> None:
     path = table(spark, tmp_path / "activity", version=VERSION + 1)
     with pytest.raises(WrongSchema, match=f"`version` holds {VERSION + 1}, .*ingest"):
@@ -57,3 +87,8 @@ def test_an_unknown_version_is_named(spark: SparkSession, tmp_path: Path) -> Non
 def test_no_table_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nowhere can't be read"):
         read_activity(spark, str(tmp_path / "nowhere"))
+
+
+def test_a_table_without_events_is_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"holds no events: `minibroker pipeline ingest` first"):
+        read_activity(spark, str(tmp_path))

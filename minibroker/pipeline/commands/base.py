@@ -7,26 +7,34 @@ status 1, everything else in a traceback. ``spark-submit`` gives the same option
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlparse
 
 import click
 
-from minibroker.pipeline.errors import BadInput, PipelineError
+from minibroker.pipeline.errors import RUN_AGAIN, BadInput, PipelineError
 from minibroker.pipeline.session import look_for_spark, reads_this_machine, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PATTERN: Final = re.compile(r"[*?\[{]")
+PATTERN: Final = re.compile(r"[*?\[{]")
 """Of many paths, as Hadoop has them."""
 
 _TOLD_BY_A_WORKER: Final = re.compile(r"minibroker\.pipeline\.errors\.\w+: (.+)")
 """An error of the pipeline that comes in the text of one of Spark's."""
+
+_UNREAD_BY_SPARK: Final = re.compile(r"\[FAILED_READ_FILE.+ while reading file (\S.*?)\.\s")
+"""Where Spark reads a table's files, as on any other file system than a disk."""
+_NO_ROOM: Final = (
+    "there is no room left on a disk, where this writes to or where Spark keeps what it works on"
+    " (spark.local.dir): make some, and run this again"
+)
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -73,19 +81,45 @@ def in_words() -> Iterator[None]:
     except PipelineError as error:
         raise click.ClickException(str(error)) from error
     except Exception as error:
-        told = _TOLD_BY_A_WORKER.search(str(error))
+        told = _told(str(error))
         if told is None:
             raise
-        raise click.ClickException(told[1]) from error
+        raise click.ClickException(told) from error
+
+
+def _told(error: str) -> str | None:
+    """What an error of Spark's means, if that is known."""
+    by_worker = _TOLD_BY_A_WORKER.search(error)
+    if by_worker is not None:
+        return by_worker[1]
+    unread = _UNREAD_BY_SPARK.search(error)
+    if unread is not None:
+        return f"{unread[1]} can't be read; if it is not damaged, {RUN_AGAIN}"
+    return _NO_ROOM if os.strerror(errno.ENOSPC) in error else None
 
 
 def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> None:
-    """Raises BadInput if the path is surely of this machine, and nothing is there."""
-    if not reads_this_machine(master, conf) or _PATTERN.search(path):
-        return
-    parts = urlparse(path)
-    if parts.scheme in ("", "file") and not Path(parts.path).exists():
-        raise BadInput(f"{path} can't be read as a table of Parquet files: nothing is there")
+    """Raises BadInput if the path is surely of this machine, and no folder is there."""
+    place = None if PATTERN.search(path) else _place(path, master, conf)
+    if place is not None and not place.is_dir():
+        found = "it is no folder" if place.exists() else "nothing is there"
+        raise BadInput(f"{path} can't be read as a table of Parquet files: {found}")
+
+
+def look_for_room(path: str | None, master: str | None, conf: Mapping[str, str]) -> None:
+    """Raises BadInput if a table is to be written where surely something is already."""
+    place = None if path is None else _place(path, master, conf)
+    if place is not None and place.exists():
+        raise BadInput(f"{path} is there already: remove it, or name another")
+
+
+def _place(path: str, master: str | None, conf: Mapping[str, str]) -> Path | None:
+    """Where a path leads on this machine; None if it may lead elsewhere."""
+    if not reads_this_machine(master, conf):
+        return None
+    from minibroker.pipeline.files import on_disk  # and pyarrow with it, which takes a moment
+
+    return on_disk(path)
 
 
 @contextmanager

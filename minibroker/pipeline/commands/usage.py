@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
+from minibroker.pipeline.commands.base import (
+    in_words,
+    look_for_room,
+    look_for_table,
+    running,
+    session_options,
+)
 from minibroker.pipeline.commands.columns import columns
 
 if TYPE_CHECKING:
@@ -58,6 +64,7 @@ def usage(
     """Add up who used how much of what: bytes, workers' time, changes, connections."""
     with in_words():
         look_for_table(table, master, conf)
+        look_for_room(into, master, conf)
     with running("usage", master, conf) as spark:
         click.echo(f"reading {table}", err=True)
         found = added_up(spark, table, every)
@@ -76,20 +83,12 @@ def usage(
 def added_up(spark: SparkSession, table: str, every_s: int) -> DataFrame:
     """The usage of an activity table, from its files themselves if they are on this machine."""
     from minibroker.pipeline import usage as job
-    from minibroker.pipeline.files import buckets_of, versions_of
-    from minibroker.pipeline.schemas import (
-        ACTIVITY_TABLE,
-        check_versions,
-        read_activity,
-        read_table,
-    )
+    from minibroker.pipeline.files import files_of
+    from minibroker.pipeline.schemas import read_activity
 
-    files = [file for bucket in buckets_of(table) for hour in bucket.hours for file in hour]
-    if not files:
-        return job.usage(read_activity(spark, table), every_s)
-    read_table(spark, table, ACTIVITY_TABLE)  # which looks for its columns
-    check_versions(versions_of(files), table)
-    return job.usage_of_files(spark, files, every_s)
+    activity = read_activity(spark, table)
+    files = files_of(table)
+    return job.usage_of_files(spark, files, every_s) if files else job.usage(activity, every_s)
 
 
 def write(found: DataFrame, into: str) -> None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
+from minibroker.pipeline.commands.base import (
+    in_words,
+    look_for_room,
+    look_for_table,
+    running,
+    session_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +92,8 @@ def whatif(
         proposals = inputs.proposals_of(quotas, settings)
         counting = inputs.counting_of(settings)
         look_for_table(table, master, conf)
+        for path in (into, decisions):
+            look_for_room(path, master, conf)
     with running("whatif", master, conf) as spark:
         from minibroker.pipeline.commands.usage import write
         from minibroker.pipeline.schemas import read_activity

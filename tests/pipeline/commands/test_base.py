@@ -55,13 +55,17 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (whatif, ["--table", ".", "--quotas", "nowhere"]),
         (whatif, ["--table", "nowhere", "--quotas", "empty"]),
         (whatif, ["--table", ".", "--quotas", "empty", "--set", "nowhere=1"]),
+        (whatif, ["--table", ".", "--quotas", "empty", "--into", "not-nowhere"]),
+        (whatif, ["--table", ".", "--quotas", "empty", "--decisions", "not-nowhere"]),
+        (usage, ["--table", ".", "--into", "not-nowhere"]),
     ],
 )
-def test_what_is_not_there_is_told_before_spark_is_started(
+def test_what_is_not_there_or_in_the_way_is_told_before_spark_is_started(
     command: click.Command, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").write_text("")
+    (tmp_path / "not-nowhere").mkdir()
     result = CliRunner().invoke(command, words, catch_exceptions=False)
     assert result.exit_code == 1
     assert "nowhere" in result.output
@@ -76,6 +80,9 @@ def test_a_table_may_be_where_this_machine_cannot_look(tmp_path: Path) -> None:
     for path in ("/nowhere", "file:///nowhere"):
         with pytest.raises(BadInput, match="nothing is there"):
             look_for_table(path, "local[2]", {})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="it is no folder"):
+        look_for_table(str(tmp_path / "file"), None, {})
 
 
 def test_what_a_worker_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,5 +93,14 @@ def test_what_a_worker_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     words = "BadInput: too much at once"
     result = CliRunner().invoke(job, [])
     assert (result.exit_code, result.output) == (1, "Error: too much at once\n")
+    words = (
+        "An error occurred: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while"
+        " reading file hdfs://h/a b.parquet. Could not read footer.\n\tat org.apache"
+    )
+    told = CliRunner().invoke(job, []).output
+    assert told.startswith("Error: hdfs://h/a b.parquet can't be read; if it is not damaged, its ")
+    words = "Traceback\n  out.write(content)\nOSError: [Errno 28] No space left on device\n"
+    told = CliRunner().invoke(job, []).output
+    assert told.startswith("Error: there is no room left on a disk, where this writes to or ")
     words = "nothing of the kind"
     assert isinstance(CliRunner().invoke(job, []).exception, RuntimeError)
