@@ -1,0 +1,73 @@
+"""Tasks that write a table's files and fail on the way: what they left does not count.
+
+A job of its own lets Spark try a task three times, as a cluster does. Of one task the first attempt
+is killed between two files, and the second fails when all of its files are written and told of.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from minibroker.pipeline.filing import PLACED, file_events
+from minibroker.pipeline.session import session
+from minibroker.pipeline.table import Counts, Table
+from tests.pipeline.made import events
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+EVENTS: Final = 600
+FILES_BEFORE_THE_KILL: Final = 3
+RAW: Final = "topic string, partition int, offset bigint, value binary"
+
+
+def test_what_failed_attempts_wrote_does_not_count(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "system_tests.pipeline.test_attempts", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    table = tmp_path / "activity"
+    query = f"select sequence from '{table}/hour=*/bucket=*/*.parquet' order by all"
+    assert duckdb.execute(query).fetchall() == [(sequence,) for sequence in range(EVENTS)]
+    assert not (table / "_staging").exists()
+    attempts = sorted(path.name for path in tmp_path.glob("attempt-*"))
+    assert attempts == ["attempt-0", "attempt-1", "attempt-2"]
+
+
+def take_in(folder: Path) -> None:
+    """What the job does."""
+    with session("attempts", master="local[2,3]") as spark:
+        table = Table(spark, str(folder / "activity"))
+        filed = file_events("test", 0, table.make_into())
+
+        def fails_twice(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            attempt = context.attemptNumber() if context.partitionId() == 0 else EVENTS
+            if attempt < EVENTS:
+                (folder / f"attempt-{attempt}").touch()
+            for number, row in enumerate(filed(batches)):
+                if (attempt, number) == (0, FILES_BEFORE_THE_KILL):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield row
+            if attempt == 1:
+                raise RuntimeError("after all")
+
+        rows = [("t", 0, at, value) for at, value in enumerate(events(EVENTS, 1))]
+        records = spark.createDataFrame(rows, RAW).repartition(2)
+        counts = table.step_filed(records.mapInArrow(fails_twice, PLACED), {"test": EVENTS})
+        assert counts == Counts(EVENTS, EVENTS, 0), counts
+
+
+if __name__ == "__main__":
+    take_in(Path(sys.argv[1]))
