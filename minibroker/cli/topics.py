@@ -34,6 +34,8 @@ from protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from protocol.messages.metadata import MetadataResponseTopic
+from protocol.types import uuid_text
 
 ADMIN_TIMEOUT_MS = 30_000
 TOPIC_RESOURCE = 2
@@ -156,11 +158,13 @@ def describe(names: Sequence[str], servers: Servers, json: bool) -> None:
     """Show partitions, their leaders and offsets, and the settings given to a topic."""
     with Client(*servers) as client:
         for name in names:
-            rows = partition_rows(client, name)
+            topic = client.topic(name)
+            rows = partition_rows(client, topic)
             if json:
                 for row in rows:
-                    keys = ("topic", "partition", "leader", "replicas", "isr", "start", "end")
-                    emit(json_line(dict(zip(keys, (name, *row), strict=True))))
+                    keys = ("partition", "leader", "replicas", "isr", "start", "end")
+                    which = {"topic": name, "topic_id": uuid_text(topic.topic_id)}
+                    emit(json_line(which | dict(zip(keys, row, strict=True))))
                 continue
             overrides = topic_configs(client, name)
             settings = ", ".join(f"{key}={value}" for key, value in overrides) or "none of its own"
@@ -195,9 +199,8 @@ def read_pair(pair: str) -> tuple[str, str]:
     return name, value
 
 
-def partition_rows(client: Client, name: str) -> list[tuple[object, ...]]:
+def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[tuple[object, ...]]:
     """Partition, leader, replicas, in-sync replicas, first and next offset, for each partition."""
-    topic = client.topic(name)
     starts = list_offsets(client, topic, EARLIEST)
     ends = list_offsets(client, topic, LATEST)
     return [

@@ -23,9 +23,10 @@ from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.filing import PLACED, Filer, Where
-from minibroker.pipeline.segments import Damaged, Piece, Reader, pieces
+from minibroker.pipeline.segments import Damaged, Piece, Reader, pieces, topic_id_of
 from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.table import Counts, Table
+from protocol.types import uuid_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +99,9 @@ def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
     """Take in what a data directory has that was not read before."""
     table.spark.dataSource.register(FiledSource)
     data_dir = os.path.abspath(data_dir)  # A cluster's workers are in folders of their own.
-    source = f"directory {data_dir}"
+    topic = topic_id_of(data_dir)
+    # Where another topic lies, as of a broker that began anew, offsets say nothing.
+    source = f"directory {data_dir}" + ("" if topic is None else f", topic {uuid_text(topic)}")
     read: dict[str, int] = dict(table.progress.get(source, {}))
     total = Counts()
     tasks = table.spark.sparkContext.defaultParallelism
@@ -142,8 +145,13 @@ def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
     return [share for share in shares if share]
 
 
-def ingest_broker(table: Table, broker: Broker, told: Told, *, follow: bool) -> StreamingQuery:
-    """Take in what a live broker has, and with ``follow`` what is to come; started, not awaited."""
+def ingest_broker(
+    table: Table, broker: Broker, topic_id: str, told: Told, *, follow: bool
+) -> StreamingQuery:
+    """Take in what a live broker has, and with ``follow`` what is to come; started, not awaited.
+
+    ``topic_id`` tells its topic from one that had the name before; Spark doesn't tell them apart.
+    """
     from pyspark.errors import PySparkException
 
     spark = table.spark
@@ -153,7 +161,8 @@ def ingest_broker(table: Table, broker: Broker, told: Told, *, follow: bool) -> 
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(STEP_RECORDS),
     }
-    place = f"{CHECKPOINTS}/{broker.bootstrap.replace(':', '-').replace(',', '_')}"
+    bootstrap = broker.bootstrap.replace(":", "-").replace(",", "_")
+    place = f"{CHECKPOINTS}/{bootstrap}-{topic_id}"
 
     def step(batch: DataFrame, number: int) -> None:
         # A checkpoint that was removed starts anew with batch 0, but as another query.

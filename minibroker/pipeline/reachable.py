@@ -8,6 +8,7 @@ among the process's arguments. Kafka has no counterpart.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Final
@@ -25,8 +26,10 @@ _ITS_OPTION: Final = "--bootstrap-server"
 _NO_TOPIC: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def look_for_activity(broker: Broker) -> None:
-    """Raises BadInput if nobody listens there, or doesn't let us in, or tells no activity."""
+def look_for_activity(broker: Broker) -> str:
+    """The id of the topic. Raises BadInput if nobody listens there, or doesn't let us in, or tells
+    no activity.
+    """
     # As JSON a topic's settings are left out, for which who may read it needs one rule more.
     command = [sys.executable, "-m", "minibroker", "topics", "describe", TOPIC, "--json"]
     command += ["-b", broker.bootstrap]
@@ -40,6 +43,7 @@ def look_for_activity(broker: Broker) -> None:
         raise BadInput(why_not(broker, f"no answer in {PATIENCE_S:g} s")) from None
     if asked.returncode:
         raise BadInput(why_not(broker, asked.stderr))
+    return str(json.loads(asked.stdout.splitlines()[0])["topic_id"])
 
 
 def why_not(broker: Broker, complaint: str) -> str:

@@ -22,6 +22,7 @@ from minibroker.pipeline.columns import Raw
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.walking import walk_records
 from minibroker.pipeline.words import SLACK
+from minibroker.storage.checkpoint import read_topic_id
 from minibroker.storage.paths import LOG, offset_file, offsets_of, parse_directory
 from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, decompress_into
 from protocol.errors import DecodeError
@@ -33,6 +34,7 @@ from protocol.records import (
     parse_batch_header,
     verify_crc,
 )
+from protocol.types import Uuid
 
 PIECE_BYTES: Final = 16 << 20
 """Read into memory at once; a batch that is larger is a piece of its own."""
@@ -90,6 +92,11 @@ def partitions(data_dir: str, topic: str = TOPIC) -> dict[int, str]:
             " recording of activity switched on?"
         )
     return found
+
+
+def topic_id_of(data_dir: str, topic: str = TOPIC) -> Uuid | None:
+    """Which of all topics that ever had the name lies there; None if nothing says so."""
+    return next(map(read_topic_id, partitions(data_dir, topic).values()))
 
 
 def pieces(

@@ -8,6 +8,7 @@ import pytest
 from minibroker.cli.errors import Refused, UsageMistake
 from minibroker.cli.topics import read_pair
 from minibroker.testing import MiniBroker
+from protocol.types import uuid_from_text
 
 
 @pytest.fixture
@@ -34,7 +35,9 @@ def test_programs_read_one_json_object_a_line(command: Any, minibroker_topic: st
     lines = command("topics", "list", "--json").stdout.splitlines()
     assert {"topic": minibroker_topic, "partitions": 1} in map(json.loads, lines)
     (line,) = command("topics", "describe", minibroker_topic, "--json").stdout.splitlines()
-    assert json.loads(line)["end"] == 0
+    described = json.loads(line)
+    assert (described["topic"], described["end"]) == (minibroker_topic, 0)
+    assert len(uuid_from_text(described["topic_id"])) == 16
 
 
 def test_a_topic_that_exists_is_refused_or_left_as_it_is(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from minibroker.pipeline.ingest import ingest_broker, ingest_directory, steps
 from minibroker.pipeline.schemas import read_activity
 from minibroker.pipeline.segments import Piece
 from minibroker.pipeline.table import Counts, Table
+from minibroker.storage.checkpoint import write_topic_id
 from tests.pipeline.made import append, events
 
 if TYPE_CHECKING:
@@ -32,6 +34,19 @@ def test_only_what_is_new_is_read(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path / "data", [*made[200:], b"junk"])
     assert run(spark, tmp_path)[0] == Counts(101, 100, 1)
     assert read_activity(spark, str(tmp_path / "activity")).count() == 300
+
+
+def test_of_another_topic_of_the_name_nothing_is_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As of a broker that began anew in the same folder, and has told more than the one before."""
+    for begin, end in ((0, 100), (100, 300)):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        append(tmp_path / "data", list(events(end - begin, 1, start=begin)))
+        (log,) = (tmp_path / "data").glob("*/*.log")
+        write_topic_id(str(log.parent), bytes([end % 256] * 16))
+        assert run(spark, tmp_path)[0] == Counts(end - begin, end - begin, 0)
+        assert run(spark, tmp_path)[0] == Counts()
 
 
 def test_a_damaged_batch_is_one_that_is_malformed(spark: SparkSession, tmp_path: Path) -> None:
@@ -92,4 +107,4 @@ def test_tasks_have_about_as_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_the_connector_it_says_how_to_get_it(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, str(tmp_path / "activity"))
     with pytest.raises(PipelineError, match=r"--conf spark\.jars\.packages=org\.apache\.spark:"):
-        ingest_broker(table, Broker("127.0.0.1:1"), lambda _: None, follow=False)
+        ingest_broker(table, Broker("127.0.0.1:1"), "id", lambda _: None, follow=False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from minibroker.pipeline.commands.base import (
+    PATTERN,
     command_config_option,
     in_words,
     look_for_table,
@@ -104,13 +105,17 @@ def ingest(
         raise click.BadParameter(
             f"there is no folder {source}, and a broker is given as host:port", param_hint="--from"
         )
+    if PATTERN.search(into):
+        raise click.BadParameter(
+            f"{into}: Spark would take it for a pattern; name a folder without *, ?, [ and {{",
+            param_hint="--into",
+        )
     with in_words():
         from minibroker.pipeline.brokers import broker_at
         from minibroker.pipeline.reachable import look_for_activity
 
         broker = broker_at(source, command_config) if is_broker else None
-        if broker is not None:
-            look_for_activity(broker)
+        topic_id = "" if broker is None else look_for_activity(broker)
     with running("ingest", master, conf) as spark:
         from minibroker.pipeline.table import writing_to
 
@@ -118,7 +123,7 @@ def ingest(
         try:
             with writing_to(spark, into) as table:
                 if broker is not None:
-                    _from_broker(table, broker, teller, follow)
+                    _from_broker(table, broker, topic_id, teller, follow)
                 else:
                     _from_directory(table, source, teller, follow)
         except KeyboardInterrupt:
@@ -136,14 +141,14 @@ def _from_directory(table: Table, source: str, teller: Teller, follow: bool) -> 
         ingest_directory(table, source, teller.step)
 
 
-def _from_broker(table: Table, broker: Broker, teller: Teller, follow: bool) -> None:
+def _from_broker(table: Table, broker: Broker, topic_id: str, teller: Teller, follow: bool) -> None:
     from pyspark.errors import StreamingQueryException
 
     from minibroker.pipeline.brokers import why
     from minibroker.pipeline.errors import PipelineError
     from minibroker.pipeline.ingest import ingest_broker
 
-    query = ingest_broker(table, broker, teller.step, follow=follow)
+    query = ingest_broker(table, broker, topic_id, teller.step, follow=follow)
     try:
         query.awaitTermination()
     except StreamingQueryException as error:

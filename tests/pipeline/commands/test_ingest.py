@@ -35,6 +35,13 @@ def test_a_place_that_is_neither_folder_nor_address_is_refused(tmp_path: Path) -
     assert "a broker is given as host:port" in " ".join(result.output.split())
 
 
+def test_a_table_that_spark_would_take_for_a_pattern_is_refused(tmp_path: Path) -> None:
+    words = ["--from", str(tmp_path), "--into", str(tmp_path / "activity [1]")]
+    result = CliRunner().invoke(commands.ingest, words)
+    assert result.exit_code == 2
+    assert "Spark would take it for a pattern" in " ".join(result.output.split())
+
+
 def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\n")
@@ -47,13 +54,19 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
     asked: list[Broker] = []
     monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
     monkeypatch.setattr(table, "writing_to", lambda *_: nullcontext())
-    monkeypatch.setattr(reachable, "look_for_activity", asked.append)
+
+    def look(at: Broker) -> str:
+        asked.append(at)
+        return "id"
+
+    monkeypatch.setattr(reachable, "look_for_activity", look)
     monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))
     by_environment = {"MINIBROKER_COMMAND_CONFIG": str(file)}
     for more, env in ((words[-2:], {}), ([], by_environment)):
         done = CliRunner(env=env).invoke(commands.ingest, [*words[:-2], *more])
         assert done.exit_code == 0, done.output
         assert given.pop(1).to_read()["kafka.security.protocol"] == "SSL"
+        assert given.pop(1) == "id"
         given.clear()
     assert [each.bootstrap for each in asked] == ["there:9093"] * 2
 
