@@ -39,7 +39,7 @@ INTERVALS = 2
 """So many in a row raise an alert, and clear it."""
 PACE_S = 0.1
 """In which an interval of a second is told."""
-MOMENTS = ("offsets/*", "commits/*", "rules/*", "state/*/*/*")
+MOMENTS = ("topic-*/offsets/*", "topic-*/commits/*", "rules/*", "topic-*/state/*/*/*")
 """Paths below the checkpoint; a watch is killed when one changes, or an alert is on the topic."""
 LATER_MAX_S = 0.2
 PATIENCE_S = 300.0

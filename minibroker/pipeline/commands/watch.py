@@ -76,12 +76,13 @@ def watch(
         from minibroker.pipeline.reachable import look_for_activity
 
         broker = broker_at(bootstrap, command_config)
-        look_for_activity(broker)
+        topic_id = look_for_activity(broker)
     with running("watch", master, conf) as spark, _kept(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (
             LeftOut,
             events_of,
+            goes_on,
             read_topic,
             to_topic,
             wait_for,
@@ -103,8 +104,11 @@ def watch(
             )
 
         spark.streams.addListener(LeftOut(tell_left_out))
-        events = events_of(read_topic(spark, broker, from_beginning=from_beginning))
-        query = watch(events, Rules(every, limits), tell, checkpoint=place, late_s=late)
+        whole = from_beginning or goes_on(spark, place)
+        events = events_of(read_topic(spark, broker, from_beginning=whole))
+        query = watch(
+            events, Rules(every, limits), tell, checkpoint=place, topic_id=topic_id, late_s=late
+        )
         click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C ends it", err=True)
         wait_for(spark, query, broker)
 

@@ -78,12 +78,14 @@ class Memory:
 
 
 def watch(
-    events: DataFrame, rules: Rules, tell: Tell, *, checkpoint: str, late_s: int
+    events: DataFrame, rules: Rules, tell: Tell, *, checkpoint: str, topic_id: str, late_s: int
 ) -> StreamingQuery:
-    """Start to look at ``events``; what was kept below ``checkpoint`` is gone on from."""
-    files = Files(events.sparkSession, checkpoint)
-    forget_half_begun(files)
-    memory = Memory(files)
+    """Start to look at ``events``; what was kept below ``checkpoint`` is gone on from. How far the
+    topic was read is kept by its id, as Spark doesn't tell it from one that had the name before.
+    """
+    place = f"{checkpoint}/topic-{topic_id}"
+    forget_half_begun(Files(events.sparkSession, place))
+    memory = Memory(Files(events.sparkSession, checkpoint))
     kept = memory.read()
     if kept is not None:
         rules.recall(kept)
@@ -103,10 +105,15 @@ def watch(
     return (
         by_interval(events, rules.interval_s, late_s)
         .writeStream.outputMode("append")
-        .option("checkpointLocation", checkpoint)
+        .option("checkpointLocation", place)
         .foreachBatch(look)
         .start()
     )
+
+
+def goes_on(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a watch has kept something there: then all that a new topic has is of interest."""
+    return Memory(Files(spark, checkpoint)).read() is not None
 
 
 def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> DataFrame:

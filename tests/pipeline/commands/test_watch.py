@@ -45,7 +45,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def send(*arguments: Any) -> None:
         started["sent"] = arguments
 
-    monkeypatch.setattr(reachable, "look_for_activity", started.setdefault("asked", []).append)
+    def look(broker: Broker) -> str:
+        started.setdefault("asked", []).append(broker)
+        return "id"
+
+    monkeypatch.setattr(reachable, "look_for_activity", look)
+    monkeypatch.setattr(
+        stream, "goes_on", lambda _, checkpoint: bool([*Path(checkpoint).iterdir()])
+    )
     monkeypatch.setattr(command, "running", session)
     monkeypatch.setattr(stream, "read_topic", lambda spark, broker, **others: (broker, others))
     monkeypatch.setattr(stream, "events_of", lambda records: records)
@@ -103,8 +110,12 @@ def test_what_is_remembered_has_a_place_that_is_gone_unless_one_was_named(
     assert started["there"]
     assert not Path(started["checkpoint"]).exists()
     _, started = run("--checkpoint", str(tmp_path))
-    assert started["checkpoint"] == str(tmp_path)
+    assert (started["checkpoint"], started["topic_id"]) == (str(tmp_path), "id")
     assert tmp_path.is_dir()
+    assert started["events"][1] == {"from_beginning": False}
+    (tmp_path / "kept").touch()
+    _, started = run("--checkpoint", str(tmp_path))
+    assert started["events"][1] == {"from_beginning": True}
 
 
 def test_without_the_connector_it_says_which_to_get(

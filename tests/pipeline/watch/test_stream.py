@@ -13,7 +13,7 @@ from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.watch.alerts import Alert, Rule, State
 from minibroker.pipeline.watch.rules import Limits, Rules
-from minibroker.pipeline.watch.stream import LeftOut, Memory, events_of, watch
+from minibroker.pipeline.watch.stream import LeftOut, Memory, events_of, goes_on, watch
 from tests.pipeline.report.events import check, request, table
 
 if TYPE_CHECKING:
@@ -28,21 +28,26 @@ class Place:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
-        (folder / "events").mkdir()
+        self.begin_anew("first")
+
+    def begin_anew(self, topic_id: str) -> None:
+        """As a broker does that has another topic of the name."""
+        self.topic_id, self._events = topic_id, self.folder / topic_id
+        self._events.mkdir()
 
     def arrive(self, *intervals: int, held_ms: int = 50) -> None:
         """An event of each of these intervals."""
         held = check(rate=500.0, bound=1000.0, throttle_ms=held_ms)
         events = [request(n * EVERY, produce=held) for n in intervals]
-        table(self.spark, events).coalesce(1).write.mode("append").parquet(
-            str(self.folder / "events")
-        )
+        table(self.spark, events).coalesce(1).write.mode("append").parquet(str(self._events))
 
     def look(self, tell: Any) -> None:
         """Look at all that has arrived, from where the last look ended."""
-        events = self.spark.readStream.schema(ACTIVITY).parquet(str(self.folder / "events"))
-        checkpoint = str(self.folder / "checkpoint")
-        query = watch(events, Rules(EVERY_S, LIMITS), tell, checkpoint=checkpoint, late_s=0)
+        events = self.spark.readStream.schema(ACTIVITY).parquet(str(self._events))
+        query = watch(
+            events, Rules(EVERY_S, LIMITS), tell,
+            checkpoint=str(self.folder / "checkpoint"), topic_id=self.topic_id, late_s=0,
+        )  # fmt: skip
         try:
             query.processAllAvailable()
         finally:
@@ -75,8 +80,27 @@ def test_an_alert_is_told_once_over_restarts_and_again_if_telling_failed(place: 
     assert [each.state for each in told] == [State.RAISED, State.CLEARED]
 
 
+def test_of_another_topic_of_the_name_nothing_is_passed_over(place: Place) -> None:
+    """And what was raised before is cleared."""
+    told: list[Alert] = []
+    place.arrive(0, 1, 2, 3)
+    place.look(told.extend)
+    place.begin_anew("second")
+    place.arrive(4, 5, 6, held_ms=0)
+    place.look(told.extend)
+    assert [each.state for each in told] == [State.RAISED, State.CLEARED]
+
+
+def test_who_has_kept_something_goes_on(place: Place) -> None:
+    checkpoint = str(place.folder / "checkpoint")
+    assert not goes_on(place.spark, checkpoint)
+    place.arrive(0, 1, 2)
+    place.look([].extend)
+    assert goes_on(place.spark, checkpoint)
+
+
 def test_who_was_killed_in_the_very_first_step_begins_again(place: Place) -> None:
-    left = place.folder / "checkpoint" / "offsets" / ".0.a-temporary-name.tmp"
+    left = place.folder / "checkpoint" / "topic-first" / "offsets" / ".0.a-temporary-name.tmp"
     left.parent.mkdir(parents=True)
     left.write_text("half")
     told: list[Alert] = []
