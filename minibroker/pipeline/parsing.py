@@ -15,7 +15,7 @@ import numpy as np
 from minibroker.pipeline.decimals import DIGITS_MAX as SURE_DIGITS
 from minibroker.pipeline.decimals import to_double
 from minibroker.pipeline.texts import before, mixed, number_of, same
-from minibroker.pipeline.words import compiled, digits, inlined, load, plain
+from minibroker.pipeline.words import cell, compiled, digits, inlined, item, load, plain
 
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = 34, 58, 44, 123, 125
 _ZERO, _MINUS, _PLUS, _POINT = 48, 45, 43, 46
@@ -67,11 +67,11 @@ def _whole(data: Any, pos: Any) -> Any:
 @inlined
 def _integer(data: Any, pos: Any) -> Any:
     """(a JSON integer, its end or -1)."""
-    negative = data[pos] == _MINUS
+    negative = item(data, pos) == _MINUS
     begin = pos + 1 if negative else pos
     value, stop = _whole(data, begin)
     size = stop - begin
-    if size == 0 or size > DIGITS_MAX or (size > 1 and data[begin] == _ZERO):
+    if size == 0 or size > DIGITS_MAX or (size > 1 and item(data, begin) == _ZERO):
         return np.int64(0), np.int64(-1)
     return (-np.int64(value) if negative else np.int64(value)), stop
 
@@ -79,16 +79,16 @@ def _integer(data: Any, pos: Any) -> Any:
 @inlined
 def _decimal(data: Any, pos: Any) -> Any:
     """(a JSON number as a double, its end or -1)."""
-    negative = data[pos] == _MINUS
+    negative = item(data, pos) == _MINUS
     begin = pos + 1 if negative else pos
     value, stop = _whole(data, begin)
     size, power = stop - begin, np.int64(0)
-    if size == 0 or size > DIGITS_MAX or (size > 1 and data[begin] == _ZERO):
+    if size == 0 or size > DIGITS_MAX or (size > 1 and item(data, begin) == _ZERO):
         return 0.0, np.int64(-1)
-    if data[stop] == _POINT:
+    if item(data, stop) == _POINT:
         first = stop + 1
         stop = first
-        while value == 0 and data[stop] == _ZERO and stop - first < SURE_DIGITS:
+        while value == 0 and item(data, stop) == _ZERO and stop - first < SURE_DIGITS:
             stop += 1
         nothing = stop
         count = np.uint64(8)
@@ -96,13 +96,13 @@ def _decimal(data: Any, pos: Any) -> Any:
             count, part = digits(load(data, stop))
             value = value * _TENS[count] + part
             stop += np.int64(count)
-        size = stop - nothing + (size if data[begin] != _ZERO else 0)
+        size = stop - nothing + (size if item(data, begin) != _ZERO else 0)
         if stop == first or size > SURE_DIGITS:
             return 0.0, np.int64(-1)
         power = first - stop
-    if data[stop] == 101 or data[stop] == 69:  # e, E
-        down = data[stop + 1] == _MINUS
-        first = stop + 2 if down or data[stop + 1] == _PLUS else stop + 1
+    if item(data, stop) == 101 or item(data, stop) == 69:  # e, E
+        down = item(data, stop + 1) == _MINUS
+        first = stop + 2 if down or item(data, stop + 1) == _PLUS else stop + 1
         more, stop = _whole(data, first)
         if stop == first or stop - first > POWER_DIGITS_MAX:
             return 0.0, np.int64(-1)
@@ -118,10 +118,10 @@ def _text(data: Any, pos: Any, end: Any, guess: Any, slots: Any, hashes: Any, en
 
     The guess is the number of one that is plain.
     """
-    begin = ends[guess]
-    size = ends[guess + 1] - begin
+    begin = item(ends, guess)
+    size = item(ends, guess + 1) - begin
     stop = pos + size
-    if stop < end and data[stop] == _QUOTE and same(content, begin, data, pos, size):
+    if stop < end and item(data, stop) == _QUOTE and same(content, begin, data, pos, size):
         return guess, stop + 1
     state, at = np.uint64(0), pos
     while at < end:
@@ -134,7 +134,7 @@ def _text(data: Any, pos: Any, end: Any, guess: Any, slots: Any, hashes: Any, en
         if size:
             state = mixed(state, word & before(size))
             at += size
-        if at >= end or data[at] != _QUOTE:
+        if at >= end or item(data, at) != _QUOTE:
             break
         size = at - pos
         hashed = mixed(state, np.uint64(size))
@@ -150,17 +150,19 @@ def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, recent:
     word = load(data, pos)
     if word & before(4) == _NULL:
         return pos + 4, False
-    kind = keys[key, 1]
+    kind = cell(keys, key, 1)
     number: Any = np.int64(0)
     if kind == INTEGER:
         number, pos = _integer(data, pos)
-        if not keys[key, 3] <= number <= keys[key, 4]:
+        if not cell(keys, key, 3) <= number <= cell(keys, key, 4):
             pos = -1
-    elif kind == TEXT and data[pos] == _QUOTE:
-        near = keys[key, 3]
-        number, pos = _text(data, pos + 1, end, recent[near], slots, hashes, ends, content, count)
-        recent[near] = number
-    elif kind == DECIMAL and (data[pos] != _MINUS or keys[key, 3] < 0):
+    elif kind == TEXT and item(data, pos) == _QUOTE:
+        near = cell(keys, key, 3)
+        number, pos = _text(
+            data, pos + 1, end, item(recent, near), slots, hashes, ends, content, count
+        )
+        recent[np.uint64(near)] = number
+    elif kind == DECIMAL and (item(data, pos) != _MINUS or cell(keys, key, 3) < 0):
         found, pos = _decimal(data, pos)
         number = np.float64(found).view(np.int64)
     elif kind == FLAG and word & before(4) == _TRUE:
@@ -169,20 +171,20 @@ def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, recent:
         pos += 5
     else:
         pos = -1
-    values[row, keys[key, 2]] = number
+    values[np.uint64(row), np.uint64(cell(keys, key, 2))] = number
     return pos, True
 
 
 @inlined
 def _is_key(data: Any, pos: Any, key: Any, words: Any) -> bool:
     """Whether a key stands at ``pos`` with its quotes and colon."""
-    if (load(data, pos) ^ words[key, 0]) & words[key, WORDS_MAX] != 0:
+    if (load(data, pos) ^ cell(words, key, 0)) & cell(words, key, WORDS_MAX) != 0:
         return False
     for at in range(1, WORDS_MAX):
-        mask = words[key, WORDS_MAX + at]
+        mask = cell(words, key, WORDS_MAX + at)
         if mask == 0:
             return True
-        if (load(data, pos + 8 * at) ^ words[key, at]) & mask != 0:
+        if (load(data, pos + 8 * at) ^ cell(words, key, at)) & mask != 0:
             return False
     return True
 
@@ -192,7 +194,7 @@ def _key(data: Any, pos: Any, first: Any, last: Any, state: Any, words: Any, fol
     """Which of the keys from first to last stands at ``pos``, or -1. The one that came in this
     state before is tried first; writers keep an order.
     """
-    guess = follow[state]
+    guess = item(follow, state)
     if _is_key(data, pos, guess, words):
         return guess
     key = state if first <= state < last else first - 1
@@ -211,7 +213,7 @@ def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys
            follow: Any, recent: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
            count: Any) -> Any:  # fmt: skip
     """Read an object of a check's keys, which have plain values: (its end or -1, its bits)."""
-    first, last = keys[check, 3], keys[check, 4]
+    first, last = cell(keys, check, 3), cell(keys, check, 4)
     seen: Any = np.uint64(0)
     refused = np.int64(-1)
     state = len(keys) + 1 + check  # What follows the opening brace of this check.
@@ -224,20 +226,21 @@ def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys
         bit = np.uint64(1) << np.uint64(key - first)
         if seen & bit:
             return refused, seen
-        pos, there = _value(data, pos + keys[key, 0], end, key, row, keys, recent, values, slots,
-                            hashes, ends, content, count)  # fmt: skip
+        pos += cell(keys, key, 0)
+        pos, there = _value(data, pos, end, key, row, keys, recent, values, slots, hashes, ends,
+                            content, count)  # fmt: skip
         if pos < 0 or pos >= end:
             return refused, seen
         if there:
             seen |= bit
-        if data[pos] == _CLOSE:
+        if item(data, pos) == _CLOSE:
             whole = seen & needed[-1] == needed[-1]
             return (pos + 1 if whole else refused), seen
-        if data[pos] != _COMMA:
+        if item(data, pos) != _COMMA:
             return refused, seen
 
 
-@compiled
+@inlined
 def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, needed: Any, known: Any,
            follow: Any, recent: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
            count: Any) -> bool:  # fmt: skip
@@ -246,7 +249,7 @@ def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, neede
     seen_of_checks: Any = np.uint64(0)
     fields = known[0]
     state = np.int64(len(keys))  # What follows the opening brace of an event.
-    if pos >= end or data[pos] != _OPEN:
+    if pos >= end or item(data, pos) != _OPEN:
         return False
     while True:
         pos += 1
@@ -257,12 +260,12 @@ def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, neede
         bit = np.uint64(1) << np.uint64(key)
         if seen & bit:
             return False
-        pos += keys[key, 0]
+        pos += cell(keys, key, 0)
         there = True
-        if keys[key, 1] == CHECK and data[pos] == _OPEN:
+        if cell(keys, key, 1) == CHECK and item(data, pos) == _OPEN:
             pos, bits = _check(data, pos, end, key, row, words, keys, needed, follow, recent,
                                values, slots, hashes, ends, content, count)  # fmt: skip
-            seen_of_checks |= bits << np.uint64(keys[key, 2])
+            seen_of_checks |= bits << np.uint64(cell(keys, key, 2))
         else:
             pos, there = _value(data, pos, end, key, row, keys, recent, values, slots, hashes,
                                 ends, content, count)  # fmt: skip
@@ -270,11 +273,11 @@ def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, neede
             return False
         if there:
             seen |= bit
-        if data[pos] == _CLOSE:
+        if item(data, pos) == _CLOSE:
             values[row, known[6]] = np.int64(seen)
             values[row, known[6] + 1] = np.int64(seen_of_checks)
             return pos + 1 == end and _known(row, seen, needed, known, values)
-        if data[pos] != _COMMA:
+        if item(data, pos) != _COMMA:
             return False
 
 
@@ -301,8 +304,9 @@ def read_events(data: Any, starts: Any, stops: Any, row: Any, plan: Any, follow:
     slots, hashes, ends, content, count = texts
     others = 0
     for number in range(len(starts)):
-        if _event(data, starts[number], stops[number], row, words, keys, needed, known, follow,
-                  recent, values, slots, hashes, ends, content, count):  # fmt: skip
+        start, stop = item(starts, number), item(stops, number)
+        if _event(data, start, stop, row, words, keys, needed, known, follow, recent, values, slots,
+                  hashes, ends, content, count):  # fmt: skip
             row += 1
         else:
             left[others] = number

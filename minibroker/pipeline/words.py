@@ -16,6 +16,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.core.cgutils import get_item_pointer
 from numba.extending import intrinsic
+from numba.np.arrayobj import load_item
 
 SLACK: Final = 128
 """Bytes behind an array that may be read, as words are read ahead."""
@@ -84,6 +85,25 @@ def _store(typing: Any, data: Any, at: Any, word: Any) -> Any:  # noqa: ARG001
     return types.void(data, types.intp, types.uint64), generate
 
 
+def _item(typing: Any, array: Any, at: Any) -> Any:  # noqa: ARG001
+    """An element of an array at a place that is not below 0, which plain indexing would look at."""
+    return array.dtype(array, types.intp), _element
+
+
+def _cell(typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
+    """The same of an array of rows."""
+    return array.dtype(array, types.intp, types.intp), _element
+
+
+def _element(context: Any, builder: Any, signature: Any, words: Any) -> Any:
+    kind, array, at = signature.args[0], words[0], list(words[1:])
+    made = context.make_array(kind)(context, builder, array)
+    place = get_item_pointer(  # type: ignore[no-untyped-call]
+        context, builder, kind, made, at, wraparound=False
+    )
+    return load_item(context, builder, kind, place)  # type: ignore[no-untyped-call]
+
+
 def _trailing(typing: Any, word: Any) -> Any:  # noqa: ARG001
     """How many bits below the lowest one that is set; 64 if none is."""
 
@@ -115,6 +135,8 @@ def _high(typing: Any, one: Any, other: Any) -> Any:  # noqa: ARG001
 
 load: Final[Any] = intrinsic(_load)
 store: Final[Any] = intrinsic(_store)
+item: Final[Any] = intrinsic(_item)
+cell: Final[Any] = intrinsic(_cell)
 trailing: Final[Any] = intrinsic(_trailing)
 leading: Final[Any] = intrinsic(_leading)
 high: Final[Any] = intrinsic(_high)

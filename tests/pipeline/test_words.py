@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.words import digits, plain
+from minibroker.pipeline.words import cell, digits, item, plain
 
 EIGHT = st.binary(min_size=8, max_size=8) | st.text('0189,}"\\ a~', min_size=8, max_size=8).map(
     str.encode
@@ -25,3 +28,15 @@ def test_digits_are_those_that_come_first(raw: bytes) -> None:
 def test_plain_bytes_are_printable_ascii_but_quotes_and_backslashes(raw: bytes) -> None:
     odd = (at for at, byte in enumerate(raw) if not 32 <= byte < 128 or byte in b'"\\')
     assert int(plain(word(raw))) == next(odd, 8)
+
+
+@numba.njit
+def picked(flat: Any, rows: Any, row: Any, column: Any) -> Any:
+    return item(flat, row), cell(rows, row, column)
+
+
+@given(st.integers(0, 4), st.integers(0, 2))
+def test_elements_are_those_at_their_places(row: int, column: int) -> None:
+    flat, rows = np.arange(5, dtype=np.uint8), np.arange(15).reshape(5, 3)
+    assert picked(flat, rows, row, column) == (flat[row], rows[row, column])
+    assert picked(flat, rows, np.uint64(row), column) == (flat[row], rows[row, column])
