@@ -32,7 +32,10 @@ LOCK: Final = "_writer"
 """A file with the number of the process that writes, which has it locked as long as it runs."""
 
 OFFSETS: Final = "offsets"
-"""Where a checkpoint of Spark's has a file for each step, named by its number."""
+COMMITTED: Final = "commits"
+"""Where a checkpoint of Spark's has a file for each step, named by its number: for what is to be
+done, and when it is done.
+"""
 
 
 class Files:

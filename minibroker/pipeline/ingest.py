@@ -23,6 +23,8 @@ from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.filing import PLACED, Filer, Where
+from minibroker.pipeline.hadoop import COMMITTED, OFFSETS
+from minibroker.pipeline.reachable import Topic
 from minibroker.pipeline.segments import Damaged, Piece, Reader, pieces, topic_id_of
 from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.table import Counts, Table
@@ -145,13 +147,37 @@ def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
     return [share for share in shares if share]
 
 
-def ingest_broker(
-    table: Table, broker: Broker, topic_id: str, told: Told, *, follow: bool
-) -> StreamingQuery:
-    """Take in what a live broker has, and with ``follow`` what is to come; started, not awaited.
-
-    ``topic_id`` tells its topic from one that had the name before; Spark doesn't tell them apart.
+def pass_over_gone(table: Table, broker: Broker, topic: Topic) -> int:
+    """How many records the broker removed before they were read. Spark would ask for them for ever,
+    so what it keeps is forgotten if there are any: it reads from the beginning, and what was read
+    before is told by its keys.
     """
+    place = _place(broker, topic)
+    done = [int(name) for name in table.files.names(f"{place}/{COMMITTED}") if name.isdigit()]
+    if not done:
+        return 0
+    # Spark's file is its version, settings, and a line for each source.
+    told = table.files.read(f"{place}/{OFFSETS}/{max(done)}").splitlines()[-1]
+    read: dict[str, int] = json.loads(told)[TOPIC]
+    gone = sum(
+        max(start - read.get(str(partition), start), 0) for partition, start in topic.starts.items()
+    )
+    if gone:
+        table.files.delete(place)
+    return gone
+
+
+def _place(broker: Broker, topic: Topic) -> str:
+    """Of the checkpoint of a topic, told from another that had its name before by its id, as Spark
+    doesn't.
+    """
+    return f"{CHECKPOINTS}/{broker.bootstrap.replace(':', '-').replace(',', '_')}-{topic.id}"
+
+
+def ingest_broker(
+    table: Table, broker: Broker, topic: Topic, told: Told, *, follow: bool
+) -> StreamingQuery:
+    """Take in what a live broker has, and with ``follow`` what is to come; started, not awaited."""
     from pyspark.errors import PySparkException
 
     spark = table.spark
@@ -161,8 +187,7 @@ def ingest_broker(
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(STEP_RECORDS),
     }
-    bootstrap = broker.bootstrap.replace(":", "-").replace(",", "_")
-    place = f"{CHECKPOINTS}/{bootstrap}-{topic_id}"
+    place = _place(broker, topic)
 
     def step(batch: DataFrame, number: int) -> None:
         # A checkpoint that was removed starts anew with batch 0, but as another query.

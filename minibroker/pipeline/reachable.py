@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Final
+from typing import Final, NamedTuple
 
 from minibroker.activity.schema import TOPIC
 from minibroker.config.activity_definitions import ACTIVITY_ENABLE
@@ -26,10 +26,16 @@ _ITS_OPTION: Final = "--bootstrap-server"
 _NO_TOPIC: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def look_for_activity(broker: Broker) -> str:
-    """The id of the topic. Raises BadInput if nobody listens there, or doesn't let us in, or tells
-    no activity.
-    """
+class Topic(NamedTuple):
+    """What a broker says of the topic."""
+
+    id: str
+    starts: dict[int, int]
+    """Of each partition, the first offset that is still there."""
+
+
+def look_for_activity(broker: Broker) -> Topic:
+    """What is there. Raises BadInput if nobody listens, or lets us in, or tells any activity."""
     # As JSON a topic's settings are left out, for which who may read it needs one rule more.
     command = [sys.executable, "-m", "minibroker", "topics", "describe", TOPIC, "--json"]
     command += ["-b", broker.bootstrap]
@@ -43,7 +49,8 @@ def look_for_activity(broker: Broker) -> str:
         raise BadInput(why_not(broker, f"no answer in {PATIENCE_S:g} s")) from None
     if asked.returncode:
         raise BadInput(why_not(broker, asked.stderr))
-    return str(json.loads(asked.stdout.splitlines()[0])["topic_id"])
+    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    return Topic(rows[0]["topic_id"], {row["partition"]: row["start"] for row in rows})
 
 
 def why_not(broker: Broker, complaint: str) -> str:

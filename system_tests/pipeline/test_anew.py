@@ -1,5 +1,5 @@
-"""Brokers that begin anew where others were, with data of their own: one table has the events of
-both, though their offsets are the same.
+"""Offsets that say nothing any more: of brokers that begin anew where others were, with data of
+their own, and of events that a broker removed before they were read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 import duckdb
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
@@ -23,34 +23,68 @@ pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(600)
 FIRST: Final = 50
 SECOND: Final = 120
 """More than that, so that the offset which was read up to is there again."""
+KEPT_FROM: Final = 70
+"""Of what the broker has then."""
 
 
-def test_events_of_both_are_taken_in(tmp_path: Path) -> None:
+def test_events_of_a_broker_and_its_successor_are_taken_in(tmp_path: Path) -> None:
     listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
-    table = tmp_path / "activity"
     for begin, end in ((0, FIRST), (FIRST, FIRST + SECOND)):
         broker = start_minibroker(listener=listener)
         try:
-            tell(broker.bootstrap_servers, events(end - begin, 1, start=begin))
-            start = by_minibroker(
-                "ingest", "--from", broker.bootstrap_servers, "--into", str(table)
-            )
-            done = subprocess.run(
-                start.args, env=start.env, capture_output=True, text=True, timeout=250, check=False
-            )
-            assert done.returncode == 0, done.stderr[-4000:]
+            make_topic(broker.bootstrap_servers)
+            tell(broker.bootstrap_servers, begin, end)
+            ingest(broker.bootstrap_servers, tmp_path)
         finally:
             broker.stop()
             broker.forget()
-    query = f"select sequence from '{table}/hour=*/bucket=*/*.parquet' order by all"
-    found = [sequence for (sequence,) in duckdb.execute(query).fetchall()]
-    assert found == list(range(FIRST + SECOND))
+    assert sequences(tmp_path) == list(range(FIRST + SECOND))
 
 
-def tell(server: str, values: list[bytes]) -> None:
+def test_what_is_gone_is_told_and_what_is_left_is_taken_in(tmp_path: Path) -> None:
+    broker = start_minibroker()
+    server = broker.bootstrap_servers
+    try:
+        make_topic(server)
+        tell(server, 0, FIRST)
+        ingest(server, tmp_path)
+        tell(server, FIRST, FIRST + SECOND)
+        admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
+        for done in admin.delete_records([TopicPartition(TOPIC, 0, KEPT_FROM)]).values():
+            done.result()
+        told = ingest(server, tmp_path)
+        tell(server, FIRST + SECOND, FIRST + SECOND + 1)
+        ingest(server, tmp_path)
+    finally:
+        broker.stop()
+        broker.forget()
+    assert f"{KEPT_FROM - FIRST} records are gone that were not read before" in told
+    assert sequences(tmp_path) == [*range(FIRST), *range(KEPT_FROM, FIRST + SECOND + 1)]
+
+
+def ingest(server: str, folder: Path) -> str:
+    """What is said on the way."""
+    start = by_minibroker("ingest", "--from", server, "--into", str(folder / "activity"))
+    done = subprocess.run(
+        start.args, env=start.env, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stderr
+
+
+def sequences(folder: Path) -> list[int]:
+    query = f"select sequence from '{folder}/activity/hour=*/bucket=*/*.parquet' order by all"
+    return [sequence for (sequence,) in duckdb.execute(query).fetchall()]
+
+
+def make_topic(server: str) -> None:
     admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
+
+
+def tell(server: str, begin: int, end: int) -> None:
+    """Events with these sequences."""
     producer = Producer({"bootstrap.servers": server})
-    for value in values:
+    for value in events(end - begin, 1, start=begin):
         producer.produce(TOPIC, value)
     assert producer.flush(60) == 0

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from minibroker.activity.schema import TOPIC
 from minibroker.pipeline import ingest
 from minibroker.pipeline.brokers import Broker
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.ingest import ingest_broker, ingest_directory, steps
+from minibroker.pipeline.ingest import ingest_broker, ingest_directory, pass_over_gone, steps
+from minibroker.pipeline.reachable import Topic
 from minibroker.pipeline.schemas import read_activity
 from minibroker.pipeline.segments import Piece
 from minibroker.pipeline.table import Counts, Table
@@ -47,6 +50,31 @@ def test_of_another_topic_of_the_name_nothing_is_passed_over(
         write_topic_id(str(log.parent), bytes([end % 256] * 16))
         assert run(spark, tmp_path)[0] == Counts(end - begin, end - begin, 0)
         assert run(spark, tmp_path)[0] == Counts()
+
+
+@pytest.mark.parametrize(
+    ("done", "starts", "gone"),
+    [
+        ([], {0: 9}, 0),
+        ([0, 1], {0: 40, 1: 7}, 0),
+        ([0, 1], {0: 45, 1: 8, 2: 90}, 6),
+        ([0], {0: 45, 1: 0}, 25),  # of step 1 nobody knows that it was done
+    ],
+)
+def test_what_a_broker_removed_before_it_was_read_is_counted(
+    spark: SparkSession, tmp_path: Path, done: list[int], starts: dict[int, int], *, gone: int
+) -> None:
+    checkpoint = tmp_path / "activity" / "_checkpoints" / "there-9092-id"
+    for number, read in enumerate(({"0": 20}, {"0": 40, "1": 7})):
+        offsets = json.dumps({TOPIC: read})
+        (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{offsets}")
+    for number in done:
+        (checkpoint / "commits").mkdir(exist_ok=True)
+        (checkpoint / "commits" / str(number)).write_text("v1\n{}")
+    table = Table(spark, str(tmp_path / "activity"))
+    assert pass_over_gone(table, Broker("there:9092"), Topic("id", starts)) == gone
+    assert checkpoint.exists() == (not gone)
 
 
 def test_a_damaged_batch_is_one_that_is_malformed(spark: SparkSession, tmp_path: Path) -> None:
@@ -107,4 +135,4 @@ def test_tasks_have_about_as_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_the_connector_it_says_how_to_get_it(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, str(tmp_path / "activity"))
     with pytest.raises(PipelineError, match=r"--conf spark\.jars\.packages=org\.apache\.spark:"):
-        ingest_broker(table, Broker("127.0.0.1:1"), "id", lambda _: None, follow=False)
+        ingest_broker(table, Broker("127.0.0.1:1"), Topic("id", {}), lambda _: None, follow=False)

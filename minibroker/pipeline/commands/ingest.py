@@ -24,6 +24,7 @@ from minibroker.pipeline.commands.base import (
 
 if TYPE_CHECKING:
     from minibroker.pipeline.brokers import Broker
+    from minibroker.pipeline.reachable import Topic
     from minibroker.pipeline.table import Counts, Table
 
 INGEST_EXAMPLES = """Examples:
@@ -115,15 +116,15 @@ def ingest(
         from minibroker.pipeline.reachable import look_for_activity
 
         broker = broker_at(source, command_config) if is_broker else None
-        topic_id = "" if broker is None else look_for_activity(broker)
+        topic = None if broker is None else look_for_activity(broker)
     with running("ingest", master, conf) as spark:
         from minibroker.pipeline.table import writing_to
 
         teller = Teller(into)
         try:
             with writing_to(spark, into) as table:
-                if broker is not None:
-                    _from_broker(table, broker, topic_id, teller, follow)
+                if broker is not None and topic is not None:
+                    _from_broker(table, broker, topic, teller, follow)
                 else:
                     _from_directory(table, source, teller, follow)
         except KeyboardInterrupt:
@@ -141,14 +142,20 @@ def _from_directory(table: Table, source: str, teller: Teller, follow: bool) -> 
         ingest_directory(table, source, teller.step)
 
 
-def _from_broker(table: Table, broker: Broker, topic_id: str, teller: Teller, follow: bool) -> None:
+def _from_broker(table: Table, broker: Broker, topic: Topic, teller: Teller, follow: bool) -> None:
     from pyspark.errors import StreamingQueryException
 
     from minibroker.pipeline.brokers import why
     from minibroker.pipeline.errors import PipelineError
-    from minibroker.pipeline.ingest import ingest_broker
+    from minibroker.pipeline.ingest import ingest_broker, pass_over_gone
 
-    query = ingest_broker(table, broker, topic_id, teller.step, follow=follow)
+    gone = pass_over_gone(table, broker, topic)
+    if gone:
+        click.echo(
+            f"{gone:,} records are gone that were not read before, as the broker keeps no more",
+            err=True,
+        )
+    query = ingest_broker(table, broker, topic, teller.step, follow=follow)
     try:
         query.awaitTermination()
     except StreamingQueryException as error:

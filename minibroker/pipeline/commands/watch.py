@@ -76,7 +76,7 @@ def watch(
         from minibroker.pipeline.reachable import look_for_activity
 
         broker = broker_at(bootstrap, command_config)
-        topic_id = look_for_activity(broker)
+        activity = look_for_activity(broker)
     with running("watch", master, conf) as spark, _kept(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (
@@ -107,7 +107,7 @@ def watch(
         whole = from_beginning or goes_on(spark, place)
         events = events_of(read_topic(spark, broker, from_beginning=whole))
         query = watch(
-            events, Rules(every, limits), tell, checkpoint=place, topic_id=topic_id, late_s=late
+            events, Rules(every, limits), tell, checkpoint=place, topic_id=activity.id, late_s=late
         )
         click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C ends it", err=True)
         wait_for(spark, query, broker)

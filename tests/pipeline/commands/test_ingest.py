@@ -55,9 +55,9 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
     monkeypatch.setattr(table, "writing_to", lambda *_: nullcontext())
 
-    def look(at: Broker) -> str:
+    def look(at: Broker) -> reachable.Topic:
         asked.append(at)
-        return "id"
+        return reachable.Topic("id", {})
 
     monkeypatch.setattr(reachable, "look_for_activity", look)
     monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))
@@ -66,7 +66,7 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
         done = CliRunner(env=env).invoke(commands.ingest, [*words[:-2], *more])
         assert done.exit_code == 0, done.output
         assert given.pop(1).to_read()["kafka.security.protocol"] == "SSL"
-        assert given.pop(1) == "id"
+        assert given.pop(1) == ("id", {})
         given.clear()
     assert [each.bootstrap for each in asked] == ["there:9093"] * 2
 

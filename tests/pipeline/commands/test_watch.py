@@ -45,9 +45,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def send(*arguments: Any) -> None:
         started["sent"] = arguments
 
-    def look(broker: Broker) -> str:
+    def look(broker: Broker) -> reachable.Topic:
         started.setdefault("asked", []).append(broker)
-        return "id"
+        return reachable.Topic("id", {})
 
     monkeypatch.setattr(reachable, "look_for_activity", look)
     monkeypatch.setattr(
