@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 START_SECONDS_MAX: Final = 30.0
-DRAIN_SECONDS: Final = 2.0
+DRAIN_SECONDS: Final = 8.0
+"""Less than the ten that containers' tools wait, and more than healthy roles take on two cores that
+have much else to do: who is killed can't finish what it does.
+"""
 KILL_SECONDS_MAX: Final = 5.0
 """How long a killed process may take to vanish (it can hang in the kernel) before it is left."""
 

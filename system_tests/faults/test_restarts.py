@@ -17,7 +17,7 @@ from system_tests.faults.history import judge
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import tree
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.minibroker
 
@@ -120,7 +120,7 @@ def test_second_start_on_a_data_directory_names_the_holder(start: Starter, tmp_p
         check=False,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     said = second.stdout + second.stderr
     assert second.returncode != 0
