@@ -150,6 +150,16 @@ async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEn
     assert meter.hold(make_client(), spent(FetchRequest(), full, size=96)) is None
 
 
+async def test_a_fetch_that_took_too_long_is_empty_too(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(request_percentage="0.0001"))
+    full = FetchResponse(error_code=5)
+    # 10 µs in ten seconds: below that no fetch can stay, so nothing is ever fetched, as in Kafka.
+    assert meter.hold(make_client(), spent(FetchRequest(), full, worked_ns=10_000)) is None
+    instead = meter.hold(make_client(), spent(FetchRequest(), full, worked_ns=10_000))
+    assert instead == FetchResponse(throttle_time_ms=1000)
+
+
 async def test_a_throttle_ends_when_its_time_has_come(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

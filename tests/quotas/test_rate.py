@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from itertools import cycle, pairwise
@@ -265,3 +266,53 @@ def test_fetches_lose_about_one_response_in_ten_seconds(size: int, lost: float) 
 
 def test_a_burst_at_the_start_costs_a_part_of_the_minute_after_it() -> None:
     assert gets(154_000, 10_100, [1], grows=False) == pytest.approx(0.990, abs=0.001)
+
+
+def shared(bound: float, cost: float, together: int, late_ms: int) -> float:
+    """Which part of a quota of time those get who share it, each held for itself.
+
+    The broker works for one at a time, and each asks again so late after its throttle or answer;
+    half of what that costs is only known when the answer has gone, and isn't checked.
+    """
+    rate, free_ms = Rate(11, 1000), 0
+    took_ms = math.ceil(cost * 10)
+    turns = [(number, number) for number in range(together)]
+    came: list[int] = []
+    while turns:
+        due_ms, number = heapq.heappop(turns)
+        now = max(due_ms, free_ms)
+        if now >= 60_000:
+            continue
+        rate.record(cost / 2, now)
+        held_ms = rate.throttle_ms(bound * min(11, now // 1000 + 1) / 11, now, 1000)
+        free_ms = now + took_ms
+        rate.record(cost / 2, free_ms)
+        came.append(now)
+        heapq.heappush(turns, (max(now + held_ms, free_ms) + late_ms, number))
+    starts = range(16_000, 27_000, 100)
+    worked = cost * sum(start <= at < start + 33_000 for start in starts for at in came)
+    return worked / 33 / len(starts) / bound
+
+
+@pytest.mark.parametrize(
+    ("cost", "together", "late_ms", "expected"),
+    [
+        (0.1, 1, 1, 1.0006),
+        (0.1, 1, 10, 0.9996),
+        (0.1, 2, 10, 1.0011),
+        (0.1, 3, 10, 1.0023),
+        (0.2, 3, 10, 1.0059),
+        (0.2, 4, 10, 1.0086),
+    ],
+)
+def test_who_share_a_quota_of_time_make_up_for_each_other_and_get_a_little_more(
+    cost: float, together: int, late_ms: int, expected: float
+) -> None:
+    # Who is above the bound is told for how long, and those who come meanwhile are served, too.
+    assert shared(6.6, cost, together, late_ms) == pytest.approx(expected, abs=0.0005)
+
+
+@pytest.mark.parametrize(("together", "expected"), [(1, 0.583), (2, 0.999), (3, 1.001)])
+def test_who_ask_too_late_for_their_quota_do_not_get_it(together: int, expected: float) -> None:
+    # It is 66 requests a second, and one who is 25 ms late makes 39 at most.
+    assert shared(6.6, 0.1, together, 25) == pytest.approx(expected, abs=0.001)
