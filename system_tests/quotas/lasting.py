@@ -12,6 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
 import aiokafka
@@ -22,9 +24,6 @@ TOPIC, FED = "t", "fed"
 PATIENCE_S = 90
 WAITING, KAFKA_PYTHON_WAITING = 10, 5
 """Requests that wait for an answer, so that the broker has one whenever it may take it."""
-
-TOGETHER = 2
-"""Clients with one name, where one cannot send ahead, or not use at once all that it may."""
 
 SOON_MS = 10
 """How late a client may be that looks at times whether its throttle is over."""
@@ -47,9 +46,18 @@ class Minute:
     """What is left of the minute, and where one client notes what it got through."""
 
     def __init__(
-        self, servers: str, ends: float, user: str, client_id: str, pace: Pace | None = None
+        self,
+        servers: str,
+        ends: float,
+        user: str,
+        client_id: str,
+        pace: Pace | None = None,
+        *,
+        begins: float = 0.0,
     ) -> None:
+        """Nothing is asked before it begins."""
         self.servers = servers
+        self.begins = begins
         self.ends = ends
         self._pace = pace
         self._sent = 0
@@ -187,20 +195,22 @@ def consume_with_aiokafka(minute: Minute, value: bytes) -> None:
     asyncio.run(consume())
 
 
+def wait_for(all_here: Barrier) -> None:
+    """Waits until every process has made itself, which where others work takes many seconds."""
+    all_here.wait(PATIENCE_S)
+
+
 def lasting(work: Work, minute: Minute, value: bytes) -> Events:
     """A whole minute of one client."""
     logging.disable()  # some tell of each throttle
+    time.sleep(max(0, minute.begins - time.monotonic()))
     work(minute, value)
     return minute.events
 
 
-def lasting_together(work: Work, minute: Minute, value: bytes) -> Events:
-    """The same of some clients with one name, and what all of them got."""
-    threads = [
-        threading.Thread(target=lasting, args=(work, minute, value)) for _ in range(TOGETHER)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def lasting_together(count: int, work: Work, minute: Minute, value: bytes) -> Events:
+    """The same of so many clients with one name, and what all of them got."""
+    with ThreadPoolExecutor(count) as threads:
+        for done in [threads.submit(lasting, work, minute, value) for _ in range(count)]:
+            done.result()
     return minute.events

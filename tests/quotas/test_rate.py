@@ -268,11 +268,12 @@ def test_a_burst_at_the_start_costs_a_part_of_the_minute_after_it() -> None:
     assert gets(154_000, 10_100, [1], grows=False) == pytest.approx(0.990, abs=0.001)
 
 
-def shared(bound: float, cost: float, together: int, late_ms: int) -> float:
+def shared(bound: float, cost: float, together: int, late_ms: int, *, early_ms: int = 0) -> float:
     """Which part of a quota of time those get who share it, each held for itself.
 
     The broker works for one at a time, and each asks again so late after its throttle or answer;
-    half of what that costs is only known when the answer has gone, and isn't checked.
+    half of what that costs is only known when the answer has gone, and isn't checked. They may
+    begin a while before the quota begins to grow.
     """
     rate, free_ms = Rate(11, 1000), 0
     took_ms = math.ceil(cost * 10)
@@ -281,13 +282,15 @@ def shared(bound: float, cost: float, together: int, late_ms: int) -> float:
     while turns:
         due_ms, number = heapq.heappop(turns)
         now = max(due_ms, free_ms)
-        if now >= 60_000:
+        into_ms = now - early_ms
+        if into_ms >= 60_000:
             continue
         rate.record(cost / 2, now)
-        held_ms = rate.throttle_ms(bound * min(11, now // 1000 + 1) / 11, now, 1000)
+        share = min(11, max(into_ms, 0) // 1000 + 1) / 11
+        held_ms = rate.throttle_ms(bound * share, now, 1000)
         free_ms = now + took_ms
         rate.record(cost / 2, free_ms)
-        came.append(now)
+        came.append(into_ms)
         heapq.heappush(turns, (max(now + held_ms, free_ms) + late_ms, number))
     starts = range(16_000, 27_000, 100)
     worked = cost * sum(start <= at < start + 33_000 for start in starts for at in came)
@@ -316,3 +319,11 @@ def test_who_share_a_quota_of_time_make_up_for_each_other_and_get_a_little_more(
 def test_who_ask_too_late_for_their_quota_do_not_get_it(together: int, expected: float) -> None:
     # It is 66 requests a second, and one who is 25 ms late makes 39 at most.
     assert shared(6.6, 0.1, together, 25) == pytest.approx(expected, abs=0.001)
+
+
+@pytest.mark.parametrize(("early_ms", "expected"), [(0, 1.0017), (2000, 0.9948), (4000, 0.9919)])
+def test_who_begins_before_a_quota_grows_loses_some_of_the_whole_minute(
+    early_ms: int, expected: float
+) -> None:
+    # They use at once what there is, and for the rest of those seconds they are held.
+    assert shared(4.0, 0.06, 2, 3, early_ms=early_ms) == pytest.approx(expected, abs=0.0005)
