@@ -12,10 +12,12 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise, zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from zstandard import ZstdDecompressor, ZstdError, frame_content_size
 
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.columns import Raw
@@ -198,6 +200,7 @@ class Reader:
     def __init__(self) -> None:
         self._room = np.empty(FIRST_ROOM + SLACK, np.uint8)
         self._bytes = bytearray()
+        self._zstd = ZstdDecompressor()
 
     def read(self, piece: Piece) -> Iterator[Batch | Damaged]:
         """The batches of a piece."""
@@ -257,12 +260,26 @@ class Reader:
         """How much is in the room then."""
         while True:
             most = len(self._room) - SLACK
-            size = decompress_into(codec, data, self._room.data[:most])
+            size = self._into(codec, data, self._room.data[:most])
             if size is not None:
                 return size
             if most >= DECOMPRESSED_MAX_BYTES:
                 raise DecodeError(f"it grows past the limit of {DECOMPRESSED_MAX_BYTES} bytes", 0)
             self._room = np.empty(min(2 * most, DECOMPRESSED_MAX_BYTES) + SLACK, np.uint8)
+
+    def _into(self, codec: Compression, data: memoryview, room: memoryview) -> int | None:
+        """As ``decompress_into``, which everything is left to but whole frames of Zstandard that
+        say how large they are, as recorders write: a window in between takes a sixth longer.
+        """
+        if codec is Compression.ZSTD:
+            with (
+                suppress(ZstdError),
+                self._zstd.stream_reader(data, read_across_frames=True) as whole,
+            ):
+                size = whole.readinto(room)
+                if size == frame_content_size(data):
+                    return size
+        return decompress_into(codec, data, room)
 
 
 def _damaged(piece: Piece, position: int, offset: int, data: memoryview, reason: str) -> Damaged:

@@ -11,8 +11,9 @@ from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.columns import bytes_of
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.segments import Batch, Damaged, Piece, Reader, pieces
-from protocol.compression import Compression
-from protocol.records import Record, build_batch
+from protocol.checksum import crc32c
+from protocol.compression import Compression, compress
+from protocol.records import HEADER_BYTES, Record, build_batch
 from tests.pipeline.made import append
 
 
@@ -166,3 +167,41 @@ def test_what_grows_without_end_is_damaged(tmp_path: Path, monkeypatch: pytest.M
     (found,) = Reader().read(Piece(str(log), TOPIC, 0, 0, len(batch), 1))
     assert isinstance(found, Damaged)
     assert "grows past the limit" in found.reason
+
+
+@pytest.mark.parametrize("codec", [Compression.ZSTD, Compression.LZ4])
+def test_a_batch_that_does_not_decompress_is_one_row_and_others_are_read(
+    tmp_path: Path, codec: Compression
+) -> None:
+    good = build_batch([Record(value=value) for value in values(50)], compression=codec)
+    section = good[HEADER_BYTES:]
+    torn, other = section[:-9], bytes([section[0] ^ 1]) + section[1:]
+    path = tmp_path / "x.log"
+    path.write_bytes(b"".join([good, holding(good, torn), good, holding(good, other), good]))
+    piece = Piece(str(path), TOPIC, 0, 0, path.stat().st_size, 0)
+    reasons = [
+        batch.reason if isinstance(batch, Damaged) else None for batch in Reader().read(piece)
+    ]
+    told = [codec.name.lower() + " data" in reason if reason else None for reason in reasons]
+    assert told == [None, True, None, True, None]
+
+
+def test_a_batch_of_several_frames_is_read(tmp_path: Path) -> None:
+    plain = build_batch([Record(value=value) for value in values(50)])
+    packed = build_batch([Record(value=b"")], compression=Compression.ZSTD)
+    halves = plain[HEADER_BYTES:400], plain[400:]
+    frames = b"".join(compress(Compression.ZSTD, half) for half in halves)
+    path = tmp_path / "x.log"
+    path.write_bytes(holding(plain[:22] + packed[22:23] + plain[23:], frames))
+    (batch,) = Reader().read(Piece(str(path), TOPIC, 0, 0, path.stat().st_size, 0))
+    assert isinstance(batch, Batch)
+    assert [bytes_of(batch.raw, at) for at in range(50)] == values(50)
+
+
+def holding(batch: bytes, section: bytes) -> bytes:
+    """The batch with another section of records, which its length and checksum are of."""
+    checked = batch[21:HEADER_BYTES] + section
+    length = HEADER_BYTES - 12 + len(section)
+    return b"".join(
+        [batch[:8], length.to_bytes(4), batch[12:17], crc32c(checked).to_bytes(4), checked]
+    )
