@@ -13,10 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_files_are_written_read_renamed_and_deleted(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_hadoop", [False, True])
+def test_files_are_written_read_renamed_and_deleted(
+    spark: SparkSession, tmp_path: Path, by_hadoop: bool
+) -> None:
     files = Files(spark, str(tmp_path / "table"))
     assert files.root == f"file:{tmp_path}/table"
     assert files.folder == f"{tmp_path}/table"
+    if by_hadoop:
+        files.folder = None
     assert files.names("a") == []
     files.write_new("a/one.json", "böse")
     assert files.read("a/one.json") == "böse"
@@ -27,6 +32,9 @@ def test_files_are_written_read_renamed_and_deleted(spark: SparkSession, tmp_pat
     assert (files.names("a"), files.names("b/c")) == ([], ["two.json"])
     with pytest.raises(PipelineError, match="can't be renamed"):
         files.rename("a/none", "b/none")
+    files.rename("b/c/two.json", "../beside/b/three.json")
+    assert (tmp_path / "beside/b/three.json").read_text() == "böse"
+    files.rename("../beside/b/three.json", "b/c/two.json")
     files.delete("b")
     files.delete("b")
     assert not files.exists("b/c/two.json")
@@ -39,6 +47,18 @@ def test_a_folder_is_for_one_at_a_time(spark: SparkSession, tmp_path: Path) -> N
         pass
     with other.alone():
         pass
+
+
+def test_a_table_behind_a_link_has_its_neighbour_beside_the_link(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "disk/table").mkdir(parents=True)
+    (tmp_path / "table").symlink_to(tmp_path / "disk/table")
+    files = Files(spark, str(tmp_path / "table"))
+    files.write_new("one.json", "1")
+    files.rename("one.json", "../table-quarantine/one.json")
+    assert (tmp_path / "table-quarantine/one.json").read_text() == "1"
+    assert not (tmp_path / "disk/table-quarantine").exists()
 
 
 def test_nothing_lies_beside_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
