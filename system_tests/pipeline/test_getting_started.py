@@ -40,7 +40,7 @@ def test_the_page_leads_from_a_broker_to_a_throttle(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=360,
+            timeout=1200,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

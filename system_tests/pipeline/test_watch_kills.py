@@ -25,7 +25,7 @@ from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import wait_until
-from system_tests.pipeline.standby import Standby
+from system_tests.pipeline.standby import PATIENCE_S, Standby
 from system_tests.pipeline.watching import ALERTS, alerts
 from tests.pipeline.happenings import START_S, Event, check, request
 
@@ -42,7 +42,6 @@ PACE_S = 0.1
 MOMENTS = ("topic-*/offsets/*", "topic-*/commits/*", "rules/*", "topic-*/state/*/*/*")
 """Paths below the checkpoint; a watch is killed when one changes, or an alert is on the topic."""
 LATER_MAX_S = 0.2
-PATIENCE_S = 300.0
 OURS = "rdkafka"
 """What this test's own clients are called; a watch's are Java's."""
 
