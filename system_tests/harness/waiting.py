@@ -16,6 +16,8 @@ T = TypeVar("T")
 # Against what never comes, everywhere: JVMs and brokers on two busy cores may take long, and a
 # healthy run comes nowhere near it.
 PATIENCE_S = 120.0
+# Spark alone takes minutes to begin where twenty others want the same two cores.
+SPARK_PATIENCE_S = 1200.0
 PAUSE_S = 0.02
 
 

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from system_tests.harness.processes import is_running, tree
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.starting import jars
 
 TRIGGER: Final = "1 second"
 """Between steps of ingest, instead of ten, so that a job has come to many when it is killed."""
-PATIENCE_S: Final = 800.0
-"""Spark alone takes minutes to begin where ten others want the same two cores."""
 
 
 class Standby:
@@ -58,7 +56,7 @@ class Standby:
 
     def wait(self) -> None:
         """Until the job is done, which it must be well."""
-        assert self.process.wait(PATIENCE_S) == 0, self.printed()
+        assert self.process.wait(SPARK_PATIENCE_S) == 0, self.printed()
 
     def kill(self, later_s: float = 0) -> None:
         """With all that it started, when so much time has passed."""

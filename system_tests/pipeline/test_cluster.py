@@ -20,7 +20,7 @@ import pytest
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline import __main__ as jobs
 from system_tests.harness.brokers import free_port, start_minibroker
-from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.harness.waiting import PATIENCE_S, SPARK_PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -96,7 +96,7 @@ def submit(cluster: str, folder: Path, *job: str) -> str:
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE_S,
+        timeout=SPARK_PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from system_tests.harness.brokers import start_minibroker
+from system_tests.harness.waiting import SPARK_PATIENCE_S
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -40,7 +41,7 @@ def test_the_page_leads_from_a_broker_to_a_throttle(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=1200,
+            timeout=SPARK_PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
 from system_tests.harness.processes import is_running, tree
-from system_tests.harness.waiting import wait_until
-from system_tests.pipeline.standby import PATIENCE_S, Standby
+from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
+from system_tests.pipeline.standby import Standby
 from tests.pipeline.made import event, written
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -72,8 +72,8 @@ class Told(threading.Thread):
 
     def finish(self) -> None:
         self._enough.set()
-        self.join(PATIENCE_S)
-        assert self._producer.flush(PATIENCE_S) == 0
+        self.join(SPARK_PATIENCE_S)
+        assert self._producer.flush(SPARK_PATIENCE_S) == 0
 
 
 class Stage:
@@ -148,7 +148,7 @@ def get_on(stage: Stage, job: Standby, moment: str, times: int, *, may_end: bool
             assert may_end or not job.has_ended(), job.printed()
             return job.has_ended() or bool(stage.changes(moment) - before)
 
-        wait_until(has_come, f"{moment} to change", within_s=PATIENCE_S, pause_s=0.002)
+        wait_until(has_come, f"{moment} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002)
         before = stage.changes(moment)
 
 

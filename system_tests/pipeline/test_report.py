@@ -20,7 +20,7 @@ from minibroker.activity.schema import VERSION
 from minibroker.pipeline.report import words
 from minibroker.pipeline.schemas import ACTIVITY
 from system_tests.harness.browser import WIDE, Browser
-from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -59,7 +59,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "minibroker", "pipeline", "report", "--master", "local[1]"]
     command += ["--table", str(folder / "activity"), "--into", str(folder / "page.html")]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+        command, capture_output=True, text=True, timeout=SPARK_PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "4,000 events of 3 brokers, 17 dropped; " in done.stdout

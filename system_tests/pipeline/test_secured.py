@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from minibroker.activity.schema import TOPIC
-from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.starting import By, by_minibroker, by_spark
 from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, produce, set_quota
 from system_tests.security.conftest import MODULES, PASSWORDS, Secured, securing
@@ -75,7 +75,7 @@ def ingest(
         env=start.env,
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE_S,
+        timeout=SPARK_PATIENCE_S,
         check=False,
     )
 
@@ -126,7 +126,7 @@ def test_alerts_come_from_a_secured_broker_and_go_there(told: Secured, tmp_path:
     try:
         held = f"raised   client {CLIENT} on broker 1: held for 2 s"
         wait_until(
-            lambda: held in watch.printed(), "the throttle to be told", within_s=4 * PATIENCE_S
+            lambda: held in watch.printed(), "the throttle to be told", within_s=SPARK_PATIENCE_S
         )
         no_secret_is_in(place, watch.printed(), watch.complaints())
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.pipeline.watch.alerts import FIELDS, VERSION
 from system_tests.harness.brokers import RunningBroker, start_minibroker
-from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.starting import by_minibroker, by_spark
 from system_tests.pipeline.watching import CLIENT, Watch, alerts, produce, set_quota
 
@@ -40,7 +40,9 @@ def test_who_is_above_a_quota_is_told_here_and_on_the_topic(
     config = {"bootstrap.servers": told.bootstrap_servers}
     produce(config)
     held = f"raised   client {CLIENT} on broker 1: held for 2 s"
-    wait_until(lambda: held in watch.printed(), "the throttle to be told", within_s=4 * PATIENCE_S)
+    wait_until(
+        lambda: held in watch.printed(), "the throttle to be told", within_s=SPARK_PATIENCE_S
+    )
     over = "producer_byte_rate above 80 %"
     wait_until(lambda: over in watch.printed(), "the rate to be told")
     found = alerts(config)

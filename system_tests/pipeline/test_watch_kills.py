@@ -24,8 +24,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import ask
-from system_tests.harness.waiting import wait_until
-from system_tests.pipeline.standby import PATIENCE_S, Standby
+from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
+from system_tests.pipeline.standby import Standby
 from system_tests.pipeline.watching import ALERTS, alerts
 from tests.pipeline.happenings import START_S, Event, check, request
 
@@ -74,10 +74,10 @@ class Teller(threading.Thread):
     def finish(self) -> None:
         """Nobody is held any more, for so long that all is over, and looked at."""
         self._enough.set()
-        self.join(PATIENCE_S)
+        self.join(SPARK_PATIENCE_S)
         for _ in range(INTERVALS + 3):
             self._interval(set())
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(SPARK_PATIENCE_S) == 0
 
     def _interval(self, held: set[str]) -> None:
         for place, client in enumerate(CLIENTS):
@@ -126,7 +126,7 @@ class Stage:
     def told(self) -> int:
         """How many alerts are on the topic."""
         partition = TopicPartition(ALERTS, 0)
-        _, end = self._consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
+        _, end = self._consumer.get_watermark_offsets(partition, timeout=SPARK_PATIENCE_S)
         return int(end)
 
     def sign(self, moment: str | None) -> object:
@@ -175,7 +175,7 @@ def test_no_alert_is_lost_and_none_told_twice_by_the_same_watch(stage: Stage) ->
         watch = stage.begin()
         get_on(stage, watch, chance.choice([*MOMENTS, None, None]), chance.randint(1, 3))
         watch.kill(chance.uniform(0, LATER_MAX_S))
-        wait_until(stage.has_heard_all, "the broker to have heard all", within_s=PATIENCE_S)
+        wait_until(stage.has_heard_all, "the broker to have heard all", within_s=SPARK_PATIENCE_S)
         at_kills.append(stage.told())
     teller.finish()
     watch = stage.begin()
@@ -185,7 +185,7 @@ def test_no_alert_is_lost_and_none_told_twice_by_the_same_watch(stage: Stage) ->
         assert not watch.has_ended(), watch.printed()
         return stage.looked_at_s() * 1_000_000 >= last_us
 
-    wait_until(all_looked_at, "the watch to come to the end", within_s=PATIENCE_S)
+    wait_until(all_looked_at, "the watch to come to the end", within_s=SPARK_PATIENCE_S)
     watch.kill()
     found = seen(stage)
     again = len(found) - len(set(found))
@@ -205,7 +205,9 @@ def get_on(stage: Stage, watch: Standby, moment: str | None, times: int) -> None
             assert not watch.has_ended(), watch.printed()
             return stage.sign(moment) != before
 
-        wait_until(has_come, f"{moment or ALERTS} to change", within_s=PATIENCE_S, pause_s=0.002)
+        wait_until(
+            has_come, f"{moment or ALERTS} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002
+        )
 
 
 def seen(stage: Stage) -> list[Due]:
