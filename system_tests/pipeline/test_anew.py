@@ -15,10 +15,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import free_port, start_minibroker
+from system_tests.harness.waiting import SPARK_PATIENCE_S
 from system_tests.pipeline.starting import by_minibroker
 from tests.pipeline.made import events
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 FIRST: Final = 50
 SECOND: Final = 120
@@ -66,7 +67,12 @@ def ingest(server: str, folder: Path) -> str:
     """What is said on the way."""
     start = by_minibroker("ingest", "--from", server, "--into", str(folder / "activity"))
     done = subprocess.run(
-        start.args, env=start.env, capture_output=True, text=True, timeout=250, check=False
+        start.args,
+        env=start.env,
+        capture_output=True,
+        text=True,
+        timeout=SPARK_PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr

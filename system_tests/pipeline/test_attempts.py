@@ -21,9 +21,10 @@ import pytest
 from minibroker.pipeline.filing import PLACED, file_events
 from minibroker.pipeline.session import session
 from minibroker.pipeline.table import Counts, Table
+from system_tests.harness.waiting import SPARK_PATIENCE_S
 from tests.pipeline.made import events
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.java
 
 EVENTS: Final = 600
 FILES_BEFORE_THE_KILL: Final = 3
@@ -32,7 +33,9 @@ RAW: Final = "topic string, partition int, offset bigint, value binary"
 
 def test_what_failed_attempts_wrote_does_not_count(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "system_tests.pipeline.test_attempts", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SPARK_PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     table = tmp_path / "activity"
     query = f"select sequence from '{table}/hour=*/bucket=*/*.parquet' order by all"

@@ -21,17 +21,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.brokers import ANSWER_S, SILENCE_S
-from minibroker.pipeline.reachable import PATIENCE_S
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import tree
-from system_tests.harness.waiting import wait_until
+from system_tests.harness.waiting import PATIENCE_S, SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.test_ingest_kills import PARTITIONS, Stage, Told, get_on, keys
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.java, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 COMMIT = "_commits/*.json"
-SLOW_S = 45.0
-"""For what a job does beside waiting, on a machine that is busy."""
 
 
 @contextmanager
@@ -87,12 +84,12 @@ def test_silence_is_borne_for_a_time_and_then_told(stage: Stage) -> None:
     wait_until(
         lambda: job.has_ended() or len(keys(stage.table)) == told.count,
         "all events to be there",
-        within_s=SILENCE_S,
+        within_s=SPARK_PATIENCE_S,
     )
     assert not job.has_ended(), job.printed()
     assert keys(stage.table) == [(sequence, 1) for sequence in range(told.count)]
     with stopped(stage.broker):
-        wait_until(job.has_ended, "the job to give up", within_s=SILENCE_S + SLOW_S)
+        wait_until(job.has_ended, "the job to give up", within_s=SILENCE_S + SPARK_PATIENCE_S)
     server = stage.broker.bootstrap_servers
     assert f"reading from {server} ended: {server} can't be asked (Timed out" in job.printed()
     assert "it may not run, or one of its addresses can't be reached from here" in job.printed()
