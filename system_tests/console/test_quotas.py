@@ -66,8 +66,17 @@ def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, loo
     assert page.text("#held") == ""
     assert page.count("img") == 1  # the page's own
     assert "taken" not in page.browser.driver.title
+
+    # What held it then can still be seen, with the numbers of its moment.
+    page.find("#throttles button").click()
+    page.wait(lambda: "Produce waited" in page.text("#explained"), "the past to be explained")
+    assert "min" in page.text("#explained .verdict").partition(", ")[2]
+    assert "(rate - quota) / quota * window" in page.text("#explained .formula")
+    pressed = "button[aria-pressed=true]"
+    assert (page.count(f"#throttles {pressed}"), page.count(f"#uses {pressed}")) == (1, 0)
     page.find("#throttles button").click()
     page.wait(lambda: "Click somebody" in page.text("#explained"), "the same, chosen no more")
+    assert page.count(f"#throttles {pressed}") == 0
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -156,3 +156,28 @@ def test_a_line_shows_the_quota_and_breaks_where_nothing_was_seen(rules: Browser
     assert drawn["use"] == "M60 29.5L61 6.3M90 17.9L120 17.9"
     assert drawn["throttled"] == "M61 30h1"
     assert call(rules, "usage", "trace", [], 0, 0)["use"] == ""
+
+
+EXPLAINED = """
+    const { Explained } = await import("/console/quotas.js");
+    const root = document.createElement("div");
+    new Explained(root).show(...args);
+    return [...root.children].filter(({ hidden }) => !hidden).map(({ textContent }) => textContent);
+"""
+
+
+def test_why_a_throttle_cannot_be_explained_is_said(rules: Browser) -> None:
+    assert rules.run(EXPLAINED, use("loud"), None, "no throttle 3 is kept") == [
+        "bytes produced of client-id loud",
+        "It can't be told: no throttle 3 is kept",
+    ]
+
+
+def test_what_is_explained_is_what_would_be_or_what_was(rules: Browser) -> None:
+    def verdict(throttle: dict[str, Any] | None, throttle_ms: int) -> Any:
+        explained = {"throttle": throttle, "throttle_ms": throttle_ms}
+        return call(rules, "words", "verdict", explained)
+
+    assert verdict(None, 0) == "A request now would not wait"
+    assert verdict(None, 9500) == "A request now would wait 9.5 s"
+    assert verdict({"api": "Fetch", "ago_ms": 12_000}, 9500) == "Fetch waited 9.5 s, 12 s ago"

@@ -23,7 +23,7 @@ let answeredAt = null;
 let chosen = {};
 let pointedAt = null;
 let quotas = usage.UNKNOWN;
-/** The counter that is to be explained, and what the broker explained. */
+/** The counter or throttle that is to be explained, which has a number, and what was explained. */
 let puzzle = null;
 let explanation = null;
 
@@ -129,15 +129,16 @@ function drawQuotas() {
   place("held").title = quotas.held ? "throttled now" : "";
   if (!views.shows("quotas")) return;
   const [first] = scene.listeners ?? [];
-  uses.show(quotas, puzzle && usage.keyOf(puzzle), first ? `${first.host}:${first.port}` : "");
-  throttles.show(quotas);
-  explained.show(puzzle, explanation);
+  const { key = null, number } = puzzle ?? {};
+  uses.show(quotas, number ? null : key, first ? `${first.host}:${first.port}` : "");
+  throttles.show(quotas, number ? key : null);
 }
 
 function explain(counter) {
-  const again = puzzle !== null && usage.keyOf(puzzle) === usage.keyOf(counter);
+  const again = puzzle !== null && puzzle.key === counter.key && puzzle.number === counter.number;
   puzzle = again ? null : counter;
   explanation = null;
+  explained.show(puzzle);
   drawQuotas();
   askWhy();
 }
@@ -146,13 +147,20 @@ function explain(counter) {
 async function askWhy() {
   const asked = puzzle;
   if (asked === null) return;
-  const query = new URLSearchParams({
-    user: words.decoded(asked.user),
-    client_id: asked.client_id,
-    type: asked.type,
-  });
-  const found = await ask(`v1/quotas/explain?${query}`).catch(() => null);
-  if (found === null || asked !== puzzle) return;
+  const { user, client_id, type, number: throttle } = asked;
+  const query = throttle ? { throttle } : { user: words.decoded(user), client_id, type };
+  let [found, why] = [null, null];
+  try {
+    found = await ask(`v1/quotas/explain?${new URLSearchParams(query)}`);
+  } catch (error) {
+    why = error.message;
+  }
+  if (asked !== puzzle) return;
+  if (found === null) {
+    // What was told of a throttle stays true when the broker has forgotten it.
+    if (explanation === null) explained.show(puzzle, null, why);
+    return;
+  }
   const isFirst = explanation === null;
   explanation = found;
   explained.show(puzzle, explanation);

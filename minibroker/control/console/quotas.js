@@ -131,24 +131,28 @@ export class Throttles {
   make(throttle) {
     const button = element("button", "entity", nameOf(throttle));
     button.type = "button";
-    button.addEventListener("click", () => this.choose(throttle));
+    button.addEventListener("click", () => this.choose(this.parts.get(item).newest));
     const [delay, times] = [element("span", "delay"), element("span", "times")];
     const ago = element("span", "ago");
     const what = element("p", "what", `${throttle.api} · ${words.kindOf(throttle.type)}`);
     const item = element("li", "", element("div", "throttle-head", button, delay, times, ago), what);
-    this.parts.set(item, { delay, times, ago });
+    this.parts.set(item, { button, delay, times, ago });
     return item;
   }
 
-  fill(item, { throttle_ms: delay, times, ago_ms: ago }) {
+  fill(item, throttle) {
+    const { key, throttle_ms: delay, times, ago_ms: ago } = throttle;
     const parts = this.parts.get(item);
+    parts.newest = throttle;
+    set(parts.button, { "aria-pressed": key === this.chosen });
     write(parts.delay, words.duration(delay));
     write(parts.times, times > 1 ? `× ${words.count(times)}` : "");
     write(parts.ago, words.ago(ago));
     item.classList.toggle("held", delay > ago);
   }
 
-  show({ throttles }) {
+  show({ throttles }, chosen) {
+    this.chosen = chosen;
     this.items.update(throttles, (throttle) => throttle.key);
     this.empty.hidden = throttles.length > 0;
   }
@@ -156,7 +160,7 @@ export class Throttles {
 
 export class Explained {
   constructor(root) {
-    this.empty = element("p", "empty", "Click somebody to see why they are throttled, or aren't.");
+    this.empty = element("p", "empty", "Click somebody to see why they are throttled, or aren't; or a throttle, to see why it was.");
     this.who = element("p", "note");
     this.verdict = element("p", "verdict");
     this.formula = element("p", "formula");
@@ -184,15 +188,23 @@ export class Explained {
     item.className = holds ? "holds" : value === null ? "unset" : "";
   }
 
-  /** What the broker explained, or nothing; `counter` is whom it was asked about. */
-  show(counter, found = null) {
+  /**
+   * What the broker explained, or `why` it did not; `counter` is whom it was asked about. Of a
+   * throttle that was, rate, quota and formula are of its moment.
+   */
+  show(counter, found = null, why = null) {
     this.empty.hidden = counter !== null;
     for (const each of this.told) each.hidden = counter === null || (each !== this.who && found === null);
     if (counter === null) return;
     write(this.who, `${words.kindOf(counter.type)} of ${words.party(counter)}`);
+    if (why !== null) {
+      this.verdict.hidden = false;
+      this.verdict.classList.remove("held");
+      write(this.verdict, `It can't be told: ${why}`);
+    }
     if (found === null) return;
     const { type, rate, quota, path, window_ms: window, throttle_ms: delay, sharing, formula } = found;
-    write(this.verdict, delay > 0 ? `A request now would wait ${words.duration(delay)}` : "A request now would not wait");
+    write(this.verdict, words.verdict(found));
     this.verdict.classList.toggle("held", delay > 0);
     write(this.formula, formula);
     const [rates, quotas, places, shared] = this.values;

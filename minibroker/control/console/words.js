@@ -151,6 +151,12 @@ export function throttle({ throttled, throttle_ms: average }) {
   return average === null ? "–" : `${duration(average)} on average`;
 }
 
+/** What is explained, in a sentence: what a request now would meet, or what one met. */
+export function verdict({ throttle: was, throttle_ms: delay }) {
+  if (was) return `${was.api} waited ${duration(delay)}, ${ago(was.ago_ms)}`;
+  return delay > 0 ? `A request now would wait ${duration(delay)}` : "A request now would not wait";
+}
+
 /** Who is counted, but not among the rows. */
 export function rest({ left, unbounded, unlisted }) {
   const told = [
