@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import pytest
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.jars import ToolchainMissing, kafka_jars
+from tests.foreground import heed_interrupts
 
 # Kafka's shipped server.properties does the same: nobody tests by waiting three seconds a group.
 KAFKA_TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
@@ -36,9 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    heed_interrupts()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,11 +14,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.foreground import heed_interrupts
+
 # Neither an example nor its making has a time: a busy machine is no mistake of a test.
 TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", TIMELESS, max_examples=25)
 settings.register_profile("deep", TIMELESS, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+def pytest_configure() -> None:
+    heed_interrupts()
 
 
 @pytest.fixture
