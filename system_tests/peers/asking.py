@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, Final, Protocol
 
 from protocol.errors import ErrorCode, ProtocolError
@@ -103,6 +104,12 @@ CHANGES: Final = (
 )
 
 
+_UNLIKE_OTHERS: Final = count(1000)
+"""Values of a config: one that was set before, by an earlier talk with the same broker, would tell
+nothing.
+"""
+
+
 class Asked(Protocol):
     """Asks a question that has a name, in a version; what comes back is the response as it came."""
 
@@ -123,7 +130,6 @@ class Talk:
         self._admin = Client(broker.address, client_id="peers")
         self._connect = connect or partial(Client, broker.address, client_id="peers")
         self._client = self._connect()
-        self._changes = 0
         self.answers: dict[str, Any] = {}
 
     def __call__(self, name: str, request: Message, version: int) -> Any:
@@ -142,9 +148,8 @@ class Talk:
         """Kafka's controller answers before its broker knows of a change; the broker knows of all
         up to the last that it knows.
         """
-        self._changes += 1
-        text = str(self._changes)
-        change = AlterableConfig(name="segment.index.bytes", config_operation=0, value=text * 4)
+        text = str(next(_UNLIKE_OTHERS))
+        change = AlterableConfig(name="segment.index.bytes", config_operation=0, value=text)
         resource = AlterConfigsResource(resource_type=2, resource_name=LAST, configs=[change])
         self._admin.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
         wanted = DescribeConfigsResource(
@@ -153,7 +158,7 @@ class Talk:
 
         def known() -> bool:
             (told,) = self._admin.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
-            return bool(told.configs) and told.configs[0].value == text * 4
+            return bool(told.configs) and told.configs[0].value == text
 
         wait_until(known, "the last change to be known", pause_s=0.002)
 
