@@ -7,6 +7,7 @@ have the same settings, on one core, and the connector's jars.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyspark
 from minibroker.pipeline import __main__ as jobs
 from system_tests.conftest import without_toolchain
 from system_tests.harness.jars import ToolchainMissing, connector_jars
+from system_tests.harness.waiting import SPARK_PATIENCE_S
 
 MASTER: Final = ("--master", "local[1]")
 FEW: Final = ("--conf", "spark.sql.shuffle.partitions=1")
@@ -47,6 +49,18 @@ def by_spark(*job: str) -> Start:
         "PYSPARK_PYTHON": sys.executable,
     }
     return Start([*command, *job], {**os.environ, **there})
+
+
+def run_to_its_end(start: Start) -> subprocess.CompletedProcess[str]:
+    """What became of a job that ends by itself."""
+    return subprocess.run(
+        start.args,
+        env=start.env,
+        capture_output=True,
+        text=True,
+        timeout=SPARK_PATIENCE_S,
+        check=False,
+    )
 
 
 def jars() -> str:

@@ -4,7 +4,6 @@ their own, and of events that a broker removed before they were read.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import free_port, start_minibroker
-from system_tests.harness.waiting import SPARK_PATIENCE_S
-from system_tests.pipeline.starting import by_minibroker
+from system_tests.pipeline.starting import by_minibroker, run_to_its_end
 from tests.pipeline.made import events
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -65,15 +63,8 @@ def test_what_is_gone_is_told_and_what_is_left_is_taken_in(tmp_path: Path) -> No
 
 def ingest(server: str, folder: Path) -> str:
     """What is said on the way."""
-    start = by_minibroker("ingest", "--from", server, "--into", str(folder / "activity"))
-    done = subprocess.run(
-        start.args,
-        env=start.env,
-        capture_output=True,
-        text=True,
-        timeout=SPARK_PATIENCE_S,
-        check=False,
-    )
+    words = ("--from", server, "--into", str(folder / "activity"))
+    done = run_to_its_end(by_minibroker("ingest", *words))
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.starting import By, by_minibroker, by_spark
+from system_tests.pipeline.starting import By, by_minibroker, by_spark, run_to_its_end
 from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, produce, set_quota
 from system_tests.security.conftest import MODULES, PASSWORDS, Secured, securing
 
@@ -69,15 +69,7 @@ def ingest(
     server: str, table: Path, file: str, by: By = by_minibroker
 ) -> subprocess.CompletedProcess[str]:
     words = ("--from", server, "--into", str(table), "--command-config", file)
-    start = by("ingest", *words)
-    return subprocess.run(
-        start.args,
-        env=start.env,
-        capture_output=True,
-        text=True,
-        timeout=SPARK_PATIENCE_S,
-        check=False,
-    )
+    return run_to_its_end(by("ingest", *words))
 
 
 def no_secret_is_in(folder: Path, *texts: str) -> None:
