@@ -199,9 +199,9 @@ class _Acceptor:
     async def _take_in(self, accepted: Accepted, connection: Connection) -> bool:
         """Whether it was let in, so that a processor has it now."""
         try:
-            hold_s = await self._door.enter(newcomer(accepted))
-            if hold_s > 0:
-                self._nursery.start_soon(self._hold, accepted, connection, hold_s)
+            until = await self._door.enter(newcomer(accepted))
+            if until is not None:
+                self._nursery.start_soon(self._hold, accepted, connection, until)
             else:
                 await self._hand_over(accepted, connection)
                 return True
@@ -212,10 +212,10 @@ class _Acceptor:
             raise
         return False
 
-    async def _hold(self, accepted: Accepted, connection: Connection, hold_s: float) -> None:
+    async def _hold(self, accepted: Accepted, connection: Connection, until: float) -> None:
         """Keeps a connection whose address is too fast; whoever comes next does not wait for it."""
         try:
-            await trio.sleep(hold_s)
+            await trio.sleep_until(until)
             await self._door.enter_again(newcomer(accepted))
             await self._hand_over(accepted, connection)
         except Refused as refused:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import trio
 
@@ -168,9 +168,12 @@ class Door:
         self.counts.processor_died(processor)
         self.notify()
 
-    async def enter(self, who: Newcomer) -> float:
-        """Returns when the newcomer is counted, with 0, or at once with the seconds that it must
-        be held for, after which ``enter_again`` decides. Raises ``Refused``.
+    async def enter(self, who: Newcomer) -> float | None:
+        """Returns when the newcomer is counted, with None, or at once with the moment until which
+        it must be held, when ``enter_again`` decides. Raises ``Refused``.
+
+        It is a moment, not a while: whoever comes next may be served before anybody begins to
+        wait, and who sees that may turn the clock.
         """
         now = self._env.clock.now()
         self.happenings.note("accepted", who, at=now)
@@ -181,19 +184,19 @@ class Door:
         turn_ms = self._rates.accepted(who.listener, whole_ms(now))
         waits = turn_ms > 0 or not self.counts.has_slot(who.listener)
         if waits:
-            await self._wait_turn(who, turn_ms)
+            await self._wait_turn(who, now, turn_ms)
             now = self._env.clock.now()
         delay_ms = self._rates.from_ip(who.listener, who.ip, whole_ms(now))
         if delay_ms == 0:
             if waits:
                 self.happenings.admit(who, now)
             self._admit(who)
-        elif self._waits.all_held() >= HELD_MAX:
+            return None
+        if self._waits.all_held() >= HELD_MAX:
             self._refuse_rate(who)
-        else:
-            self._waits.hold(who.listener)
-            self.happenings.note("held", who, at=now, delay_ms=delay_ms)
-        return delay_ms / 1000
+        self._waits.hold(who.listener)
+        self.happenings.note("held", who, at=now, delay_ms=delay_ms)
+        return now + delay_ms / 1000
 
     async def enter_again(self, who: Newcomer) -> None:
         """Lets in who was held, if its address is slow enough by now. Raises ``Refused``."""
@@ -208,11 +211,11 @@ class Door:
                 await self._wait_slot(who.listener)
         self._admit(who)
 
-    async def _wait_turn(self, who: Newcomer, delay_ms: int) -> None:
+    async def _wait_turn(self, who: Newcomer, now: float, delay_ms: int) -> None:
         listener = who.listener
         with self.blocked(who, self._reason(listener, delay_ms), delay_ms):
             # The rate was recorded, so time must pass and a slot be free, both of them.
-            await trio.sleep(delay_ms / 1000)
+            await trio.sleep_until(now + delay_ms / 1000)
             await self._wait_slot(listener)
 
     def _reason(self, listener: str, delay_ms: int) -> str:
@@ -254,14 +257,14 @@ class Door:
         if self.counts.excess():
             self.notify()
 
-    def _refuse_rate(self, who: Newcomer) -> None:
+    def _refuse_rate(self, who: Newcomer) -> NoReturn:
         met = rate_limit(self._rates.limits, who.ip, self._quota_hosts)
         self._refuse(who, CloseReason.IP_RATE, met)
 
     def _count_limit(self, refusal: Refusal, who: Newcomer) -> Limit:
         return count_limit(self.counts.limits, refusal, who.ip, self._override_hosts)
 
-    def _refuse(self, who: Newcomer, reason: CloseReason, met: Limit) -> None:
+    def _refuse(self, who: Newcomer, reason: CloseReason, met: Limit) -> NoReturn:
         self.left((who.number,))
         raise Refused(reason, met)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.connections.counts import Use
 from minibroker.network.accepted import Done, Leave, Offers, OffersWanted, Present
+from minibroker.network.happenings import Happenings
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     BROKER_ACCEPT_RATE,
@@ -108,6 +111,32 @@ async def test_a_held_connection_waits_for_a_slot_when_its_time_is_up(
         await processor.close(min(processor.open))
         await wait_all_tasks_blocked()
         assert at.open == [*range(2, 53)]
+
+
+@pytest.mark.parametrize("decided", ["held", "waiting"])
+async def test_time_that_passes_before_the_wait_begins_is_part_of_it(
+    decided: str,
+    make_env: MakeEnvironment,
+    clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    note = Happenings.note
+
+    def while_time_passes(self: Happenings, kind: Any, *args: Any, **more: Any) -> None:
+        note(self, kind, *args, **more)
+        if kind == decided:
+            clock.jump(0.199)
+
+    monkeypatch.setattr(Happenings, "note", while_time_passes)
+    async with house(make_env, *([f"{RATE}=5"] if decided == "waiting" else [])) as at:
+        await at.processor()
+        if decided == "held":
+            await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
+        *_, last = await at.connect(51)
+        assert len(at.open) == 50
+        await pass_time(clock, 0.001)
+        assert len(at.open) == 51
+        assert not await hung_up(last)
 
 
 async def test_who_was_held_for_nothing_is_no_longer_in_redpandas_count(
