@@ -162,13 +162,13 @@ def test_owners_that_are_killed_cost_no_event(start: Starter) -> None:
 def send_ahead(broker: RunningBroker, count: int) -> None:
     """Asks without waiting for answers, but that so many come in the end."""
     hello = frame(ApiVersionsRequest(), 0, client_id="fast")
-    with socket.create_connection(broker.address) as sock:
+    with socket.create_connection(broker.address) as sock, sock.makefile("rb") as answers:
         sock.sendall(hello)
-        answer = sock.recv(4, socket.MSG_WAITALL)
-        size = 4 + len(sock.recv(int.from_bytes(answer, "big"), socket.MSG_WAITALL))
+        length = answers.read(4)
+        size = 4 + len(answers.read(int.from_bytes(length, "big")))
         for _ in range(count // AHEAD):
             sock.sendall(hello * AHEAD)
-            assert len(sock.recv(size * AHEAD, socket.MSG_WAITALL)) == size * AHEAD
+            assert len(answers.read(size * AHEAD)) == size * AHEAD
 
 
 def test_a_recorder_that_stands_still_holds_nobody_up(start: Starter) -> None:
