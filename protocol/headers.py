@@ -61,9 +61,9 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
     try:
         key, version, correlation_id, length = _FIXED.unpack_from(buf, pos)
     except struct.error:
-        raise DecodeError("request header is cut short", pos) from None
+        return _decode_bare(buf, pos)
     if version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN:
-        return RequestHeader(key, version, correlation_id, None), pos + _BARE.size
+        return _decode_bare(buf, pos)
     pos += 10
     client_id = None
     if length >= 0:
@@ -80,6 +80,15 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
     if registry.schema(key).flexible(version):
         pos = skip_tagged_fields(buf, pos)
     return RequestHeader(key, version, correlation_id, client_id), pos
+
+
+def _decode_bare(buf: Buffer, pos: int) -> tuple[RequestHeader, int]:
+    """One without a client id, which only the oldest ControlledShutdown has."""
+    if len(buf) - pos >= _BARE.size:
+        key, version, correlation_id = _BARE.unpack_from(buf, pos)
+        if version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN:
+            return RequestHeader(key, version, correlation_id, None), pos + _BARE.size
+    raise DecodeError("request header is cut short", pos)
 
 
 def encode_request_header(header: RequestHeader) -> bytes:

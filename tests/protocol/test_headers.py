@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol import headers
@@ -18,6 +18,7 @@ TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20
 
 
 @given(key=st.sampled_from(ApiKey), correlation=st.integers(-(2**31), 2**31 - 1), client=TEXT)
+@example(key=ApiKey.CONTROLLED_SHUTDOWN, correlation=1, client="c")
 def test_request_headers_are_what_construct_reads(
     key: ApiKey, correlation: int, client: str | None
 ) -> None:
@@ -29,8 +30,8 @@ def test_request_headers_are_what_construct_reads(
         tree = construct_for(RequestHeaderSchema, number)
         parsed = tree.parse(data)
         assert tree.build(parsed) == data
-        fields = (parsed.request_api_key, parsed.request_api_version)
-        assert (*fields, parsed.correlation_id, parsed.client_id) == header
+        fields = (parsed.request_api_key, parsed.request_api_version, parsed.correlation_id)
+        assert (*fields, parsed.client_id if number else None) == header
         assert headers.decode_request_header(data) == (header, len(data))
         assert headers.decode_request_header(memoryview(b"xx" + data + b"body"), 2) == (
             header,
