@@ -25,6 +25,8 @@ from minibroker.network.client import Client
 from minibroker.observability.definitions import QUOTA_QUEUE
 from minibroker.observability.metrics import Series
 from minibroker.quotas.entity import QuotaType
+from minibroker.quotas.manager import FETCH as BYTES_FETCHED
+from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
 from minibroker.quotas.manager import Look, Mutated, Throttle, Who, larger
 from minibroker.quotas.rate import NO_CAUSE, Cause
 from minibroker.quotas.throttle import Throttled
@@ -148,14 +150,16 @@ class Meter:
     def _charged(self, spent: Spent, now_ms: int) -> Throttle | None:
         """Counts bytes and time at once where there are both, which is most of what is asked."""
         if not spent.exempt:
-            key, quotas = spent.header.api_key, self.quotas
+            key, who = spent.header.api_key, spent.who
             if key == _PRODUCE:
-                return quotas.produced_and_worked(
-                    spent.who, spent.request_bytes, spent.worked_ns, now_ms
+                return self.quotas.moved_and_worked(
+                    BYTES_PRODUCED, who, spent.request_bytes, spent.worked_ns, now_ms
                 )
             if key == _FETCH:
                 size = spent.response_bytes + LENGTH_BYTES
-                return quotas.fetched_and_worked(spent.who, size, spent.worked_ns, now_ms)
+                return self.quotas.moved_and_worked(
+                    BYTES_FETCHED, who, size, spent.worked_ns, now_ms
+                )
         return larger(self._first(spent, now_ms), self._worked(spent, now_ms))
 
     async def keep_back(self, client: Client, spent: Spent) -> Any | None:

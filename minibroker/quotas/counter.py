@@ -7,18 +7,24 @@ every store is of one aligned word, and a sample is emptied and dated before it 
 Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
 
 What every request does touches as little memory as can be, as with ten thousand groups none of it
-is in the processor's caches; and each call or slice costs as much as the lock.
+is in the processor's caches; and it does as little as can be, as a broker comes to it with its code
+in no cache either: some words are read and written by one call of `struct`, whole and one after the
+other.
 """
 
 from __future__ import annotations
 
 import math
 from fcntl import LOCK_EX, LOCK_UN, lockf
-from typing import TYPE_CHECKING, Final
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
 
+from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from minibroker.quotas.entity import Tags
     from minibroker.quotas.ledger import Ledger
     from minibroker.quotas.rate import Cause
@@ -26,58 +32,88 @@ if TYPE_CHECKING:
 WORD: Final = 8
 """Bytes of what is stored at once."""
 
+COUNTERS: Final = len(QuotaType)
+"""Of a group."""
+
+# Words of a group before its counters.
 DIGEST, ORDINAL = range(2)
-"""The words of a group before its counters: whose it is, as an integer, and the order in which it
-is entered; see `Group.ordinal`.
+"""Whose it is, and the order in which it is entered, as integers; see `Group.ordinal`."""
+
+BESIDE, CURRENT = range(2)
+"""Of each counter, words that follow these.
+
+``CURRENT`` says where its current sample lies: so many bytes from where the group begins.
+``BESIDE`` is what its other samples hold together at most: what was added to them is in it, but not
+what was taken back or ended since they were last looked at. Only once that and the current one are
+too much are they looked at.
 """
+GROUP_HEAD: Final = ORDINAL + 1
+PLACE: Final = 2
 
 ORDINALS_PER_MS: Final = 1000
 """Of different groups, so that their ordinals are nearly in the order of time."""
 
-# Words of a counter: its head, the rate's ring (totals, then when each sample began and had its
-# last event, side by side). All that a request needs lies together, as does what it doesn't.
-LAST, AT, MOST, FIRST, OLDEST, CHECK = range(6)
-"""When the last record was; the places of the current sample and of the oldest one that counts.
+# Words of a counter: its head, and a ring of samples.
+CHECK, FIRST, OLDEST = range(3)
+"""``FIRST`` says where the oldest sample that counts lies, as ``CURRENT`` does.
 
-``MOST`` is what any of the samples hold together at most: what was added since they were last
-looked at is in it, but not what was taken back or ended. Only once that is too much are they looked
-at.
-
-The oldest one's start stands in ``OLDEST``, which holds until the time in ``CHECK``. Samples begin
-one after the other, so from the oldest to the current one all count, and no other does.
+Its start stands in ``OLDEST``, which holds until the time in ``CHECK``. Samples begin one after the
+other, so from the oldest to the current one all count, and no other does.
 """
-HEAD: Final = 6
+HEAD: Final = 3
+
+START, LAST, TOTAL = range(3)
+"""Words of a sample: when it began and had its last event, and what was recorded in it."""
+SAMPLE: Final = 3
+SAMPLE_BYTES: Final = SAMPLE * WORD
 
 # Words of what is kept beside: throttles, the bucket of tokens, the ring of the throttle times.
 THROTTLED, DELAY, AVERAGE_AT, TOKENS, TOKENS_MS = range(5)
-"""When the last throttle began, and for how long it was."""
+"""When the last throttle began, and for how long it was; what was in the bucket, and when."""
 ASIDE: Final = 5
 AVERAGE_RING: Final = AVERAGE_SAMPLES + 1
+
+_HEAD: Final = Struct("2Q" + "dQ" * COUNTERS).unpack_from
+_COUNTER: Final = Struct("dQd").unpack_from
+_SAMPLE: Final = Struct("3d").unpack_from
+
+# What writes, words in the order in which they are stored.
+put_place: Final = Struct("Q").pack_into
+put_number: Final = Struct("d").pack_into
+put_number_and_place: Final = Struct("dQ").pack_into
+put_place_and_number: Final = Struct("Qd").pack_into
+put_added: Final = Struct("2d").pack_into
+put_sample: Final = Struct("3d").pack_into
 
 RateAndSpan = tuple[float, int]
 """A rate a second, and the time that it is an average over."""
 
-Recorded = tuple[int, float, float]
-"""A counter's number, a value, and what is free."""
+_REQUEST: Final = list(QuotaType).index(QuotaType.REQUEST)
 
 NOTHING: Final = -math.inf
 """Is free: the rate is always wanted."""
 
 
-def fresh(ring: int) -> list[float]:
-    """The words of a counter that nobody has used.
+def fresh_places(offsets: Sequence[int], ring: int) -> bytes:
+    """The words ``BESIDE`` and ``CURRENT`` of counters that nobody has used, and begin there.
 
-    It seems to be in its last sample since ever, so that the first record begins the first one.
+    Each seems to be in its last sample since ever, so that the first record begins the first one.
     """
-    words = [0.0] * (HEAD + 3 * ring)
-    words[LAST] = -math.inf
-    words[AT] = words[FIRST] = ring - 1
-    words[HEAD + ring :] = [-math.inf] * (2 * ring)
-    return words
+    return b"".join(Struct("dQ").pack(0.0, _last_sample(at, ring)) for at in offsets)
+
+
+def fresh_counter(at: int, ring: int) -> bytes:
+    """The words of such a counter."""
+    samples = (-math.inf, -math.inf, 0.0) * ring
+    return Struct(f"dQd{SAMPLE * ring}d").pack(0.0, _last_sample(at, ring), 0.0, *samples)
+
+
+def _last_sample(at: int, ring: int) -> int:
+    return at + (HEAD + SAMPLE * (ring - 1)) * WORD
 
 
 def fresh_aside() -> list[float]:
-    """The words beside those."""
+    """The words kept beside it."""
     words = [0.0] * (ASIDE + 4 * AVERAGE_RING)
     words[THROTTLED] = -math.inf
     words[TOKENS] = words[TOKENS_MS] = math.inf
@@ -100,49 +136,52 @@ class Group:
     A counter is told by its number, which is that of a type of quotas.
     """
 
-    __slots__ = ("digest", "ledger", "name", "ordinal", "slot", "tags")
+    __slots__ = ("base", "digest", "ledger", "name", "ordinal", "tags")
 
     def __init__(self, ledger: Ledger, name: str, tags: Tags, now_ms: int) -> None:
         self.ledger = ledger
         self.name = name
         self.tags = tags
-        self.ordinal = 0.0
+        self.ordinal = 0
         """The place of what this process recorded last among all that was, by any process.
 
         It is found while the lock is held, for the time is not: who looks at the clock first may
         record last.
         """
-        self.digest, self.slot = ledger.place(name, tags, now_ms)
+        self.digest, self.base = ledger.place(name, tags, now_ms)
 
-    def enter(self, now_ms: int) -> int:
-        """Locks the slot, which is another one if the group was given up meanwhile; its base."""
+    def enter(self, now_ms: int) -> tuple[Any, ...]:
+        """Locks the slot, which is another one if the group was given up meanwhile.
+
+        The words before its counters.
+        """
         ledger = self.ledger
         while True:
-            slot = self.slot
+            base = self.base
             if ledger.lock_fd >= 0:
-                lockf(ledger.lock_fd, LOCK_EX, 1, slot)
-            base = ledger.slots_at + slot * ledger.words
-            if ledger.integers[base + DIGEST] == self.digest:
-                ordinal: float = now_ms * ORDINALS_PER_MS
-                earlier = ledger.doubles[base + ORDINAL]
-                if earlier >= ordinal:
-                    ordinal = earlier + 1
-                ledger.doubles[base + ORDINAL] = self.ordinal = ordinal
-                return base
-            ledger.unlock(slot)
-            _, self.slot = ledger.place(self.name, self.tags, now_ms)
+                lockf(ledger.lock_fd, LOCK_EX, 1, base)
+            head = _HEAD(ledger.memory, base)
+            if head[DIGEST] == self.digest:
+                ordinal = now_ms * ORDINALS_PER_MS
+                if head[ORDINAL] >= ordinal:
+                    ordinal = head[ORDINAL] + 1
+                self.ordinal = ordinal
+                put_place(ledger.memory, base + ORDINAL * WORD, ordinal)
+                return head
+            ledger.unlock(base)
+            _, self.base = ledger.place(self.name, self.tags, now_ms)
 
     def leave(self) -> None:
         """Unlocks it."""
         ledger = self.ledger
         if ledger.lock_fd >= 0:
-            lockf(ledger.lock_fd, LOCK_UN, 1, self.slot)
+            lockf(ledger.lock_fd, LOCK_UN, 1, self.base)
 
     def add(self, number: int, value: float, now_ms: int) -> None:
         """Adds a value."""
-        base = self.enter(now_ms)
+        head = self.enter(now_ms)
         try:
-            _add(self.ledger, base + self.ledger.offsets[number], value, now_ms)
+            self._add(head, number, value, now_ms)
         finally:
             self.leave()
 
@@ -153,32 +192,104 @@ class Group:
 
         None if samples hold no more than is ``free``, which is sooner found out than the rate.
         """
-        base = self.enter(now_ms)
+        head = self.enter(now_ms)
         try:
-            ledger = self.ledger
-            at = base + ledger.offsets[number]
-            if _add(ledger, at, value, now_ms) <= free:
+            if self._add(head, number, value, now_ms) <= free:
                 return None
-            return _rate(ledger, at, now_ms)
+            return self._rate(number, now_ms)
         finally:
             self.leave()
 
     def record_both(
-        self, ones: Recorded, others: Recorded, now_ms: int
+        self, number: int, value: float, percent: float, free: Sequence[float], now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan] | None:
-        """The same for two counters, with one lock; None if what either holds is free."""
-        number, value, free = ones
-        other, others_value, others_free = others
-        base = self.enter(now_ms)
+        """The same for a counter and that of request time, with one lock.
+
+        What is free is given for each number; None if what either holds is free.
+        """
+        head = self.enter(now_ms)
         try:
-            ledger = self.ledger
-            at, others_at = base + ledger.offsets[number], base + ledger.offsets[other]
-            most = _add(ledger, at, value, now_ms)
-            if _add(ledger, others_at, others_value, now_ms) <= others_free and most <= free:
+            most = self._add(head, number, value, now_ms)
+            most_time = self._add(head, _REQUEST, percent, now_ms)
+            if most <= free[number] and most_time <= free[_REQUEST]:
                 return None
-            return _rate(ledger, at, now_ms), _rate(ledger, others_at, now_ms)
+            return self._rate(number, now_ms), self._rate(_REQUEST, now_ms)
         finally:
             self.leave()
+
+    def _add(self, head: tuple[Any, ...], number: int, value: float, now_ms: int) -> float:
+        """What all samples of a counter hold then at most."""
+        ledger = self.ledger
+        at = GROUP_HEAD + PLACE * number
+        beside: float = head[at]
+        place = self.base + head[at + CURRENT]
+        start, _, total = _SAMPLE(ledger.memory, place)
+        if now_ms - start >= ledger.window_ms:
+            beside += max(total, 0.0)
+            return value + self._begin(head[at + CURRENT], beside, number, value, now_ms)
+        added: float = total + value
+        put_added(ledger.memory, place + LAST * WORD, now_ms, added)
+        return beside + added
+
+    def _begin(self, current: int, beside: float, number: int, value: float, now_ms: int) -> float:
+        """Begins the sample after one with a value; what the others then hold at most.
+
+        It counts once it is the current one: if not, the next one to begin a sample will do so
+        there.
+        """
+        ledger, base = self.ledger, self.base
+        memory, at = ledger.memory, base + ledger.offsets[number]
+        following = ledger.next_sample(number, current)
+        _, first, _ = _COUNTER(memory, at)
+        if following == first:  # which goes
+            put_number_and_place(
+                memory, at + CHECK * WORD, 0.0, ledger.next_sample(number, following)
+            )
+        place = base + following
+        _, _, gone = _SAMPLE(memory, place)
+        if gone:
+            put_number(memory, place + TOTAL * WORD, 0.0)
+            beside = _most(ledger.totals(at))
+        put_sample(memory, place, now_ms, now_ms, value)
+        place = base + (GROUP_HEAD + PLACE * number) * WORD
+        put_number_and_place(memory, place + BESIDE * WORD, beside, following)
+        return beside
+
+    def _rate(self, number: int, now_ms: int) -> RateAndSpan:
+        ledger, base = self.ledger, self.base
+        memory, at = ledger.memory, base + ledger.offsets[number]
+        check, _, oldest = _COUNTER(memory, at)
+        if now_ms >= check:
+            oldest = self._pass_over(number, now_ms)
+        totals = ledger.totals(at)
+        head_at = GROUP_HEAD + PLACE * number
+        _, _, total = _SAMPLE(memory, base + _HEAD(memory, base)[head_at + CURRENT])
+        beside = _most(totals) - max(total, 0.0)
+        put_number(memory, base + (head_at + BESIDE) * WORD, beside)
+        span_ms = now_ms - int(oldest)
+        if span_ms < ledger.span_min_ms:
+            span_ms = span(now_ms - span_ms, now_ms, ledger.samples, ledger.window_ms)
+        return sum(totals) / (span_ms / 1000), span_ms
+
+    def _pass_over(self, number: int, now_ms: int) -> float:
+        """Empties samples that count no more, up to the first that does, as the current one must.
+
+        When that began. Kafka would date them anew, too. It makes no difference: the current one is
+        older than that.
+        """
+        ledger, base = self.ledger, self.base
+        memory, at = ledger.memory, base + ledger.offsets[number]
+        _, first, _ = _COUNTER(memory, at)
+        while True:
+            start, last, _ = _SAMPLE(memory, base + first)
+            if now_ms - last < ledger.lasting_ms:
+                break
+            put_number(memory, base + first + TOTAL * WORD, 0.0)
+            first = ledger.next_sample(number, first)
+        put_place_and_number(memory, at + FIRST * WORD, first, start)
+        put_number(memory, at + CHECK * WORD, last + ledger.lasting_ms)
+        oldest: float = start
+        return oldest
 
     def throttled(
         self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
@@ -186,7 +297,8 @@ class Group:
         """A throttle begins: it is the last one, and counts for their average."""
         ledger, ring = self.ledger, AVERAGE_RING
         doubles = ledger.doubles
-        at = self.enter(now_ms) + ledger.asides[number]
+        self.enter(now_ms)
+        at = self.base // WORD + ledger.asides[number]
         try:
             first = at + ASIDE
             n = int(doubles[at + AVERAGE_AT])
@@ -215,8 +327,8 @@ class Group:
         """
         ledger = self.ledger
         doubles = ledger.doubles
-        base = self.enter(now_ms)
-        at = base + ledger.asides[number]
+        self.enter(now_ms)
+        at = self.base // WORD + ledger.asides[number]
         try:
             before, since = doubles[at + TOKENS], doubles[at + TOKENS_MS]
             filled = burst if before == math.inf else before + quota * (now_ms - since) / 1000
@@ -224,80 +336,11 @@ class Group:
             # The time first: who is killed between gives tokens away late, never twice.
             doubles[at + TOKENS_MS] = now_ms
             doubles[at + TOKENS] = left
-            doubles[base + ledger.offsets[number] + LAST] = now_ms
             return left
         finally:
             self.leave()
 
 
-def _add(ledger: Ledger, at: int, value: float, now_ms: int) -> float:
-    """What all samples hold then at most."""
-    doubles = ledger.doubles
-    n = int(doubles[at + AT])
-    start = at + HEAD + ledger.ring + 2 * n
-    if now_ms - doubles[start] >= ledger.window_ms:
-        n = _begin(ledger, at, n, now_ms)
-        start = at + HEAD + ledger.ring + 2 * n
-    most = doubles[at + MOST]
-    if value > 0:
-        most += value
-        doubles[at + MOST] = most  # First: who is killed here makes it more than there is.
-    doubles[start + 1] = now_ms
-    doubles[at + LAST] = now_ms
-    doubles[at + HEAD + n] += value
-    return most
-
-
-def _begin(ledger: Ledger, at: int, n: int, now_ms: int) -> int:
-    """Begins the sample after one; its place."""
-    doubles, ring = ledger.doubles, ledger.ring
-    n = n + 1 if n + 1 < ring else 0
-    if n == doubles[at + FIRST]:  # which goes
-        doubles[at + CHECK] = 0
-        doubles[at + FIRST] = n + 1 if n + 1 < ring else 0
-    gone = doubles[at + HEAD + n]
-    doubles[at + HEAD + n] = 0.0
-    if gone:
-        _look(ledger, at)
-    doubles[at + HEAD + ring + 2 * n] = now_ms
-    doubles[at + AT] = n
-    return n
-
-
-def _look(ledger: Ledger, at: int) -> float:
-    """The total of all samples."""
-    samples = ledger.read_ring(ledger.memory, (at + HEAD) * WORD)
-    total: float = sum(samples)
-    # One from which more was taken back than is in it ends, too.
-    ledger.doubles[at + MOST] = (
-        total if min(samples) >= 0 else sum(max(each, 0) for each in samples)
-    )
-    return total
-
-
-def _rate(ledger: Ledger, at: int, now_ms: int) -> RateAndSpan:
-    doubles = ledger.doubles
-    if now_ms >= doubles[at + CHECK]:
-        _pass_over(ledger, at, now_ms)
-    total = _look(ledger, at)
-    span_ms = now_ms - int(doubles[at + OLDEST])
-    if span_ms < ledger.span_min_ms:
-        span_ms = span(now_ms - span_ms, now_ms, ledger.samples, ledger.window_ms)
-    return total / (span_ms / 1000), span_ms
-
-
-def _pass_over(ledger: Ledger, at: int, now_ms: int) -> None:
-    """Empties samples that count no more, up to the first one that does, as the current one must.
-
-    Kafka would date them anew, too. It makes no difference: the current one is older than that.
-    """
-    doubles, ring = ledger.doubles, ledger.ring
-    times = at + HEAD + ring
-    lasting_ms = ledger.lasting_ms
-    n = int(doubles[at + FIRST])
-    while now_ms - doubles[times + 2 * n + 1] >= lasting_ms:
-        doubles[at + HEAD + n] = 0.0
-        n = n + 1 if n + 1 < ring else 0
-    doubles[at + FIRST] = n
-    doubles[at + OLDEST] = doubles[times + 2 * n]
-    doubles[at + CHECK] = doubles[times + 2 * n + 1] + lasting_ms
+def _most(totals: Sequence[float]) -> float:
+    """What samples may hold, for one from which more was taken back than is in it ends, too."""
+    return sum(totals) if min(totals) >= 0 else sum(max(each, 0.0) for each in totals)

@@ -11,10 +11,11 @@ hash picks a set of ``WAYS`` slots, and one slot of the set carries the group.  
 the group that was used least recently, so the memory is bounded and looking for a counter takes
 the same time however many there are.
 
-Locks are POSIX record locks on the bytes of a file that has no name: one byte for each slot, one
-for each set.  The kernel frees them when a process dies.  They would also vanish if a process
-closed any descriptor of that file, so there is one, made before the fork and never closed or
-duplicated.  (Locks of open file descriptions would be shared by all that were forked.)
+Locks are POSIX record locks on bytes of a file that has no name: that where a slot begins, or the
+list of a set, or the page before them.  The kernel frees them when a process dies.  They would also
+vanish if a process closed any descriptor of that file, so there is one, made before the fork and
+never closed or duplicated.  (Locks of open file descriptions would be shared by all that were
+forked.)
 
 Killed half-way: see ``quotas.counter``; and a slot carries its hash only while what lies in it
 belongs to that hash.  The list of hashes that is searched may be ahead of that, or behind it.
@@ -36,17 +37,23 @@ from typing import Any, Final, NamedTuple
 from minibroker.quotas.counter import (
     ASIDE,
     AVERAGE_RING,
+    CURRENT,
     DELAY,
     DIGEST,
+    GROUP_HEAD,
     HEAD,
     LAST,
-    ORDINAL,
+    PLACE,
+    SAMPLE,
+    SAMPLE_BYTES,
     THROTTLED,
     TOKENS,
+    TOKENS_MS,
     WORD,
     Group,
-    fresh,
     fresh_aside,
+    fresh_counter,
+    fresh_places,
     span,
 )
 from minibroker.quotas.entity import QuotaType, Tags
@@ -80,8 +87,7 @@ _SIDE_BY_SIDE: Final = (QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.FETCH)
 """Types whose counters most requests need two of, which then share a page of memory."""
 _ORDER: Final = (*_SIDE_BY_SIDE, *(kind for kind in _KINDS if kind not in _SIDE_BY_SIDE))
 
-# Words of a slot: whose it is, the counters, what is kept beside each, and then these.
-_COUNTERS: Final = ORDINAL + 1
+# Words of a slot: its head, the counters, what is kept beside each, and then these.
 _GIVEN, _TEXT_LENGTH, _TEXT = range(3)
 _REST: Final = _TEXT + TEXT_BYTES // WORD
 
@@ -152,27 +158,31 @@ class Ledger:
         self.span_min_ms = shortest_span_ms(samples, window_ms)
         self.lasting_ms = samples * window_ms
         """How long a sample counts after what was last recorded in it."""
-        self._fresh, self._fresh_aside = fresh(self.ring), fresh_aside()
-        asides_at = _COUNTERS + len(_KINDS) * len(self._fresh)
+        counter, aside = HEAD + SAMPLE * self.ring, len(fresh_aside())
         places = [_ORDER.index(kind) for kind in _KINDS]
-        self.offsets = tuple(_COUNTERS + at * len(self._fresh) for at in places)
-        """Where in a slot its counters begin."""
-        self.asides = tuple(asides_at + at * len(self._fresh_aside) for at in places)
-        """Where what is kept beside each begins."""
-        self._rest = asides_at + len(_KINDS) * len(self._fresh_aside)
+        counters_at = GROUP_HEAD + PLACE * len(_KINDS)
+        self.offsets = tuple((counters_at + at * counter) * WORD for at in places)
+        """Where its counters begin, in bytes from where a slot does."""
+        self._rings = tuple(at + HEAD * WORD for at in self.offsets)
+        self._ring_bytes = SAMPLE_BYTES * self.ring
+        asides_at = counters_at + len(_KINDS) * counter
+        self.asides = tuple(asides_at + at * aside for at in places)
+        """Where what is kept beside each begins, in words."""
+        self._rest = asides_at + len(_KINDS) * aside
+        self._fresh = self._fresh_slot()
         self.words = self._rest + _REST
         groups = min(GROUPS_MAX, BYTES_MAX // (self.words * WORD))
         self._sets = 1 << max(0, (groups // WAYS).bit_length() - 1)
         self.slots = self._sets * WAYS
-        self.slots_at = _PAGE_WORDS + self.slots
-        size = (self.slots_at + self.slots * self.words) * WORD
+        self._slots_at = (_PAGE_WORDS + self.slots) * WORD
+        size = self._slots_at + self.slots * self.words * WORD
         self.lock_fd = -1
         if shared:
             self.lock_fd = _nameless_file("minibroker-quotas")
             os.ftruncate(self.lock_fd, size)
         self.memory = mmap.mmap(self.lock_fd, size) if shared else mmap.mmap(-1, size)
-        # Many words at once, in a third of the time that a slice of ``doubles`` takes.
-        self.read_ring: Unpack = Struct(f"{self.ring}d").unpack_from
+        between = (SAMPLE - 1) * WORD
+        self._totals: Unpack = Struct(f"{HEAD * WORD}x" + f"{between}xd" * self.ring).unpack_from
         whole = memoryview(self.memory)
         self.doubles: memoryview[float] = whole.cast("d")
         self.integers: memoryview[int] = whole.cast("Q")
@@ -182,6 +192,13 @@ class Ledger:
         self._bytes = whole
         self._lately = Lately(self._page[_LATELY:])
 
+    def _fresh_slot(self) -> bytes:
+        """What a slot has behind its hash and its ordinal when it is given to a group."""
+        places = fresh_places(self.offsets, self.ring)
+        counters = b"".join(fresh_counter(at, self.ring) for at in sorted(self.offsets))
+        asides = fresh_aside() * len(_KINDS)
+        return places + counters + Struct(f"{len(asides)}d").pack(*asides)
+
     # What is kept for all --------------------------------------------------------------------
 
     def ever_set(self, number: int) -> int:
@@ -190,30 +207,30 @@ class Ledger:
 
     def note_set(self, number: int, bits: int) -> int:
         """Adds to them; what they are now."""
-        self.lock(self.slots + self._sets)
+        self.lock(0)
         try:
             self._page[_BITS + number] |= bits
         finally:
-            self.unlock(self.slots + self._sets)
+            self.unlock(0)
         return self.ever_set(number)
 
     def note_throttle(
         self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int
     ) -> None:
         """A throttle of a counter begins."""
-        self.lock(self.slots + self._sets)
+        self.lock(0)
         try:
             self._lately.note(digest, api_key, throttle_ms, cause, now_ms)
         finally:
-            self.unlock(self.slots + self._sets)
+            self.unlock(0)
 
     def lately(self) -> Iterator[NamedThrottle]:
         """The last throttles, newest first, but those of counters that were given up since."""
-        self.lock(self.slots + self._sets)
+        self.lock(0)
         try:
             found = self._lately.newest_first()
         finally:
-            self.unlock(self.slots + self._sets)
+            self.unlock(0)
         for number, at_ms, digest, api_key, throttle_ms, cause in found:
             slot = self._slot_of(digest & ~_NUMBER_BITS)
             if slot is not None:
@@ -224,7 +241,7 @@ class Ledger:
     # Locks -----------------------------------------------------------------------------------
 
     def lock(self, at: int) -> None:
-        """Waits until nobody else has the slot or, from ``slots`` on, the set."""
+        """Waits until nobody else has what begins at a byte."""
         if self.lock_fd >= 0:
             lockf(self.lock_fd, LOCK_EX, 1, at)
 
@@ -244,63 +261,81 @@ class Ledger:
         return Group(self, name, NOBODY, now_ms)
 
     def place(self, name: str, tags: Tags, now_ms: int) -> tuple[int, int]:
-        """A group's hash and its slot, which it is given if it has none."""
+        """A group's hash, and where its slot begins; it is given one if it has none."""
         digest = digest_of(name, tags)
         first = self._first(digest)
-        self.lock(self.slots + first // WAYS)
+        self.lock(mmap.PAGESIZE + first * WORD)
         try:
             hashes = self.hashes[first : first + WAYS].tolist()
             if digest in hashes:
                 slot = first + hashes.index(digest)
                 if self._is_of(slot, digest):
-                    return digest, slot
+                    return digest, self.base(slot)
             elif 0 in hashes:
                 slot = first + hashes.index(0)
             else:
                 slot = min(range(first, first + WAYS), key=self._last_used)
             self._give(slot, digest, name, tags, now_ms)
-            return digest, slot
+            return digest, self.base(slot)
         finally:
-            self.unlock(self.slots + first // WAYS)
+            self.unlock(mmap.PAGESIZE + first * WORD)
 
     def _first(self, digest: int) -> int:
         return (digest // (_NUMBER_BITS + 1)) % self._sets * WAYS
 
     def _last_used(self, slot: int) -> float:
         counters = (self._counter_last_used((slot, number)) for number in range(len(_KINDS)))
-        return max(self.doubles[self.base(slot) + self._rest + _GIVEN], *counters)
+        return max(self.doubles[self._word(slot) + self._rest + _GIVEN], *counters)
 
     def _counter_last_used(self, where: tuple[int, int]) -> float:
         slot, number = where
-        base = self.base(slot)
-        last = self.doubles[base + self.offsets[number] + LAST]
-        return max(last, self.doubles[base + self.asides[number] + THROTTLED])
+        aside = self._word(slot) + self.asides[number]
+        return max(self._last(slot, number), self.doubles[aside + THROTTLED])
+
+    def _last(self, slot: int, number: int) -> float:
+        """When something was recorded last, or a token taken."""
+        word, doubles = self._word(slot), self.doubles
+        current = self.integers[word + GROUP_HEAD + PLACE * number + CURRENT] // WORD
+        tokens_ms = doubles[word + self.asides[number] + TOKENS_MS]
+        recorded_ms = doubles[word + current + LAST]
+        return recorded_ms if tokens_ms == math.inf else max(recorded_ms, tokens_ms)
 
     def _is_of(self, slot: int, digest: int) -> bool:
-        return self.integers[self.base(slot) + DIGEST] == digest
+        return self.integers[self._word(slot) + DIGEST] == digest
 
     def _give(self, slot: int, digest: int, name: str, tags: Tags, now_ms: int) -> None:
-        self.lock(slot)
+        base, word = self.base(slot), self._word(slot)
+        self.lock(base)
         try:
-            base = self.base(slot)
-            self.integers[base + DIGEST] = 0
-            words = self._fresh * len(_KINDS) + self._fresh_aside * len(_KINDS)
-            for at, word in enumerate(words, base + _COUNTERS):
-                self.doubles[at] = word
-            rest = base + self._rest
+            self.integers[word + DIGEST] = 0
+            fresh_at = base + GROUP_HEAD * WORD
+            self._bytes[fresh_at : fresh_at + len(self._fresh)] = self._fresh
+            rest = word + self._rest
             self.doubles[rest + _GIVEN] = now_ms
             text = "\0".join((name, *tags)).encode()[:TEXT_BYTES]
             at = (rest + _TEXT) * WORD
             self._bytes[at : at + len(text)] = text
             self.doubles[rest + _TEXT_LENGTH] = len(text)
             self.hashes[slot] = digest
-            self.integers[base + DIGEST] = digest
+            self.integers[word + DIGEST] = digest
         finally:
-            self.unlock(slot)
+            self.unlock(base)
 
     def base(self, slot: int) -> int:
-        """Where a slot begins among the doubles."""
-        return self.slots_at + slot * self.words
+        """The byte where a slot begins."""
+        return self._slots_at + slot * self.words * WORD
+
+    def _word(self, slot: int) -> int:
+        return self.base(slot) // WORD
+
+    def next_sample(self, number: int, place: int) -> int:
+        """Where the sample after one lies, in bytes from where the slot begins."""
+        ring, place = self._rings[number], place + SAMPLE_BYTES
+        return place if place < ring + self._ring_bytes else ring
+
+    def totals(self, at: int) -> tuple[float, ...]:
+        """What is in each sample of the counter that begins at a byte."""
+        return self._totals(self.memory, at)
 
     # Looking ---------------------------------------------------------------------------------
 
@@ -336,30 +371,30 @@ class Ledger:
         return slot if self._is_of(slot, digest) else None
 
     def _names(self, slot: int, number: int) -> tuple[str, Tags]:
-        rest = self.base(slot) + self._rest
+        rest = self._word(slot) + self._rest
         at = (rest + _TEXT) * WORD
         raw = bytes(self._bytes[at : at + int(self.doubles[rest + _TEXT_LENGTH])])
         name, user, client = (raw.decode("utf-8", "replace") + "\0\0").split("\0")[:3]
         return name or _KINDS[number], Tags(user, client)
 
     def _entry(self, slot: int, number: int, now_ms: int) -> Entry | None:
-        base = self.base(slot)
-        at, aside_at = base + self.offsets[number], base + self.asides[number]
-        self.lock(slot)
+        base, aside_at = self.base(slot), self._word(slot) + self.asides[number]
+        ring_at = (base + self._rings[number]) // WORD
+        self.lock(base)
         try:
-            words = self.doubles[at : at + len(self._fresh)].tolist()
-            aside = self.doubles[aside_at : aside_at + len(self._fresh_aside)].tolist()
+            last_ms = self._last(slot, number)
+            words = self.doubles[ring_at : ring_at + SAMPLE * self.ring].tolist()
+            aside = self.doubles[aside_at : aside_at + len(fresh_aside())].tolist()
             kind, tags = self._names(slot, number)
         finally:
-            self.unlock(slot)
-        used = now_ms - words[LAST] <= EXPIRES_MS
+            self.unlock(base)
+        used = now_ms - last_ms <= EXPIRES_MS
         if not used and now_ms - aside[THROTTLED] > EXPIRES_MS:
             return None
-        sums, times = words[HEAD : HEAD + self.ring], words[HEAD + self.ring :]
         expired_ms = now_ms - self.lasting_ms
         samples = [
             Sample(int(start), total)
-            for start, last, total in zip(times[::2], times[1::2], sums, strict=True)
+            for start, last, total in zip(*(words[at::SAMPLE] for at in range(SAMPLE)), strict=True)
             if last > expired_ms
         ]
         oldest = min((sample.start_ms for sample in samples), default=now_ms)

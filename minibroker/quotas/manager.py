@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from minibroker.quotas.counter import NOTHING, RateAndSpan, Recorded
+from minibroker.quotas.counter import NOTHING, RateAndSpan
 from minibroker.quotas.entity import (
     Bound,
     QuotaTable,
@@ -38,8 +38,11 @@ EXEMPT: Final = "ExemptRequest"
 """What is counted beside the four types: the time of requests that no quota holds."""
 
 _KINDS: Final = tuple(QuotaType)
-_PRODUCE, _FETCH, _REQUEST, _MUTATION = range(4)
-"""The places of their types in whatever has one thing for each, as every request looks there."""
+PRODUCE, FETCH, _REQUEST, _MUTATION = range(4)
+"""The numbers of their types: places in whatever has one thing for each, where every request looks.
+"""
+_NO_MATTER_WHAT: Final = (NOTHING,) * len(_KINDS)
+"""Is free: rates are wanted."""
 
 Who = tuple[str, str]
 """A principal's name and a client-id, as they came; no client-id is an empty one."""
@@ -50,7 +53,7 @@ class AnyGroup(Protocol):
 
     tags: Tags
 
-    ordinal: float
+    ordinal: int
 
     def add(self, number: int, value: float, now_ms: int) -> None: ...
 
@@ -59,7 +62,7 @@ class AnyGroup(Protocol):
     ) -> RateAndSpan | None: ...
 
     def record_both(
-        self, ones: Recorded, others: Recorded, now_ms: int
+        self, number: int, value: float, percent: float, free: Sequence[float], now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan] | None: ...
 
     def throttled(
@@ -254,7 +257,7 @@ class Quotas:
             group, bound = standing.group_of(number), self.bounds(standing)[number]
             self.looked(
                 Look(
-                    throttle.kind, group.tags, rate, bound, throttle.ms, now_ms, int(group.ordinal)
+                    throttle.kind, group.tags, rate, bound, throttle.ms, now_ms, group.ordinal
                 )
             )  # fmt: skip
         return throttle
@@ -263,61 +266,48 @@ class Quotas:
 
     def produced(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody sent to be kept."""
-        return self._record(_PRODUCE, who, size, now_ms)
+        return self._record(PRODUCE, who, size, now_ms)
 
     def fetched(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody is about to be sent."""
-        return self._record(_FETCH, who, size, now_ms)
+        return self._record(FETCH, who, size, now_ms)
 
-    def produced_and_worked(
-        self, who: Who, size: int, worked_ns: int, now_ms: int
-    ) -> Throttle | None:
-        """`produced` and `worked` at once, which costs less; the throttle that holds."""
-        return self._both(_PRODUCE, who, size, worked_ns, now_ms)
-
-    def fetched_and_worked(
-        self, who: Who, size: int, worked_ns: int, now_ms: int
-    ) -> Throttle | None:
-        """`fetched` and `worked` at once."""
-        return self._both(_FETCH, who, size, worked_ns, now_ms)
-
-    def _both(
+    def moved_and_worked(
         self, number: int, who: Who, size: int, worked_ns: int, now_ms: int
     ) -> Throttle | None:
-        standing, group = None, None
+        """`produced` or `fetched`, by their number, and `worked` at once, which costs less.
+
+        The throttle that holds.
+        """
         if self._counted[_REQUEST] and self._counted[number]:
             standing = self._standings.get(who) or self.standing(who, now_ms)
             group = standing.group
-        if standing is None or group is None:
-            of_bytes = self._record(number, who, size, now_ms)
-            return larger(of_bytes, self.worked(who, worked_ns, now_ms))
-        percent = worked_ns / NS_PER_PERCENT_SECOND
-        if self.looked is None:
-            enough = standing.limits.free
-            bytes_, time = (number, size, enough[number]), (_REQUEST, percent, enough[_REQUEST])
-        else:
-            bytes_, time = (number, size, NOTHING), (_REQUEST, percent, NOTHING)
-        found = group.record_both(bytes_, time, now_ms)
-        if found is None:
-            return None
-        return larger(
-            self._judged(number, standing, found[0], now_ms),
-            self._judged(_REQUEST, standing, found[1], now_ms),
-        )
+            if group is not None:
+                enough = standing.limits.free if self.looked is None else _NO_MATTER_WHAT
+                percent = worked_ns / NS_PER_PERCENT_SECOND
+                found = group.record_both(number, size, percent, enough, now_ms)
+                if found is None:
+                    return None
+                return larger(
+                    self._judged(number, standing, found[0], now_ms),
+                    self._judged(_REQUEST, standing, found[1], now_ms),
+                )
+        of_bytes = self._record(number, who, size, now_ms)
+        return larger(of_bytes, self.worked(who, worked_ns, now_ms))
 
     def not_fetched(self, who: Who, size: int, now_ms: int) -> int | None:
         """The same bytes, which were not sent after all; the ordinal, if they are counted."""
-        if not self._counted[_FETCH]:
+        if not self._counted[FETCH]:
             return None
-        group = self.standing(who, now_ms).group_of(_FETCH)
-        group.add(_FETCH, -size, now_ms)
-        return int(group.ordinal)
+        group = self.standing(who, now_ms).group_of(FETCH)
+        group.add(FETCH, -size, now_ms)
+        return group.ordinal
 
     def fetch_bytes_max(self, who: Who, now_ms: int) -> int:
         """The most that somebody can be sent at once without being throttled for it alone."""
-        if not self._counted[_FETCH]:
+        if not self._counted[FETCH]:
             return INT_MAX
-        ledger, limit = self._ledger, self.standing(who, now_ms).limits.bounds[_FETCH]
+        ledger, limit = self._ledger, self.standing(who, now_ms).limits.bounds[FETCH]
         if limit == math.inf:
             return INT_MAX
         return int(min(limit * (ledger.samples - 1) * ledger.window_ms / 1000, INT_MAX))
@@ -338,7 +328,7 @@ class Quotas:
         standing = self._standings.get(who) or self.standing(who, now_ms)
         group = standing.group_of(_REQUEST)
         group.add(_REQUEST, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
-        return int(group.ordinal)
+        return group.ordinal
 
     def exempt(self, worked_ns: int, now_ms: int) -> None:
         """Time worked for requests that no quota holds, whoever sent them."""
@@ -404,7 +394,7 @@ class MutationQuota:
         group, bound = self._quotas.share(kind, self._who, now_ms)
         if bound is None:
             group.add(_MUTATION, permits, now_ms)
-            self._look = Look(kind, group.tags, 0.0, None, 0, now_ms, int(group.ordinal))
+            self._look = Look(kind, group.tags, 0.0, None, 0, now_ms, group.ordinal)
             return True
         burst = bound.value * self._burst_s
         # A strict bucket is looked at before anything is taken, a permissive one afterwards.
@@ -415,13 +405,13 @@ class MutationQuota:
             self._since_ms = now_ms
             if not self._strict:
                 group.add(_MUTATION, permits, now_ms)
-            ordinal = int(group.ordinal)
+            ordinal = group.ordinal
             self._look = Look(kind, group.tags, left, bound, self._throttle_ms, now_ms, ordinal)
             return not self._strict
         if self._strict:
             left = group.tokens(_MUTATION, bound.value, burst, now_ms, permits)
         group.add(_MUTATION, permits, now_ms)
-        self._look = Look(kind, group.tags, left, bound, 0, now_ms, int(group.ordinal))
+        self._look = Look(kind, group.tags, left, bound, 0, now_ms, group.ordinal)
         return True
 
     def throttle_ms(self, now_ms: int) -> int:

@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 from minibroker.quotas.entity import DEFAULT, USER_AND_CLIENT, Entity, QuotaTable, QuotaType
 from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
 from minibroker.quotas.manager import Quotas
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest
@@ -222,7 +223,7 @@ def time_counting() -> None:
             now_ms += every_ms
             who = "ANONYMOUS", "".join(("client-", str(number % clients)))
             began = time.perf_counter_ns()
-            quotas.produced_and_worked(who, 200, 100_000, int(now_ms))
+            quotas.moved_and_worked(BYTES_PRODUCED, who, 200, 100_000, int(now_ms))
             quotas.worked_on(who, 50_000, int(now_ms))
             each.append((time.perf_counter_ns() - began) / 1000)
     print("counting alone, in one process, in us: median, and what one in ten took less than")

@@ -6,11 +6,14 @@ every figure is computed by `Rate` and `Average` themselves.
 
 from __future__ import annotations
 
-from minibroker.quotas.counter import NOTHING, RateAndSpan, Recorded
+from collections.abc import Sequence
+
+from minibroker.quotas.counter import NOTHING, RateAndSpan
 from minibroker.quotas.entity import QuotaType, Tags
 from minibroker.quotas.rate import Average, Cause, Rate
 
 KINDS = tuple(QuotaType)
+REQUEST = KINDS.index(QuotaType.REQUEST)
 NOBODY = Tags("", "")
 
 
@@ -45,7 +48,7 @@ class OracleGroup:
 
     def __init__(self, ledger: OracleLedger, name: str, tags: Tags) -> None:
         self.tags = tags
-        self.ordinal = 0.0
+        self.ordinal = 0
         self._ledger = ledger
         self._name = name
 
@@ -66,14 +69,12 @@ class OracleGroup:
         return None if self.counter(number).rate.total() <= free else found
 
     def record_both(
-        self, ones: Recorded, others: Recorded, now_ms: int
+        self, number: int, value: float, percent: float, free: Sequence[float], now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan] | None:
-        found = [
-            (self.counter(number).record(value, now_ms), self.counter(number).rate.total() <= free)
-            for number, value, free in (ones, others)
-        ]
-        (first, first_free), (second, second_free) = found
-        return None if first_free and second_free else (first, second)
+        first, second = self.counter(number), self.counter(REQUEST)
+        found = first.record(value, now_ms), second.record(percent, now_ms)
+        held = first.rate.total() > free[number] or second.rate.total() > free[REQUEST]
+        return found if held else None
 
     def throttled(
         self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int

@@ -9,11 +9,13 @@ from fcntl import LOCK_EX, LOCK_UN, lockf
 from functools import partial
 from mmap import mmap
 from random import Random
+from struct import pack_into
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import minibroker.quotas.counter as module
 from minibroker.quotas.counter import NOTHING, Group
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.ledger import Ledger
@@ -23,7 +25,7 @@ from tests.quotas.oracle import OracleGroup, OracleLedger
 
 TAGS = Tags("u", "c")
 KIND, NUMBER, OTHER = "Produce", 0, 2
-ONE, ANOTHER = (NUMBER, 1, NOTHING), (OTHER, 1, NOTHING)
+NO_MATTER_WHAT = (NOTHING,) * 4
 
 
 STEPS = st.lists(
@@ -80,8 +82,8 @@ def test_two_counters_recorded_at_once_have_the_figures_of_two(
     for waited_ms, value, what in steps:
         now_ms += waited_ms
         if what == "record":
-            both = (NUMBER, value, NOTHING), (OTHER, value + 1, NOTHING)
-            assert ours.record_both(*both, now_ms) == theirs.record_both(*both, now_ms)
+            both = NUMBER, value, value + 1, NO_MATTER_WHAT, now_ms
+            assert ours.record_both(*both) == theirs.record_both(*both)
         elif what == "add":
             ours.add(OTHER, value, now_ms)
             theirs.add(OTHER, value, now_ms)
@@ -111,9 +113,8 @@ def test_who_is_not_looked_at_is_not_above_the_bound(
             exact = theirs.record(NUMBER, value, now_ms)
             assert found == exact or (found is None and exact is not None and exact[0] <= bound)
         else:
-            ones, others = (NUMBER, value, enough), (OTHER, value, others_enough)
-            both = ours.record_both(ones, others, now_ms)
-            rates = theirs.record_both((*ones[:2], NOTHING), (*others[:2], NOTHING), now_ms)
+            both = ours.record_both(NUMBER, value, value, (enough, 0, others_enough), now_ms)
+            rates = theirs.record_both(NUMBER, value, value, NO_MATTER_WHAT, now_ms)
             assert rates is not None
             assert both == rates or (
                 both is None and rates[0][0] <= bound and rates[1][0] <= other_bound
@@ -124,24 +125,28 @@ def test_samples_are_looked_at_only_when_what_was_added_may_be_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger = Ledger(3, 1000, shared=False)
-    group, read, looks = ledger.group(TAGS, 0), ledger.read_ring, []
+    group, totals, looks = ledger.group(TAGS, 0), ledger.totals, []
 
-    def looking(memory: mmap, at: int) -> tuple[float, ...]:
+    def looking(at: int) -> tuple[float, ...]:
         looks.append(at)
-        return read(memory, at)
+        return totals(at)
 
-    monkeypatch.setattr(ledger, "read_ring", looking)
+    monkeypatch.setattr(ledger, "totals", looking)
     assert group.record(NUMBER, 60, 0, 100) is None
-    group.record(NUMBER, -50, 0, 100)  # Taken back, but that may have been killed half-way.
+    assert group.record(NUMBER, -50, 0, 100) is None
+    assert group.record(NUMBER, 60, 0, 100) is None
     assert looks == []
-    assert group.record(NUMBER, 60, 0, 100) == (35.0, 2000)
+    assert group.record(NUMBER, 31, 0, 100) == (50.5, 2000)
     assert len(looks) == 1
-    assert group.record(NUMBER, 30, 0, 100) is None
     for second in range(1, 4):
         assert group.record(NUMBER, 1, 1000 * second, 110) is None
     assert len(looks) == 1
     assert group.record(NUMBER, 1, 4000, 100) is None  # As the first sample has gone.
     assert len(looks) == 2
+    group.add(NUMBER, -2, 4000)
+    group.add(NUMBER, 1, 5000)
+    # The others hold 2, and what was taken back from one of them may end before they do.
+    assert group.record(NUMBER, 1, 5000, 3.5) == (1.0, 2000)
 
 
 def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +158,8 @@ def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.Mo
         lockf(descriptor, what, length, at)
 
     monkeypatch.setattr("minibroker.quotas.counter.lockf", lock)
-    group.record_both(ONE, ANOTHER, 0)
-    assert locked == [(LOCK_EX, group.slot), (LOCK_UN, group.slot)]
+    group.record_both(NUMBER, 1, 1, NO_MATTER_WHAT, 0)
+    assert locked == [(LOCK_EX, group.base), (LOCK_UN, group.base)]
 
 
 def test_what_is_recorded_is_numbered_in_its_order_whatever_the_clock_showed() -> None:
@@ -171,7 +176,7 @@ def test_what_is_recorded_is_numbered_in_its_order_whatever_the_clock_showed() -
         each.record(number, 1, now_ms)
         found.append(each.ordinal)
     assert found == [1_005_000, 1_005_001, 1_006_000, 1_004_000]
-    group.record_both(ONE, ANOTHER, 1006)
+    group.record_both(NUMBER, 1, 1, NO_MATTER_WHAT, 1006)
     assert group.ordinal == 1_006_001
 
 
@@ -179,7 +184,7 @@ def count_aloud(ledger: Ledger, done: int) -> None:
     group = ledger.group(TAGS, 1000)
     for _ in range(NUMBERED):
         group.add(NUMBER, 1, 1000)
-        os.write(done, int(group.ordinal).to_bytes(8, "big"))
+        os.write(done, group.ordinal.to_bytes(8, "big"))
     os._exit(0)
 
 
@@ -207,7 +212,7 @@ def for_ever(ledger: Ledger, done: int) -> None:
     while True:
         for group in groups:
             now_ms += 7
-            group.record_both(ONE, ANOTHER, now_ms)
+            group.record_both(NUMBER, 1, 1, NO_MATTER_WHAT, now_ms)
             group.throttled(NUMBER, 1, 0, NO_CAUSE, now_ms)
             os.write(done, b".")
 
@@ -246,17 +251,25 @@ def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
         assert told <= round(total) <= told + KILLS
 
 
-@pytest.mark.parametrize("stop", range(8))
+RECORDED, ADDED = "its room is empty", "another one is in its room"
+
+
+@pytest.mark.parametrize(
+    ("room", "stop"), [(RECORDED, n) for n in range(6)] + [(ADDED, n) for n in range(9)]
+)
 def test_a_sample_torn_while_it_began_is_begun_again(
-    stop: int, monkeypatch: pytest.MonkeyPatch
+    room: str, stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(3, 1000, shared=False)
     ours, theirs = ledger.group(TAGS, 0), OracleLedger(3, 1000).group(TAGS, 0)
     for now_ms in (0, 1100, 2200, 3300):
         assert ours.record(NUMBER, 5, now_ms) == theirs.record(NUMBER, 5, now_ms)
+        if room == ADDED:
+            ours.add(NUMBER, 1, now_ms + 990)
+            theirs.add(NUMBER, 1, now_ms + 990)
     with monkeypatch.context() as patch:
         # As far as a process comes in beginning the next sample before it is killed.
-        patch.setattr(ledger, "doubles", Torn(ledger.doubles, stop))
+        Torn(stop).patch(patch)
         with pytest.raises(KeyboardInterrupt):
             ours.record(NUMBER, 5, 4400)
     assert ours.record(NUMBER, 5, 4400) == theirs.record(NUMBER, 5, 4400)
@@ -264,17 +277,20 @@ def test_a_sample_torn_while_it_began_is_begun_again(
 
 
 class Torn:
-    """Memory whose writer ends before one of its stores."""
+    """Ends a process before one of the words that it stores."""
 
-    def __init__(self, doubles: memoryview[float], stores: int) -> None:
-        self._doubles = doubles
+    def __init__(self, stores: int) -> None:
         self._stores = stores
 
-    def __getitem__(self, at: int) -> float:
-        return self._doubles[at]
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        for name in (each for each in vars(module) if each.startswith("put_")):
+            put = getattr(module, name)
+            patch.setattr(module, name, partial(self._store, put.__self__.format))
 
-    def __setitem__(self, at: int, value: float) -> None:
-        if self._stores == 0:
-            raise KeyboardInterrupt
-        self._stores -= 1
-        self._doubles[at] = value
+    def _store(self, layout: str, memory: mmap, at: int, *words: float) -> None:
+        kinds = layout if len(layout) == len(words) else layout[-1] * len(words)
+        for n, word in enumerate(words):
+            if self._stores == 0:
+                raise KeyboardInterrupt
+            self._stores -= 1
+            pack_into(kinds[n], memory, at + 8 * n, word)

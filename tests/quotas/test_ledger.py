@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from minibroker.quotas import ledger as module
-from minibroker.quotas.counter import DIGEST
+from minibroker.quotas.counter import DIGEST, WORD
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.ledger import EXPIRES_MS, Ledger
 from minibroker.quotas.rate import NO_CAUSE, Cause
@@ -107,7 +107,7 @@ def test_who_is_killed_while_a_slot_is_given_leaves_one_that_is_given_again() ->
     ledger = small()
     group, theirs = ledger.group(TAGS, 0), OracleCounter(3, 1000)
     group.add(NUMBER, 9, 0)
-    ledger.integers[ledger.base(group.slot) + DIGEST] = 0  # the first store
+    ledger.integers[group.base // WORD + DIGEST] = 0  # the first store
     assert ledger.entry(KIND, TAGS, 0) is None
     assert list(ledger.entries(0, 9)) == []
     assert ledger.group(TAGS, 0).record(NUMBER, 4, 0) == theirs.record(4, 0)
@@ -162,7 +162,7 @@ def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given
         (1, KIND, TAGS, 0, (5, 70)),
     ]
     assert [at.cause for at in ledger.lately()] == [NO_CAUSE, Cause(2.5, 10_000, 2.0)]
-    ledger.hashes[one.slot] = 0
+    ledger.hashes[ledger.hashes.tolist().index(one.digest)] = 0
     assert [at.number for at in ledger.lately()] == [2]
 
 

@@ -11,7 +11,9 @@ from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType, Tag
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import (
     EXEMPT,
+    FETCH,
     INT_MAX,
+    PRODUCE,
     AnyLedger,
     MutationQuota,
     Quotas,
@@ -155,19 +157,19 @@ def test_bytes_and_time_at_once_hold_as_one_after_the_other(
     for _ in range(3):
         time = apart.worked(WHO, worked_ns, 0)
         expected = larger(apart.produced(WHO, size, 0), time)
-        assert at_once.produced_and_worked(WHO, size, worked_ns, 0) == expected
+        assert at_once.moved_and_worked(PRODUCE, WHO, size, worked_ns, 0) == expected
         time = apart.worked(WHO, worked_ns, 0)
         expected = larger(apart.fetched(WHO, size, 0), time)
-        assert at_once.fetched_and_worked(WHO, size, worked_ns, 0) == expected
+        assert at_once.moved_and_worked(FETCH, WHO, size, worked_ns, 0) == expected
 
 
 def test_who_counts_for_nothing_takes_no_counter() -> None:
     ledger = Ledger(11, 1000, shared=False)
     quotas = Quotas(ledger)
     quotas.set_table(table(F, defaults=1))
-    assert quotas.produced_and_worked(WHO, 10**9, 10**12, 0) is None
+    assert quotas.moved_and_worked(PRODUCE, WHO, 10**9, 10**12, 0) is None
     assert not any(ledger.hashes)
-    assert quotas.fetched_and_worked(WHO, 10**9, 10**12, 0) is not None
+    assert quotas.moved_and_worked(FETCH, WHO, 10**9, 10**12, 0) is not None
     assert any(ledger.hashes)
 
 

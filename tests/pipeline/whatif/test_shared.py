@@ -17,7 +17,7 @@ from minibroker.pipeline.whatif.events import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
 from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import Look, Quotas, Throttle
+from minibroker.quotas.manager import FETCH, PRODUCE, Look, Quotas, Throttle
 from tests.pipeline.whatif import drawn
 from tests.pipeline.whatif.oracle import Decision, Event
 
@@ -67,9 +67,9 @@ class Processors:
             quotas.looked = lambda look, looks=looks: looks.update({look.kind: look})
             held: Throttle | None
             if what == "produce":
-                held = quotas.produced_and_worked(who, size, checked_ns, now_ms)
+                held = quotas.moved_and_worked(PRODUCE, who, size, checked_ns, now_ms)
             elif what == "fetch":
-                held = quotas.fetched_and_worked(who, size, checked_ns, now_ms)
+                held = quotas.moved_and_worked(FETCH, who, size, checked_ns, now_ms)
             else:
                 worked = quotas.worked(who, checked_ns, now_ms)
                 held = worked if worked.ms else None
