@@ -3,7 +3,7 @@
 Owns the order of the stores; where a group lies and who may write there now is the ledger's, the
 figures are those of ``quotas.rate``.  It must never know a bound, a clock or a request.  Invariant:
 whoever is killed between two stores leaves a counter that the next one repairs or finds whole:
-every store is of one aligned word, and a sample is emptied and dated before it is the current one.
+every store is of one aligned word, and a sample is dated and filled before it is the current one.
 Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
 
 What every request does touches as little memory as can be, as with ten thousand groups none of it
@@ -72,6 +72,7 @@ THROTTLED, DELAY, AVERAGE_AT, TOKENS, TOKENS_MS = range(5)
 """When the last throttle began, and for how long it was; what was in the bucket, and when."""
 ASIDE: Final = 5
 AVERAGE_RING: Final = AVERAGE_SAMPLES + 1
+ASIDE_WORDS: Final = ASIDE + 4 * AVERAGE_RING
 
 _HEAD: Final = Struct("2Q" + "dQ" * COUNTERS).unpack_from
 _COUNTER: Final = Struct("dQd").unpack_from
@@ -114,7 +115,7 @@ def _last_sample(at: int, ring: int) -> int:
 
 def fresh_aside() -> list[float]:
     """The words kept beside it."""
-    words = [0.0] * (ASIDE + 4 * AVERAGE_RING)
+    words = [0.0] * ASIDE_WORDS
     words[THROTTLED] = -math.inf
     words[TOKENS] = words[TOKENS_MS] = math.inf
     words[ASIDE + AVERAGE_RING : ASIDE + 3 * AVERAGE_RING] = [math.inf] * (2 * AVERAGE_RING)

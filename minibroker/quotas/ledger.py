@@ -36,6 +36,7 @@ from typing import Any, Final, NamedTuple
 
 from minibroker.quotas.counter import (
     ASIDE,
+    ASIDE_WORDS,
     AVERAGE_RING,
     CURRENT,
     DELAY,
@@ -158,7 +159,7 @@ class Ledger:
         self.span_min_ms = shortest_span_ms(samples, window_ms)
         self.lasting_ms = samples * window_ms
         """How long a sample counts after what was last recorded in it."""
-        counter, aside = HEAD + SAMPLE * self.ring, len(fresh_aside())
+        counter = HEAD + SAMPLE * self.ring
         places = [_ORDER.index(kind) for kind in _KINDS]
         counters_at = GROUP_HEAD + PLACE * len(_KINDS)
         self.offsets = tuple((counters_at + at * counter) * WORD for at in places)
@@ -166,9 +167,9 @@ class Ledger:
         self._rings = tuple(at + HEAD * WORD for at in self.offsets)
         self._ring_bytes = SAMPLE_BYTES * self.ring
         asides_at = counters_at + len(_KINDS) * counter
-        self.asides = tuple(asides_at + at * aside for at in places)
+        self.asides = tuple(asides_at + at * ASIDE_WORDS for at in places)
         """Where what is kept beside each begins, in words."""
-        self._rest = asides_at + len(_KINDS) * aside
+        self._rest = asides_at + len(_KINDS) * ASIDE_WORDS
         self._fresh = self._fresh_slot()
         self.words = self._rest + _REST
         groups = min(GROUPS_MAX, BYTES_MAX // (self.words * WORD))
@@ -384,7 +385,7 @@ class Ledger:
         try:
             last_ms = self._last(slot, number)
             words = self.doubles[ring_at : ring_at + SAMPLE * self.ring].tolist()
-            aside = self.doubles[aside_at : aside_at + len(fresh_aside())].tolist()
+            aside = self.doubles[aside_at : aside_at + ASIDE_WORDS].tolist()
             kind, tags = self._names(slot, number)
         finally:
             self.unlock(base)
