@@ -22,15 +22,17 @@ from minibroker.config.dynamic import InForce
 from minibroker.config.types import INT_MAX
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
-from minibroker.network.metering import Looks, Meter, Spent, is_exempt, who_asks
+from minibroker.network.metering import LENGTH_BYTES, Looks, Meter, Spent, is_exempt, who_asks
 from minibroker.network.sending import Chunk, OpenFiles, send_response
 from minibroker.network.telling import Teller
 from minibroker.network.told import Figures, count_records, request_event
 from minibroker.observability.log import Log
+from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
 from minibroker.roles.questions import ApiPart
 from minibroker.runtime.arena import ArenaRef, Block
+from minibroker.runtime.clock import whole_ms
 from minibroker.runtime.link import Link, ask_together
 from minibroker.storage.slices import FileSlice
 from protocol import registry
@@ -40,6 +42,7 @@ from protocol.headers import RequestHeader, decode_request_header, encode_respon
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
+    from minibroker.quotas.manager import Promise
     from minibroker.security.acl import Operation, Resource
     from protocol.messages.api_versions import ApiVersionsRequest
     from protocol.messages.produce import ProduceRequest
@@ -66,7 +69,7 @@ class Exchanges:
         self._follower = follower
         self._owners = owners
         self._files = files
-        self._meter = meter
+        self.meter = meter
         self._teller = teller
         self._used = used
         self._authorizers = Authorizers(env.settings)
@@ -89,16 +92,19 @@ class Exchanges:
         finally:
             block.release()
         chunks = _encoded(header, response)
-        spent = None
-        if client.told or self._meter.active:
-            env.work_time.settle()
-            worked_ns = exchange.io_ns + client.account.worked_ns - worked_from
-            spent = exchange.spent(response, chunks, request_bytes, worked_ns)
+        promise, spent, counted_ns = None, None, 0
+        if client.told or self.meter.active:
+            worked_ns = env.work_time.worked_ns(client.account)
+            counted_ns = exchange.io_ns + worked_ns - worked_from
+            promise = exchange.promised(chunks, request_bytes, counted_ns)
+            if promise is None:
+                spent = exchange.spent(response, chunks, request_bytes, counted_ns)
         queue_ns = max(exchange.asked_ns - exchange.io_ns, 0)
         try:
             response_bytes = await self._respond(client, header, response, chunks, spent)
         except BaseException:
-            # Quotas have counted it all the same.
+            # Quotas have counted it all the same, or do so now.
+            self.meter.quotas.keep_promise()
             total_ns = time.perf_counter_ns() - began_ns
             figures = Figures((queue_ns, 0, exchange.io_ns, total_ns), None)
             self._tell(client, exchange, figures)
@@ -107,11 +113,13 @@ class Exchanges:
         ended_ns = time.perf_counter_ns()
         env.work_time.settle()
         network_ns = client.account.worked_ns - worked_from
-        late = None
-        if spent is not None:
-            reading_ns = worked_from - client.accounted_ns
-            late_ns = reading_ns + network_ns + exchange.io_ns - spent.worked_ns
-            late_ms, ordinal = self._meter.sent(spent, late_ns)
+        late, reading_ns = None, worked_from - client.accounted_ns
+        late_ns = reading_ns + network_ns + exchange.io_ns - counted_ns
+        if promise is not None:
+            if not promise.keep(late_ns):  # As the answer could not go at once.
+                self.meter.worked_on(client, header, late_ns)
+        elif spent is not None:
+            late_ms, ordinal = self.meter.sent(spent, late_ns)
             late = late_ns, late_ms, ordinal
         client.accounted_ns = client.account.worked_ns
         figures = Figures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
@@ -128,7 +136,7 @@ class Exchanges:
         spent: Spent | None,
     ) -> int:
         """Sends the response, or what quotas make of it; how many bytes that took."""
-        meter = self._meter
+        meter = self.meter
         if spent is not None and meter.active:
             if meter.delays:
                 other = await meter.keep_back(client, spent)
@@ -171,7 +179,7 @@ class Exchanges:
         """What the API may look at."""
         env = self._env
         now = env.clock.now()
-        bounded = self._meter.active and header.api_key == ApiKey.FETCH
+        bounded = self.meter.active and header.api_key == ApiKey.FETCH
         return Context(
             header=header,
             caller=client.caller,
@@ -184,7 +192,7 @@ class Exchanges:
             wall_ms=env.clock.wall_ms(),
             served=SERVED,
             reference=partial(_reference, block),
-            fetch_bytes_max=self._meter.fetch_bytes_max(client, header) if bounded else INT_MAX,
+            fetch_bytes_max=self.meter.fetch_bytes_max(client, header) if bounded else INT_MAX,
             authorizer=self._authorizers.of(self._follower.image),
             denied=partial(self._tell_denial, client),
         )
@@ -250,6 +258,8 @@ class _Exchange(Spent):
         """What owners worked."""
         self.asked_ns = 0
         """How long owners were waited for, their work included."""
+        self._promise: Promise | None = None
+        """To count it when it is answered, if that may be; not given yet."""
         self.records: int | None = None
         """How many were produced, where somebody is told."""
 
@@ -272,6 +282,18 @@ class _Exchange(Spent):
             introduced = cast("ApiVersionsRequest", request)
             client.introduce(introduced.client_software_name, introduced.client_software_version)
         return header, await self._answer(api, ctx, request)
+
+    def promised(
+        self, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
+    ) -> Promise | None:
+        """That all which is counted will be; None if it has to be before the answer goes."""
+        promise, ctx = self._promise, self.ctx
+        if promise is None or ctx is None:
+            return None
+        size = request_bytes
+        if promise.number == BYTES_FETCHED:
+            size = LENGTH_BYTES + sum(map(len, chunks))
+        return promise if promise.give(size, worked_ns, whole_ms(ctx.now)) else None
 
     def spent(
         self, response: Any, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
@@ -333,14 +355,22 @@ class _Exchange(Spent):
         questions = [(self._shared.link(owner), ApiPart(api.key, parts[owner])) for owner in owners]
         if len(questions) == 1:
             link, question = questions[0]
-            answers = [await link.ask(question, look=self._shared.may_look(api, owners[0]))]
+            look = self._shared.may_look(api, owners[0])
+            answers = [await link.ask(question, look=look, meanwhile=self._prepare)]
         else:
-            answers = await ask_together(questions, first_only=first_only)
+            answers = await ask_together(questions, first_only=first_only, meanwhile=self._prepare)
         for owner, answer in zip(owners, answers, strict=True):
             if answer is not None:
                 replies[owner] = answer.reply
                 self.io_ns += answer.worked_ns
         self.asked_ns += time.perf_counter_ns() - began_ns
+
+    def _prepare(self) -> None:
+        """What of quotas can be done while others work."""
+        meter = self._shared.meter
+        if meter.active:
+            assert self.ctx is not None
+            self._promise = meter.promise(self._client, self.ctx, self.request)
 
 
 def _served(header: RequestHeader) -> ServedApi | None:

@@ -2,13 +2,15 @@
 
 Owns who is held now, and how an answer changes by it; what a request costs and for how long that
 holds its sender are rules of ``quotas.manager``.  Invariant: with no quota ever set nothing here is
-asked but whether there is one; a connection that was throttled is read again when its throttle has
+asked but whether there is one; who was answered before the request was counted is counted before
+this process does anything else; a connection that was throttled is read again when its throttle has
 ended, and who has hung up is forgotten.  Echoes what ``KafkaApis`` and ``RequestHandlerHelper`` do
 with ``QuotaManagers``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +29,7 @@ from minibroker.observability.metrics import Series
 from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.quotas.manager import Look, Mutated, Throttle, Who, larger
+from minibroker.quotas.manager import Look, Mutated, Promise, Throttle, Who, larger
 from minibroker.quotas.rate import NO_CAUSE, Cause
 from minibroker.quotas.throttle import Throttled
 from minibroker.roles.environment import Environment
@@ -44,6 +46,7 @@ NS_PER_MS: Final = 1_000_000
 
 # What every request looks at: an enumeration takes ten times as long to give its members.
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
+_NUMBERS: Final[Mapping[int, int]] = {_PRODUCE: BYTES_PRODUCED, _FETCH: BYTES_FETCHED}
 _OF_TIME, _OF_PRODUCERS = QuotaType.REQUEST, QuotaType.PRODUCE
 
 LENGTH_BYTES: Final = 4
@@ -126,6 +129,17 @@ class Meter:
     def _now_ms(self) -> int:
         """Milliseconds of the broker's clock."""
         return whole_ms(self._env.clock.now())
+
+    def promise(self, client: Client, ctx: Context, request: Any) -> Promise | None:
+        """That a request is counted when it is answered, if that may be."""
+        number = _NUMBERS.get(ctx.header.api_key)
+        if number is None or client.told or self.delays or is_exempt(ctx, request, None):
+            return None
+        return self.quotas.promise(number, who_asks(client, ctx.header))
+
+    def worked_on(self, client: Client, header: RequestHeader, network_ns: int) -> None:
+        """Counts what was worked for a request since its promise was kept."""
+        self.quotas.worked_on(who_asks(client, header), network_ns, self._now_ms())
 
     def hold(self, client: Client, spent: Spent) -> Any | None:
         """Counts a request, and holds its sender if that is too much.

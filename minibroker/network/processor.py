@@ -294,6 +294,7 @@ class _Processor:
     def _begin(self, accepted: Accepted, connection: Connection) -> None:
         now = self._env.clock.now()
         client = Client(accepted, as_stream(connection, accepted.local, accepted.peer), now)
+        client.stream.before_waiting = self._meter.quotas.keep_promise
         client.told = self._teller is not None and self._teller.samples(client.number)
         # Entered here and not by its task: an acceptor that is reborn before the task has begun
         # must be told of it.

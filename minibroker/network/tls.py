@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, cast
@@ -157,6 +157,15 @@ class TlsStream(ByteStream):
         self.waits = inner.waits
         self.peer = inner.peer
         self.local = inner.local
+
+    @property
+    def before_waiting(self) -> Callable[[], object]:
+        """That of the stream that is waited for."""
+        return self._inner.before_waiting
+
+    @before_waiting.setter
+    def before_waiting(self, do: Callable[[], object]) -> None:
+        self._inner.before_waiting = do
 
     async def handshake(self) -> None:
         """Agrees with the client. Raises ``TlsFailed``, or ``StreamClosed``."""

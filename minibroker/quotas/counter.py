@@ -1,9 +1,10 @@
 """The counters of one sharing group: what is recorded in them, and how, word by word.
 
 Owns the order of the stores; where a group lies and who may write there now is the ledger's, the
-figures are those of ``quotas.rate``.  It must never know a bound, a clock or a request.  Invariant:
+figures are those of ``quotas.rate``.  It must never know a bound, a clock or a request.
+Invariants: while somebody has promised to record and not done so, only others who promised do, too;
 whoever is killed between two stores leaves a counter that the next one repairs or finds whole:
-every store is of one aligned word, and a sample is dated and filled before it is the current one.
+every store is of one aligned word, and a sample is filled and dated before it is the current one.
 Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
 
 What every request does touches as little memory as can be, as with ten thousand groups none of it
@@ -15,7 +16,7 @@ other.
 from __future__ import annotations
 
 import math
-from fcntl import LOCK_EX, LOCK_UN, lockf
+from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, lockf
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,16 +40,24 @@ COUNTERS: Final = len(QuotaType)
 DIGEST, ORDINAL = range(2)
 """Whose it is, and the order in which it is entered, as integers; see `Group.ordinal`."""
 
-BESIDE, CURRENT = range(2)
+MOST, CURRENT = range(2)
 """Of each counter, words that follow these.
 
 ``CURRENT`` says where its current sample lies: so many bytes from where the group begins.
-``BESIDE`` is what its other samples hold together at most: what was added to them is in it, but not
-what was taken back or ended since they were last looked at. Only once that and the current one are
-too much are they looked at.
+``MOST`` is what its samples hold together at most: what was added to them is in it, but not all of
+what ended since they were last looked at is out of it. Only once it is too much are they looked at.
+As it is one word, it holds also for who reads it while others write.
 """
 GROUP_HEAD: Final = ORDINAL + 1
 PLACE: Final = 2
+_MOST: Final = tuple(GROUP_HEAD + PLACE * number + MOST for number in range(COUNTERS))
+"""Where that word of each counter is; its place follows."""
+
+# Bytes of a slot that stand for locks: who has both has it alone.
+PROMISED: Final = 1
+"""The second, which those share who have promised to record; they do so with what is before it."""
+LOCKED: Final = 2
+"""How many there are."""
 
 ORDINALS_PER_MS: Final = 1000
 """Of different groups, so that their ordinals are nearly in the order of time."""
@@ -62,8 +71,11 @@ other, so from the oldest to the current one all count, and no other does.
 """
 HEAD: Final = 3
 
-START, LAST, TOTAL = range(3)
-"""Words of a sample: when it began and had its last event, and what was recorded in it."""
+START, TOTAL, LAST = range(3)
+"""Words of a sample: when it began, what was recorded in it, and when the last event was.
+
+It counts for so long after that: so this one is stored last.
+"""
 SAMPLE: Final = 3
 SAMPLE_BYTES: Final = SAMPLE * WORD
 
@@ -91,12 +103,20 @@ RateAndSpan = tuple[float, int]
 
 _REQUEST: Final = list(QuotaType).index(QuotaType.REQUEST)
 
+_HEAD_OF_TWO: Final = tuple(
+    Struct(
+        f"Q{(_MOST[number] - 1) * WORD}xd{(_MOST[_REQUEST] - _MOST[number] - 1) * WORD}xd"
+    ).unpack_from
+    for number in range(_REQUEST)
+)
+"""For each counter before that of request time: the digest, and what both hold at most."""
+
 NOTHING: Final = -math.inf
 """Is free: the rate is always wanted."""
 
 
 def fresh_places(offsets: Sequence[int], ring: int) -> bytes:
-    """The words ``BESIDE`` and ``CURRENT`` of counters that nobody has used, and begin there.
+    """The words ``MOST`` and ``CURRENT`` of counters that nobody has used, and begin there.
 
     Each seems to be in its last sample since ever, so that the first record begins the first one.
     """
@@ -105,7 +125,7 @@ def fresh_places(offsets: Sequence[int], ring: int) -> bytes:
 
 def fresh_counter(at: int, ring: int) -> bytes:
     """The words of such a counter."""
-    samples = (-math.inf, -math.inf, 0.0) * ring
+    samples = (-math.inf, 0.0, -math.inf) * ring
     return Struct(f"dQd{SAMPLE * ring}d").pack(0.0, _last_sample(at, ring), 0.0, *samples)
 
 
@@ -160,7 +180,7 @@ class Group:
         while True:
             base = self.base
             if ledger.lock_fd >= 0:
-                lockf(ledger.lock_fd, LOCK_EX, 1, base)
+                lockf(ledger.lock_fd, LOCK_EX, LOCKED, base)
             head = _HEAD(ledger.memory, base)
             if head[DIGEST] == self.digest:
                 ordinal = now_ms * ORDINALS_PER_MS
@@ -176,7 +196,36 @@ class Group:
         """Unlocks it."""
         ledger = self.ledger
         if ledger.lock_fd >= 0:
-            lockf(ledger.lock_fd, LOCK_UN, 1, self.base)
+            lockf(ledger.lock_fd, LOCK_UN, LOCKED, self.base)
+
+    def promise(self, number: int, spare: Sequence[float]) -> bool:
+        """Whether the samples of a counter and of that of request time hold so little that values
+        may be recorded in both later, by `keep`.
+
+        Then nobody else records or looks before that but who has promised, too. Do nothing with any
+        group of this process until then: a process's locks don't hold for itself.
+        """
+        ledger, base = self.ledger, self.base
+        if ledger.lock_fd >= 0:
+            lockf(ledger.lock_fd, LOCK_SH, 1, base + PROMISED)
+        digest, most, most_time = _HEAD_OF_TWO[number](ledger.memory, base)
+        if most <= spare[number] and most_time <= spare[_REQUEST] and digest == self.digest:
+            return True
+        self.leave()
+        return False
+
+    def keep(self, number: int, value: float, percent: float, now_ms: int) -> None:
+        """Adds what was promised to both counters, without an ordinal, as nobody is told of it."""
+        ledger, base = self.ledger, self.base  # Which stays as long as somebody has promised.
+        if ledger.lock_fd >= 0:
+            lockf(ledger.lock_fd, LOCK_EX, PROMISED, base)
+        try:
+            head = _HEAD(ledger.memory, base)
+            self._add(head, number, value, now_ms)
+            self._add(head, _REQUEST, percent, now_ms)
+        finally:
+            if ledger.lock_fd >= 0:
+                lockf(ledger.lock_fd, LOCK_UN, LOCKED, base)
 
     def add(self, number: int, value: float, now_ms: int) -> None:
         """Adds a value."""
@@ -221,19 +270,25 @@ class Group:
     def _add(self, head: tuple[Any, ...], number: int, value: float, now_ms: int) -> float:
         """What all samples of a counter hold then at most."""
         ledger = self.ledger
-        at = GROUP_HEAD + PLACE * number
-        beside: float = head[at]
-        place = self.base + head[at + CURRENT]
-        start, _, total = _SAMPLE(ledger.memory, place)
+        at = _MOST[number]
+        most: float = head[at]
+        place = self.base + head[at + 1]
+        start, total, _ = _SAMPLE(ledger.memory, place)
         if now_ms - start >= ledger.window_ms:
-            beside += max(total, 0.0)
-            return value + self._begin(head[at + CURRENT], beside, number, value, now_ms)
-        added: float = total + value
-        put_added(ledger.memory, place + LAST * WORD, now_ms, added)
-        return beside + added
+            return self._begin(head[at + 1], most, number, value, now_ms)
+        # Who is killed between the two stores leaves ``MOST`` too large.
+        if value >= 0:
+            most += value
+            put_number(ledger.memory, self.base + at * WORD, most)
+            put_added(ledger.memory, place + TOTAL * WORD, total + value, now_ms)
+        else:
+            most -= max(total, 0.0) - max(total + value, 0.0)
+            put_added(ledger.memory, place + TOTAL * WORD, total + value, now_ms)
+            put_number(ledger.memory, self.base + at * WORD, most)
+        return most
 
-    def _begin(self, current: int, beside: float, number: int, value: float, now_ms: int) -> float:
-        """Begins the sample after one with a value; what the others then hold at most.
+    def _begin(self, current: int, most: float, number: int, value: float, now_ms: int) -> float:
+        """Begins the sample after one with a value; what all hold then at most.
 
         It counts once it is the current one: if not, the next one to begin a sample will do so
         there.
@@ -246,15 +301,11 @@ class Group:
             put_number_and_place(
                 memory, at + CHECK * WORD, 0.0, ledger.next_sample(number, following)
             )
-        place = base + following
-        _, _, gone = _SAMPLE(memory, place)
-        if gone:
-            put_number(memory, place + TOTAL * WORD, 0.0)
-            beside = _most(ledger.totals(at))
-        put_sample(memory, place, now_ms, now_ms, value)
-        place = base + (GROUP_HEAD + PLACE * number) * WORD
-        put_number_and_place(memory, place + BESIDE * WORD, beside, following)
-        return beside
+        put_sample(memory, base + following, now_ms, value, now_ms)
+        if value > 0:
+            most += value
+        put_number_and_place(memory, base + _MOST[number] * WORD, most, following)
+        return most
 
     def _rate(self, number: int, now_ms: int) -> RateAndSpan:
         ledger, base = self.ledger, self.base
@@ -263,10 +314,7 @@ class Group:
         if now_ms >= check:
             oldest = self._pass_over(number, now_ms)
         totals = ledger.totals(at)
-        head_at = GROUP_HEAD + PLACE * number
-        _, _, total = _SAMPLE(memory, base + _HEAD(memory, base)[head_at + CURRENT])
-        beside = _most(totals) - max(total, 0.0)
-        put_number(memory, base + (head_at + BESIDE) * WORD, beside)
+        put_number(memory, base + _MOST[number] * WORD, _most(totals))
         span_ms = now_ms - int(oldest)
         if span_ms < ledger.span_min_ms:
             span_ms = span(now_ms - span_ms, now_ms, ledger.samples, ledger.window_ms)
@@ -282,7 +330,7 @@ class Group:
         memory, at = ledger.memory, base + ledger.offsets[number]
         _, first, _ = _COUNTER(memory, at)
         while True:
-            start, last, _ = _SAMPLE(memory, base + first)
+            start, _, last = _SAMPLE(memory, base + first)
             if now_ms - last < ledger.lasting_ms:
                 break
             put_number(memory, base + first + TOTAL * WORD, 0.0)

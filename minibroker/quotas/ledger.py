@@ -11,7 +11,7 @@ hash picks a set of ``WAYS`` slots, and one slot of the set carries the group.  
 the group that was used least recently, so the memory is bounded and looking for a counter takes
 the same time however many there are.
 
-Locks are POSIX record locks on bytes of a file that has no name: that where a slot begins, or the
+Locks are POSIX record locks on bytes of a file that has no name: those where a slot begins, or the
 list of a set, or the page before them.  The kernel frees them when a process dies.  They would also
 vanish if a process closed any descriptor of that file, so there is one, made before the fork and
 never closed or duplicated.  (Locks of open file descriptions would be shared by all that were
@@ -44,12 +44,14 @@ from minibroker.quotas.counter import (
     GROUP_HEAD,
     HEAD,
     LAST,
+    LOCKED,
     PLACE,
     SAMPLE,
     SAMPLE_BYTES,
     THROTTLED,
     TOKENS,
     TOKENS_MS,
+    TOTAL,
     WORD,
     Group,
     fresh_aside,
@@ -182,8 +184,8 @@ class Ledger:
             self.lock_fd = _nameless_file("minibroker-quotas")
             os.ftruncate(self.lock_fd, size)
         self.memory = mmap.mmap(self.lock_fd, size) if shared else mmap.mmap(-1, size)
-        between = (SAMPLE - 1) * WORD
-        self._totals: Unpack = Struct(f"{HEAD * WORD}x" + f"{between}xd" * self.ring).unpack_from
+        total = f"{TOTAL * WORD}xd{(SAMPLE - TOTAL - 1) * WORD}x"
+        self._totals: Unpack = Struct(f"{HEAD * WORD}x" + total * self.ring).unpack_from
         whole = memoryview(self.memory)
         self.doubles: memoryview[float] = whole.cast("d")
         self.integers: memoryview[int] = whole.cast("Q")
@@ -244,12 +246,12 @@ class Ledger:
     def lock(self, at: int) -> None:
         """Waits until nobody else has what begins at a byte."""
         if self.lock_fd >= 0:
-            lockf(self.lock_fd, LOCK_EX, 1, at)
+            lockf(self.lock_fd, LOCK_EX, LOCKED, at)
 
     def unlock(self, at: int) -> None:
         """Lets others have it."""
         if self.lock_fd >= 0:
-            lockf(self.lock_fd, LOCK_UN, 1, at)
+            lockf(self.lock_fd, LOCK_UN, LOCKED, at)
 
     # Counters --------------------------------------------------------------------------------
 
@@ -395,7 +397,7 @@ class Ledger:
         expired_ms = now_ms - self.lasting_ms
         samples = [
             Sample(int(start), total)
-            for start, last, total in zip(*(words[at::SAMPLE] for at in range(SAMPLE)), strict=True)
+            for start, total, last in zip(*(words[at::SAMPLE] for at in range(SAMPLE)), strict=True)
             if last > expired_ms
         ]
         oldest = min((sample.start_ms for sample in samples), default=now_ms)

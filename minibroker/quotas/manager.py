@@ -2,8 +2,9 @@
 
 Owns the decisions; rates are the ledger's, the clock and the connection somebody else's: ``now_ms``
 is an argument, and a throttle is a number that is given back.  Invariant: whatever is recorded is
-recorded once, before it is checked, and a check is violated only above the bound.  Without any
-quota ever set nothing is recorded, and asking costs one look.  Echoes ``ClientQuotaManager``,
+recorded once, before it is checked or where no order of what others record could make the check
+fail, and a check is violated only above the bound.  Without any quota ever set nothing is recorded,
+and asking costs one look.  Echoes ``ClientQuotaManager``,
 ``ClientRequestQuotaManager`` and ``ControllerMutationQuotaManager``.
 """
 
@@ -23,7 +24,7 @@ from minibroker.quotas.entity import (
     sanitize,
     sharing_group,
 )
-from minibroker.quotas.rate import NO_CAUSE, Cause, free, java_round, throttle_ms
+from minibroker.quotas.rate import NO_CAUSE, Cause, free, java_round, small, spare, throttle_ms
 
 INT_MAX: Final = 2**31 - 1
 """A throttle's field has 32 bits."""
@@ -65,6 +66,10 @@ class AnyGroup(Protocol):
         self, number: int, value: float, percent: float, free: Sequence[float], now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan] | None: ...
 
+    def promise(self, number: int, spare: Sequence[float]) -> bool: ...
+
+    def keep(self, number: int, value: float, percent: float, now_ms: int) -> None: ...
+
     def throttled(
         self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
     ) -> None: ...
@@ -91,8 +96,12 @@ class Limits(NamedTuple):
     """What may be used of each type, infinity where there is no bound."""
 
     bounds: tuple[float, ...]
-    free: tuple[float, ...]
-    """See `rate.free`."""
+    spare: tuple[float, ...]
+    """See `rate.spare`."""
+    small: tuple[float, ...]
+    """See `rate.small`."""
+    table: QuotaTable
+    """Which says so."""
 
 
 class Standing:
@@ -101,7 +110,7 @@ class Standing:
     As small as can be: each of ten thousand clients has one in every process.
     """
 
-    __slots__ = ("bounds", "group", "groups", "limits")
+    __slots__ = ("bounds", "group", "groups", "is_near", "limits")
 
     def __init__(self, groups: Sequence[AnyGroup], limits: Limits) -> None:
         self.group = groups[0] if len(set(map(id, groups))) == 1 else None
@@ -109,6 +118,8 @@ class Standing:
         self.groups = None if self.group else groups
         """Otherwise that of each."""
         self.limits = limits
+        self.is_near = False
+        """Whether they have used so much that no promise would be given."""
         self.bounds: Sequence[Bound | None] | None = None
         """What says so: `Quotas.bounds` looks it up once somebody asks, for it takes as much memory
         again as all else that a process remembers of ten thousand clients.
@@ -120,6 +131,47 @@ class Standing:
             return self.group
         assert self.groups is not None
         return self.groups[number]
+
+
+class Promise:
+    """To count a request of somebody when it is answered, as surely no quota holds it.
+
+    That gets who has used much less than there is, which is nearly everybody.
+    """
+
+    __slots__ = ("_group", "_limits", "_now_ms", "_quotas", "_size", "_worked_ns", "number")
+
+    def __init__(self, quotas: Quotas, number: int, group: AnyGroup, limits: Limits) -> None:
+        self.number = number
+        """Of the type of the bytes that it moves."""
+        self._quotas = quotas
+        self._group = group
+        self._limits = limits
+
+    def give(self, size: int, worked_ns: int, now_ms: int) -> bool:
+        """Whether it is given. Then nothing else may be done with quotas before it is kept."""
+        number, limits, percent = self.number, self._limits, worked_ns / NS_PER_PERCENT_SECOND
+        if (
+            size > limits.small[number]
+            or percent > limits.small[_REQUEST]
+            or limits.table is not self._quotas.table
+            or not self._group.promise(number, limits.spare)
+        ):
+            return False
+        self._size = size
+        self._worked_ns = worked_ns
+        self._now_ms = now_ms
+        self._quotas.promised = self
+        return True
+
+    def keep(self, late_ns: int = 0) -> bool:
+        """Counts that, and what was worked since; whether that has not been done before."""
+        if self._quotas.promised is not self:
+            return False
+        self._quotas.promised = None
+        percent = (self._worked_ns + late_ns) / NS_PER_PERCENT_SECOND
+        self._group.keep(self.number, self._size, percent, self._now_ms)
+        return True
 
 
 class Share(NamedTuple):
@@ -162,31 +214,35 @@ def larger(first: Throttle, second: Throttle) -> Throttle | None:
     return chosen if chosen.ms > 0 else None
 
 
+def is_near(rates: Sequence[RateAndSpan], number: int, bounds: Sequence[float]) -> bool:
+    """Whether that of a type, or of request time, is above what is `spare` of its bound."""
+    (rate, _), (of_time, _) = rates
+    return rate > spare(bounds[number]) or of_time > spare(bounds[_REQUEST])
+
+
 class Quotas:
     """The quotas in force.  Until `set_table` there are none."""
 
     def __init__(self, ledger: AnyLedger) -> None:
         self._ledger = ledger
-        self._table = QuotaTable()
+        self.table = QuotaTable()
+        """What is set now."""
         self._standings: dict[Who, Standing] = {}
         self._same_limits: dict[tuple[float, ...], Limits] = {}
         self._exempt: AnyGroup | None = None
+        self.promised: Promise | None = None
+        """What is to be counted before anything else is asked of these quotas."""
         self.bits: dict[QuotaType, int] = dict.fromkeys(QuotaType, 0)
         self._counted = (False,) * len(_KINDS)
         self.enabled = False
         """Whether there ever was a quota since the broker's start."""
         self.looked: Callable[[Look], None] | None = None
         """Told of every look at a quota, if anybody wants to know."""
-        self.set_table(self._table)
-
-    @property
-    def table(self) -> QuotaTable:
-        """What is set now."""
-        return self._table
+        self.set_table(self.table)
 
     def set_table(self, table: QuotaTable) -> None:
         """From now on these hold; counters go on, against their new bounds."""
-        self._table = table
+        self.table = table
         self._standings = {}
         self._same_limits = {}
         for number, kind in enumerate(_KINDS):
@@ -208,10 +264,10 @@ class Quotas:
         return standing.bounds
 
     def _bounds(self, tags: Sequence[Tags]) -> tuple[Bound | None, ...]:
-        return tuple(bound_of(self._table, *each) for each in zip(_KINDS, tags, strict=True))
+        return tuple(bound_of(self.table, *each) for each in zip(_KINDS, tags, strict=True))
 
     def _tags(self, kind: QuotaType, who: Who) -> Tags:
-        return sharing_group(self._table, kind, self.bits[kind], sanitize(who[0]), who[1])
+        return sharing_group(self.table, kind, self.bits[kind], sanitize(who[0]), who[1])
 
     def standing(self, who: Who, now_ms: int) -> Standing:
         """The same of all types."""
@@ -233,15 +289,17 @@ class Quotas:
         ledger = self._ledger
         values = tuple(math.inf if bound is None else bound.value for bound in bounds)
         if values not in self._same_limits:
-            found = tuple(free(value, ledger.samples, ledger.window_ms) for value in values)
-            self._same_limits[values] = Limits(values, found)
+            found = [free(value, ledger.samples, ledger.window_ms) for value in values]
+            self._same_limits[values] = Limits(
+                values, tuple(map(spare, found)), tuple(map(small, found)), self.table
+            )
         return self._same_limits[values]
 
     def _record(self, number: int, who: Who, value: float, now_ms: int) -> Throttle:
         if not self._counted[number]:
             return _FREE[number]
         standing = self._standings.get(who) or self.standing(who, now_ms)
-        enough = standing.limits.free[number] if self.looked is None else NOTHING
+        enough = standing.limits.spare[number] if self.looked is None else NOTHING
         found = standing.group_of(number).record(number, value, now_ms, enough)
         return _FREE[number] if found is None else self._judged(number, standing, found, now_ms)
 
@@ -283,17 +341,33 @@ class Quotas:
             standing = self._standings.get(who) or self.standing(who, now_ms)
             group = standing.group
             if group is not None:
-                enough = standing.limits.free if self.looked is None else _NO_MATTER_WHAT
+                enough = standing.limits.spare if self.looked is None else _NO_MATTER_WHAT
                 percent = worked_ns / NS_PER_PERCENT_SECOND
                 found = group.record_both(number, size, percent, enough, now_ms)
                 if found is None:
+                    standing.is_near = False
                     return None
+                standing.is_near = is_near(found, number, standing.limits.bounds)
                 return larger(
                     self._judged(number, standing, found[0], now_ms),
                     self._judged(_REQUEST, standing, found[1], now_ms),
                 )
         of_bytes = self._record(number, who, size, now_ms)
         return larger(of_bytes, self.worked(who, worked_ns, now_ms))
+
+    def promise(self, number: int, who: Who) -> Promise | None:
+        """That `moved_and_worked` of a request may wait until it is answered, if that may be."""
+        if not (self._counted[_REQUEST] and self._counted[number]):
+            return None
+        standing = self._standings.get(who)
+        if standing is None or standing.is_near or standing.group is None:
+            return None
+        return Promise(self, number, standing.group, standing.limits)
+
+    def keep_promise(self) -> None:
+        """Before anything else is done: what was promised is counted, if anything was."""
+        if self.promised is not None:
+            self.promised.keep()
 
     def not_fetched(self, who: Who, size: int, now_ms: int) -> int | None:
         """The same bytes, which were not sent after all; the ordinal, if they are counted."""

@@ -32,6 +32,12 @@ class Cause(NamedTuple):
 NO_CAUSE: Final = Cause(0.0, 0, 0.0)
 """Of no throttle."""
 
+IN_FLIGHT: Final = 0.25
+"""The share of what is free that is kept for what was answered and not recorded yet."""
+
+PROCESSES_MAX: Final = 64
+"""Processes that answer requests; each has one at most that it has not recorded yet."""
+
 ROUNDED_OFF: Final = 1e-9
 """A share of a sum: more than millions of additions round off."""
 
@@ -154,6 +160,16 @@ def free(bound: float, samples: int, window_ms: int) -> float:
     order differ from those in another by their last bits.
     """
     return bound * (shortest_span_ms(samples, window_ms) / 1000) * (1 - ROUNDED_OFF)
+
+
+def spare(free: float) -> float:
+    """How much of what is `free` may be used up where requests are answered before they count."""
+    return free * (1 - IN_FLIGHT)
+
+
+def small(free: float) -> float:
+    """The most that such a request may count for, so that those of all processes are within it."""
+    return free * IN_FLIGHT / PROCESSES_MAX
 
 
 def shortest_span_ms(samples: int, window_ms: int) -> int:

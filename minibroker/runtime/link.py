@@ -104,6 +104,10 @@ def _answers_nothing(payload: Any) -> Any:
     raise TypeError(f"this side answers no questions, got {type(payload).__name__}")
 
 
+def _nothing() -> None:
+    pass
+
+
 def _nobody_counts(spent_ns: int) -> None:
     del spent_ns
 
@@ -128,16 +132,20 @@ class Conversation:
         self._answering: dict[int, trio.CancelScope] = {}
         self._over = False
 
-    async def ask(self, payload: object, *, look: bool = False) -> Any:
+    async def ask(
+        self, payload: object, *, look: bool = False, meanwhile: Callable[[], None] = _nothing
+    ) -> Any:
         """The peer's answer. Raises ``PeerLost`` or ``PeerFailed``.
 
         A cancelled question is withdrawn: the peer's handler is cancelled too. With ``look`` the
         answer is first looked for without sleeping, for ``LOOK_NS`` at most: only where the peer
-        asks nothing itself, and when this process has nothing better to do.
+        asks nothing itself, and when this process has nothing better to do. ``meanwhile`` is called
+        once the peer can work.
         """
         wait = _Wait(1)
         question = await self._put(payload, wait)
         try:
+            meanwhile()
             if look and self._channel.apart:
                 self._look(question)
             await wait.wait()
@@ -294,9 +302,12 @@ class Link:
         self._connected = trio.Event()
         self._over = False
 
-    async def ask(self, payload: object, *, look: bool = False) -> Any:
+    async def ask(
+        self, payload: object, *, look: bool = False, meanwhile: Callable[[], None] = _nothing
+    ) -> Any:
         """As ``Conversation.ask``; waits first while the peer is being reborn."""
-        return await (await self.conversation()).ask(payload, look=look)
+        conversation = await self.conversation()
+        return await conversation.ask(payload, look=look, meanwhile=meanwhile)
 
     async def conversation(self) -> Conversation:
         """The conversation with the peer's present life, once it has been greeted.
@@ -353,7 +364,10 @@ class Link:
 
 
 async def ask_together(
-    asked: Sequence[tuple[Link, object]], *, first_only: bool = False
+    asked: Sequence[tuple[Link, object]],
+    *,
+    first_only: bool = False,
+    meanwhile: Callable[[], None] = _nothing,
 ) -> list[Any]:
     """Asks several peers one question each and waits for all of them; the answers in that order.
 
@@ -376,6 +390,7 @@ async def ask_together(
                 question = await conversation._put(payload, wait)  # noqa: SLF001
                 put.append((conversation, question))
             questions.append(question)
+        meanwhile()
         await wait.wait()
     finally:
         for conversation, question in put:

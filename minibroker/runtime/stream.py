@@ -40,6 +40,8 @@ class ByteStream(ABC):
     local: Address
     waits: int
     """How often a call could not go on at once so far."""
+    before_waiting: Callable[[], object]
+    """Called each time before one waits; whoever else is to run does so after that."""
 
     @abstractmethod
     async def receive_into(self, view: memoryview) -> int:
@@ -72,6 +74,10 @@ class ByteStream(ABC):
         """Ends both directions; waiting calls end with ``StreamClosed``. May be called twice."""
 
 
+def _nothing_to_do() -> None:
+    pass
+
+
 class SocketStream(ByteStream):
     """A connected, non-blocking TCP socket."""
 
@@ -84,6 +90,7 @@ class SocketStream(ByteStream):
         self._closed = False
         self._waiting = 0
         self.waits = 0
+        self.before_waiting = _nothing_to_do
         if local is None or peer is None:
             local, peer = socket_addresses(sock)
         self.local = local
@@ -160,6 +167,7 @@ class SocketStream(ByteStream):
     async def _wait(self, condition: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._waiting += 1
         self.waits += 1
+        self.before_waiting()
         try:
             await condition(self._socket)
         except (trio.ClosedResourceError, ValueError, OSError):
@@ -213,6 +221,7 @@ class MemoryStream(ByteStream):
         self._incoming = incoming
         self._closed = False
         self.waits = 0
+        self.before_waiting = _nothing_to_do
         self.local = local
         self.peer = peer
 
@@ -220,6 +229,7 @@ class MemoryStream(ByteStream):
         pipe = self._incoming
         while not pipe.buffer and not pipe.ended and not self._closed:
             self.waits += 1
+            self.before_waiting()
             await pipe.changed.wait()
         if self._closed:
             raise StreamClosed("closed on this side")
@@ -236,6 +246,7 @@ class MemoryStream(ByteStream):
         while rest:
             while len(pipe.buffer) >= MEMORY_STREAM_BYTES_MAX and not pipe.ended:
                 self.waits += 1
+                self.before_waiting()
                 await pipe.changed.wait()
             if pipe.ended:
                 raise StreamClosed("closed on this side" if self._closed else "Broken pipe")

@@ -87,6 +87,11 @@ class WorkTime(trio.abc.Instrument):
                 account.worked_ns += now - self._step_from
             self._step_from = now
 
+    def worked_ns(self, account: Account) -> int:
+        """The same of the account in force, which is given, without charging it."""
+        running = self._step_from != _NOT_STEPPING
+        return account.worked_ns + (self._timer() - self._step_from if running else 0)
+
     def idled(self, spent_ns: int) -> None:
         """Takes so much of the running step for idle: it looked for something instead of waiting.
 

@@ -219,3 +219,22 @@ async def test_a_sender_that_had_to_wait_is_seen(pair: Pair) -> None:
         await wait_all_tasks_blocked()
         assert await receive_exactly(server, 8_000_000) == bytes(8_000_000)
     assert client.waits > before
+
+
+async def test_whoever_waits_says_so_before(pair: Pair) -> None:
+    client, server = pair
+    said: list[int] = []
+    client.before_waiting = lambda: said.append(client.waits)
+    await client.send_all(b"here")
+    assert said == []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, bytes(8_000_000))
+        await wait_all_tasks_blocked()
+        assert said
+        assert await receive_exactly(server, 8_000_004) == b"here" + bytes(8_000_000)
+    del said[:]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive_exactly, client, 1)
+        await wait_all_tasks_blocked()
+        assert len(said) == 1
+        await server.send_all(b"!")

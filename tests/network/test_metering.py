@@ -127,6 +127,40 @@ async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironme
     assert meter.active
 
 
+@pytest.mark.parametrize(
+    ("request_", "may"),
+    [
+        (ProduceRequest(acks=1), True),
+        (ProduceRequest(acks=0), False),
+        (FetchRequest(), True),
+        (FetchRequest(replica_id=1), False),
+        (MetadataRequest(), False),
+    ],
+)
+async def test_which_requests_may_be_answered_before_they_are_counted(
+    request_: Any, may: bool, make_env: MakeEnvironment
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    meter.quotas.worked(("alice", "c"), 0, 0)
+    client, ctx = make_client(), context(request_)
+    client.caller = ctx.caller
+    assert (meter.promise(client, ctx, request_) is not None) is may
+    client.told = True  # Who tells of it tells what was found, too.
+    assert meter.promise(client, ctx, request_) is None
+
+
+async def test_an_answer_that_may_be_kept_back_is_counted_first(make_env: MakeEnvironment) -> None:
+    env = make_env(PROCESSOR)
+    settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
+    meter = Meter(make_env(PROCESSOR, settings=settings))
+    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    meter.quotas.worked(("alice", "c"), 0, 0)
+    client, ctx = make_client(), context(ProduceRequest(acks=1))
+    client.caller = ctx.caller
+    assert meter.promise(client, ctx, ProduceRequest(acks=1)) is None
+
+
 async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) -> None:
     meter = Meter(make_env(PROCESSOR))
     meter.follow(limited(producer_byte_rate="10", request_percentage="1"))

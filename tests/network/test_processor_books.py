@@ -1,4 +1,6 @@
-"""What a processor tells the acceptor of its connections, and whom it sends away when told to."""
+"""What a processor tells the acceptor of its connections, whom it sends away when told to, and
+what it counts before it waits.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ from minibroker.network.processor import TAKEN_BEFORE_YIELD, TAKEN_BESIDE_OTHERS
 from minibroker.network.slots import SLOTS
 from minibroker.network.turnstile import PER_TURN
 from minibroker.observability.definitions import CloseReason
+from minibroker.quotas.manager import Quotas
 from minibroker.runtime.handoff import MemoryHandoff
 from minibroker.runtime.stream import memory_stream_pair
 from tests.network.test_processor import HELLO, LISTENER, house
@@ -174,3 +177,14 @@ async def test_who_is_served_does_not_wait_for_a_crowd_that_comes_or_goes(
         while at.still_open() > 1:
             await at.listen()
         trio.lowlevel.remove_instrument(work_time)
+
+
+async def test_what_was_promised_to_be_counted_is_before_a_connection_waits(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(Quotas, "keep_promise", lambda _: kept.append(True))
+    async with house(make_env) as at:
+        client = await at.connect()
+        await client.ask(HELLO, 4)
+        assert kept  # As it waited for its first request.

@@ -76,6 +76,14 @@ class OracleGroup:
         held = first.rate.total() > free[number] or second.rate.total() > free[REQUEST]
         return found if held else None
 
+    def promise(self, number: int, spare: Sequence[float]) -> bool:
+        held = ((each, self.counter(each).rate.total()) for each in (number, REQUEST))
+        return all(total <= spare[each] for each, total in held)
+
+    def keep(self, number: int, value: float, percent: float, now_ms: int) -> None:
+        self.add(number, value, now_ms)
+        self.add(REQUEST, percent, now_ms)
+
     def throttled(
         self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
     ) -> None:

@@ -44,6 +44,14 @@ async def test_a_question_gets_its_answer(peers: Peers) -> None:
     assert await asker.ask(21) == 42
 
 
+async def test_something_else_is_done_once_the_peer_can_work(peers: Peers) -> None:
+    done: list[str] = []
+    asker, channel = peers.join(lambda payload: done.append(f"answers {payload}"))
+    await asker.ask("one", meanwhile=lambda: done.append("meanwhile"))
+    assert done == ["meanwhile", "answers one"]
+    assert channel.statistics().received == 1
+
+
 async def test_awaitable_answers_do_not_hold_up_later_questions(peers: Peers) -> None:
     gate = trio.Event()
 

@@ -145,6 +145,26 @@ def test_an_account_read_inside_its_step_is_settled_first(
     assert account.worked_ns == 7
 
 
+def test_an_account_can_be_read_inside_its_step_without_settling(
+    work_time: WorkTime, timer: Timer
+) -> None:
+    account = Account()
+    seen: list[int] = []
+
+    async def main() -> None:
+        with work_time.charge(account):
+            timer.work(5)
+            seen.append(work_time.worked_ns(account))
+            seen.append(account.worked_ns)
+            timer.work(2)
+            seen.append(work_time.worked_ns(account))
+
+    run(work_time, main)
+    assert seen == [5, 0, 7]
+    assert account.worked_ns == 7
+    assert work_time.worked_ns(account) == 7  # Outside of any step.
+
+
 def test_a_step_that_fails_is_charged(work_time: WorkTime, timer: Timer) -> None:
     account = Account()
 
