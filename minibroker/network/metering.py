@@ -133,7 +133,7 @@ class Meter:
     def promise(self, client: Client, ctx: Context, request: Any) -> Promise | None:
         """That a request is counted when it is answered, if that may be."""
         number = _NUMBERS.get(ctx.header.api_key)
-        if number is None or client.told or self.delays or is_exempt(ctx, request, None):
+        if number is None or client.told or self.delays or not _cannot_be_exempt(number, request):
             return None
         return self.quotas.promise(number, who_asks(client, ctx.header))
 
@@ -272,10 +272,21 @@ def is_exempt(ctx: Context, request: Any, response: Any) -> bool:
     Who says to be a broker must be allowed to act for the cluster, or everybody would say so.
     """
     key = ctx.header.api_key
-    if key == _PRODUCE:
-        return bool(request.acks == 0)
-    if key == _FETCH:
-        return is_follower_fetch(request) and ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+    number = _NUMBERS.get(key)
+    if number is not None:
+        if _cannot_be_exempt(number, request):
+            return False
+        return key == _PRODUCE or ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
     if APIS[key].cluster_action:
         return bool(response.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return False
+
+
+def _cannot_be_exempt(number: int, request: Any) -> bool:
+    """Whether a Produce or Fetch request, by its number, says that a quota of time may hold it.
+
+    Of others somebody may have to be asked, who tells of it if they are not.
+    """
+    if number == BYTES_PRODUCED:
+        return bool(request.acks != 0)
+    return not is_follower_fetch(request)

@@ -150,6 +150,22 @@ async def test_which_requests_may_be_answered_before_they_are_counted(
     assert meter.promise(client, ctx, request_) is None
 
 
+async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
+    make_env: MakeEnvironment,
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(consumer_byte_rate="10", request_percentage="1"))
+    meter.quotas.worked(("alice", "c"), 0, 0)
+    request, told = FetchRequest(replica_id=1), []
+    client, ctx = make_client(), context(request, Authorizer({}, []))
+    client.caller = ctx.caller
+    ctx.denied = lambda *_: told.append(True)
+    assert meter.promise(client, ctx, request) is None
+    assert told == []
+    assert not is_exempt(ctx, request, None)
+    assert told == [True]
+
+
 async def test_an_answer_that_may_be_kept_back_is_counted_first(make_env: MakeEnvironment) -> None:
     env = make_env(PROCESSOR)
     settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
