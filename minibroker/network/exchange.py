@@ -286,10 +286,11 @@ class _Exchange(Spent):
     def promised(
         self, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
     ) -> Promise | None:
-        """That all which is counted will be; None if it has to be before the answer goes."""
+        """The promise to count it once it is answered; None if it has to be counted first."""
         promise, ctx = self._promise, self.ctx
-        if promise is None or ctx is None:
+        if promise is None:
             return None
+        assert ctx is not None
         size = request_bytes
         if promise.number == BYTES_FETCHED:
             size = LENGTH_BYTES + sum(map(len, chunks))

@@ -224,8 +224,7 @@ class Group:
             self._add(head, number, value, now_ms)
             self._add(head, _REQUEST, percent, now_ms)
         finally:
-            if ledger.lock_fd >= 0:
-                lockf(ledger.lock_fd, LOCK_UN, LOCKED, base)
+            self.leave()
 
     def add(self, number: int, value: float, now_ms: int) -> None:
         """Adds a value."""

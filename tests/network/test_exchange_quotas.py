@@ -57,14 +57,16 @@ BYTES = len(frame(produce(0), 9)) - 4
 
 
 class Watched:
-    """Notes what has been counted when something is about to be sent."""
+    """Notes what is sent, and what has been counted when that is about to begin."""
 
     def __init__(self, desk: Desk, kind: QuotaType, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[float] = []
+        self.sent: list[int] = []
         send_all = desk.ours.stream.send_all
 
         async def watched(data: bytes | memoryview, *, more: bool = False) -> None:
             self.seen.append(counted(desk, kind))
+            self.sent.append(len(data))
             await send_all(data, more=more)
 
         monkeypatch.setattr(desk.ours.stream, "send_all", watched)
@@ -92,18 +94,10 @@ async def test_so_are_those_of_several_owners(desk: Desk, monkeypatch: pytest.Mo
 async def test_so_are_those_that_are_fetched(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.workers[0].handler = give_nothing
     watched = Watched(desk, QuotaType.FETCH, monkeypatch)
-    sent = []
-    send_all = desk.ours.stream.send_all
-
-    async def counting(data: bytes | memoryview, *, more: bool = False) -> None:
-        sent.append(len(data))
-        await send_all(data, more=more)
-
-    monkeypatch.setattr(desk.ours.stream, "send_all", counting)
     await desk.ask(fetch(0, min_bytes=0), 11)
     assert watched.seen == [0]
     # As Kafka counts it: with its length, without the header, which has a number then.
-    assert counted(desk, QuotaType.FETCH) == sum(sent) - 4
+    assert counted(desk, QuotaType.FETCH) == sum(watched.sent) - 4
 
 
 async def test_who_has_to_be_waited_for_is_counted_before_that(desk: Desk) -> None:

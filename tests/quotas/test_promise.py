@@ -209,8 +209,8 @@ def quotas(request: pytest.FixtureRequest) -> Quotas:
     return made
 
 
-def table(client: str = "c") -> QuotaTable:
-    entity = Entity(client=client)
+def table() -> QuotaTable:
+    entity = Entity(client="c")
     bounds = {
         QuotaType.PRODUCE: {entity: 100.0},
         QuotaType.REQUEST: {entity: 50.0},
