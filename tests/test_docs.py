@@ -55,7 +55,7 @@ def test_the_examples_of_the_activity_topic_are_one_script_that_runs(
     page = blocks("docs/guides/activity.md", "python")
     run = pytester.runpython(pytester.makepyfile("\n".join(page)))
     assert run.ret == 0
-    run.stdout.fnmatch_lines(["loud sent 20* bytes with 1 record:", "*where 1024 are allowed,"])
+    run.stdout.fnmatch_lines(["loud sent 20* bytes with 1 record:", "*exceed the quota of 1024,"])
 
 
 def test_the_examples_of_security_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
