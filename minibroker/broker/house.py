@@ -7,6 +7,7 @@ itself, when the next broker starts. Kafka leaves this to its start scripts.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -30,6 +31,11 @@ from minibroker.config import (
 from minibroker.config.listeners import Listener
 from minibroker.network.identity import try_identities
 from minibroker.runtime.dirlock import DirLock, DirLockedError
+from minibroker.storage.data_directory import (
+    DIRECTORY_MODE,
+    DataDirectoryError,
+    check_data_directory,
+)
 
 PREFIX: Final = "minibroker-"
 MEMORY_DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - mkdtemp makes what is used of it
@@ -38,14 +44,28 @@ MARK: Final = ".temporary"
 """Only a directory that holds this file is ever swept away: others may bear such a name too."""
 
 
+DESCRIPTORS_MIN: Final = 64
+"""Open files that a process needs to start and to serve a few connections and partitions."""
+
 _BUFFERS: Final = {
     socket.SO_SNDBUF: SOCKET_SEND_BUFFER_BYTES,
     socket.SO_RCVBUF: SOCKET_RECEIVE_BUFFER_BYTES,
 }
 
 
+_OTHER_PORT: Final = "choose another address or port (port 0 takes a free one)"
+_BIND_ADVICE: Final = {
+    errno.EADDRINUSE: "stop the program that uses the port, or choose another one (port 0 takes a "
+    "free one)",
+    errno.EADDRNOTAVAIL: "this host does not have that address; choose one of its own, or 0.0.0.0 "
+    "for all of them",
+    errno.EACCES: "ports below 1024 require root or CAP_NET_BIND_SERVICE; choose a higher one",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
 class StartError(Exception):
-    """The broker can't start; the text says why and how to mend it."""
+    """The broker cannot start; the message says why and how to fix it."""
 
 
 class House(NamedTuple):
@@ -59,10 +79,11 @@ class House(NamedTuple):
 
 
 @contextmanager
-def open_house(data_dir: str | None) -> Iterator[House]:
+def open_house(data_dir: str | None, node_id: int) -> Iterator[House]:
     """Directories for one run; without ``data_dir`` the data is temporary too.
 
-    Raises ``StartError`` if ``data_dir`` is in use or can't be written.
+    Raises ``StartError`` if ``data_dir`` is in use, cannot be written, or belongs to another
+    node or program.
     """
     base = memory_directory()
     sweep(base)
@@ -76,7 +97,7 @@ def open_house(data_dir: str | None) -> Iterator[House]:
             lock = home_lock
         else:
             data = Path(data_dir)
-            lock = _lock_named(data)
+            lock = _lock_named(data, node_id)
         yield House(home, data, data_dir is None, lock)
         if lock is not home_lock:
             lock.release()
@@ -85,11 +106,12 @@ def open_house(data_dir: str | None) -> Iterator[House]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _lock_named(data: Path) -> DirLock:
+def _lock_named(data: Path, node_id: int) -> DirLock:
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        check_data_directory(data, node_id)
         return DirLock(data, "minibroker")
-    except DirLockedError as error:
+    except (DataDirectoryError, DirLockedError) as error:
         raise StartError(str(error)) from None
     except FileExistsError:
         raise StartError(
@@ -162,10 +184,8 @@ def _bind(listener: Listener, settings: Settings, *, share: bool = False) -> soc
         sock.listen(settings[SOCKET_LISTEN_BACKLOG_SIZE])
     except OSError as error:
         sock.close()
-        raise StartError(
-            f"{listener} can't be listened on: {error.strerror}; stop what uses it, or choose "
-            f"another port (0 takes a free one)"
-        ) from None
+        advice = _BIND_ADVICE.get(error.errno or 0, _OTHER_PORT)
+        raise StartError(f"{listener} cannot be bound: {error.strerror}; {advice}") from None
     return sock
 
 
@@ -179,7 +199,15 @@ def check_identities(settings: Settings) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """As many connections as the system allows this user, not as many as a shell is given."""
+    """Raise the limit of open files to the hard limit, which shells set much lower.
+
+    Raises ``StartError`` if the hard limit is too low for a broker.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
+        raise StartError(
+            f"the limit of open files is {hard}, and a process of the broker needs at least "
+            f"{DESCRIPTORS_MIN}: raise it (ulimit -n)"
+        )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -33,6 +33,7 @@ from minibroker.config import (
     ACTIVITY_ENABLE,
     ADVERTISED_LISTENERS,
     CONTROL_LISTENER,
+    NODE_ID,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
@@ -91,18 +92,20 @@ class Shared(NamedTuple):
     endpoints: dict[str, tuple[str, int]]
     control: socket.socket
     secret: bytes
+    rebuild_topics: bool
 
 
-def start(settings: Settings, *, json_ready: bool) -> int:
-    """Runs a broker until it is told to stop; returns its exit status (``supervisor.Exit``).
+def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False) -> int:
+    """Run a broker until it is stopped; returns its exit status (``supervisor.Exit``).
 
-    Says on standard output when it is ready, and on standard error why it can't be.
+    Prints to standard output when it is ready, and to standard error why it cannot start.
+    ``rebuild_topics`` rebuilds the topics of a lost config store from their logs.
     """
-    raise_descriptor_limit()
     try:
+        raise_descriptor_limit()
         check_identities(settings)
-        with open_house(settings.data_dir) as house:
-            shared = _share(settings, house)
+        with open_house(settings.data_dir, settings[NODE_ID]) as house:
+            shared = _share(settings, house, rebuild_topics)
             try:
                 return _supervise(shared, json_ready=json_ready)
             finally:
@@ -112,7 +115,7 @@ def start(settings: Settings, *, json_ready: bool) -> int:
         return Exit.FAILED
 
 
-def _share(settings: Settings, house: House) -> Shared:
+def _share(settings: Settings, house: House, rebuild_topics: bool) -> Shared:
     processors, workers = settings[NUM_NETWORK_THREADS], settings[NUM_IO_THREADS]
     listeners = settings.client_listeners
     sockets = bind(listeners, settings)
@@ -151,6 +154,7 @@ def _share(settings: Settings, house: House) -> Shared:
         endpoints=endpoints,
         control=control,
         secret=os.urandom(SECRET_BYTES),
+        rebuild_topics=rebuild_topics,
     )
 
 
@@ -235,6 +239,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         work_time=WorkTime(),
         random=SystemRandom(),  # Member ids speak for members: nobody is to guess one.
         data_dir=shared.house.data_dir,
+        rebuild_topics=shared.rebuild_topics,
         secret=shared.secret,
         ready=life.ready,
         control=shared.control,

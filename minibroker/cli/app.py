@@ -24,7 +24,7 @@ HELP = """A Kafka broker for tests, experiments and learning, and commands to ta
 
 LATE = {
     "start": Late(
-        "minibroker.cli.start", "start", "Start a broker and run it until it is told to stop."
+        "minibroker.cli.start", "start", "Start a broker and run it until it is stopped."
     ),
     "produce": Late(
         "minibroker.cli.produce", "produce", "Send messages: arguments, or lines of standard input."

@@ -74,7 +74,12 @@ at the end. Stop it with Ctrl-C.
     metavar="HOST:PORT",
     help="Where the HTTP control API listens. [default: a free port of 127.0.0.1]",
 )
-@click.option("--json", is_flag=True, help="Say ready as one line of JSON, and nothing else.")
+@click.option("--json", is_flag=True, help="Print one line of JSON when ready, and nothing else.")
+@click.option(
+    "--recover-topics-from-logs",
+    is_flag=True,
+    help="Rebuild the topics of a lost config store from the partitions in the data directory.",
+)
 def start(
     listeners: Sequence[str],
     data_dir: Path | None,
@@ -83,8 +88,9 @@ def start(
     profile: str,
     control: str | None,
     json: bool,
+    recover_topics_from_logs: bool,
 ) -> None:
-    """Start a broker and run it until it is told to stop."""
+    """Start a broker and run it until it is stopped."""
     settings = read_settings(
         listeners=listeners,
         data_dir=data_dir,
@@ -99,7 +105,8 @@ def start(
 
     gc.freeze()
     gc.enable()
-    raise click.exceptions.Exit(broker.start(settings, json_ready=json))
+    status = broker.start(settings, json_ready=json, rebuild_topics=recover_topics_from_logs)
+    raise click.exceptions.Exit(status)
 
 
 def read_settings(

@@ -62,6 +62,7 @@ from minibroker.cluster.store.tree import (
     StoreError,
     UnavailableError,
 )
+from minibroker.cluster.topic_recovery import FoundLogs, rebuild_topics
 from minibroker.cluster.topics import (
     Growth,
     NewTopic,
@@ -138,11 +139,11 @@ class ClusterController(AclOffice):
         endpoints: Mapping[str, tuple[str, int]],
         random: Random,
         wall_ms: int,
-        has_records: opening.HasRecords = lambda _: False,
+        found_logs: FoundLogs = opening.NO_LOGS,
     ) -> ClusterController:
-        """Take over a store, new or used, with a higher controller epoch and an image numbered 0.
+        """Open a store, new or used, with a higher controller epoch and an image numbered 0.
 
-        ``endpoints`` is what clients of each listener dial: name -> (host, port).  Raises
+        ``endpoints`` are the advertised addresses: listener name -> (host, port).  Raises
         `ControllerStartError` if the store belongs to another broker or cluster.
         """
         broker = Broker(settings[NODE_ID], settings[BROKER_RACK], endpoints)
@@ -150,11 +151,13 @@ class ClusterController(AclOffice):
             await store.ensure(path)
         image = Image(
             controller_epoch=await opening.next_epoch(store),
-            cluster_id=await opening.cluster_id(store, settings, random),
+            cluster_id=await opening.cluster_id(store, settings, random, found_logs),
             controller_id=broker.broker_id,
         )
         image = apply(image, BrokerChanged(broker))
-        image = await opening.with_topics(image, store, random, has_records)
+        if found_logs.rebuild_topics:
+            await rebuild_topics(store, settings, found_logs.topics, broker.broker_id, wall_ms)
+        image = await opening.with_topics(image, store, random, found_logs.topics)
         for change in await opening.load_configs(store, settings):
             image = apply(image, change)
         opening.check_fit(image, settings)

@@ -1,15 +1,16 @@
-"""What a controller finds in a store when it opens it, and what it makes there.
+"""What a controller reads from a config store when it opens it, and what it creates there.
 
-Owns the checks that a store and the settings belong together, with the words for each that do not;
-it must never change what others keep in a store but for ids that are missing.  The invariant: an
-image that was opened leaves out no topic of which records are kept.  Echoes
+Owns the checks that store, settings and data directory belong together, with a message for each
+mismatch. It must never change what other programs wrote to a store, except for missing ids.
+Invariant: an image that was opened contains every topic that has records. Echoes
 ``KafkaController.onControllerFailover``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 from random import Random
+from typing import Final
 
 from minibroker.cluster import layout, stored_acls, stored_configs, stored_topics
 from minibroker.cluster.configs import KINDS
@@ -25,6 +26,7 @@ from minibroker.cluster.image import (
 )
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.tree import Create, NodeExistsError, NoNodeError, Store
+from minibroker.cluster.topic_recovery import FoundLogs
 from minibroker.cluster.topics import INTERNAL_TOPICS
 from minibroker.config import (
     AUTHORIZER_CLASS_NAME,
@@ -35,12 +37,11 @@ from minibroker.config import (
 )
 from protocol.types import uuid_text
 
-HasRecords = Callable[[str], bool]
-"""Whether the data directory has records of a topic."""
+NO_LOGS: Final = FoundLogs()
 
 
 class ControllerStartError(Exception):
-    """The store and the settings do not belong together; the message says how to mend it."""
+    """Store, settings and data directory do not match; the message says how to continue."""
 
 
 def new_uuid(random: Random) -> Uuid:
@@ -56,18 +57,20 @@ def new_uuid(random: Random) -> Uuid:
             return made
 
 
-async def with_topics(image: Image, store: Store, random: Random, has_records: HasRecords) -> Image:
-    """The image with the topics that the store has, whoever made them.
+async def with_topics(
+    image: Image, store: Store, random: Random, logged: Container[str] = ()
+) -> Image:
+    """The image with the topics of the store. A topic that cannot be applied is left out.
 
-    Those that cannot be taken over are left out, unless that would cost their records.
+    Raises ControllerStartError if such a topic is in ``logged``, the topics that have records.
     """
     for name in await store.children(layout.TOPICS):
         seen = await stored_topics.sight(store, name)
         taken = take_over(image, image.controller_id, name, seen, lambda: new_uuid(random))
-        if taken.problem and (name in INTERNAL_TOPICS or has_records(name)):
+        if taken.problem and (name in INTERNAL_TOPICS or name in logged):
             raise ControllerStartError(
-                f"{taken.problem}; but the data directory has records of it, which would be "
-                "removed: mend the node, or delete it to have them removed"
+                f"{taken.problem}; the data directory has records of it: repair the node, or "
+                "delete it to start without the topic"
             )
         if taken.rewritten is not None:
             await store.multi([stored_topics.rewriting(taken.rewritten, seen)])
@@ -88,22 +91,47 @@ async def next_epoch(store: Store) -> int:
     return epoch
 
 
-async def cluster_id(store: Store, settings: Settings, random: Random) -> str:
-    """The id of the cluster whose store this is, made if it is a new one."""
-    wanted = settings[CLUSTER_ID]
+async def cluster_id(
+    store: Store, settings: Settings, random: Random, found_logs: FoundLogs = NO_LOGS
+) -> str:
+    """The id of the cluster that the store belongs to; a new store is given one."""
+    wanted, marked = settings[CLUSTER_ID], found_logs.cluster_id
     try:
         found = await store.get(layout.CLUSTER_ID)
     except NoNodeError:
-        made = wanted or uuid_text(new_uuid(random))
+        _check_new_store(wanted, found_logs)
+        made = marked or wanted or uuid_text(new_uuid(random))
         await store.create(layout.CLUSTER_ID, layout.encode_cluster_id(made))
         return made
     kept = layout.decode_cluster_id(found.data)
+    if marked not in (None, kept):
+        raise ControllerStartError(
+            f"the config store belongs to cluster {kept}, the data directory to cluster {marked}: "
+            "use the store or the directory of the same cluster"
+        )
     if wanted not in (None, kept):
         raise ControllerStartError(
             f"cluster.id={wanted} ({settings.where(CLUSTER_ID)}): the config store belongs to "
             f"cluster {kept}; use that id or another data directory"
         )
     return kept
+
+
+def _check_new_store(wanted: str | None, found_logs: FoundLogs) -> None:
+    marked, topics = found_logs.cluster_id, found_logs.topics
+    if marked is not None and wanted not in (None, marked):
+        raise ControllerStartError(
+            f"the data directory belongs to cluster {marked}, and cluster.id={wanted} is set: use "
+            "that id or another data directory"
+        )
+    if topics and not found_logs.rebuild_topics:
+        partitions = sum(len(logged.partitions) for logged in topics.values())
+        raise ControllerStartError(
+            f"the config store is empty, and the data directory has {partitions} partitions of "
+            f"{len(topics)} topics: restore the store from a backup, or start once with "
+            "--recover-topics-from-logs, which rebuilds the topics but not their configs, nor "
+            "quotas, users and ACLs"
+        )
 
 
 async def load_configs(store: Store, settings: Settings) -> list[Change]:

@@ -2,16 +2,19 @@
 
 Owns which nodes a pattern's rules take, in Kafka's two trees and with its words; what rules mean is
 ``security.acl``'s to know.  The invariant: what Kafka's tools of the ZooKeeper age wrote can be
-read here and the other way round, but that a slash in a name is escaped, where Kafka loses it.
+read here and the other way round, except that characters and names that cannot be part of a path
+are percent-encoded, where Kafka loses or rejects them.
 Echoes ``ZkAclStore`` and ``AclEntry``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, TypeVar
+from urllib.parse import quote, unquote
 
 from minibroker.cluster.image import AclsChanged
 from minibroker.cluster.layout import LayoutError
@@ -20,6 +23,9 @@ from minibroker.cluster.store.tree import Operation as Step
 from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
 
 E = TypeVar("E", bound=IntEnum)
+
+_NO_PATH_CHARACTER: Final = re.compile("[%/\x00-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")
+"""Characters that ZooKeeper allows in no part of a path, and those of the encoding itself."""
 
 RESOURCES: Final = tuple(Resource)[2:]
 ROOTS: Final[Mapping[PatternType, str]] = {
@@ -48,7 +54,9 @@ def _from_word(kind: type[E], word: str) -> E:
 
 def path_of(pattern: Pattern) -> str:
     """The node that holds a pattern's rules."""
-    name = pattern.name.replace("%", "%25").replace("/", "%2F")
+    name = _NO_PATH_CHARACTER.sub(lambda found: quote(found[0], safe=""), pattern.name)
+    if name in (".", ".."):
+        name = "%2E" * len(name)
     return f"{ROOTS[pattern.type]}/{_word(pattern.resource)}/{name}"
 
 
@@ -128,7 +136,7 @@ async def load_all(store: Store) -> AsyncIterator[AclsChanged]:
             except NoNodeError:
                 continue
             for found in names:
-                name = found.replace("%2F", "/").replace("%25", "%")
+                name = unquote(found)
                 pattern = Pattern(resource, name, pattern_type)
                 yield AclsChanged(pattern, await load(store, pattern))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -23,6 +24,7 @@ from minibroker.cluster.layout import LayoutError
 from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.tree import Store, StoreError
+from minibroker.cluster.topic_recovery import FoundLogs
 from minibroker.config import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
@@ -58,7 +60,13 @@ from minibroker.roles.environment import (
 from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.worktime import Account
-from minibroker.storage.paths import has_directory
+from minibroker.storage.data_directory import (
+    DataDirectoryError,
+    MetaProperties,
+    logged_topics,
+    read_meta_properties,
+    write_meta_properties,
+)
 
 if TYPE_CHECKING:
     from minibroker.config.dynamic import Configs
@@ -77,8 +85,9 @@ async def controller(env: Environment) -> None:
                 endpoints=env.endpoints,
                 random=env.random,
                 wall_ms=env.clock.wall_ms(),
-                has_records=partial(has_directory, env.data_dir),
+                found_logs=_found_logs(env.data_dir, env.rebuild_topics),
             )
+            _mark(env.data_dir, cluster.image)
         await _Controller(env, cluster, store).run()
     finally:
         with trio.CancelScope(shield=True):  # It never waits long, and would else stay open.
@@ -90,8 +99,20 @@ def _told_to_people() -> Iterator[None]:
     """What is wrong with a store is a matter of settings or of a server, not of this program."""
     try:
         yield
-    except (ControllerStartError, LayoutError, StoreError) as error:
+    except (ControllerStartError, DataDirectoryError, LayoutError, StoreError) as error:
         raise RoleRefusedError(str(error)) from None
+
+
+def _found_logs(data_dir: Path, rebuild_topics: bool) -> FoundLogs:
+    meta = read_meta_properties(data_dir)
+    cluster_id = None if meta is None else meta.cluster_id
+    return FoundLogs(cluster_id, logged_topics(data_dir), rebuild_topics)
+
+
+def _mark(data_dir: Path, image: Image) -> None:
+    """Mark the data directory as this cluster's, if it is new."""
+    if read_meta_properties(data_dir) is None:
+        write_meta_properties(data_dir, MetaProperties(image.cluster_id, image.controller_id))
 
 
 class _Controller:

@@ -8,14 +8,11 @@ it only.  Kafka made the same choice between ``KafkaServer`` and ``KafkaRaftServ
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from minibroker.cluster.store.sqlite import SqliteStore
 from minibroker.cluster.store.tree import Store, StoreError
 from minibroker.config import ZOOKEEPER_CONNECT, Settings
-
-STORE_FILE: Final = "config.sqlite"
-SESSION_FILE: Final = "zookeeper.session"
+from minibroker.storage.data_directory import SESSION_FILE, STORE_FILE
 
 
 def store_path(data_dir: Path) -> Path:

@@ -130,7 +130,12 @@ class Level(NamedTuple):
 
 
 def sanitize(name: str) -> str:
-    """A name as it is written in paths and labels, with Kafka's encoding."""
+    """A name as it is written in paths and labels, with Kafka's encoding.
+
+    ``.`` and ``..`` are encoded as well, because they cannot be parts of a path.
+    """
+    if name in (".", ".."):
+        return "%2E" * len(name)
     return quote(name, safe="").replace("~", "%7E")
 
 

@@ -68,6 +68,7 @@ class Environment:
     and return. ``listeners`` are the sources of connections by listener name, of whoever accepts;
     ``endpoints`` what clients of each are told to dial. ``control`` is the listening socket of
     the control API, ``statuses`` tells how all processes are (both the controller's).
+    ``rebuild_topics`` asks the controller to rebuild the topics of a lost config store.
     ``secret`` is known to all roles of one run, and to nobody else.
     """
 
@@ -87,6 +88,7 @@ class Environment:
     random: Random
     data_dir: Path
     ready: Callable[[], None]
+    rebuild_topics: bool = False
     control: socket.socket | None = None
     statuses: Callable[[], Sequence[RoleStatus]] = tuple
     listeners: Mapping[str, ConnectionSource] = field(default_factory=dict)

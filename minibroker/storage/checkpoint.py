@@ -15,11 +15,12 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
+from minibroker.storage.paths import PARTITION_METADATA
 from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
 from protocol.types import Uuid, uuid_from_text, uuid_text
 
 _CHECKPOINT: Final = "checkpoint.json"
-_METADATA: Final = "partition.metadata"
+_TEMPORARY: Final = ".tmp"
 _VERSION: Final = 1
 
 
@@ -86,24 +87,31 @@ def _parse(document: dict[str, Any]) -> Checkpoint:
 
 def write_topic_id(directory: str, topic_id: Uuid) -> None:
     """Say in Kafka's way whose directory this is."""
-    _replace(directory, _METADATA, f"version: 0\ntopic_id: {uuid_text(topic_id)}", sync=False)
+    _replace(
+        directory, PARTITION_METADATA, f"version: 0\ntopic_id: {uuid_text(topic_id)}", sync=False
+    )
 
 
 def read_topic_id(directory: str) -> Uuid | None:
     """The topic id that the directory belongs to, or None when no file says so."""
     try:
-        with open(os.path.join(directory, _METADATA), encoding="utf-8") as file:
+        with open(os.path.join(directory, PARTITION_METADATA), encoding="utf-8") as file:
             fields = dict(line.strip().split(": ", 1) for line in file if line.strip())
         return uuid_from_text(fields["topic_id"])
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
         return None
+
+
+def has_foreign_files(directory: str) -> bool:
+    """Whether a directory without a topic id has files that no interrupted creation left."""
+    return any(name != PARTITION_METADATA + _TEMPORARY for name in os.listdir(directory))
 
 
 def _replace(directory: str, name: str, text: str, sync: bool) -> None:
     path = os.path.join(directory, name)
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
+    with open(path + _TEMPORARY, "w", encoding="utf-8") as file:
         file.write(text)
         if sync:
             file.flush()
             os.fsync(file.fileno())
-    os.replace(path + ".tmp", path)
+    os.replace(path + _TEMPORARY, path)

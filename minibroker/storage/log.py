@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from minibroker.storage.checkpoint import (
     Checkpoint,
+    has_foreign_files,
     read_topic_id,
     write_checkpoint,
     write_topic_id,
@@ -28,6 +29,7 @@ from minibroker.storage.checkpoint import (
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.paths import (
+    PARTITION_METADATA,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     offset_file,
@@ -118,10 +120,16 @@ class Log:
         """Open or create ``<data_dir>/<topic>-<partition>``, recovering it where needed.
 
         ``now_ms`` is wall time. Raises LogError INCONSISTENT_TOPIC_ID when the directory belongs
-        to another topic of this name, and OSError.
+        to another topic of this name, KAFKA_STORAGE_ERROR when it is a symbolic link or was not
+        created by a broker, and OSError.
         """
         directory = partition_directory(data_dir, topic, partition)
         os.makedirs(directory, exist_ok=True)
+        if os.path.islink(directory):
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory} is a symbolic link, which is not followed; remove the link",
+            )
         if topic_id is not None:
             _claim(directory, topic_id)
         recovered = recover(directory, config, now_ms=now_ms)
@@ -459,6 +467,12 @@ class Log:
 def _claim(directory: str, topic_id: Uuid) -> None:
     known = read_topic_id(directory)
     if known is None:
+        if has_foreign_files(directory):
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory} was not created by a broker, as it has files and no"
+                f" {PARTITION_METADATA}; move it elsewhere",
+            )
         write_topic_id(directory, topic_id)
     elif known != topic_id:
         raise LogError(

@@ -1,13 +1,14 @@
-"""The logs that one I/O worker owns: opened when first needed, cared for, and let go.
+"""The logs that one I/O worker owns: opened on demand, maintained, and closed.
 
-Owns which logs are open and the directories in the data directory that belong to this worker;
-it must never know who asks, nor decide what exists: the cluster image does. Invariant: a log that
-is open belongs to a topic id that the image has, so a topic that is deleted and created again
-never shows the old records. Kafka's ``LogManager``.
+Owns the set of open logs and this worker's partition directories. It must never know clients, nor
+decide which topics exist: the cluster image does. Invariant: an open log belongs to a topic id of
+the image, so a topic that is deleted and created again never shows the old records; and a
+directory without a topic id, or behind a symbolic link, is not touched. Kafka's ``LogManager``.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +17,12 @@ from minibroker.cluster.image import Image, Topic
 from minibroker.config import Settings, topics
 from minibroker.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from minibroker.config.dynamic import effective
+from minibroker.storage.checkpoint import read_topic_id
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from minibroker.storage.paths import (
+    STRAY,
     list_aside,
     parse_directory,
     partition_directory,
@@ -31,6 +34,8 @@ from protocol.errors import ErrorCode
 from protocol.records import TimestampType
 
 Partition = tuple[str, int]
+
+_logger = logging.getLogger(__name__)
 
 _TIMESTAMP_TYPES = {
     "CreateTime": TimestampType.CREATE_TIME,
@@ -69,6 +74,16 @@ def _codec(name: str) -> Compression | None:
     if name == "producer":
         return None
     return Compression.NONE if name == "uncompressed" else Compression[name.upper()]
+
+
+def _keep_stray(directory: str) -> None:
+    """Rename a directory that belongs to no topic, so that only the user removes it."""
+    moved = set_aside(directory, STRAY)
+    _warn("a partition belongs to no topic of the cluster; it is kept", directory, moved=moved)
+
+
+def _warn(message: str, path: str, **fields: object) -> None:
+    _logger.warning("%s", message, extra={"fields": {"path": path, **fields}})
 
 
 class LogManager:
@@ -116,7 +131,7 @@ class LogManager:
             if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
             # Left by a topic of this name that was deleted while this worker was down.
-            remove_aside(set_aside(partition_directory(self._data_dir, topic.name, partition)))
+            _keep_stray(partition_directory(self._data_dir, topic.name, partition))
             log = attempt()
         except OSError as error:
             where = partition_directory(self._data_dir, topic.name, partition)
@@ -127,17 +142,24 @@ class LogManager:
         return log
 
     def recover(self, image: Image, *, now_ms: int) -> None:
-        """Opens the logs that are on disk, and removes those of topics that are gone."""
+        """Open the logs on disk. Logs of unknown topics are renamed to ``…-stray`` and kept."""
         for path in list_aside(self._data_dir):
             remove_aside(path)
         for entry in sorted(os.scandir(self._data_dir), key=lambda entry: entry.name):
-            partition = parse_directory(entry.name) if entry.is_dir() else None
+            partition = parse_directory(entry.name)
             if partition is None or not self._owns(*partition):
                 continue
-            if image.partition(*partition) is None:
-                remove_aside(set_aside(entry.path))
-            else:
-                self.get(image, *partition, now_ms=now_ms)
+            self._recover(image, entry, partition, now_ms)
+
+    def _recover(
+        self, image: Image, entry: os.DirEntry[str], partition: Partition, now_ms: int
+    ) -> None:
+        if not entry.is_dir(follow_symlinks=False) or read_topic_id(entry.path) is None:
+            _warn("a file in the data directory is no partition of this broker", entry.path)
+        elif image.partition(*partition) is None:
+            _keep_stray(entry.path)
+        else:
+            self.get(image, *partition, now_ms=now_ms)
 
     def follow(self, before: Image, after: Image) -> None:
         """Deletes the logs of topics that are gone and tells the others of changed settings."""

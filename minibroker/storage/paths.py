@@ -1,15 +1,16 @@
-"""How a partition's directory and the files in it are called.
+"""Names of a partition's directory and of the files in it.
 
-Owns Kafka's names, and the way a directory leaves: renamed first, removed whenever convenient. It
-must never know what is in the files. Its invariant: every name made here is parsed here. Echoes
-``LogFileUtils`` and ``LocalLog.parseTopicPartitionName``.
+Owns Kafka's names, and the way a directory leaves: renamed first, removed later. It must never
+know what is in the files. Invariant: every name made here is parsed here, and only a directory
+that carries a topic id is ever removed. Echoes ``LogFileUtils`` and ``LocalLog``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
-import shutil
+from contextlib import suppress
 from typing import Final
 
 LOG: Final = ".log"
@@ -18,7 +19,14 @@ TIME_INDEX: Final = ".timeindex"
 SNAPSHOT: Final = ".snapshot"
 SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
 
-_DELETED_DIRECTORY: Final = "-delete"
+PARTITION_METADATA: Final = "partition.metadata"
+"""Names the topic id: the mark of a partition's directory."""
+
+DELETED: Final = "-delete"
+STRAY: Final = "-stray"
+"""Kafka's endings of directories that wait for removal, and of those that belong to no topic."""
+
+_ASIDE: Final = re.compile(rf".+\.[0-9a-f]{{32}}{DELETED}")
 _OFFSET_DIGITS: Final = 20
 _NAME_MAX: Final = 255
 
@@ -34,12 +42,6 @@ def parse_directory(name: str) -> tuple[str, int] | None:
     if not (topic and dash and number.isascii() and number.isdigit()):
         return None
     return topic, int(number)
-
-
-def has_directory(data_dir: str | os.PathLike[str], topic: str) -> bool:
-    """Whether any partition of a topic has files."""
-    found = map(parse_directory, os.listdir(data_dir))
-    return any(partition is not None and partition[0] == topic for partition in found)
 
 
 def offset_file(directory: str, offset: int, suffix: str) -> str:
@@ -66,27 +68,40 @@ def remove_files(directory: str, offset: int, suffixes: tuple[str, ...]) -> None
             continue
 
 
-def set_aside(directory: str) -> str:
+def set_aside(directory: str, ending: str = DELETED) -> str:
     """Rename a partition's directory so that its name is free at once; returns the new path.
 
-    ``remove_aside`` takes it away, after a delay if readers may still be at it.
+    ``ending`` says what becomes of it: ``remove_aside`` removes one that is DELETED, a STRAY one
+    stays until the user removes it. Echoes ``LocalLog.logDirNameWithSuffixCap``.
     """
     parent, name = os.path.split(directory)
-    ending = f".{secrets.token_hex(16)}{_DELETED_DIRECTORY}"
-    aside = os.path.join(parent, name[: _NAME_MAX - len(ending)] + ending)
+    suffix = f".{secrets.token_hex(16)}{ending}"
+    aside = os.path.join(parent, name[: _NAME_MAX - len(suffix)] + suffix)
     os.rename(directory, aside)
     return aside
 
 
 def remove_aside(path: str) -> None:
-    """Remove what ``set_aside`` renamed; gone already is no error."""
-    shutil.rmtree(path, ignore_errors=True)
+    """Remove the files of a directory that ``set_aside`` renamed; gone already is no error.
+
+    Its mark goes last, so that a removal that was interrupted can be continued. Subdirectories
+    are not ours and stay.
+    """
+    with suppress(OSError):
+        for entry in os.scandir(path):
+            if entry.name != PARTITION_METADATA and not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, PARTITION_METADATA))
+        os.rmdir(path)
 
 
 def list_aside(data_dir: str | os.PathLike[str]) -> list[str]:
-    """Directories that were set aside and not removed, perhaps by a process that was killed."""
+    """Directories that were set aside and not removed, for example by a process that was killed."""
     return [
         entry.path
         for entry in os.scandir(data_dir)
-        if entry.name.endswith(_DELETED_DIRECTORY) and entry.is_dir(follow_symlinks=False)
+        if _ASIDE.fullmatch(entry.name)
+        and entry.is_dir(follow_symlinks=False)
+        and os.path.lexists(os.path.join(entry.path, PARTITION_METADATA))
     ]

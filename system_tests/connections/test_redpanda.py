@@ -188,7 +188,7 @@ def test_a_port_in_use_is_refused_and_shared_with_nobody(
     first = limited(*SHARDED)
     port = first.address[1]
     settings = dict(pair.split("=") for pair in second)
-    with pytest.raises(StartFailed, match=f"127.0.0.1:{port} can't be listened on: .*another port"):
+    with pytest.raises(StartFailed, match=f"127.0.0.1:{port} cannot be bound: .*another one"):
         start_minibroker(settings=settings, listener=f"PLAINTEXT://127.0.0.1:{port}")
 
 

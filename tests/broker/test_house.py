@@ -23,6 +23,9 @@ from minibroker.broker.house import (
 )
 from minibroker.config import Settings
 from minibroker.runtime.dirlock import DirLock
+from minibroker.storage.data_directory import MetaProperties, write_meta_properties
+
+NODE_ID = 1
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +42,7 @@ def left_in(base: Path) -> list[str]:
 
 
 def test_a_temporary_broker_leaves_nothing_behind(base: Path) -> None:
-    with open_house(None) as made:
+    with open_house(None, NODE_ID) as made:
         assert made.temporary
         assert made.data_dir.is_dir()
         assert made.home.parent == base
@@ -49,7 +52,7 @@ def test_a_temporary_broker_leaves_nothing_behind(base: Path) -> None:
 
 
 def test_it_leaves_nothing_behind_when_it_breaks(base: Path) -> None:
-    with pytest.raises(ZeroDivisionError), open_house(None):
+    with pytest.raises(ZeroDivisionError), open_house(None, NODE_ID):
         raise ZeroDivisionError
     assert left_in(base) == []
 
@@ -57,10 +60,23 @@ def test_it_leaves_nothing_behind_when_it_breaks(base: Path) -> None:
 def test_a_named_data_directory_stays_and_can_be_used_again(base: Path, tmp_path: Path) -> None:
     data = tmp_path / "deep" / "data"
     for _ in range(2):
-        with open_house(str(data)) as made:
+        with open_house(str(data), NODE_ID) as made:
             assert (made.data_dir, made.temporary) == (data, False)
+            assert data.stat().st_mode & 0o077 == 0
+            write_meta_properties(data, MetaProperties("cluster", NODE_ID))
             (data / "kept").write_text("x")
     assert (data / "kept").exists()
+    assert left_in(base) == []
+
+
+def test_open_house_with_a_foreign_directory_leaves_it_as_it_was(
+    base: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    (data / "photos-2024").mkdir(parents=True)
+    with pytest.raises(StartError, match="was not created"), open_house(str(data), NODE_ID):
+        pass
+    assert left_in(data) == ["photos-2024"]
     assert left_in(base) == []
 
 
@@ -68,11 +84,11 @@ def test_a_data_directory_in_use_is_refused_and_its_holder_named(
     base: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    with open_house(str(data)) as made:
+    with open_house(str(data), NODE_ID) as made:
         made.lock.describe("minibroker on 127.0.0.1:9092")
         with (
             pytest.raises(StartError, match=rf"in use by pid {os.getpid()}, minibroker on 127"),
-            open_house(str(data)),
+            open_house(str(data), NODE_ID),
         ):
             pass
         assert len(left_in(base)) == 1
@@ -88,7 +104,7 @@ def test_a_data_directory_that_can_not_be_used_is_told(
     (tmp_path / "file").write_text("x")
     with (
         pytest.raises(StartError, match=f"can't be used: {why}; choose another one"),
-        open_house(str(tmp_path / name)),
+        open_house(str(tmp_path / name), NODE_ID),
     ):
         pass
     assert left_in(base) == []
@@ -119,7 +135,7 @@ def test_what_killed_brokers_left_is_swept_and_all_else_stays(base: Path) -> Non
 
 def test_a_start_sweeps_but_does_not_sweep_others_that_run(base: Path) -> None:
     left_by(base, "dead")
-    with open_house(None) as first, open_house(None) as second:
+    with open_house(None, NODE_ID) as first, open_house(None, NODE_ID) as second:
         assert left_in(base) == sorted([first.home.name, second.home.name])
 
 
@@ -128,7 +144,7 @@ def test_without_memory_the_usual_place_is_taken(
 ) -> None:
     monkeypatch.setattr(house, "MEMORY_DIRECTORY", tmp_path / "none")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with open_house(None) as made:
+    with open_house(None, NODE_ID) as made:
         assert made.home.parent == tmp_path
 
 
@@ -173,7 +189,7 @@ def test_a_port_in_use_is_told_with_a_way_out(bound: list[socket.socket]) -> Non
     bound.append(taken)
     port = taken.getsockname()[1]
     with pytest.raises(
-        StartError, match=rf"127\.0\.0\.1:{port} can't be listened on: .*choose another port"
+        StartError, match=rf"127\.0\.0\.1:{port} cannot be bound: .*choose another one"
     ):
         bind_all(f"PLAINTEXT://127.0.0.1:{port}")
 
@@ -198,7 +214,7 @@ def test_a_shared_port_is_not_shared_with_another_broker(bound: list[socket.sock
     bound.extend(made)
     port = made[0].getsockname()[1]
     for pairs in (SHARED, ()):
-        with pytest.raises(StartError, match=rf"127\.0\.0\.1:{port} can't be listened on: "):
+        with pytest.raises(StartError, match=rf"127\.0\.0\.1:{port} cannot be bound: "):
             bind_all(f"PLAINTEXT://127.0.0.1:{port}", *pairs)
     assert {sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) for sock in made} == {1}
 
@@ -252,3 +268,15 @@ def test_as_many_descriptors_as_the_system_allows() -> None:
     finally:
         with suppress(ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_raise_descriptor_limit_that_is_too_low_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (30, 30))
+    with pytest.raises(StartError, match=r"limit of open files is 30.*at least 64.*ulimit -n"):
+        raise_descriptor_limit()
+
+
+def test_bind_to_an_address_of_another_host_names_the_cause() -> None:
+    settings = Settings.from_sources(pairs=["listeners=PLAINTEXT://192.0.2.1:0"])
+    with pytest.raises(StartError, match=r"this host does not have that address; choose one"):
+        bind(settings.client_listeners, settings)

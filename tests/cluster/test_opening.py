@@ -26,14 +26,14 @@ async def store() -> AsyncIterator[Store]:
 
 
 async def opened(store: Store, *with_records: str) -> Image:
-    return await opening.with_topics(IMAGE, store, Random(1), with_records.__contains__)
+    return await opening.with_topics(IMAGE, store, Random(1), with_records)
 
 
 async def test_a_topic_without_an_id_gets_one_that_it_keeps(store: Store) -> None:
     await store.create("/brokers/topics/t", b'{"version":2,"partitions":{"0":[1],"1":[1]}}')
     image = await opened(store)
     assert len(image.topics["t"].partitions) == 2
-    again = await opening.with_topics(IMAGE, store, Random(2), lambda _: False)
+    again = await opening.with_topics(IMAGE, store, Random(2))
     assert again.topics == image.topics
 
 
@@ -47,6 +47,6 @@ async def test_a_node_that_is_no_topic_stops_nobody(store: Store) -> None:
 @pytest.mark.parametrize("name", ["bad", "__consumer_offsets"])
 async def test_records_are_not_lost_over_a_bad_node(store: Store, name: str) -> None:
     await store.create(f"/brokers/topics/{name}", b"{")
-    text = f"/brokers/topics/{name}: is not JSON.*mend the node, or delete it"
+    text = f"/brokers/topics/{name}: is not JSON.*repair the node, or delete it"
     with pytest.raises(ControllerStartError, match=text):
         await opened(store, "bad")

@@ -79,3 +79,14 @@ async def test_rules_come_and_go_and_are_told_of() -> None:
     await store.multi(await told_steps(store, [*twice, AclsChanged(slashed, ())]))
     assert [change async for change in load_all(store)] == [changes[1]]
     await store.close()
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "a\0b", "\x7fü\ufffd", "50%41"])
+async def test_acl_of_a_name_that_is_no_part_of_a_path_is_stored(name: str) -> None:
+    store = SqliteStore(MEMORY)
+    for path in PERSISTENT_PATHS:
+        await store.ensure(path)
+    change = AclsChanged(Pattern(Resource.GROUP, name), (RULE,))
+    await store.multi(await told_steps(store, [change]))
+    assert [found async for found in load_all(store)] == [change]
+    await store.close()

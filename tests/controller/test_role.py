@@ -14,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.apis import metadata
 from minibroker.apis.base import Mutator
 from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
+from minibroker.cluster import layout
 from minibroker.cluster.configs import Op, Operation
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, Update
 from minibroker.cluster.layout import CONFIG_CHANGES
@@ -35,6 +36,7 @@ from minibroker.roles.questions import (
     Welcome,
 )
 from minibroker.runtime.link import Conversation, PeerFailed
+from minibroker.storage.checkpoint import write_topic_id
 from protocol.registry import ApiKey
 from tests.roles.conftest import MakeEnvironment
 
@@ -242,8 +244,11 @@ async def test_a_bad_node_does_not_cost_the_records_of_its_topic(
     store = SqliteStore(store_path(tmp_path))
     await store.ensure("/brokers/topics/spoilt")
     await store.set("/brokers/topics/spoilt", b"{")
+    await store.ensure(layout.CLUSTER_ID)
+    await store.set(layout.CLUSTER_ID, layout.encode_cluster_id("cluster"))
     await store.close()
     env = make_env(CONTROLLER, endpoints={"PLAINTEXT": ("h", 1)})
     (tmp_path / "spoilt-0").mkdir()
+    write_topic_id(str(tmp_path / "spoilt-0"), b"\x01" * 16)
     with pytest.raises(RoleRefusedError, match="has records of it"):
         await controller(env)

@@ -11,7 +11,8 @@ import pytest
 from minibroker.cluster.store.sqlite import SqliteStore
 from minibroker.cluster.store.tree import StoreError
 from minibroker.config import Settings
-from minibroker.controller.stores import SESSION_FILE, STORE_FILE, open_store
+from minibroker.controller.stores import open_store
+from minibroker.storage.data_directory import SESSION_FILE, STORE_FILE
 
 
 async def test_without_zookeeper_it_is_a_file_of_the_data_directory(tmp_path: Path) -> None:

@@ -120,9 +120,16 @@ def test_who_has_no_client_id() -> None:
         ("CN=a b,O=ü/x", "CN%3Da%20b%2CO%3D%C3%BC%2Fx"),
         ("a.b-c_d~*+", "a.b-c_d%7E%2A%2B"),
         ("<default>", "%3Cdefault%3E"),
+        ("...", "..."),
     ],
 )
 def test_names_are_encoded_as_kafka_does(name: str, encoded: str) -> None:
+    assert sanitize(name) == encoded
+    assert desanitize(encoded) == name
+
+
+@pytest.mark.parametrize(("name", "encoded"), [(".", "%2E"), ("..", "%2E%2E")])
+def test_sanitize_name_that_is_no_part_of_a_path_encodes_it(name: str, encoded: str) -> None:
     assert sanitize(name) == encoded
     assert desanitize(encoded) == name
 

@@ -132,23 +132,71 @@ def test_records_of_an_earlier_topic_of_that_name_are_not_shown(
     manager.close(now_ms=NOW_MS)
     assert need(manager, image(topic("t", b"2"))).log_end_offset == 0
     assert list_aside(tmp_path) == []
+    assert sum(path.name.endswith("-stray") for path in tmp_path.iterdir()) == 1
 
 
-def test_a_restart_opens_what_is_there_and_clears_away_the_rest(
-    manager: LogManager, tmp_path: Path, settings: Settings, batch: MakeBatch
+def test_recovery_opens_known_logs_and_keeps_unknown_ones_as_strays(
+    manager: LogManager, tmp_path: Path, batch: MakeBatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = image(topic("t", b"1"), topic("u", b"2"))
     need(manager, known).append(batch(0, 1), now_ms=NOW_MS)
     need(manager, known, "u")
     manager.close(now_ms=NOW_MS)
-    for other in ("t-1", "gone-1", "x-0.0123-delete", "notes"):
+    for other in ("t-1", "gone-1", "photos-2024", "x-0.0123-delete", "notes"):
         (tmp_path / other).mkdir()
     (tmp_path / "meta.properties").touch()
+    (tmp_path / "t-2").symlink_to(tmp_path / "notes")
+    (tmp_path / "t-4").touch()
     manager.recover(image(topic("t", b"1")), now_ms=NOW_MS)
     ((key, log),) = manager.items()
     assert (key, log.log_end_offset, log.opened_clean) == (("t", 0), 2, True)
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["gone-1", "meta.properties", "notes", "t-0", "t-1"]
+    (stray,) = (name for name in left if name.endswith("-stray"))
+    left.remove(stray)
+    assert stray.startswith("u-0.")
+    assert left == [
+        "gone-1",
+        "meta.properties",
+        "notes",
+        "photos-2024",
+        "t-0",
+        "t-1",
+        "t-2",
+        "t-4",
+        "x-0.0123-delete",
+    ]
+    warned = [record.fields["path"] for record in caplog.records]  # type: ignore[attr-defined]
+    names = ["photos-2024", "t-2", "t-4", "u-0"]
+    assert warned == [str(tmp_path / name) for name in names]
+
+
+def test_recovery_continues_an_interrupted_removal(
+    manager: LogManager, tmp_path: Path, batch: MakeBatch
+) -> None:
+    need(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
+    ((_, log),) = manager.items()
+    log.delete()
+    assert len(list_aside(tmp_path)) == 1
+    manager.recover(image(), now_ms=NOW_MS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directory_with_files_of_others_is_not_used_as_a_log(
+    manager: LogManager, tmp_path: Path
+) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "holiday.jpg").touch()
+    with pytest.raises(LogError, match="was not created by a broker"):
+        need(manager, image(topic("t", b"1")))
+    assert [path.name for path in (tmp_path / "t-0").iterdir()] == ["holiday.jpg"]
+
+
+def test_symbolic_link_is_not_used_as_a_log(manager: LogManager, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "t-0").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogError, match="is a symbolic link"):
+        need(manager, image(topic("t", b"1")))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_care_is_taken_of_every_log(

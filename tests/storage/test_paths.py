@@ -19,14 +19,6 @@ def test_other_directories_name_nothing(name: str) -> None:
     assert paths.parse_directory(name) is None
 
 
-def test_a_topic_has_files_if_any_partition_has(tmp_path: Path) -> None:
-    (tmp_path / "with-dash-3").mkdir()
-    (tmp_path / "gone-0.0123-delete").mkdir()
-    assert paths.has_directory(tmp_path, "with-dash")
-    assert not paths.has_directory(tmp_path, "with")
-    assert not paths.has_directory(tmp_path, "gone")
-
-
 def test_files_are_named_by_their_offset(tmp_path: Path) -> None:
     for offset in (70, 0, 2**40):
         for suffix in paths.SEGMENT_SUFFIXES:
@@ -44,10 +36,38 @@ def test_a_directory_set_aside_frees_its_name(tmp_path: Path) -> None:
     directory = tmp_path / ("x" * 245 + "-0")
     directory.mkdir()
     (directory / "file").touch()
+    (directory / paths.PARTITION_METADATA).touch()
     aside = paths.set_aside(str(directory))
     assert not directory.exists()
     assert paths.list_aside(tmp_path) == [aside]
     assert paths.parse_directory(Path(aside).name) is None
     paths.remove_aside(aside)
     paths.remove_aside(aside)
+    assert paths.list_aside(tmp_path) == []
+
+
+def test_removal_does_not_follow_links_and_keeps_foreign_directories(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    directory = tmp_path / "t-0"
+    (directory / "subdirectory").mkdir(parents=True)
+    (directory / paths.PARTITION_METADATA).touch()
+    (directory / "link").symlink_to(outside)
+    aside = Path(paths.set_aside(str(directory)))
+    paths.remove_aside(str(aside))
+    assert (outside / "file").exists()
+    assert [path.name for path in aside.iterdir()] == ["subdirectory"]
+    assert paths.list_aside(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["old-delete", "t-0.0123-delete", f"x-0.{'g' * 32}-delete"])
+def test_foreign_directories_with_the_ending_are_not_listed(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / paths.PARTITION_METADATA).touch()
+    assert paths.list_aside(tmp_path) == []
+
+
+def test_directory_without_a_mark_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / f"x-0.{'a' * 32}-delete").mkdir()
     assert paths.list_aside(tmp_path) == []

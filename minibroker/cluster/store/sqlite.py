@@ -8,6 +8,7 @@ in for ZooKeeper; one process at a time uses a file.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
@@ -59,6 +60,14 @@ INSERT INTO node (path, parent, data) VALUES ('/', '', x'');
 """
 
 
+def _create_private(path: str) -> None:
+    """Create the file readable by its owner alone; SQLite gives its other files the same mode."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(path, f"cannot be used as config store: {error.strerror}") from None
+
+
 class SqliteStore(Store):
     """A `Store` in one file, or in memory with the path ``:memory:``.
 
@@ -71,6 +80,8 @@ class SqliteStore(Store):
         self._path = str(path)
         self._watches = Watches()
         try:
+            if self._path != MEMORY:
+                _create_private(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
             self._prepare()
         except sqlite3.DatabaseError as error:

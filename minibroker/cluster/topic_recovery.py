@@ -1,0 +1,80 @@
+"""Topics rebuilt from the logs of a data directory whose config store was lost.
+
+Owns which topics follow from the partitions found on disk. It must never read a file or decide
+whether to recover. Invariant: a rebuilt topic has the id that its partitions carry, so their logs
+are opened and not renamed. What only the store knew stays lost: configs, quotas, users and ACLs.
+Kafka has no equivalent; its metadata is replicated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minibroker.cluster import layout
+from minibroker.cluster.image import EMPTY, Partition, Topic, TopicCreated
+from minibroker.cluster.layout import ProducerIdBlock, make_partition
+from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.store.tree import Create, Store
+from minibroker.cluster.stored_topics import creation
+from minibroker.cluster.topics import internal_topics, name_problem
+from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
+from minibroker.storage.data_directory import LoggedTopic
+
+_logger = logging.getLogger(__name__)
+
+
+class FoundLogs(NamedTuple):
+    """What the data directory says about the cluster.
+
+    ``cluster_id`` is that of its mark, None without one. ``rebuild_topics`` is the user's wish to
+    rebuild the topics of a lost store.
+    """
+
+    cluster_id: str | None = None
+    topics: Mapping[str, LoggedTopic] = {}
+    rebuild_topics: bool = False
+
+
+async def rebuild_topics(
+    store: Store, settings: Settings, topics: Mapping[str, LoggedTopic], broker_id: int, now_ms: int
+) -> None:
+    """Create every topic in ``topics`` that the store does not have."""
+    known = set(await store.children(layout.TOPICS))
+    for name, logged in topics.items():
+        if name in known:
+            continue
+        problem = name_problem(name)
+        if problem is not None:
+            _log("a topic was not rebuilt", topic=name, reason=problem)
+            continue
+        made = _topic_created(settings, name, logged, broker_id)
+        await store.multi(await creation(store, made))
+        numbers = {partition.index for partition in made.topic.partitions}
+        empty = sorted(numbers - set(logged.partitions))
+        _log("a topic was rebuilt", topic=name, partitions=len(numbers), empty=empty or "none")
+    if not await store.exists(layout.PRODUCER_IDS):
+        # Producers in the logs have ids from earlier blocks, which were counted from 0.
+        block = ProducerIdBlock(now_ms, 1)
+        data = layout.encode_producer_ids(broker_id, block)
+        await store.multi([Create(layout.PRODUCER_IDS, data)])
+
+
+def _topic_created(
+    settings: Settings, name: str, logged: LoggedTopic, broker_id: int
+) -> TopicCreated:
+    count = logged.partitions[-1] + 1
+    if name == OFFSETS_TOPIC:
+        # Its partitions are created when they are first written.
+        count = max(count, settings[OFFSETS_TOPIC_NUM_PARTITIONS])
+    make = internal_topics(settings).get(name)
+    config = EMPTY if make is None else make(settings, broker_id, logged.topic_id).config
+    partitions = tuple[Partition, ...](
+        make_partition(index, (broker_id,)) for index in range(count)
+    )
+    return TopicCreated(Topic(name, logged.topic_id, partitions), config)
+
+
+def _log(message: str, **fields: object) -> None:
+    _logger.warning("%s", message, extra={"fields": fields})

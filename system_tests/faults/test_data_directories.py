@@ -1,0 +1,203 @@
+"""Data directories of others, and of brokers that lost a part of theirs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from system_tests.clients.adapters.confluent import ConfluentClient
+from system_tests.clients.model import Record, drain
+from system_tests.faults.conftest import Starter
+from system_tests.harness.brokers import RunningBroker, StartFailed
+
+pytestmark = pytest.mark.minibroker
+
+Names = Callable[[str], str]
+
+
+def fingerprint(root: Path) -> dict[str, str]:
+    """Every file, directory and link below ``root``, with a hash of its content."""
+    found = {}
+    for folder, names, files in os.walk(root):
+        for name in (*names, *files):
+            path = Path(folder, name)
+            if path.is_symlink():
+                content = os.readlink(path).encode()
+            else:
+                content = path.read_bytes() if path.is_file() else b""
+            found[str(path.relative_to(root))] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def foreign_files(root: Path) -> None:
+    """Files of a user: folders named like partitions, a Kafka log directory, links."""
+    (root / "photos-2024").mkdir(parents=True)
+    (root / "photos-2024" / "beach.jpg").write_bytes(os.urandom(1000))
+    (root / "backup-1").mkdir()
+    (root / "backup-1" / f"{0:020d}.log").write_bytes(os.urandom(1000))
+    (root / "old-delete").mkdir()
+    (root / "link-0").symlink_to(root / "photos-2024")
+
+
+def produced(broker: RunningBroker, topic: str, count: int = 10) -> None:
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic(topic, 2)
+    client.produce(topic, [Record(b"%d" % i, b"%d" % i) for i in range(count)])
+    client.close()
+
+
+def consumed(broker: RunningBroker, topic: str, group: str, count: int = 10) -> list[bytes]:
+    client = ConfluentClient(broker.bootstrap_servers)
+    member = client.join(group, topic)
+    values = [record.value or b"" for record in drain(member, count)]
+    member.close()
+    client.close()
+    return values
+
+
+def ended(broker: RunningBroker) -> str:
+    """Stop the broker; returns what it printed."""
+    assert broker.stop() == 0
+    printed = broker.printed()
+    broker.forget()
+    return printed
+
+
+def test_foreign_directory_is_refused_and_unchanged(start: Starter, tmp_path: Path) -> None:
+    foreign_files(tmp_path / "data")
+    before = fingerprint(tmp_path)
+    with pytest.raises(StartFailed, match=r"was not created by a broker.*backup-1, link-0"):
+        start(data_dir=tmp_path / "data")
+    assert fingerprint(tmp_path) == before
+
+
+def test_foreign_files_in_a_brokers_directory_are_unchanged(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("kept"), tmp_path / "data"
+    broker = start(data_dir=data)
+    produced(broker, topic)
+    ended(broker)
+    before = fingerprint(data)
+    foreign_files(data)
+    foreign = {name: each for name, each in fingerprint(data).items() if name not in before}
+    broker = start(data_dir=data)
+    assert len(consumed(broker, topic, fresh("group"))) == 10
+    printed = ended(broker)
+    after = fingerprint(data)
+    assert {name: after.get(name) for name in foreign} == foreign
+    assert "no partition of this broker" in printed
+
+
+def test_directory_of_a_kafka_broker_is_refused_and_unchanged(
+    start: Starter, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    (data / "orders-0").mkdir(parents=True)
+    (data / "orders-0" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: 0pmlEJFpSqOAUbLdSYKMBw"
+    )
+    (data / "meta.properties").write_text(
+        "#\nnode.id=1\nversion=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\n"
+    )
+    before = fingerprint(data / "orders-0")
+    with pytest.raises(StartFailed, match=r"1 partitions of 1 topics.*--recover-topics-from-logs"):
+        start(data_dir=data)
+    assert fingerprint(data / "orders-0") == before
+
+
+def test_directory_of_another_node_is_refused(start: Starter, tmp_path: Path) -> None:
+    ended(start(data_dir=tmp_path / "data"))
+    with pytest.raises(StartFailed, match=r"belongs to node 1 .* this broker is node 2"):
+        start("--set", "node.id=2", data_dir=tmp_path / "data")
+
+
+def test_records_of_a_lost_store_are_recovered_on_request(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("kept"), tmp_path / "data"
+    broker = start(data_dir=data)
+    produced(broker, topic)
+    ended(broker)
+    for path in data.glob("config.sqlite*"):
+        path.unlink()
+    before = fingerprint(data)
+    with pytest.raises(StartFailed, match=r"--recover-topics-from-logs"):
+        start(data_dir=data)
+    after = fingerprint(data)
+    assert {name: after[name] for name in before} == before
+    broker = start("--recover-topics-from-logs", data_dir=data)
+    assert "a topic was rebuilt" in broker.printed()
+    assert sorted(consumed(broker, topic, fresh("group"))) == [b"%d" % i for i in range(10)]
+    ended(broker)
+    broker = start(data_dir=data)
+    assert len(consumed(broker, topic, fresh("group"))) == 10
+
+
+def test_logs_of_a_topic_that_the_store_lost_are_kept_as_strays(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("lost"), tmp_path / "data"
+    broker = start(data_dir=data)
+    produced(broker, topic)
+    ended(broker)
+    logs = {name: each for name, each in fingerprint(data).items() if name.startswith(topic)}
+    with sqlite3.connect(data / "config.sqlite") as store:
+        store.execute("DELETE FROM node WHERE path = ?", (f"/brokers/topics/{topic}",))
+    store.close()
+    printed = ended(start(data_dir=data))
+    strays = [path for path in data.iterdir() if path.name.endswith("-stray")]
+    assert sorted(path.name.rpartition(".")[0] for path in strays) == sorted(
+        name for name in logs if "/" not in name
+    )
+    kept = sorted(each for path in strays for each in fingerprint(path).values())
+    assert kept == sorted(each for name, each in logs.items() if "/" in name)
+    assert printed.count("a partition belongs to no topic") == len(strays) > 0
+
+
+def test_directory_of_a_broker_that_wrote_no_mark_is_adopted(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("kept"), tmp_path / "data"
+    broker = start(data_dir=data)
+    produced(broker, topic)
+    ended(broker)
+    (data / "meta.properties").unlink()
+    broker = start(data_dir=data)
+    assert len(consumed(broker, topic, fresh("group"))) == 10
+    assert (data / "meta.properties").exists()
+
+
+def test_partition_behind_a_link_is_not_written(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("linked"), tmp_path / "data"
+    broker = start(data_dir=data)
+    (tmp_path / "elsewhere").mkdir()
+    for number in range(2):
+        (data / f"{topic}-{number}").symlink_to(tmp_path / "elsewhere")
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic(topic, 2)
+    client.close()
+    ended(broker)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert sorted(path.name for path in data.iterdir() if path.is_symlink()) == [
+        f"{topic}-0",
+        f"{topic}-1",
+    ]
+
+
+def test_secrets_are_readable_by_their_owner_alone(start: Starter, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    broker = start(data_dir=data)
+    assert data.stat().st_mode & 0o777 == 0o700
+    names = [path for path in data.iterdir() if path.name.startswith("config.sqlite")]
+    assert {path.stat().st_mode & 0o777 for path in names} == {0o600}
+    ended(broker)
+    shutil.rmtree(data)
