@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Iterator
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -45,7 +45,10 @@ from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager
+from minibroker.storage.validation import Origin
 from protocol.errors import ErrorCode
+
+T = TypeVar("T")
 
 FLUSH_CHECK_S: Final = 1.0
 """How often logs are asked whether flush.ms has passed."""
@@ -69,6 +72,7 @@ class _Worker:
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
+        self._off_loop = trio.CapacityLimiter(1)
         self._follower = Follower(
             env,
             on_image=self._on_image,
@@ -112,6 +116,21 @@ class _Worker:
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
         self._env.metrics.produced(size_bytes, records)
         self._purgatory.wake((topic, partition))
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        account = Account()
+
+        def measured() -> T:
+            began_ns = time.thread_time_ns()
+            try:
+                return work()
+            finally:
+                account.worked_ns = time.thread_time_ns() - began_ns
+
+        try:
+            return await trio.to_thread.run_sync(measured, limiter=self._off_loop)
+        finally:
+            self._env.work_time.add(account.worked_ns)
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)
@@ -235,7 +254,7 @@ class _Worker:
         if log is None:
             return "it is not here"
         try:
-            log.append(wanted.batch, now_ms=self.wall_ms())
+            log.append(wanted.batch, now_ms=self.wall_ms(), origin=Origin.RECORDER)
         except LogError as error:
             return error.text
         self._purgatory.wake((wanted.topic, wanted.partition))

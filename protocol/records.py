@@ -366,21 +366,22 @@ def stamped_header(
     *,
     base_offset: int,
     leader_epoch: int,
-    log_append_time_ms: int | None = None,
+    max_timestamp: int,
+    is_log_append_time: bool = False,
 ) -> bytes:
-    """The batch's first HEADER_BYTES as the log stores them, without touching ``batch``.
+    """The batch's first HEADER_BYTES as the log stores them, without changing ``batch``.
 
-    Offsets and leader epoch lie outside the checksum; only a log append time makes it be computed
-    anew.
+    The checksum does not cover offsets and leader epoch. It is computed again for a log append
+    time, and if ``max_timestamp`` differs from the header's.
     """
-    if log_append_time_ms is None:
+    if not is_log_append_time and max_timestamp == header.max_timestamp:
         prefix = _PREFIX.pack(base_offset, header.batch_length, leader_epoch, MAGIC, header.crc)
         return prefix + bytes(batch[_CHECKED_POSITION:HEADER_BYTES])
     checked = _CHECKED.pack(
-        header.attributes | _LOG_APPEND_TIME_BIT,
+        header.attributes | (_LOG_APPEND_TIME_BIT if is_log_append_time else 0),
         header.last_offset_delta,
         header.base_timestamp,
-        log_append_time_ms,
+        max_timestamp,
         *header[9:],
     )
     crc = crc32c(memoryview(batch)[HEADER_BYTES : header.size], crc32c(checked))

@@ -43,6 +43,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Part = TypeVar("Part")
 Reply = TypeVar("Reply")
+T = TypeVar("T")
 
 ServedVersions = Mapping["ApiKey", tuple[int, int]]
 
@@ -174,6 +175,13 @@ class WorkerScope(Protocol):
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
         """Counts what a log has taken and wakes the fetches that wait for it."""
+        ...
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread, one at a time, so that other requests are served meanwhile.
+
+        Its processor time is charged to the request. It must not use anything of the worker's.
+        """
         ...
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:

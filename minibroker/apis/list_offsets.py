@@ -9,10 +9,11 @@ Echoes ``KafkaApis.handleListOffsetRequest`` and ``UnifiedLog.fetchOffsetByTimes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.storage.batch_search import LargeBatchError, TimestampOffset
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from protocol.errors import ErrorCode
@@ -100,9 +101,49 @@ def _may_ask(ctx: Context, asked: ListOffsetsPartition) -> bool:
     return since is not None and ctx.version >= since
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
     """Look each up in its log."""
-    return {(wanted.topic, wanted.partition): _look_up(scope, wanted) for wanted in part}
+    found: Reply = {}
+    large: list[tuple[Wanted, LargeBatchError]] = []
+    for wanted in part:
+        try:
+            found[wanted.topic, wanted.partition] = _look_up(scope, wanted)
+        except LargeBatchError as batch:
+            large.append((wanted, batch))
+    return _search(scope, large, found) if large else found
+
+
+async def _search(
+    scope: WorkerScope, large: list[tuple[Wanted, LargeBatchError]], found: Reply
+) -> Reply:
+    """Search large batches in a thread, and go on behind those that do not have the record."""
+    for wanted, batch in large:
+        found[wanted.topic, wanted.partition] = await _search_one(scope, wanted, batch)
+    return found
+
+
+async def _search_one(scope: WorkerScope, wanted: Wanted, batch: LargeBatchError) -> Found:
+    while True:
+        at = await scope.off_loop(batch.search)
+        log = scope.log(wanted.topic, wanted.partition)
+        known = scope.image.partition(wanted.topic, wanted.partition)
+        if log is None or known is None:
+            return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            if at is None and wanted.timestamp != MAX_TIMESTAMP:
+                at = log.offset_for_time(wanted.timestamp, batch.next_offset)
+        except LargeBatchError as following:
+            batch = following
+        except LogError as error:
+            return Found(error.code)
+        else:
+            return _found_at(at, known.leader_epoch)
+
+
+def _found_at(at: TimestampOffset | None, epoch: int) -> Found:
+    if at is None:
+        return Found()
+    return Found(offset=at.offset, timestamp=at.timestamp, leader_epoch=epoch)
 
 
 def _look_up(scope: WorkerScope, wanted: Wanted) -> Found:
@@ -128,9 +169,7 @@ def _find(log: Log, timestamp: int, epoch: int) -> Found:
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return Found()
     at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
-    if at is None:
-        return Found()
-    return Found(offset=at.offset, timestamp=at.timestamp, leader_epoch=epoch)
+    return _found_at(at, epoch)
 
 
 def merge(

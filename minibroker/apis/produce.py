@@ -1,22 +1,32 @@
 """Produce (0): append record batches to partitions.
 
 Versions 0-13 are advertised, 3-13 served: brokers of 4.x advertise 0-2 too, without which older
-librdkafka can't compress (KAFKA-18659), and hang up on them. Each partition is appended, or
-refused, by its owner, for itself; the answer waits for all owners. With one replica acks=1 and
-acks=all are the same. acks=0 gets no response, and hanging up if anything was refused, as Kafka
-does it. Record bytes stay in the request's memory until the owner has written them.
-Echoes ``KafkaApis.handleProduceRequest``.
+librdkafka cannot compress (KAFKA-18659), and close connections that use them. The owner of each
+partition appends or rejects its batch; the response waits for all owners. With one replica acks=1
+and acks=all are the same. With acks=0 there is no response, and the connection is closed if a batch
+was rejected, as Kafka does. Record bytes stay in the request's memory until the owner has written
+them. A batch that takes long to check is copied and checked in a thread, so that other requests of
+its owner are served in the meantime. Echoes ``KafkaApis.handleProduceRequest``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple
 
 from minibroker.apis.base import Api, CloseConnection, Context, Owner, WorkerScope
+from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
-from minibroker.storage.errors import LogError
+from minibroker.storage.errors import LogError, RecordError
+from minibroker.storage.log import Log
+from minibroker.storage.validation import (
+    STEP,
+    PreparedBatch,
+    TooMuchForAStepError,
+    prepare_batch,
+)
 from protocol.compression import Compression
 from protocol.errors import DecodeError, ErrorCode
 from protocol.messages.produce import (
@@ -36,6 +46,11 @@ ALL_REPLICAS = -1
 ZSTD_SINCE_VERSION = 7
 """Clients that ask in an older version can't know the codec (KIP-110)."""
 NO_OFFSET = -1
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+"""Topics of Kafka's that only coordinators write."""
+
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""A client with this id may write them, as with Kafka (``AuthHelper``, ``ReplicaManager``)."""
 
 
 class Batch(NamedTuple):
@@ -54,6 +69,7 @@ class Outcome(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = NO_OFFSET
     message: str | None = None
+    record_errors: tuple[RecordError, ...] = ()
 
 
 class Part(NamedTuple):
@@ -80,7 +96,7 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, Part]:
     parts: dict[Owner, list[Batch]] = {}
     for topic in request.topic_data:
         name = _topic_name(ctx, topic)
-        if name is None:
+        if name is None or _is_reserved(ctx, name):
             continue
         too_few = _too_few_replicas(ctx, request, name)
         for data in topic.partition_data:
@@ -92,6 +108,10 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, Part]:
     return {owner: Part(tuple(batches), zstd_allowed) for owner, batches in parts.items()}
 
 
+def _is_reserved(ctx: Context, topic: str) -> bool:
+    return topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT_ID
+
+
 def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool:
     """Whether acks=all can't be had: a partition of one broker has one replica in sync."""
     if request.acks != ALL_REPLICAS:
@@ -100,12 +120,43 @@ def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool
     return topic_value(settings, ctx.image.topic_overrides(topic), MIN_INSYNC_REPLICAS) > 1
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
     """Append each partition's records to its log."""
-    return {
-        (batch.topic, batch.partition): _append(scope, batch, zstd_allowed=part.zstd_allowed)
-        for batch in part.batches
-    }
+    outcomes: Reply = {}
+    large: list[tuple[Batch, bytes]] = []
+    for batch in part.batches:
+        try:
+            outcome = _append(scope, batch, zstd_allowed=part.zstd_allowed)
+        except TooMuchForAStepError:
+            assert batch.ref is not None
+            # The request's memory is freed when its connection closes, and a thread goes on.
+            large.append((batch, bytes(scope.records(batch.ref))))
+        else:
+            outcomes[batch.topic, batch.partition] = outcome
+    return _append_large(scope, large, outcomes) if large else outcomes
+
+
+async def _append_large(
+    scope: WorkerScope, large: list[tuple[Batch, bytes]], outcomes: Reply
+) -> Reply:
+    for batch, records in large:
+        outcomes[batch.topic, batch.partition] = await _append_one_large(scope, batch, records)
+    return outcomes
+
+
+async def _append_one_large(scope: WorkerScope, batch: Batch, records: bytes) -> Outcome:
+    log = scope.log(batch.topic, batch.partition)
+    if log is None:
+        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    prepare = partial(prepare_batch, records, log.config, now_ms=scope.wall_ms())
+    try:
+        prepared = await scope.off_loop(prepare)
+    except LogError as error:
+        return _rejected(error)
+    log = scope.log(batch.topic, batch.partition)
+    if log is None:  # The topic was deleted in the meantime.
+        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _append_prepared(scope, batch, log, prepared)
 
 
 def _is_zstd(records: memoryview) -> bool:
@@ -128,10 +179,25 @@ def _append(scope: WorkerScope, batch: Batch, *, zstd_allowed: bool) -> Outcome:
             message=f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later",
         )
     try:
-        appended = log.append(records, now_ms=scope.wall_ms())
+        prepared = prepare_batch(records, log.config, now_ms=scope.wall_ms(), limits=STEP)
     except LogError as error:
-        return Outcome(error.code, message=error.text)
+        return _rejected(error)
+    return _append_prepared(scope, batch, log, prepared)
+
+
+def _rejected(error: LogError) -> Outcome:
+    return Outcome(error.code, message=error.text, record_errors=error.records)
+
+
+def _append_prepared(
+    scope: WorkerScope, batch: Batch, log: Log, prepared: PreparedBatch
+) -> Outcome:
+    try:
+        appended = log.append_prepared(prepared, now_ms=scope.wall_ms())
+    except LogError as error:
+        return _rejected(error)
     if not appended.duplicate:
+        assert batch.ref is not None
         count = appended.last_offset - appended.base_offset + 1
         scope.appended(batch.topic, batch.partition, batch.ref.length, count)
     return Outcome(
@@ -179,7 +245,7 @@ def _partitions(
 def _why_missing(
     ctx: Context, request: ProduceRequest, name: str | None, partition: int
 ) -> Outcome:
-    """What a partition gets that went to no owner."""
+    """The outcome of a partition that was sent to no owner."""
     if request.acks not in VALID_ACKS:
         return Outcome(ErrorCode.INVALID_REQUIRED_ACKS)
     if name is None and ctx.version >= 13:
@@ -190,7 +256,11 @@ def _why_missing(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             message=f"acks=all: min.insync.replicas of {name} is above the one replica there is",
         )
-    # One that exists by now came to be while the request was under way.
+    if name is not None and exists and _is_reserved(ctx, name):
+        return Outcome(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients may not append to {name}"
+        )
+    # One that exists by now was created while the request was processed.
     return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -201,9 +271,10 @@ def _partition_response(data: PartitionProduceData, outcome: Outcome) -> Partiti
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time_ms,
         log_start_offset=outcome.log_start_offset,
-        record_errors=[]
-        if outcome.message is None
-        else [BatchIndexAndErrorMessage(batch_index_error_message=outcome.message)],
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
+            for position, text in outcome.record_errors
+        ],
         error_message=outcome.message,
     )
 

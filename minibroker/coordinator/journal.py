@@ -1,10 +1,11 @@
-"""One partition of ``__consumer_offsets``: what groups must not forget, written and read back.
+"""One partition of ``__consumer_offsets``: writes group metadata and offsets, and replays them.
 
-Owns the way records get into a partition's log and out again, and its size; it must never know
-what a group is. Writing is one batch and one system call, so all entries of a commit are there
-after a kill or none is. When more was written than a small multiple of what still holds, the live
-state is written again behind a new segment's beginning and the log starts there; a kill between
-the two leaves both, which says the same. Kafka leaves that work to its log cleaner.
+Owns the records of a partition's log and its size. It must never know what a group is. Invariant:
+the entries of one commit are in one batch and one system call, so after a kill either all or none
+of them are there, and nothing in the log prevents a replay. When more was written than a small
+multiple of the live state, the live state is written again to a new segment, and the log then
+starts there; after a kill between the two steps both copies are there, with the same meaning. Kafka
+leaves that work to its log cleaner.
 """
 
 from __future__ import annotations
@@ -23,14 +24,24 @@ from minibroker.coordinator.records import (
     decode_entry,
     encode_entry,
 )
+from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log, Origin
 from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
-from protocol.records import Record, build_batch, iter_batches, iter_records
+from protocol.records import BatchHeader, Record, build_batch, iter_batches, iter_records
 
 _logger = logging.getLogger(__name__)
 
 READ_BYTES = 4 * 1024 * 1024
 """How much of a log is read at a time."""
+
+REPLAYED_RECORDS_MAX = 100_000
+"""Records of one batch that are replayed. The coordinator's own batches have far fewer."""
+
+REPLAYED_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one batch's records once they are decompressed."""
+
+WARNINGS_MAX = 20
+"""Log lines about skipped records for each replay of a log."""
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -95,32 +106,55 @@ class Journal:
     def replay(self) -> Iterator[Entry]:
         """Every entry from the log's start on; later ones supersede earlier ones.
 
-        Records that can't be read are left out with a warning. Raises ``LogError``.
+        Batches and records that cannot be read are skipped with a warning, a bounded number of
+        them for each log.
         """
+        self._warnings = 0
         offset = self.log.log_start_offset
-        while (piece := self.log.read(offset, READ_BYTES)) is not None:
-            data = memoryview(piece.load())
+        while offset < self.log.log_end_offset:
             before = offset
-            for position, header in iter_batches(data):
-                offset = header.next_offset
-                if not header.is_control:
-                    yield from self._entries(data[position : position + header.size])
-            if offset == before:
-                raise RuntimeError(f"{self.log.directory} yields nothing at offset {offset}")
-
-    def _entries(self, batch: memoryview) -> Iterator[Entry]:
-        for record in iter_records(batch):
-            if record.key is None or record.offset < self.log.log_start_offset:
-                continue
             try:
-                entry = decode_entry(record.key, record.value)
-            except (DecodeError, UnsupportedVersion) as error:
-                _logger.warning(
-                    "%s offset %d is left out: %s", self.log.directory, record.offset, error
-                )
-                continue
-            if entry is not None:
-                yield entry
+                piece = self.log.read(offset, READ_BYTES)
+                data = memoryview(b"" if piece is None else piece.load())
+                for position, header in iter_batches(data):
+                    offset = header.next_offset
+                    if not header.is_control:
+                        batch = data[position : position + header.size]
+                        yield from self._entries(batch, header)
+            except (DecodeError, LogError, OSError) as error:
+                self._skipped(offset, f"the rest of a segment, which cannot be read: {error}")
+                offset = self.log.next_segment_offset(before)
+            if offset <= before:
+                self._skipped(before, "the rest of a segment, which has no complete batch")
+                offset = self.log.next_segment_offset(before)
+
+    def _entries(self, batch: memoryview, header: BatchHeader) -> Iterator[Entry]:
+        if header.record_count > REPLAYED_RECORDS_MAX:
+            self._skipped(header.base_offset, f"a batch of {header.record_count} records")
+            return
+        try:
+            for record in iter_records(batch, REPLAYED_BYTES_MAX):
+                entry = self._entry(record)
+                if entry is not None:
+                    yield entry
+        except DecodeError as error:
+            self._skipped(header.base_offset, f"a batch that cannot be read: {error}")
+
+    def _entry(self, record: Record) -> Entry | None:
+        if record.key is None or record.offset < self.log.log_start_offset:
+            return None
+        try:
+            return decode_entry(record.key, record.value)
+        except (DecodeError, UnsupportedVersion) as error:
+            self._skipped(record.offset, f"a record that cannot be read: {error}")
+            return None
+
+    def _skipped(self, offset: int, reason: str) -> None:
+        self._warnings += 1
+        if self._warnings <= WARNINGS_MAX:
+            _logger.warning("%s offset %d is skipped: %s", self.log.directory, offset, reason)
+        elif self._warnings == WARNINGS_MAX + 1:
+            _logger.warning("%s: further records are skipped", self.log.directory)
 
     def rewrite(self, live: Iterable[Entry], *, now_ms: int) -> None:
         """Makes the log hold ``live`` and nothing else.

@@ -87,6 +87,12 @@ class WorkTime(trio.abc.Instrument):
                 account.worked_ns += now - self._step_from
             self._step_from = now
 
+    def add(self, worked_ns: int) -> None:
+        """Charge work that was done in a thread to the account in force."""
+        account = _account.get()
+        if account is not None:
+            account.worked_ns += worked_ns
+
     def worked_ns(self, account: Account) -> int:
         """The same of the account in force, which is given, without charging it."""
         running = self._step_from != _NOT_STEPPING

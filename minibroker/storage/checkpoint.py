@@ -15,8 +15,10 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
+from minibroker.storage.errors import LogError
 from minibroker.storage.paths import PARTITION_METADATA
 from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
+from protocol.errors import ErrorCode
 from protocol.types import Uuid, uuid_from_text, uuid_text
 
 _CHECKPOINT: Final = "checkpoint.json"
@@ -102,9 +104,25 @@ def read_topic_id(directory: str) -> Uuid | None:
         return None
 
 
-def has_foreign_files(directory: str) -> bool:
-    """Whether a directory without a topic id has files that no interrupted creation left."""
-    return any(name != PARTITION_METADATA + _TEMPORARY for name in os.listdir(directory))
+def claim_directory(directory: str, topic_id: Uuid) -> None:
+    """Mark a directory as this topic's, if it is new.
+
+    Raises LogError if it belongs to another topic, or has files that no broker left.
+    """
+    known = read_topic_id(directory)
+    if known is None:
+        if any(name != PARTITION_METADATA + _TEMPORARY for name in os.listdir(directory)):
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory} was not created by a broker, as it has files and no"
+                f" {PARTITION_METADATA}; move it elsewhere",
+            )
+        write_topic_id(directory, topic_id)
+    elif known != topic_id:
+        raise LogError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{directory} belongs to an earlier topic of this name; remove it or delete the topic",
+        )
 
 
 def _replace(directory: str, name: str, text: str, sync: bool) -> None:

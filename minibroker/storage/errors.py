@@ -1,22 +1,35 @@
-"""The one exception that a partition log answers bad requests with.
+"""The exception by which a partition log rejects a request.
 
-Owns nothing but its shape: the error code a client gets and the sentence for people. It must
-never carry a traceback's worth of state, for it crosses processes. Its invariant: it survives
-pickling. Echoes the ``ApiException`` family that Kafka's ``UnifiedLog`` throws.
+Owns its shape: Kafka's error code, the message for people and the records that caused it. It must
+never carry more state, because it crosses processes. Invariant: it survives pickling. Echoes the
+``ApiException`` family and ``RecordValidationException``.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from protocol.errors import ErrorCode
 
 
-class LogError(Exception):
-    """A refused append or read: ``code`` is Kafka's, ``text`` says what, where and how to mend."""
+class RecordError(NamedTuple):
+    """A record that caused a rejection: its position in the batch, from 0, and the reason."""
 
-    def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(code, text)
+    position: int
+    text: str
+
+
+class LogError(Exception):
+    """A rejected append or read: ``code`` is Kafka's, ``text`` says what, where and how to fix it.
+
+    ``records`` are the records that caused it, ascending; empty if no single record did.
+    """
+
+    def __init__(self, code: ErrorCode, text: str, records: tuple[RecordError, ...] = ()) -> None:
+        super().__init__(code, text, records)
         self.code = code
         self.text = text
+        self.records = records
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.text}"

@@ -19,17 +19,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from minibroker.storage.batch_search import TimestampOffset
 from minibroker.storage.checkpoint import (
     Checkpoint,
-    has_foreign_files,
-    read_topic_id,
+    claim_directory,
     write_checkpoint,
-    write_topic_id,
 )
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.paths import (
-    PARTITION_METADATA,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     offset_file,
@@ -41,18 +39,15 @@ from minibroker.storage.paths import (
 from minibroker.storage.producers import SeenBatch, encode_snapshot
 from minibroker.storage.recovery import Recovered, recover
 from minibroker.storage.retention import expired, must_roll
-from minibroker.storage.segment import ActiveSegment, Segment, TimestampOffset
+from minibroker.storage.segment import ActiveSegment, Segment
 from minibroker.storage.slices import FileSlice
-from minibroker.storage.validation import Origin, check_batch, check_size
+from minibroker.storage.validation import Origin, PreparedBatch, prepare_batch
 from protocol.errors import DecodeError, ErrorCode
 from protocol.records import (
     HEADER_BYTES,
     NO_TIMESTAMP,
-    BatchHeader,
     Buffer,
     TimestampType,
-    parse_batch_header,
-    recompressed,
     stamped_header,
 )
 from protocol.types import Uuid
@@ -131,7 +126,7 @@ class Log:
                 f"{directory} is a symbolic link, which is not followed; remove the link",
             )
         if topic_id is not None:
-            _claim(directory, topic_id)
+            claim_directory(directory, topic_id)
         recovered = recover(directory, config, now_ms=now_ms)
         log = cls(directory, topic, partition, config, recovered, now_ms=now_ms)
         log._checkpoint(sync=False)
@@ -171,35 +166,42 @@ class Log:
     ) -> Appended:
         """Append the one batch in ``records``, which is neither changed nor kept.
 
-        Costs one checksum and one write. Raises LogError with the code that Kafka answers; the
-        log is then as it was.
+        Raises LogError with the code that Kafka answers; the log is then as it was.
         """
-        config = self.config
-        header = check_batch(records, config, now_ms=now_ms, origin=origin)
-        if header.producer_id >= 0 and origin is Origin.CLIENT:
+        prepared = prepare_batch(records, self.config, now_ms=now_ms, origin=origin)
+        return self.append_prepared(
+            prepared, now_ms=now_ms, origin=origin, leader_epoch=leader_epoch
+        )
+
+    def append_prepared(
+        self,
+        prepared: PreparedBatch,
+        *,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        leader_epoch: int = 0,
+    ) -> Appended:
+        """Append a batch that ``prepare_batch`` returned for this log's config."""
+        header = prepared.header
+        if header.producer_id >= 0 and origin is not Origin.COORDINATOR:
             seen = self._producers.check(header)
             if seen is not None:
                 return self._repeated(seen)
-        if config.compression is not None and header.codec != config.compression:
-            records, header = self._converted(records, header)
-        stamp = None if config.timestamp_type is TimestampType.CREATE_TIME else now_ms
+        is_create_time = self.config.timestamp_type is TimestampType.CREATE_TIME
         try:
-            return self._write(records, header, now_ms, leader_epoch, stamp)
+            return self._write(prepared, now_ms, leader_epoch, None if is_create_time else now_ms)
         except OSError as error:
             raise self._broken("written", error) from error
 
     def _write(
-        self,
-        records: Buffer,
-        header: BatchHeader,
-        now_ms: int,
-        leader_epoch: int,
-        stamp: int | None,
+        self, prepared: PreparedBatch, now_ms: int, leader_epoch: int, stamp: int | None
     ) -> Appended:
         config = self.config
+        records, header, max_timestamp = prepared
         base_offset = self._active.next_offset
         last_offset = base_offset + header.last_offset_delta
-        max_timestamp = header.max_timestamp if stamp is None else stamp
+        if stamp is not None:
+            max_timestamp = stamp
         if must_roll(
             self._active.growth,
             config,
@@ -215,7 +217,8 @@ class Log:
             header,
             base_offset=base_offset,
             leader_epoch=leader_epoch,
-            log_append_time_ms=stamp,
+            max_timestamp=max_timestamp,
+            is_log_append_time=stamp is not None,
         )
         active.write(head, memoryview(records)[HEADER_BYTES : header.size])
         active.note(
@@ -238,16 +241,6 @@ class Log:
         return Appended(
             seen.first_offset, seen.last_offset, seen.timestamp, self.log_start_offset, True
         )
-
-    def _converted(self, records: Buffer, header: BatchHeader) -> tuple[Buffer, BatchHeader]:
-        assert self.config.compression is not None
-        try:
-            converted = recompressed(records, self.config.compression)
-        except DecodeError as error:
-            raise LogError(ErrorCode.INVALID_RECORD, f"the batch can't be read: {error}") from error
-        header = parse_batch_header(converted)
-        check_size(header, self.config)
-        return converted, header
 
     def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> FileSlice | None:
         """Name at most ``max_bytes`` from the batch that holds ``offset`` on; None at the end.
@@ -284,21 +277,37 @@ class Log:
             raise DecodeError(f"no batch at or after offset {offset}", 0)
         return self._active, *found
 
-    def offset_for_time(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record that is as late as ``timestamp_ms``, or None. Exact within batches."""
+    def offset_for_time(
+        self, timestamp_ms: int, first_offset: int | None = None
+    ) -> TimestampOffset | None:
+        """The first record with a timestamp of at least ``timestamp_ms``, or None.
+
+        ``first_offset`` is where to begin, the log's start if None. Raises LargeBatchError if a
+        batch must be searched outside the loop.
+        """
+        start = self.log_start_offset if first_offset is None else first_offset
         with self._touching_files("searched"):
             for segment in (*self._sealed, self._active):
-                if segment.max_timestamp >= timestamp_ms:
-                    found = segment.find_time(timestamp_ms, self.log_start_offset)
+                if segment.max_timestamp >= timestamp_ms and segment.next_offset > start:
+                    found = segment.find_time(timestamp_ms, start)
                     if found is not None:
                         return found
         return None
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The latest record, or None when no record has a timestamp (KIP-734)."""
+        """The latest record, or None when no record has a timestamp (KIP-734).
+
+        Raises LargeBatchError if a batch must be searched outside the loop.
+        """
         segments: tuple[Segment, ...] = (*self._sealed, self._active)
         with self._touching_files("searched"):
             return max(segments, key=lambda segment: segment.max_timestamp).find_max_timestamp()
+
+    def next_segment_offset(self, offset: int) -> int:
+        """Where the segment behind the one with ``offset`` begins; the log's end for the last."""
+        bases = [*self._bases, self._active.base_offset]
+        following = bisect_right(bases, offset)
+        return bases[following] if following < len(bases) else self.log_end_offset
 
     def roll(self, *, now_ms: int) -> None:
         """Begin a new segment at the log's end; does nothing while the last one is empty.
@@ -462,23 +471,6 @@ class Log:
 
     def _broken(self, what: str, error: Exception) -> LogError:
         return LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} can't be {what}: {error}")
-
-
-def _claim(directory: str, topic_id: Uuid) -> None:
-    known = read_topic_id(directory)
-    if known is None:
-        if has_foreign_files(directory):
-            raise LogError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{directory} was not created by a broker, as it has files and no"
-                f" {PARTITION_METADATA}; move it elsewhere",
-            )
-        write_topic_id(directory, topic_id)
-    elif known != topic_id:
-        raise LogError(
-            ErrorCode.INCONSISTENT_TOPIC_ID,
-            f"{directory} belongs to an earlier topic of this name; remove it or delete the topic",
-        )
 
 
 def _sync_file(path: str) -> None:

@@ -14,8 +14,9 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
+from minibroker.storage.batch_search import TimeQuery, TimestampOffset, search_in_step
 from minibroker.storage.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -30,9 +31,7 @@ from protocol.records import (
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
-    Record,
     TimestampType,
-    iter_records,
     parse_batch_header,
 )
 
@@ -41,18 +40,6 @@ RECENT_BATCHES: Final = 512
 
 _WALK_BYTES: Final = 8192
 """Read at once while looking for a batch: an index interval of Kafka's default, and some."""
-
-
-WALKED_BATCH_MAX_BYTES: Final = 32 * 1024 * 1024
-"""What a batch may grow to while a record in it is looked for by its time."""
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by time; ``leader_epoch`` is that of its batch, -1 when it has none."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
 
 
 class Segment:
@@ -106,10 +93,10 @@ class Segment:
             for position, header in self._walk(fd, self._index_position(start)):
                 if header.max_timestamp < timestamp or header.last_offset < first_offset:
                     continue
-                for record in _records(fd, position, header):
-                    if record.timestamp >= timestamp and record.offset >= first_offset:
-                        epoch = header.partition_leader_epoch
-                        return TimestampOffset(record.timestamp, record.offset, epoch)
+                data = os.pread(fd, header.size, position)
+                found = search_in_step(data, header, TimeQuery(timestamp, first_offset))
+                if found is not None:
+                    return found
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
@@ -124,9 +111,8 @@ class Segment:
                 epoch = header.partition_leader_epoch
                 if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
                     return TimestampOffset(latest, header.last_offset, epoch)
-                for record in _records(fd, position, header):
-                    if record.timestamp == latest:
-                        return TimestampOffset(latest, record.offset, epoch)
+                data = os.pread(fd, header.size, position)
+                return search_in_step(data, header, TimeQuery(latest))
         return None
 
     def headers(self) -> Iterator[BatchHeader]:
@@ -336,17 +322,6 @@ class ActiveSegment(Segment):
 
     def _time_offset(self, timestamp: int) -> int:
         return self.time_index.offset(timestamp)
-
-
-def _records(fd: int, position: int, header: BatchHeader) -> Iterator[Record]:
-    """The records of a batch. One that a client filled with nonsense counts as a single record.
-
-    Its checksum was right when it came, so it is no damage; it must not hide all later batches.
-    """
-    try:
-        yield from iter_records(os.pread(fd, header.size, position), WALKED_BATCH_MAX_BYTES)
-    except DecodeError:
-        yield Record(header.last_offset, header.max_timestamp)
 
 
 def _write_all(fd: int, head: bytes, body: memoryview, position: int) -> None:

@@ -1,26 +1,27 @@
-"""What a log checks in the records of one request before it takes them.
+"""Checks of the record batch of one Produce partition before it is appended.
 
-Owns the rules and their error codes. It must never know files, offsets assigned or producers'
-history. Its invariant: a batch that passes has the size, checksum and count its header claims; the
+Owns the rules and their error codes. It must never know files, assigned offsets or producers'
+history. Invariant: every record of a batch that passes can be read by any client, and the batch
+that is stored has the size, checksum, count and largest timestamp that its header claims; the
 request's bytes are not changed. Echoes ``ProduceRequest.validateRecords``, then
 ``UnifiedLog.analyzeAndValidateRecords``, then ``LogValidator``, in that order.
 
-One deliberate difference: Kafka walks every record of every batch. Here the checksum stands for
-them, since a walk in Python costs a hundred times the append itself; records are walked only where
-the topic's config asks something of each (keys of compacted topics, a lower bound on timestamps).
-So the header's largest timestamp is believed, which Kafka computes anew.
+Kafka decompresses and walks batches of any size. Here a batch has limits, so that a small request
+cannot cost minutes or gigabytes, and a caller may ask for a check that fits into one step of an
+event loop.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
-from minibroker.storage.config import UNBOUNDED, LogConfig
-from minibroker.storage.errors import LogError
-from protocol.compression import Compression
+from minibroker.storage.config import LogConfig
+from minibroker.storage.errors import LogError, RecordError
+from protocol.compression import Compression, decompress
 from protocol.errors import DecodeError, ErrorCode
+from protocol.record_scan import RecordScan, scan_records
 from protocol.records import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -31,10 +32,25 @@ from protocol.records import (
     BatchHeader,
     Buffer,
     TimestampType,
-    iter_records,
     parse_batch_header,
+    recompressed,
     verify_crc,
 )
+
+RECORDS_MAX: Final = 1_000_000
+"""Records of one batch: the largest ``batch.num.messages`` of librdkafka."""
+
+DECOMPRESSED_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of one batch's records once they are decompressed."""
+
+STEP_RECORDS_MAX: Final = 10_000
+"""Records that are checked in one step of a worker's loop: at most some ten milliseconds."""
+
+STEP_BYTES_MAX: Final = 1024 * 1024
+"""Bytes that are decompressed in one step of a worker's loop."""
+
+RECORD_ERRORS_MAX: Final = 1000
+"""Records of one batch that are named in a response."""
 
 _LENGTH: Final = Struct(">8xi")
 _OLD_RECORD_MIN_BYTES: Final = 14
@@ -42,17 +58,65 @@ _OLD_RECORD_MIN_BYTES: Final = 14
 _RECORD_MIN_BYTES: Final = 7
 """A record of format 2 with neither key, value nor headers."""
 _CODECS: Final = frozenset(Compression)
+_INT64_MAX: Final = 2**63 - 1
 
 
 class Origin(Enum):
-    """Who wrote the records: clients are checked in full, the group coordinator is trusted."""
+    """The writer of a batch. Only clients' records are walked; the broker's own are trusted."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
+    RECORDER = "recorder"
 
 
-def check_batch(records: Buffer, config: LogConfig, *, now_ms: int, origin: Origin) -> BatchHeader:
-    """Return the header of the one batch in ``records``, or raise LogError as Kafka answers."""
+class WorkLimits(NamedTuple):
+    """How much of a batch may be walked and decompressed."""
+
+    records: int
+    decompressed_bytes: int
+
+
+STEP: Final = WorkLimits(STEP_RECORDS_MAX, STEP_BYTES_MAX)
+WHOLE: Final = WorkLimits(RECORDS_MAX, DECOMPRESSED_MAX_BYTES)
+
+
+class PreparedBatch(NamedTuple):
+    """A batch that passed, as it is stored: ``max_timestamp`` replaces the header's."""
+
+    records: Buffer
+    header: BatchHeader
+    max_timestamp: int
+
+
+class TooMuchForAStepError(Exception):
+    """The batch exceeds ``STEP``; nothing else is known of it yet."""
+
+
+def prepare_batch(
+    records: Buffer,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    origin: Origin = Origin.CLIENT,
+    limits: WorkLimits = WHOLE,
+) -> PreparedBatch:
+    """Check the one batch in ``records`` and convert it to the topic's codec.
+
+    ``now_ms`` is wall time. Raises LogError as Kafka answers, and TooMuchForAStepError when the
+    batch exceeds ``limits`` but not ``WHOLE``.
+    """
+    header = check_header(records, config, origin)
+    max_timestamp = header.max_timestamp
+    if origin is Origin.CLIENT:
+        _check_count(header, limits)
+        max_timestamp = _check_records(records, header, config, now_ms, limits)
+    if config.compression is not None and header.codec != config.compression:
+        records, header = _converted(records, header, config)
+    return PreparedBatch(records, header, max_timestamp)
+
+
+def check_header(records: Buffer, config: LogConfig, origin: Origin) -> BatchHeader:
+    """Return the header of the one batch in ``records`` if size, checksum and fields are right."""
     header = _sole_header(records)
     if origin is Origin.CLIENT and header.base_offset != 0:
         raise _invalid(f"the batch's base offset is {header.base_offset}; producers send 0")
@@ -62,8 +126,7 @@ def check_batch(records: Buffer, config: LogConfig, *, now_ms: int, origin: Orig
             ErrorCode.CORRUPT_MESSAGE,
             f"the batch's checksum {header.crc:#010x} is not that of its {header.size} bytes",
         )
-    _check_header(header, origin)
-    _check_timestamps(records, header, config, now_ms)
+    _check_fields(header, origin)
     return header
 
 
@@ -84,11 +147,11 @@ def check_size(header: BatchHeader, config: LogConfig) -> None:
 def _sole_header(records: Buffer) -> BatchHeader:
     size = _batch_size(records, 0)
     if size is None:
-        raise _invalid("there is no whole record batch in the request")
+        raise _invalid("there is no complete record batch in the request")
     magic = records[MAGIC_POSITION]
     if magic != MAGIC:
         raise _invalid(
-            f"the batch has format {magic}, only format {MAGIC} is taken; use a newer client"
+            f"the batch has format {magic}, only format {MAGIC} is accepted; use a newer client"
         )
     if size < HEADER_BYTES:
         raise LogError(
@@ -114,7 +177,7 @@ def _batch_size(records: Buffer, pos: int) -> int | None:
     return size if size <= len(records) - pos else None
 
 
-def _check_header(header: BatchHeader, origin: Origin) -> None:
+def _check_fields(header: BatchHeader, origin: Origin) -> None:
     count = header.record_count
     if count <= 0 or header.last_offset_delta != count - 1:
         raise _invalid(
@@ -126,7 +189,11 @@ def _check_header(header: BatchHeader, origin: Origin) -> None:
             f"the batch names codec {header.codec}; known are 0 to {max(_CODECS)}",
         )
     if header.codec == Compression.NONE and count * _RECORD_MIN_BYTES > header.size - HEADER_BYTES:
-        raise _invalid(f"{count} records can't lie in {header.size - HEADER_BYTES} bytes")
+        raise _invalid(f"{count} records do not fit into {header.size - HEADER_BYTES} bytes")
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        raise LogError(
+            ErrorCode.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime"
+        )
     if origin is not Origin.CLIENT:
         return
     if header.is_control:
@@ -141,35 +208,84 @@ def _check_header(header: BatchHeader, origin: Origin) -> None:
         )
 
 
-def _check_timestamps(records: Buffer, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        raise LogError(
-            ErrorCode.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime"
+def _check_count(header: BatchHeader, limits: WorkLimits) -> None:
+    if header.record_count > RECORDS_MAX:
+        raise _invalid(
+            f"the batch counts {header.record_count} records; at most {RECORDS_MAX} are accepted"
         )
-    latest, earliest = UNBOUNDED, -UNBOUNDED
+    if header.record_count > limits.records:
+        raise TooMuchForAStepError
+
+
+def _check_records(
+    records: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, limits: WorkLimits
+) -> int:
+    """Walk the records; returns the largest timestamp."""
+    allowed, base = None, header.base_timestamp
     if config.timestamp_type is TimestampType.CREATE_TIME:
-        latest = now_ms + config.timestamp_after_max_ms
         earliest = now_ms - config.timestamp_before_max_ms
-        if header.max_timestamp > latest:
-            raise _bad_timestamp(header.max_timestamp, earliest, latest)
-    if not config.compact and earliest < 0:
-        return
+        allowed = range(earliest - base, now_ms + config.timestamp_after_max_ms - base + 1)
     try:
-        for record in iter_records(records):
-            if config.compact and record.key is None:
-                raise _invalid(f"record {record.offset} has no key, and the topic is compacted")
-            if record.timestamp != NO_TIMESTAMP and not earliest <= record.timestamp <= latest:
-                raise _bad_timestamp(record.timestamp, earliest, latest)
+        scan = scan_records(
+            _section(records, header, limits),
+            header.record_count,
+            allowed,
+            NO_TIMESTAMP - base,
+            RECORD_ERRORS_MAX,
+        )
     except DecodeError as error:
-        raise _invalid(f"the batch's records can't be read: {error}") from error
+        raise _invalid(f"the batch's records cannot be read: {error}") from error
+    if scan.untimely or (config.compact and scan.keyless):
+        raise _bad_records(scan, config, header)
+    max_timestamp = base + scan.max_timestamp_delta
+    if not -1 <= max_timestamp <= _INT64_MAX:
+        raise _invalid(f"the batch's largest timestamp is {max_timestamp}")
+    return max_timestamp
 
 
-def _bad_timestamp(timestamp: int, earliest: int, latest: int) -> LogError:
-    return LogError(
-        ErrorCode.INVALID_TIMESTAMP,
-        f"timestamp {timestamp} is outside [{earliest}, {latest}], which"
-        " message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
-    )
+def _section(records: Buffer, header: BatchHeader, limits: WorkLimits) -> Buffer:
+    section = memoryview(records)[HEADER_BYTES : header.size]
+    if header.codec == Compression.NONE:
+        return section
+    try:
+        return decompress(Compression(header.codec), section, limits.decompressed_bytes)
+    except DecodeError:
+        if limits is not WHOLE:
+            raise TooMuchForAStepError from None
+        raise
+
+
+def _bad_records(scan: RecordScan, config: LogConfig, header: BatchHeader) -> LogError:
+    """The error that names all bad records, as LogValidator does."""
+    errors = [
+        RecordError(position, "the record has no key, and the topic is compacted")
+        for position in (scan.keyless if config.compact else ())
+    ]
+    errors += [
+        RecordError(
+            position,
+            "the timestamp is out of the range of message.timestamp.before.max.ms and"
+            " message.timestamp.after.max.ms",
+        )
+        for position in scan.untimely
+    ]
+    errors.sort()
+    code = ErrorCode.INVALID_TIMESTAMP if scan.untimely else ErrorCode.INVALID_RECORD
+    text = f"{len(errors)} of {header.record_count} records were rejected, the first at position"
+    return LogError(code, f"{text} {errors[0].position}: {errors[0].text}", tuple(errors))
+
+
+def _converted(
+    records: Buffer, header: BatchHeader, config: LogConfig
+) -> tuple[Buffer, BatchHeader]:
+    assert config.compression is not None
+    try:
+        converted = recompressed(records, config.compression, DECOMPRESSED_MAX_BYTES)
+    except DecodeError as error:
+        raise _invalid(f"the batch cannot be read: {error}") from error
+    header = parse_batch_header(converted)
+    check_size(header, config)
+    return converted, header
 
 
 def _invalid(text: str) -> LogError:

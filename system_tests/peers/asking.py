@@ -58,7 +58,7 @@ OWN: Final = frozenset(
     }
     | {"log_dir", "total_bytes", "usable_bytes", "partition_size", "producer_id", "documentation"}
     | {
-        "record_errors",
+        "batch_index_error_message",
         "log_append_time_ms",
         "aborted_transactions",
         "controller_id",

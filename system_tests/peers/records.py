@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
-from protocol.compression import Compression
+from crc32c import crc32c
+
+from protocol.compression import Compression, compress
 from protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -18,7 +21,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, TimestampType, build_batch
+from protocol.records import HEADER_BYTES, Record, TimestampType, build_batch
 from system_tests.peers.asking import Asked
 from system_tests.peers.topics import TIMEOUT_MS, create, topic
 
@@ -83,6 +86,66 @@ def produced(ask: Asked) -> None:
     ask("transactional batch", produce("p", transactional), 9)
     append = build_batch(records(b"a"), timestamp_type=TimestampType.LOG_APPEND_TIME)
     ask("times of the log", produce("p", append), 9)
+
+
+def with_section(section: bytes, count: int, codec: Compression = Compression.NONE) -> bytes:
+    """A batch that claims ``count`` records and has these bytes for them, with a right checksum."""
+    body = compress(codec, section)
+    head = bytearray(build_batch(records(b"a"))[:HEADER_BYTES])
+    struct.pack_into(">i", head, 8, HEADER_BYTES - 12 + len(body))
+    struct.pack_into(">h", head, 21, codec)
+    struct.pack_into(">i", head, 23, count - 1)
+    struct.pack_into(">i", head, 57, count)
+    data = bytearray(bytes(head) + body)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return bytes(data)
+
+
+def tiny_records(count: int) -> bytes:
+    """Records with neither key nor value."""
+    return build_batch([Record()] * count)[HEADER_BYTES:]
+
+
+def bad_records(ask: Asked) -> None:
+    compacted = topic("compacted", 1, 1, **{"cleanup.policy": "compact"})
+    timed = topic(
+        "timed",
+        1,
+        1,
+        **{"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "1000"},
+    )
+    ask("made", create(topic("bad"), compacted, timed), 2)
+    for codec in (Compression.NONE, Compression.GZIP, Compression.LZ4, Compression.ZSTD):
+        for name, section, count in (
+            ("garbage", b"\x55" * 100, 3),
+            ("ones", b"\xff" * 100, 3),
+            ("too few", tiny_records(10), 11),
+            ("too many", tiny_records(10), 9),
+            ("cut", tiny_records(10)[:-1], 10),
+            ("two billion", tiny_records(10), 2**31 - 1),
+        ):
+            ask(f"{name}, {codec.name}", produce("bad", with_section(section, count, codec)), 9)
+    no_keys = [
+        Record(offset=0, timestamp=FIRST_MS, key=None if i in (3, 7) else b"k", value=b"v")
+        for i in range(10)
+    ]
+    for version in (8, 9, 11):
+        ask(f"no keys, {version}", produce("compacted", build_batch(no_keys)), version)
+    ask("old", produce("timed", build_batch(records(b"a", b"b"))), 9)
+    ask("to the offsets", produce("__consumer_offsets", build_batch(no_keys)), 9)
+    ask("to the transactions", produce("__transaction_state", build_batch(no_keys)), 9)
+    far = with_section(tiny_records(3), 3)
+    lying = bytearray(far)
+    struct.pack_into(">q", lying, 35, FIRST_MS + 5_000_000)
+    struct.pack_into(">I", lying, 17, crc32c(memoryview(lying)[21:]))
+    ask("a false largest timestamp", produce("bad", bytes(lying)), 9)
+    for when in (-1, -3, -2):
+        part = ListOffsetsPartition(
+            partition_index=0, timestamp=when, current_leader_epoch=CURRENT_EPOCH
+        )
+        topics = [ListOffsetsTopic(name="bad", partitions=[part])]
+        request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=TIMEOUT_MS)
+        ask(f"the offset at {when}", request, 7)
 
 
 def _transactional(name: str, batch: bytes) -> ProduceRequest:
@@ -223,4 +286,4 @@ def deleted(ask: Asked) -> None:
     ask("what is left, from its end", fetch("d", 4), 12)
 
 
-CONVERSATIONS: Final = (produced, idempotent, fetched, looked_up, deleted)
+CONVERSATIONS: Final = (produced, bad_records, idempotent, fetched, looked_up, deleted)

@@ -35,6 +35,8 @@ ON_PURPOSE: Final = {
     ): "Kafka means to refuse a producer that says that times are the"
     " log's, but does so only in a topic where they are",
     ("produced", "transactional batch"): "transactions are not served",
+    ("bad_records", "ones, NONE"): "Kafka fails with an internal error at a number of more than"
+    " ten bytes; here the record is invalid",
     ("fetched", "a partition's limit of -1"): "Kafka fails at a bound below 0; it is taken for 0",
     ("fetched", "a limit of -1"): "the same",
     ("fetched", "isolated somehow"): "Kafka fails at a level that there is not; all is read",

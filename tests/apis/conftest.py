@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -40,6 +40,8 @@ from minibroker.storage.manager import LogManager
 from minibroker.storage.slices import FileSlice
 from protocol.compiler import decode, encode, encoder
 from protocol.headers import RequestHeader
+
+T = TypeVar("T")
 
 ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OUTSIDE": ("example.test", 19092)}
 WORKERS = 2
@@ -104,6 +106,7 @@ class Desk:
         self.authorizers = Authorizers(scope.settings)
         self.in_force = InForce(scope.settings)
         self.principal = ANONYMOUS
+        self.client_id = "test"
         self.workers: dict[int, Any] = {}
         self.image: Image | None = None
         """Set it to show the processor another image than the controller's."""
@@ -112,7 +115,7 @@ class Desk:
 
     def context(self, key: int, version: int, listener: str = "PLAINTEXT") -> Context:
         return Context(
-            header=RequestHeader(key, version, 1, "test"),
+            header=RequestHeader(key, version, 1, self.client_id),
             caller=Caller("c-1", listener, "127.0.0.1", 5000, self.principal),
             authorizer=self.authorizers.of(self.controller.at_processor),
             image=self.image or self.controller.at_processor,
@@ -235,6 +238,7 @@ class LogWorker:
         self.settings = desk.settings
         self.random = Random(index)
         self.counted: list[tuple[str, int, int, int]] = []
+        self.off_loop_calls = 0
         self._desk = desk
         self._logs = LogManager(directory, desk.settings, self._owns)
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
@@ -254,6 +258,10 @@ class LogWorker:
 
     def records(self, ref: ArenaRef) -> memoryview:
         return memoryview(self._desk.memory)[ref.offset : ref.offset + ref.length]
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        self.off_loop_calls += 1
+        return await trio.to_thread.run_sync(work)
 
     def log(self, topic: str, partition: int) -> Log | None:
         return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())

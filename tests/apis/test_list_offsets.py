@@ -16,6 +16,8 @@ from minibroker.apis.list_offsets import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
+from minibroker.storage.batch_search import SEARCHED_IN_STEP_MAX
+from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -132,3 +134,34 @@ async def test_the_leader_epoch_is_checked_and_told(desk: Any, epoch: int, error
     response = await desk.ask(API, request(("t", 0, LATEST), epoch=epoch), 4)
     (result,) = response.topics[0].partitions
     assert (result.error_code, result.leader_epoch) == (error, -1 if error else 0)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+async def test_large_batches_are_searched_in_a_thread(desk: Any, codec: Compression) -> None:
+    count = SEARCHED_IN_STEP_MAX + 1
+    records = [Record(0, 4000 + i, None, b"") for i in range(count)]
+    data = PartitionProduceData(index=0, records=build_batch(records, compression=codec))
+    topics = [TopicProduceData(name="t", partition_data=[data])]
+    await desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+    wanted = request(("t", 0, 4500), ("t", 1, 4500))
+    assert found(await desk.ask(API, wanted, 7)) == [(0, 503, 4500), (0, -1, -1)]
+    assert found(await desk.ask(API, request(("t", 0, MAX_TIMESTAMP)), 7)) == [
+        (0, 3 + count - 1, 4000 + count - 1)
+    ]
+    assert sum(worker.off_loop_calls for worker in desk.workers.values()) == 2
+
+
+async def test_search_goes_on_behind_a_large_batch_without_the_record(desk: Any) -> None:
+    count = SEARCHED_IN_STEP_MAX + 1
+    # The latest record of the first batch is below the log's start when the search begins.
+    batches = [
+        [Record(0, 9000, None, b"")] + [Record(0, 4000, None, b"")] * count,
+        [Record(0, 8000, None, b"")],
+    ]
+    for records in batches:
+        data = PartitionProduceData(index=1, records=build_batch(records))
+        topics = [TopicProduceData(name="t", partition_data=[data])]
+        await desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+    (log,) = [log for each in desk.workers.values() if (log := each.log("t", 1)) is not None]
+    log.delete_records(1)
+    assert found(await desk.ask(API, request(("t", 1, 5000)), 7)) == [(0, count + 1, 8000)]

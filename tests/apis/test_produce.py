@@ -9,6 +9,7 @@ import pytest
 from minibroker.apis.base import CloseConnection
 from minibroker.apis.produce import API
 from minibroker.cluster.configs import Alteration, Op, Operation
+from minibroker.storage.validation import STEP
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -136,10 +137,59 @@ async def test_what_the_log_refuses_is_told_with_words(
     (refused,) = response.responses[0].partition_responses
     assert refused.error_code == error
     assert refused.error_message
-    assert refused.record_errors[0].batch_index_error_message == refused.error_message
+    assert refused.record_errors == []
     assert all(worker.counted == [] for worker in log_desk.workers.values())
     older = await log_desk.ask(API, request(log_desk, ("t", 0, records)), 7)
     assert results(older) == [(error, -1)]
+
+
+@pytest.mark.parametrize("version", [8, 13])
+async def test_records_without_a_key_for_a_compacted_topic_are_all_named(
+    log_desk: Any, version: int
+) -> None:
+    step = Operation("cleanup.policy", Op.SET, "compact")
+    outcome = await log_desk.cluster.alter_configs([Alteration("topics", "t", (step,))])
+    await log_desk.controller.publish(outcome.updates)
+    records = [Record(0, WALL_MS, None if i in (3, 7) else b"k", b"v") for i in range(10)]
+    wanted = request(log_desk, ("t", 0, build_batch(records)), ("u", 0, batch()))
+    response = await log_desk.ask(API, wanted, version)
+    assert results(response) == [(ErrorCode.INVALID_RECORD, -1), (0, 0)]
+    (refused,) = response.responses[0].partition_responses
+    assert [each.batch_index for each in refused.record_errors] == [3, 7]
+    assert all("no key" in each.batch_index_error_message for each in refused.record_errors)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize("client_id", ["test", "", "__admin_client"])
+async def test_internal_topic_is_written_by_the_admin_client_only(
+    log_desk: Any, version: int, client_id: str
+) -> None:
+    log_desk.client_id = client_id
+    wanted = request(log_desk, ("__consumer_offsets", 0, batch()), ("t", 0, batch()))
+    response = await log_desk.ask(API, wanted, version)
+    allowed = client_id == "__admin_client"
+    no_key = (ErrorCode.INVALID_RECORD, -1)  # the topic is compacted
+    first = no_key if allowed else (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+    assert results(response) == [first, (0, 0)]
+
+
+async def test_batch_too_large_for_a_step_is_checked_in_a_thread(log_desk: Any) -> None:
+    many = build_batch([Record(0, WALL_MS, None, b"")] * (STEP.records + 1))
+    wanted = request(log_desk, ("t", 0, batch()), ("t", 1, many), ("u", 0, many[:-1] + b"!"))
+    response = await log_desk.ask(API, wanted, 9)
+    corrupt = (ErrorCode.CORRUPT_MESSAGE, -1)
+    assert results(response) == [(0, 0), (0, 0), corrupt]
+    assert end(log_desk, "t", 1) == STEP.records + 1
+    assert sum(worker.off_loop_calls for worker in log_desk.workers.values()) == 1
+
+
+async def test_large_batch_that_is_bad_is_rejected_with_the_reason(log_desk: Any) -> None:
+    records = [Record(0, WALL_MS, None, b"")] * STEP.records + [Record(0, WALL_MS * 2, None, b"")]
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, build_batch(records))), 9)
+    assert results(response) == [(ErrorCode.INVALID_TIMESTAMP, -1)]
+    (refused,) = response.responses[0].partition_responses
+    assert [each.batch_index for each in refused.record_errors] == [STEP.records]
+    assert end(log_desk, "t", 0) == 0
 
 
 async def test_a_repeated_batch_gets_its_first_answer_and_counts_once(log_desk: Any) -> None:

@@ -5,18 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibroker.coordinator.events import GroupImage, MemberImage
-from minibroker.coordinator.journal import Journal, commit_error, fold, group_error
+from minibroker.coordinator.journal import (
+    REPLAYED_BYTES_MAX,
+    REPLAYED_RECORDS_MAX,
+    WARNINGS_MAX,
+    Journal,
+    commit_error,
+    fold,
+    group_error,
+)
 from minibroker.coordinator.limits import JOURNAL_BYTES_MAX
 from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Origin
+from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.records import Record, build_batch
+from protocol.records import HEADER_BYTES, Record, build_batch
 
 if TYPE_CHECKING:
     from tests.coordinator.conftest import Disk
@@ -144,6 +154,45 @@ def test_strange_records_are_left_out(disk: Disk, caplog: pytest.LogCaptureFixtu
     journal.write([offset(1)], now_ms=2)
     assert list(journal.replay()) == [offset(1)]
     assert len(caplog.messages) == 2
+
+
+def hostile_batches() -> list[bytes]:
+    """Batches that clients could store in earlier versions, none of which holds an entry."""
+    good = build_batch([Record(key=b"k", value=b"v")] * 3)
+    garbage = good[:HEADER_BYTES] + b"\xff" * (len(good) - HEADER_BYTES)
+    bomb = build_batch([Record(value=bytes(REPLAYED_BYTES_MAX + 1))], compression=Compression.ZSTD)
+    many = build_batch([Record()] * (REPLAYED_RECORDS_MAX + 1))
+    return [garbage, bomb, many]
+
+
+def test_replay_survives_hostile_batches(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(disk.open(0))
+    for hostile in hostile_batches():
+        fixed = bytearray(hostile)
+        fixed[17:21] = crc32c(memoryview(fixed)[21:]).to_bytes(4, "big")
+        disk.open(0).append(memoryview(fixed), now_ms=1, origin=Origin.COORDINATOR)
+    journal.write([offset(1)], now_ms=2)
+    assert list(journal.replay()) == [offset(1)]
+    assert len(caplog.messages) == 3
+
+
+def test_replay_bounds_its_warnings(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    strange = build_batch([Record(key=b"\0\1\0\x63", value=b"")] * (2 * WARNINGS_MAX))
+    disk.open(0).append(memoryview(strange), now_ms=1, origin=Origin.COORDINATOR)
+    assert list(Journal(disk.open(0)).replay()) == []
+    assert len(caplog.messages) == WARNINGS_MAX + 1
+
+
+def test_replay_goes_on_behind_a_segment_with_a_damaged_header(disk: Disk) -> None:
+    journal = Journal(disk.open(0))
+    journal.write([offset(1)], now_ms=1)
+    log = disk.open(0)
+    log.roll(now_ms=1)
+    journal.write([offset(2)], now_ms=2)
+    with open(f"{log.directory}/{0:020d}.log", "r+b") as file:
+        file.seek(16)
+        file.write(b"\x07")
+    assert list(journal.replay()) == [offset(2)]
 
 
 def test_what_clients_hear_when_writing_fails() -> None:

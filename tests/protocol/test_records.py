@@ -89,7 +89,9 @@ def test_a_batch_of_nothing_is_refused() -> None:
 def test_stamping_changes_offsets_and_epoch_only(records: list[Record], codec: Compression) -> None:
     batch = build_batch(records, compression=codec)
     header = parse_batch_header(batch)
-    head = stamped_header(batch, header, base_offset=1000, leader_epoch=4)
+    head = stamped_header(
+        batch, header, base_offset=1000, leader_epoch=4, max_timestamp=header.max_timestamp
+    )
     stamped = head + batch[HEADER_BYTES:]
     assert verify_crc(stamped)
     assert parse_batch_header(stamped) == header._replace(
@@ -106,11 +108,28 @@ def test_stamping_a_log_append_time_keeps_the_checksum_right(
 ) -> None:
     batch = build_batch(records, compression=codec, producer_id=5, base_sequence=1)
     header = parse_batch_header(batch)
-    head = stamped_header(batch, header, base_offset=0, leader_epoch=0, log_append_time_ms=123456)
+    head = stamped_header(
+        batch,
+        header,
+        base_offset=0,
+        leader_epoch=0,
+        max_timestamp=123456,
+        is_log_append_time=True,
+    )
     stamped = head + batch[HEADER_BYTES:]
     assert verify_crc(stamped)
     assert {record.timestamp for record in iter_records(stamped)} == {123456}
     assert parse_batch_header(stamped).producer_id == 5
+
+
+def test_stamped_header_with_another_largest_timestamp_has_a_right_checksum() -> None:
+    batch = build_batch([Record(timestamp=30, value=b"x"), Record(timestamp=10)])
+    header = parse_batch_header(batch)
+    head = stamped_header(batch, header, base_offset=7, leader_epoch=0, max_timestamp=31)
+    stamped = head + batch[HEADER_BYTES:]
+    assert verify_crc(stamped)
+    assert parse_batch_header(stamped).max_timestamp == 31
+    assert parse_batch_header(stamped).timestamp_type is TimestampType.CREATE_TIME
 
 
 @given(records=RECORDS, old=st.sampled_from(Compression), new=st.sampled_from(Compression))

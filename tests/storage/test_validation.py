@@ -11,11 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.storage.config import LogConfig
-from minibroker.storage.errors import LogError
-from minibroker.storage.validation import Origin, check_batch
-from protocol.compression import Compression
+from minibroker.storage.errors import LogError, RecordError
+from minibroker.storage.validation import (
+    DECOMPRESSED_MAX_BYTES,
+    RECORDS_MAX,
+    STEP,
+    Origin,
+    TooMuchForAStepError,
+    prepare_batch,
+)
+from protocol.compression import Compression, compress
 from protocol.errors import ErrorCode
-from protocol.records import Record, TimestampType, build_batch, parse_batch_header
+from protocol.records import (
+    HEADER_BYTES,
+    Record,
+    TimestampType,
+    build_batch,
+    parse_batch_header,
+)
 
 NOW_MS = 1_700_000_000_000
 DEFAULT = LogConfig()
@@ -27,13 +40,13 @@ def refused(
     records: bytes, config: LogConfig = DEFAULT, origin: Origin = Origin.CLIENT
 ) -> ErrorCode:
     with pytest.raises(LogError) as caught:
-        check_batch(records, config, now_ms=NOW_MS, origin=origin)
+        prepare_batch(records, config, now_ms=NOW_MS, origin=origin)
     return caught.value.code
 
 
 def accepted(records: bytes, config: LogConfig = DEFAULT, origin: Origin = Origin.CLIENT) -> bool:
-    header = check_batch(records, config, now_ms=NOW_MS, origin=origin)
-    return header == parse_batch_header(records)
+    prepared = prepare_batch(records, config, now_ms=NOW_MS, origin=origin)
+    return prepared.header == parse_batch_header(records)
 
 
 def changed(position: int, form: str, value: int, batch: bytes = GOOD) -> bytes:
@@ -175,4 +188,110 @@ def test_records_that_can_not_be_read_where_they_must_be() -> None:
 @given(data=st.binary(max_size=200))
 def test_any_bytes_pass_or_are_refused(data: bytes) -> None:
     with contextlib.suppress(LogError):
-        check_batch(data, LogConfig(compact=True), now_ms=NOW_MS, origin=Origin.CLIENT)
+        prepare_batch(data, LogConfig(compact=True), now_ms=NOW_MS)
+
+
+def with_section(section: bytes, count: int, codec: Compression = Compression.NONE) -> bytes:
+    """A batch that claims ``count`` records and has these bytes for them, with a right checksum."""
+    body = compress(codec, section)
+    head = bytearray(build_batch([Record(timestamp=NOW_MS)])[:HEADER_BYTES])
+    struct.pack_into(">i", head, 8, HEADER_BYTES - 12 + len(body))
+    struct.pack_into(">h", head, 21, codec)
+    struct.pack_into(">i", head, 23, count - 1)
+    struct.pack_into(">i", head, 57, count)
+    data = bytearray(bytes(head) + body)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return bytes(data)
+
+
+def tiny_records(count: int) -> bytes:
+    """Records with neither key nor value, with the offset deltas that they must have."""
+    return bytes(memoryview(build_batch([Record()] * count))[HEADER_BYTES:])
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_garbage_with_a_right_checksum_is_rejected(codec: Compression) -> None:
+    assert refused(with_section(b"\x55" * 100, 3, codec)) is ErrorCode.INVALID_RECORD
+
+
+def test_compressed_section_that_is_no_compressed_data_is_rejected() -> None:
+    batch = bytearray(with_section(b"\x55" * 100, 3))
+    struct.pack_into(">h", batch, 21, Compression.ZSTD)
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    assert refused(bytes(batch)) is ErrorCode.INVALID_RECORD
+
+
+def test_count_of_two_billion_in_a_small_compressed_batch_is_rejected() -> None:
+    batch = with_section(tiny_records(10), 2**31 - 1, Compression.GZIP)
+    assert len(batch) < 150
+    assert refused(batch) is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("count", [1, 9, 11])
+def test_count_that_is_not_that_of_the_records_is_rejected(count: int) -> None:
+    batch = with_section(tiny_records(10), count, Compression.LZ4)
+    assert refused(batch) is ErrorCode.INVALID_RECORD
+
+
+def test_offset_deltas_that_are_not_consecutive_are_rejected() -> None:
+    section = bytearray(tiny_records(3))
+    section[7 + 3] = 4  # the offset delta of the second record: 2 instead of 1
+    assert refused(with_section(bytes(section), 3)) is ErrorCode.INVALID_RECORD
+
+
+def test_more_records_than_a_batch_may_have_are_rejected_unread() -> None:
+    batch = with_section(b"", RECORDS_MAX + 1, Compression.ZSTD)
+    assert refused(batch) is ErrorCode.INVALID_RECORD
+
+
+def test_batch_that_decompresses_to_more_than_the_limit_is_rejected() -> None:
+    record = build_batch([Record(timestamp=NOW_MS, value=bytes(DECOMPRESSED_MAX_BYTES))])
+    batch = with_section(record[HEADER_BYTES:], 1, Compression.ZSTD)
+    assert len(batch) < 10_000
+    assert refused(batch) is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        with_section(tiny_records(STEP.records + 1), STEP.records + 1),
+        build_batch(
+            [Record(timestamp=NOW_MS, value=bytes(STEP.decompressed_bytes))],
+            compression=Compression.ZSTD,
+        ),
+    ],
+    ids=["records", "bytes"],
+)
+def test_batch_too_large_for_a_step_is_checked_without_that_limit(batch: bytes) -> None:
+    with pytest.raises(TooMuchForAStepError):
+        prepare_batch(batch, DEFAULT, now_ms=NOW_MS, limits=STEP)
+    assert accepted(batch)
+
+
+def test_largest_timestamp_is_that_of_the_records_and_not_of_the_header() -> None:
+    lying = changed(35, ">q", NOW_MS + 999_999)
+    assert prepare_batch(lying, DEFAULT, now_ms=NOW_MS).max_timestamp == NOW_MS
+
+
+def test_every_record_without_a_key_is_named() -> None:
+    records = [Record(timestamp=NOW_MS, key=None if i in (3, 7) else b"k") for i in range(10)]
+    with pytest.raises(LogError) as caught:
+        prepare_batch(build_batch(records), LogConfig(compact=True), now_ms=NOW_MS)
+    text = "the record has no key, and the topic is compacted"
+    assert caught.value.records == (RecordError(3, text), RecordError(7, text))
+
+
+def test_every_record_with_a_bad_timestamp_is_named() -> None:
+    times = [0, 5000, -5000, 1, 5000]
+    records = [Record(timestamp=NOW_MS + each) for each in times]
+    config = LogConfig(timestamp_before_max_ms=1000, timestamp_after_max_ms=1000)
+    with pytest.raises(LogError) as caught:
+        prepare_batch(build_batch(records), config, now_ms=NOW_MS)
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert [each.position for each in caught.value.records] == [1, 2, 4]
+
+
+def test_error_that_is_not_about_records_names_none() -> None:
+    with pytest.raises(LogError) as caught:
+        prepare_batch(GOOD, LogConfig(max_message_bytes=10), now_ms=NOW_MS)
+    assert caught.value.records == ()

@@ -1,0 +1,87 @@
+"""One record found by its time inside a batch, in a step or outside the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.storage.batch_search import (
+    SEARCHED_IN_STEP_MAX,
+    LargeBatchError,
+    TimeQuery,
+    TimestampOffset,
+    search_in_step,
+)
+from minibroker.storage.validation import STEP_BYTES_MAX
+from protocol.compression import Compression
+from protocol.records import Record, TimestampType, build_batch, parse_batch_header
+
+
+@dataclass
+class Searched:
+    """A batch and the answer to a query about it, however it was found."""
+
+    answer: TimestampOffset | None
+    was_large: bool
+
+
+def search(records: list[Record], query: TimeQuery, **options: Any) -> Searched:
+    data = build_batch(records, base_offset=100, partition_leader_epoch=4, **options)
+    header = parse_batch_header(data)
+    try:
+        return Searched(search_in_step(data, header, query), was_large=False)
+    except LargeBatchError as large:
+        assert large.next_offset == 100 + len(records)
+        return Searched(large.search(), was_large=True)
+
+
+@given(
+    times=st.lists(st.integers(0, 20), min_size=1, max_size=20),
+    timestamp=st.integers(0, 21),
+    first_offset=st.integers(95, 125),
+    codec=st.sampled_from(Compression),
+)
+def test_search_finds_the_first_record_that_is_late_enough(
+    times: list[int], timestamp: int, first_offset: int, codec: Compression
+) -> None:
+    expected = next(
+        (
+            TimestampOffset(time, offset, 4)
+            for offset, time in enumerate(times, 100)
+            if time >= timestamp and offset >= first_offset
+        ),
+        None,
+    )
+    records = [Record(timestamp=time) for time in times]
+    found = search(records, TimeQuery(timestamp, first_offset), compression=codec)
+    assert found == Searched(expected, was_large=False)
+
+
+@given(timestamp=st.integers(8, 10), first_offset=st.integers(95, 105))
+def test_records_of_a_log_append_time_are_all_alike(timestamp: int, first_offset: int) -> None:
+    kind = TimestampType.LOG_APPEND_TIME
+    found = search(
+        [Record(timestamp=9)] * 3, TimeQuery(timestamp, first_offset), timestamp_type=kind
+    )
+    late = timestamp > 9 or first_offset > 102
+    assert found.answer == (None if late else TimestampOffset(9, max(100, first_offset), 4))
+
+
+@pytest.mark.parametrize(
+    ("records", "codec"),
+    [
+        ([Record(timestamp=5)] * (SEARCHED_IN_STEP_MAX + 1), Compression.NONE),
+        ([Record(timestamp=5, value=bytes(STEP_BYTES_MAX))], Compression.ZSTD),
+    ],
+    ids=["records", "bytes"],
+)
+def test_large_batch_is_searched_outside_the_loop(
+    records: list[Record], codec: Compression
+) -> None:
+    found = search(records, TimeQuery(5), compression=codec)
+    assert found == Searched(TimestampOffset(5, 100, 4), was_large=True)
+    assert search(records, TimeQuery(6), compression=codec).answer is None
