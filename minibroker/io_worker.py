@@ -24,6 +24,7 @@ from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.observability.log import Log as EventLog
 from minibroker.observability.metrics import LogFigures
+from minibroker.observability.storage_health import PROBE_S, StorageHealth
 from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
 from minibroker.roles.purgatory import Purgatory
@@ -68,7 +69,17 @@ class _Worker:
         self.index = env.index
         self.settings = env.settings
         self.random = env.random
-        self._logs = LogManager(env.data_dir, env.settings, self._owns)
+        self._storage = StorageHealth(
+            str(env.data_dir), env.conditions, env.metrics, self._log, env.clock.wall_ms
+        )
+        self._failing = trio.Event()
+        self._logs = LogManager(
+            env.data_dir,
+            env.settings,
+            self._owns,
+            failed=self._storage_failed,
+            truncated=self._storage.truncated,
+        )
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
@@ -150,7 +161,8 @@ class _Worker:
         except BaseException:
             self._logs.abandon()  # As a kill would: the next life recovers.
             raise
-        self._logs.close(now_ms=self.wall_ms())
+        for error in self._logs.close(now_ms=self.wall_ms()):
+            self._log.error("a log was not closed cleanly and will be recovered", why=error)
 
     async def _serve(self) -> None:
         env = self._env
@@ -168,6 +180,7 @@ class _Worker:
             nursery.start_soon(self.groups.run)
             nursery.start_soon(self._retain)
             nursery.start_soon(self._flush)
+            nursery.start_soon(self._watch_storage)
             nursery.start_soon(self._take_peers, nursery)
             env.ready()
             await env.stopping.wait()
@@ -206,11 +219,23 @@ class _Worker:
             await trio.sleep(FLUSH_CHECK_S)
             self._guarded("flush", self._logs.flush_due)
 
-    def _guarded(self, what: str, care: Any) -> None:
-        try:
-            care(now_ms=self.wall_ms())
-        except LogError as error:
+    def _guarded(self, what: str, care: Callable[..., list[LogError]]) -> None:
+        for error in care(now_ms=self.wall_ms()):
             self._log.error(f"{what} failed", why=error)
+
+    def _storage_failed(self, path: str, error: OSError) -> None:
+        self._storage.failed(path, error)
+        if self._storage.is_failing:
+            self.groups.can_store = False
+            self._failing.set()
+
+    async def _watch_storage(self) -> None:
+        while True:
+            await self._failing.wait()
+            await self._env.clock.sleep_real(PROBE_S)
+            if self._storage.look_again():
+                self.groups.can_store = True
+                self._failing = trio.Event()
 
     # Processors and the recorder --------------------------------------------------------------
 

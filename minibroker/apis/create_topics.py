@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.apis.config_entries import topic_entries
-from minibroker.cluster.controller import TopicOutcome
+from minibroker.cluster.outcomes import TopicOutcome
 from minibroker.cluster.topics import NewTopic
 from minibroker.quotas.manager import Mutated
 from protocol.messages.create_topics import (

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -32,7 +33,6 @@ from minibroker.cluster.configs import (
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.foreign_topics import TopicsTaken, take_over
 from minibroker.cluster.image import (
-    EMPTY,
     Broker,
     BrokerChanged,
     Change,
@@ -48,7 +48,14 @@ from minibroker.cluster.image import (
     apply,
     apply_update,
 )
-from minibroker.cluster.mutations import Allowance, Take, freely
+from minibroker.cluster.mutations import Allowance, FreeBytes, Take, freely, unlimited
+from minibroker.cluster.outcomes import (
+    ConfigOutcome,
+    Outcome,
+    TopicOutcome,
+    all_refused,
+    refused_repetition,
+)
 from minibroker.cluster.quotas import QuotaChange, plan_change, sharded_problem
 from minibroker.cluster.store.tree import (
     BadVersionError,
@@ -61,6 +68,7 @@ from minibroker.cluster.store.tree import (
     Store,
     StoreError,
     UnavailableError,
+    UnwritableError,
 )
 from minibroker.cluster.topic_recovery import FoundLogs, rebuild_topics
 from minibroker.cluster.topics import (
@@ -87,32 +95,6 @@ CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
 """How a store says that it is not as it was a moment ago."""
 
 
-class TopicOutcome(NamedTuple):
-    """What became of one topic of a request: the topic as it is now, or why nothing was done.
-
-    A deleted topic is the one that was; ``config`` is what was set for a created one.
-    """
-
-    name: str
-    refusal: Refusal | None
-    topic: Topic | None = None
-    config: Mapping[str, str] = EMPTY
-
-
-class Outcome(NamedTuple):
-    """What became of each topic, in the order of the request, and the updates to publish."""
-
-    topics: tuple[TopicOutcome, ...]
-    updates: list[Update]
-
-
-class ConfigOutcome(NamedTuple):
-    """Why each of several configs was not changed, None if it was, and the updates to publish."""
-
-    refusals: tuple[Refusal | None, ...]
-    updates: list[Update]
-
-
 Done = TypeVar("Done", Outcome, ConfigOutcome, TopicsTaken)
 Plans: TypeAlias = Sequence[ConfigChanged | Refusal]
 
@@ -120,12 +102,20 @@ Plans: TypeAlias = Sequence[ConfigChanged | Refusal]
 class ClusterController(AclOffice):
     """The cluster's facts with the store behind them; one at a time uses a store."""
 
-    def __init__(self, store: Store, settings: Settings, image: Image, random: Random) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        image: Image,
+        random: Random,
+        free_bytes: FreeBytes = unlimited,
+    ) -> None:
         """Wrap an image that the store is known to hold; `start` is the way to get there."""
         self._store = store
         self._settings = settings
         self._random = random
         self._image = image
+        self._free_bytes = free_bytes
         self._lock = trio.Lock()
         self._unreturned: list[Update] = []
         """Part of the image already, and next to be returned."""
@@ -140,6 +130,7 @@ class ClusterController(AclOffice):
         random: Random,
         wall_ms: int,
         found_logs: FoundLogs = opening.NO_LOGS,
+        free_bytes: FreeBytes = unlimited,
     ) -> ClusterController:
         """Open a store, new or used, with a higher controller epoch and an image numbered 0.
 
@@ -163,7 +154,7 @@ class ClusterController(AclOffice):
         opening.check_fit(image, settings)
         protocols = {name: settings.security_protocol(name) for name in endpoints}
         await opening.register(store, broker, protocols, wall_ms)
-        controller = cls(store, settings, image, random)
+        controller = cls(store, settings, image, random, free_bytes)
         # They are part of the image from the start, so that a group's first step needs no change
         # of the image; their logs come to be when they are first written.
         for name, make in internal_topics(settings).items():
@@ -185,14 +176,14 @@ class ClusterController(AclOffice):
 
         ``take`` is asked whether so many partitions may be made.
         """
-        allowance = Allowance(take, counts=not validate_only)
+        allowance = Allowance(take, counts=not validate_only, free_bytes=self._free_bytes)
 
         async def attempt() -> Outcome:
             repeated = _repeated(new.name for new in wanted)
             image, changes, outcomes = self._image, list[TopicCreated](), []
             for new in wanted:
                 if new.name in repeated:
-                    outcomes.append(_refused_repetition(new.name))
+                    outcomes.append(refused_repetition(new.name))
                     continue
                 plan = plan_creation(image, self._settings, new, self._new_topic_id())
                 if not isinstance(plan, Refusal):
@@ -210,7 +201,8 @@ class ClusterController(AclOffice):
                 operations += await stored_topics.creation(self._store, made)
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
 
-        return await self._against_others([new.name for new in wanted], attempt)
+        names = [new.name for new in wanted]
+        return await self._against_others(names, attempt, partial(all_refused, names))
 
     async def delete_topics(self, names: Sequence[str], *, take: Take = freely) -> Outcome:
         """Delete topics, each for itself; ids are the caller's to look up in the image."""
@@ -221,7 +213,7 @@ class ClusterController(AclOffice):
             changes, outcomes = list[TopicDeleted](), []
             for name in names:
                 if name in repeated:
-                    outcomes.append(_refused_repetition(name))
+                    outcomes.append(refused_repetition(name))
                     continue
                 plan = plan_deletion(self._image, name)
                 if not isinstance(plan, Refusal):
@@ -236,20 +228,20 @@ class ClusterController(AclOffice):
                 operations += await stored_topics.deletion(self._store, gone.name)
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
 
-        return await self._against_others(names, attempt)
+        return await self._against_others(names, attempt, partial(all_refused, names))
 
     async def create_partitions(
         self, wanted: Sequence[Growth], *, validate_only: bool = False, take: Take = freely
     ) -> Outcome:
         """Add partitions to topics, each for itself."""
-        allowance = Allowance(take, counts=not validate_only)
+        allowance = Allowance(take, counts=not validate_only, free_bytes=self._free_bytes)
 
         async def attempt() -> Outcome:
             repeated = _repeated(growth.name for growth in wanted)
             changes, outcomes, operations = list[PartitionsAdded](), [], list[Operation]()
             for growth in wanted:
                 if growth.name in repeated:
-                    outcomes.append(_refused_repetition(growth.name))
+                    outcomes.append(refused_repetition(growth.name))
                     continue
                 plan = plan_growth(self._image, growth)
                 if not isinstance(plan, Refusal):
@@ -266,7 +258,8 @@ class ClusterController(AclOffice):
                 return Outcome(tuple(outcomes), [])
             return Outcome(tuple(outcomes), await self._commit(operations, changes))
 
-        return await self._against_others([growth.name for growth in wanted], attempt)
+        names = [growth.name for growth in wanted]
+        return await self._against_others(names, attempt, partial(all_refused, names))
 
     async def alter_configs(
         self,
@@ -413,17 +406,28 @@ class ClusterController(AclOffice):
         return (await self._against_others(list(self._image.topics), attempt)).updates
 
     async def _against_others(
-        self, names: Collection[str], attempt: Callable[[], Awaitable[Done]]
+        self,
+        names: Collection[str],
+        attempt: Callable[[], Awaitable[Done]],
+        refused: Callable[[Refusal], Done] | None = None,
     ) -> Done:
-        """Do something about topics; where others were faster, see what they did and try again."""
+        """Do something about topics; after a conflict, apply what others wrote and try again.
+
+        ``refused`` makes the answer if the store cannot be written.
+        """
         async with self._lock:
-            for _ in range(ATTEMPTS_MAX - 1):
-                try:
-                    return await attempt()
-                except CONFLICTS:
-                    for name in names:
-                        await self._take_over_topic(name)
-            return await attempt()
+            try:
+                for _ in range(ATTEMPTS_MAX - 1):
+                    try:
+                        return await attempt()
+                    except CONFLICTS:
+                        for name in names:
+                            await self._take_over_topic(name)
+                return await attempt()
+            except UnwritableError as error:
+                if refused is None:
+                    raise
+                return refused(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
 
     async def _take_over_topic(self, name: str) -> str:
         """Why a topic was not taken over, empty if it was; what changes waits to be returned."""
@@ -484,7 +488,9 @@ class ClusterController(AclOffice):
             operations = await stored_configs.told_steps(self._store, changes)
             return ConfigOutcome(refusals, await self._commit(operations, changes))
 
-        return await self._against_others((), attempt)
+        return await self._against_others(
+            (), attempt, lambda refusal: ConfigOutcome((refusal,) * len(plan()), [])
+        )
 
     def _new_topic_id(self) -> Uuid:
         return opening.new_uuid(self._random)
@@ -492,7 +498,3 @@ class ClusterController(AclOffice):
 
 def _repeated(names: Iterable[str]) -> set[str]:
     return {name for name, times in Counter(names).items() if times > 1}
-
-
-def _refused_repetition(name: str) -> TopicOutcome:
-    return TopicOutcome(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))

@@ -1,8 +1,8 @@
-"""Whether partitions may be made or dropped now: what a change of topics asks before it is planned.
+"""Whether partitions may be created or deleted now: checked before a change of topics is planned.
 
-Owns the refusal and that a topic is asked about once, however often a change is tried; it must
-never know a quota, which is who answers.  The invariant: what was counted for a topic is counted
-once.  Echoes ``ControllerMutationQuota`` (KIP-599).
+Owns the refusals, and that a topic is recorded once however often a change is tried. It must never
+know the quota or the disk that answer.  Invariant: what was recorded for a topic is recorded once.
+Echoes ``ControllerMutationQuota`` (KIP-599).
 """
 
 from __future__ import annotations
@@ -23,6 +23,21 @@ TOO_MUCH: Final = Refusal(
 )
 
 
+FreeBytes = Callable[[], int]
+"""Asked for the bytes that are free where partitions are stored."""
+
+PARTITION_BYTES: Final = 16 * 1024
+"""What the files of an empty partition take, in whole pages."""
+
+KEPT_FREE_BYTES: Final = 256 * 1024
+"""What must be left for appends to the partitions that exist."""
+
+
+def unlimited() -> int:
+    """As many bytes as anybody needs."""
+    return 2**62
+
+
 def freely(partitions: int) -> bool:
     """What lets everything be done."""
     del partitions
@@ -32,13 +47,20 @@ def freely(partitions: int) -> bool:
 class Allowance:
     """What one request may change."""
 
-    def __init__(self, take: Take, *, counts: bool = True) -> None:
-        """Without ``counts`` everything may be tried, and nothing is asked."""
+    def __init__(
+        self, take: Take, *, counts: bool = True, free_bytes: FreeBytes = unlimited
+    ) -> None:
+        """Without ``counts`` nothing is recorded for the quota."""
         self._take = take if counts else freely
+        self._free_bytes = free_bytes
         self._answers: dict[str, bool] = {}
 
     def check(self, name: str, plan: Plan, partitions: int) -> Plan | Refusal:
         """A plan for a topic, or why it is too much now."""
+        needed, free = partitions * PARTITION_BYTES + KEPT_FREE_BYTES, self._free_bytes()
+        if 0 <= free < needed:
+            text = f"{partitions} partitions need {needed} bytes, and {free} are free"
+            return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text)
         if name not in self._answers:
             self._answers[name] = self._take(partitions)
         return plan if self._answers[name] else TOO_MUCH

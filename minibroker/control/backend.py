@@ -77,10 +77,34 @@ class ProcessHealth(NamedTuple):
     restarts: Annotated[int, Doc("How often it was started again after it died.")]
 
 
+class HealthCondition(NamedTuple):
+    """Something that is wrong in a process of the broker."""
+
+    process: Annotated[str, Doc("Role and index, e.g. `worker-0`.")]
+    kind: Annotated[
+        Literal["storage_failed", "records_truncated", "not_responding"],
+        Doc(
+            "`storage_failed` ends by itself when a write succeeds; `records_truncated` stays "
+            "until the process restarts; `not_responding` is a process that did not answer in a "
+            "second."
+        ),
+    ]
+    subject: Annotated[str, Doc("What it is about, e.g. a path.")]
+    text: Annotated[str, Doc("What is wrong, in words.")]
+    since_ms: Annotated[
+        int, Doc("When it began, in milliseconds since 1970 on the broker's clock.")
+    ]
+
+
 class Health(NamedTuple):
-    """Whether the broker serves, and how its processes are."""
+    """Whether the broker serves, how its processes are, and what is wrong with them."""
 
     ready: Annotated[bool, Doc("True when every process runs that clients need.")]
+    status: Annotated[
+        Literal["ready", "degraded", "not_ready"],
+        Doc("`degraded`: every process runs, and there are conditions."),
+    ]
+    conditions: Annotated[tuple[HealthCondition, ...], Doc("Oldest first for each process.")]
     version: Annotated[str, Doc("minibroker's version.")]
     uptime_ms: Annotated[int, Doc("Time since the broker started, on its own clock.")]
     processes: tuple[ProcessHealth, ...]

@@ -7,7 +7,7 @@ out rather than waited for. Implements ``control.backend.Backend``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,7 @@ from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, Quota
 from minibroker.controller.chronicle import Chronicle
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
+from minibroker.observability.conditions import Condition, ConditionKind
 from minibroker.observability.metrics import Snapshot
 from minibroker.roles.environment import (
     ACCEPTOR,
@@ -36,6 +37,7 @@ from minibroker.roles.environment import (
 )
 from minibroker.roles.questions import (
     ClockTurned,
+    ConditionsWanted,
     DetailsWanted,
     GroupsWanted,
     LogsWanted,
@@ -52,6 +54,9 @@ from protocol.types import uuid_text
 if TYPE_CHECKING:
     from minibroker.cluster.topics import Refusal
     from minibroker.controller.subscribers import Subscribers
+
+HEALTH_WAIT_S: Final = 1.0
+"""How long, in real time, a process may take to answer for the health page."""
 
 CONSUMER_PROTOCOL: Final = "consumer"
 NEWEST_ASSIGNMENT: Final = 3
@@ -91,7 +96,7 @@ class ControllerBackend:
     # Health and cluster -------------------------------------------------------------------------
 
     async def health(self) -> shown.Health:
-        """The broker's processes."""
+        """The broker's processes and their conditions."""
         processes = tuple(
             shown.ProcessHealth(
                 name=status.name,
@@ -101,13 +106,31 @@ class ControllerBackend:
             )
             for status in self._env.statuses()
         )
+        # No client waits for the recorder.
+        ready = all(each.state == "running" for each in processes if each.name != RECORDER)
+        conditions = tuple([found async for found in self._conditions()])
         return shown.Health(
-            # Nobody waits for the recorder.
-            ready=all(each.state == "running" for each in processes if each.name != RECORDER),
+            ready=ready,
+            status=("degraded" if conditions else "ready") if ready else "not_ready",
+            conditions=conditions,
             version=__version__,
             uptime_ms=int((self._env.clock.now() - self._born) * 1000),
             processes=processes,
         )
+
+    async def _conditions(self) -> AsyncIterator[shown.HealthCondition]:
+        async def bound() -> None:
+            await self._env.clock.sleep_real(HEALTH_WAIT_S)
+
+        found, missing = await self._subscribers.ask_all_within(ConditionsWanted(), bound)
+        now = self._env.clock.wall_ms()
+        found[self._env.name] = self._env.conditions.all()
+        for name in missing:
+            text = f"no answer within {HEALTH_WAIT_S:g} s"
+            found[name] = (Condition(ConditionKind.NOT_RESPONDING, name, text, now),)
+        for name in sorted(found):
+            for kind, subject, text, since_ms in found[name]:
+                yield shown.HealthCondition(name, kind.value, subject, text, since_ms)
 
     async def cluster(self) -> shown.Cluster:
         """The image."""

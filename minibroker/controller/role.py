@@ -67,6 +67,7 @@ from minibroker.storage.data_directory import (
     read_meta_properties,
     write_meta_properties,
 )
+from minibroker.storage.failures import free_bytes
 
 if TYPE_CHECKING:
     from minibroker.config.dynamic import Configs
@@ -86,6 +87,7 @@ async def controller(env: Environment) -> None:
                 random=env.random,
                 wall_ms=env.clock.wall_ms(),
                 found_logs=_found_logs(env.data_dir, env.rebuild_topics),
+                free_bytes=partial(free_bytes, str(env.data_dir)),
             )
             _mark(env.data_dir, cluster.image)
         await _Controller(env, cluster, store).run()

@@ -11,7 +11,7 @@ of the life before, so nothing counts as published until everybody has. The wait
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import trio
@@ -118,6 +118,32 @@ class Subscribers:
             for name in names or self.names():
                 nursery.start_soon(ask_one, name)
         return {name: answers[name] for name in sorted(answers)}
+
+    async def ask_all_within(
+        self, question: object, bound: Callable[[], Awaitable[None]]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The answers that arrive before ``bound`` returns, and the names of those missing."""
+        answers: dict[str, Any] = {}
+        names = self.names()
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                await bound()
+                nursery.cancel_scope.cancel()
+
+            async def ask_each() -> None:
+                async with trio.open_nursery() as asking:
+                    for name in names:
+                        asking.start_soon(ask_one, name)
+                nursery.cancel_scope.cancel()
+
+            async def ask_one(name: str) -> None:
+                answers.update(await self.ask_all(question, [name]))
+
+            nursery.start_soon(give_up)
+            nursery.start_soon(ask_each)
+        missing = [name for name in names if name not in answers and name in self._conversations]
+        return {name: answers[name] for name in sorted(answers)}, missing
 
     async def publish(self, updates: Sequence[Update]) -> None:
         """Returns when everybody has taken over the updates."""

@@ -100,6 +100,11 @@ class GroupService:
         self._scheduled: dict[str, float] = {}
         self._cleanup_at = now() + limits.retention_check_interval_s
         self._wakeup = trio.Event()
+        self.can_store = True
+        """Whether the storage takes writes. While it does not, members may not join: a generation
+        that cannot be stored is void, and they would join again and again. COORDINATOR_LOAD_IN_
+        PROGRESS makes every client wait before it retries.
+        """
 
     # ------------------------------------------------------------------------ life of a worker
 
@@ -140,6 +145,8 @@ class GroupService:
         The event's waiter is filled in here, as in all that follow.
         """
         error = join_refusal(self.limits, group_id, event)
+        if error is ErrorCode.NONE and not self.can_store:
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         group = self._keeper.groups.get(group_id)
         if error is ErrorCode.NONE and group is None:
             if event.member_id != "":

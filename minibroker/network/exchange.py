@@ -25,7 +25,7 @@ from minibroker.network.connection import Event
 from minibroker.network.metering import LENGTH_BYTES, Looks, Meter, Spent, is_exempt, who_asks
 from minibroker.network.sending import Chunk, OpenFiles, send_response
 from minibroker.network.telling import Teller
-from minibroker.network.told import Figures, count_records, request_event
+from minibroker.network.told import Figures, count_records, first_error, request_event
 from minibroker.observability.log import Log
 from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.roles.environment import Environment
@@ -124,7 +124,7 @@ class Exchanges:
         client.accounted_ns = client.account.worked_ns
         figures = Figures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
         self._tell(client, exchange, figures)
-        failed = bool(getattr(response, "error_code", 0))
+        failed = bool(first_error(response))
         env.metrics.request(header.api_key, failed, request_bytes, response_bytes, *figures.times)
 
     async def _respond(

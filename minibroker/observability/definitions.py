@@ -431,6 +431,32 @@ RESTARTS: Final = Metric(
     "How often the supervisor started the process again after it died.",
 )
 
+STORAGE_ERRORS: Final = Metric(
+    "minibroker_storage_errors_total",
+    Kind.COUNTER,
+    ("error",),
+    "Reads and writes of logs that failed, by the system's name of the error, e.g. ENOSPC.",
+    "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+)
+TRUNCATED_RECORDS: Final = Metric(
+    "minibroker_log_truncated_records_total",
+    Kind.COUNTER,
+    (),
+    "Complete records that recovery removed, because a batch before them was damaged.",
+)
+TRUNCATED_BYTES: Final = Metric(
+    "minibroker_log_truncated_bytes_total",
+    Kind.COUNTER,
+    (),
+    "Bytes that recovery removed, including batches that were cut short while they were written.",
+)
+CONDITIONS: Final = Metric(
+    "minibroker_conditions",
+    Kind.GAUGE,
+    ("process", "kind"),
+    "Conditions that degrade the broker now, as `/v1/health` names them.",
+)
+
 METRICS: Final = (
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, QUEUE_TIME, NETWORK_TIME, IO_TIME, TOTAL_TIME),
     THROTTLE_TIME,
@@ -442,6 +468,7 @@ METRICS: Final = (
     *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
     *(ACTIVITY_EVENTS, ACTIVITY_BYTES, ACTIVITY_DROPPED),
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
+    *(STORAGE_ERRORS, TRUNCATED_RECORDS, TRUNCATED_BYTES, CONDITIONS),
     *(BUSY, ELAPSED, IDLE, MEMORY, UP, RESTARTS),
 )
 """The catalogue, in the order in which it is shown."""

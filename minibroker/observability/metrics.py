@@ -9,12 +9,14 @@ makes the number of series grow past the bounds in ``definitions``. Echoes Kafka
 
 from __future__ import annotations
 
+import errno
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from minibroker.observability.conditions import Conditions
 from minibroker.observability.definitions import (
     ACCEPTED,
     ACCEPTOR_BLOCKED,
@@ -23,6 +25,7 @@ from minibroker.observability.definitions import (
     ACTIVITY_EVENTS,
     API_KEYS_MAX,
     CLOSED,
+    CONDITIONS,
     LISTENERS_MAX,
     LOG_END_OFFSET,
     LOG_SIZE,
@@ -40,8 +43,11 @@ from minibroker.observability.definitions import (
     RECORD_BYTES_OUT,
     RECORDS_IN,
     SIZE_BUCKETS_BYTES,
+    STORAGE_ERRORS,
     TIME_BUCKETS_NS,
     TOPIC_PARTITIONS_MAX,
+    TRUNCATED_BYTES,
+    TRUNCATED_RECORDS,
     CloseReason,
 )
 
@@ -226,6 +232,16 @@ class ProcessMetrics:
         """Add time, on the broker's clock, in which this listener's next connection waited."""
         self._add(ACCEPTOR_BLOCKED.name, (self._known(listener),), round(blocked_s * 1e9))
 
+    def storage_failed(self, error: OSError) -> None:
+        """Count a read or write of a log that failed."""
+        name = errno.errorcode.get(error.errno or 0, OTHER)
+        self._add(STORAGE_ERRORS.name, (name,), 1)
+
+    def log_truncated(self, records: int, size_bytes: int) -> None:
+        """Count what recovery removed from a log."""
+        self._add(TRUNCATED_RECORDS.name, (), records)
+        self._add(TRUNCATED_BYTES.name, (), size_bytes)
+
     def activity_written(self, events: int, size_bytes: int) -> None:
         """Count events that were written to the activity topic."""
         self._add(ACTIVITY_EVENTS.name, (), events)
@@ -337,6 +353,11 @@ def bounded_logs(logs: Iterable[LogFigures]) -> tuple[LogFigures, ...]:
     if rest:
         shown.append(LogFigures(OTHER, -1, sum(log.size_bytes for log in rest), 0, 0))
     return tuple(shown)
+
+
+def condition_gauges(conditions: Conditions) -> dict[Series, float]:
+    """The gauges that show these conditions."""
+    return {(CONDITIONS.name, (kind.value,)): count for kind, count in conditions.counts().items()}
 
 
 def log_gauges(logs: Iterable[LogFigures]) -> dict[Series, int]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from minibroker.observability.conditions import Conditions
+
 if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.observability.metrics import ProcessMetrics
@@ -69,6 +71,7 @@ class Environment:
     ``endpoints`` what clients of each are told to dial. ``control`` is the listening socket of
     the control API, ``statuses`` tells how all processes are (both the controller's).
     ``rebuild_topics`` asks the controller to rebuild the topics of a lost config store.
+    ``conditions`` are what is wrong in this process, for ``/v1/health``.
     ``secret`` is known to all roles of one run, and to nobody else.
     """
 
@@ -89,6 +92,7 @@ class Environment:
     data_dir: Path
     ready: Callable[[], None]
     rebuild_topics: bool = False
+    conditions: Conditions = field(default_factory=Conditions)
     control: socket.socket | None = None
     statuses: Callable[[], Sequence[RoleStatus]] = tuple
     listeners: Mapping[str, ConnectionSource] = field(default_factory=dict)

@@ -22,9 +22,11 @@ from minibroker.cluster.image import (
     image_of,
     update_of,
 )
+from minibroker.observability.metrics import Series, condition_gauges
 from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
     ClockTurned,
+    ConditionsWanted,
     DetailsWanted,
     Greeting,
     ImageTaken,
@@ -68,6 +70,10 @@ class Follower:
         self.link = Link(self._dial, self._greet, self._answer)
         self._welcomed = trio.Event()
         self.image = Image()
+        env.metrics.watch_gauges(self._condition_gauges)
+
+    def _condition_gauges(self) -> dict[Series, float]:
+        return condition_gauges(self._env.conditions)
 
     async def _dial(self) -> Any:
         self._welcomed = trio.Event()
@@ -93,6 +99,8 @@ class Follower:
             return self._update(question)
         if isinstance(question, MetricsWanted):
             return self._env.metrics.snapshot()
+        if isinstance(question, ConditionsWanted):
+            return self._env.conditions.all()
         if isinstance(question, DetailsWanted):
             return self._details()
         if isinstance(question, ClockTurned):

@@ -58,6 +58,10 @@ class MetricsWanted(NamedTuple):
     """Asks a process for its counts, answered with a ``Snapshot``."""
 
 
+class ConditionsWanted(NamedTuple):
+    """Asks a process what is wrong with it, answered with a tuple of ``Condition``."""
+
+
 class DetailsWanted(NamedTuple):
     """Asks a role for what it has to show beside counts, answered with that."""
 

@@ -27,6 +27,7 @@ from minibroker.storage.checkpoint import (
 )
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
+from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.paths import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
@@ -81,14 +82,16 @@ class Log:
         recovered: Recovered,
         *,
         now_ms: int,
+        failed: StorageFailed = ignore_failure,
     ) -> None:
         self.directory = directory
         self.topic = topic
         self.partition = partition
         self.config = config
         self.log_start_offset = recovered.log_start_offset
-        self.recovered_bytes = recovered.truncated
-        """Bytes of torn batches that opening cut off."""
+        self.truncation = recovered.truncation
+        """What recovery cut off when the log was opened."""
+        self._failed = failed
         self.opened_clean = recovered.clean
         """Whether the log had been closed in order, so that nothing was scanned."""
         self._sealed = recovered.sealed
@@ -111,12 +114,14 @@ class Log:
         *,
         now_ms: int,
         topic_id: Uuid | None = None,
+        failed: StorageFailed = ignore_failure,
     ) -> Log:
         """Open or create ``<data_dir>/<topic>-<partition>``, recovering it where needed.
 
-        ``now_ms`` is wall time. Raises LogError INCONSISTENT_TOPIC_ID when the directory belongs
-        to another topic of this name, KAFKA_STORAGE_ERROR when it is a symbolic link or was not
-        created by a broker, and OSError.
+        ``now_ms`` is wall time; ``failed`` is called when a file cannot be read or written.
+        Raises LogError INCONSISTENT_TOPIC_ID when the directory belongs to another topic of this
+        name, KAFKA_STORAGE_ERROR when it is a symbolic link or was not created by a broker, and
+        OSError.
         """
         directory = partition_directory(data_dir, topic, partition)
         os.makedirs(directory, exist_ok=True)
@@ -128,8 +133,12 @@ class Log:
         if topic_id is not None:
             claim_directory(directory, topic_id)
         recovered = recover(directory, config, now_ms=now_ms)
-        log = cls(directory, topic, partition, config, recovered, now_ms=now_ms)
-        log._checkpoint(sync=False)
+        log = cls(directory, topic, partition, config, recovered, now_ms=now_ms, failed=failed)
+        try:
+            log._checkpoint(sync=False)
+        except OSError as error:
+            # The old one is safe to keep: after an append its sizes no longer match the files'.
+            failed(directory, error)
         return log
 
     @property
@@ -370,7 +379,11 @@ class Log:
         first = self._bases[0] if self._bases else self._active.base_offset
         self.log_start_offset = max(self.log_start_offset, first)
         self._recovery_point = max(self._recovery_point, first)
-        self._checkpoint(sync=False)
+        try:
+            self._checkpoint(sync=False)
+        except OSError as error:
+            # Recovery finds the start by the segments that are left, and on a full disk they go.
+            self._failed(self.directory, error)
         self._remove_dropped(now_ms)
 
     def _remove_dropped(self, now_ms: int | None) -> None:
@@ -470,6 +483,8 @@ class Log:
             raise self._broken(what, error) from error
 
     def _broken(self, what: str, error: Exception) -> LogError:
+        if isinstance(error, OSError):
+            self._failed(self.directory, error)
         return LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} can't be {what}: {error}")
 
 

@@ -20,6 +20,7 @@ from minibroker.config.dynamic import effective
 from minibroker.storage.checkpoint import read_topic_id
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
+from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.log import Log
 from minibroker.storage.paths import (
     STRAY,
@@ -29,6 +30,7 @@ from minibroker.storage.paths import (
     remove_aside,
     set_aside,
 )
+from minibroker.storage.recovery import Truncation
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.records import TimestampType
@@ -90,8 +92,17 @@ class LogManager:
     """The open logs of one worker. Not for several threads; times are wall milliseconds."""
 
     def __init__(
-        self, data_dir: Path, settings: Settings, owns: Callable[[str, int], bool]
+        self,
+        data_dir: Path,
+        settings: Settings,
+        owns: Callable[[str, int], bool],
+        *,
+        failed: StorageFailed = ignore_failure,
+        truncated: Callable[[Truncation], None] = lambda _: None,
     ) -> None:
+        """``failed`` is called when a file cannot be used, ``truncated`` by recovery."""
+        self._failed = failed
+        self._truncated = truncated
         self._data_dir = data_dir
         self._settings = settings
         self._owns = owns
@@ -123,6 +134,7 @@ class LogManager:
                 config,
                 now_ms=now_ms,
                 topic_id=topic.topic_id,
+                failed=self._failed,
             )
 
         try:
@@ -135,10 +147,13 @@ class LogManager:
             log = attempt()
         except OSError as error:
             where = partition_directory(self._data_dir, topic.name, partition)
+            self._failed(where, error)
             raise LogError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{where} can't be opened: {error.strerror}"
             ) from error
         self._logs[topic.name, partition] = log
+        if log.truncation is not None:
+            self._truncated(log.truncation)
         return log
 
     def recover(self, image: Image, *, now_ms: int) -> None:
@@ -159,7 +174,14 @@ class LogManager:
         elif image.partition(*partition) is None:
             _keep_stray(entry.path)
         else:
-            self.get(image, *partition, now_ms=now_ms)
+            try:
+                self.get(image, *partition, now_ms=now_ms)
+            except LogError as error:
+                _warn(
+                    "a log cannot be opened; it is tried again when it is used",
+                    entry.path,
+                    why=error.text,
+                )
 
     def follow(self, before: Image, after: Image) -> None:
         """Deletes the logs of topics that are gone and tells the others of changed settings."""
@@ -175,21 +197,28 @@ class LogManager:
             for (topic, _), log in self._logs.items():
                 log.config = log_config(self._settings, after, topic)
 
-    def apply_retention(self, *, now_ms: int) -> None:
-        """Drops what has expired, in all logs."""
-        for log in self._logs.values():
-            log.apply_retention(now_ms=now_ms)
+    def apply_retention(self, *, now_ms: int) -> list[LogError]:
+        """Drop what has expired, in all logs; returns the errors of those where it failed."""
+        return self._each(lambda log: log.apply_retention(now_ms=now_ms))
 
-    def flush_due(self, *, now_ms: int) -> None:
-        """Flushes the logs whose flush.ms has passed."""
-        for log in self._logs.values():
-            log.flush_due(now_ms=now_ms)
+    def flush_due(self, *, now_ms: int) -> list[LogError]:
+        """Flush the logs whose flush.ms has passed; returns the errors of those that failed."""
+        return self._each(lambda log: log.flush_due(now_ms=now_ms))
 
-    def close(self, *, now_ms: int) -> None:
-        """Closes all logs cleanly."""
-        for log in self._logs.values():
-            log.close(now_ms=now_ms)
+    def close(self, *, now_ms: int) -> list[LogError]:
+        """Close all logs; returns the errors of those that will need recovery."""
+        errors = self._each(lambda log: log.close(now_ms=now_ms))
         self._logs.clear()
+        return errors
+
+    def _each(self, work: Callable[[Log], object]) -> list[LogError]:
+        errors = []
+        for log in self._logs.values():
+            try:
+                work(log)
+            except LogError as error:
+                errors.append(error)
+        return errors
 
     def abandon(self) -> None:
         """Lets go of all logs without writing anything."""

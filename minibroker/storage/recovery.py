@@ -1,13 +1,13 @@
-"""Opening a partition's directory: which segments there are, and how far they can be believed.
+"""Opening a partition's directory: finds its segments and checks them after a crash.
 
-Owns the reading of a directory after an orderly close (nothing is scanned) and after anything else
-(from the recovery point on, every batch is checked and the first bad one ends the log). It must
-never know appends or retention. Its invariant: what it returns ends in a growing segment, has no
-batch with a wrong checksum or offset after the recovery point, and knows the producers of all
-batches. Echoes ``LogLoader`` and ``LogSegment.recover``.
+Owns the reading of a directory after a clean shutdown (nothing is scanned) and after a crash (every
+batch from the recovery point on is checked, and the first bad one ends the log). It must never know
+appends or retention. Invariant: what it returns ends in a growing segment, has no batch with a
+wrong checksum or offset after the recovery point, and knows the producers of all batches; what it
+cut off is reported. Echoes ``LogLoader`` and ``LogSegment.recover``.
 
 A segment's batches have gapless offsets, so a damaged base offset, which no checksum covers, is
-found too. The leader epoch is the one field that nothing vouches for.
+found too. No check covers the leader epoch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from minibroker.storage.checkpoint import Checkpoint, read_checkpoint
 from minibroker.storage.config import LogConfig
@@ -40,16 +41,31 @@ from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batc
 _FRESH: Final = Checkpoint(0, 0, None, ProducerTable())
 
 
+class Truncation(NamedTuple):
+    """What recovery cut off: from ``position`` of ``file`` on, and all later segments.
+
+    ``records`` counts those of complete batches; a batch that was cut short while it was written
+    was never acknowledged and counts in ``size_bytes`` only.
+    """
+
+    file: str
+    position: int
+    reason: str
+    records: int
+    size_bytes: int
+    segments: int
+
+
 @dataclass(slots=True)
 class Recovered:
-    """What was found. ``truncated`` counts the bytes of torn batches that were cut off."""
+    """What was found, and what was cut off."""
 
     sealed: list[Segment]
     active: ActiveSegment
     log_start_offset: int
     recovery_point: int
     producers: ProducerTable
-    truncated: int = 0
+    truncation: Truncation | None = None
     clean: bool = False
 
 
@@ -66,27 +82,73 @@ def recover(directory: str, config: LogConfig, *, now_ms: int) -> Recovered:
     return _Scan(directory, config, checkpoint, now_ms).run(bases)
 
 
-def valid_batches(path: str, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches of a segment file, up to the first that isn't whole."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        end = os.fstat(fd).st_size
-        if end < HEADER_BYTES:
-            return
-        with mmap.mmap(fd, end, prot=mmap.PROT_READ) as pages, memoryview(pages) as view:
-            position, expected = 0, base_offset
-            while position < end:
-                try:
-                    header = parse_batch_header(view, position)
-                except DecodeError:
-                    return
-                if header.base_offset != expected or not verify_crc(view, position):
+class ValidBatches:
+    """The batches of a segment file, up to the first that is damaged or not complete.
+
+    After an iteration ``problem`` is what is wrong with that one, empty if there is none.
+    """
+
+    def __init__(self, directory: str, base_offset: int) -> None:
+        self._path = offset_file(directory, base_offset, LOG)
+        self.base_offset = base_offset
+        self.problem = ""
+
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of each batch."""
+        with _mapped(self._path) as view:
+            position, expected = 0, self.base_offset
+            while position < len(view):
+                header, self.problem = _valid_header(view, position, expected)
+                if header is None:
                     return
                 yield position, header
                 position += header.size
                 expected = header.next_offset
+
+
+@contextmanager
+def _mapped(path: str) -> Iterator[memoryview]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if not size:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as pages, memoryview(pages) as view:
+            yield view
     finally:
         os.close(fd)
+
+
+def _valid_header(view: memoryview, position: int, expected: int) -> tuple[BatchHeader | None, str]:
+    """The header of the batch at ``position`` if the batch is valid, else what is wrong with it."""
+    try:
+        header = parse_batch_header(view, position)
+    except DecodeError as error:
+        return None, str(error)
+    if header.size > len(view) - position:
+        return None, f"the batch has {header.size} bytes, and the file ends earlier"
+    if header.base_offset != expected:
+        return None, f"the batch has offset {header.base_offset} instead of {expected}"
+    if not verify_crc(view, position):
+        return None, "the batch's checksum is wrong"
+    return header, ""
+
+
+def _complete_records(path: str, position: int) -> int:
+    """Records of the batches from ``position`` on, as far as their headers can be read."""
+    records = 0
+    with _mapped(path) as view:
+        while len(view) - position >= HEADER_BYTES:
+            try:
+                header = parse_batch_header(view, position)
+            except DecodeError:
+                break
+            if header.size > len(view) - position:
+                break
+            records += max(0, header.record_count)
+            position += header.size
+    return records
 
 
 def _drop_deleted(directory: str, bases: list[int], log_start_offset: int) -> list[int]:
@@ -136,7 +198,7 @@ def _sealed(
     """Open a segment that is whole; lost index files are rebuilt."""
     index, times = (offset_file(directory, base_offset, s) for s in (OFFSET_INDEX, TIME_INDEX))
     if not (os.path.exists(index) and os.path.exists(times)):
-        segment = _rebuilt(directory, base_offset, config, now_ms)
+        segment = _rebuilt(directory, ValidBatches(directory, base_offset), config, now_ms)
         segment.finish_indexes()
         return segment.seal()
     last = last_in_file(times, TIME_ENTRY)
@@ -153,14 +215,14 @@ def _sealed(
 
 def _rebuilt(
     directory: str,
-    base_offset: int,
+    batches: ValidBatches,
     config: LogConfig,
     now_ms: int,
     tables: Sequence[ProducerTable] = (),
 ) -> ActiveSegment:
     """Check a segment batch by batch, index it, and bring the producers up to its end."""
-    segment = ActiveSegment(directory, base_offset, now_ms=now_ms)
-    for _, header in valid_batches(segment.path, base_offset):
+    segment = ActiveSegment(directory, batches.base_offset, now_ms=now_ms)
+    for _, header in batches:
         segment.note(
             header.base_offset,
             header.last_offset,
@@ -191,7 +253,7 @@ class _Scan:
         self._config = config
         self._checkpoint = checkpoint
         self._now_ms = now_ms
-        self._truncated = 0
+        self._truncation: Truncation | None = None
 
     def run(self, bases: list[int]) -> Recovered:
         doubtful = max(
@@ -216,27 +278,33 @@ class _Scan:
             if offset > active.next_offset:
                 remove_files(self._directory, offset, (SNAPSHOT,))
         point = min(self._checkpoint.recovery_point, active.base_offset)
-        return Recovered(sealed, active, start, point, producers, self._truncated)
+        return Recovered(sealed, active, start, point, producers, self._truncation)
 
     def _scan(
         self, bases: list[int], sealed: list[Segment], tables: list[ProducerTable]
     ) -> ActiveSegment:
         """Check the segments; all after the first torn one are removed."""
         for slot, base in enumerate(bases, start=1):
-            active = _rebuilt(self._directory, base, self._config, self._now_ms, tables)
+            batches = ValidBatches(self._directory, base)
+            active = _rebuilt(self._directory, batches, self._config, self._now_ms, tables)
             active.finish_indexes()
             torn = os.path.getsize(active.path) - active.size
             if torn or slot == len(bases):
-                self._cut_off(active, torn, bases[slot:])
+                if torn:
+                    self._cut_off(active, torn, batches.problem, bases[slot:])
                 return active
             sealed.append(active.seal())
         raise AssertionError("a log has at least one segment")
 
-    def _cut_off(self, active: ActiveSegment, torn: int, later: list[int]) -> None:
-        active.cut_off()
-        self._truncated += torn
+    def _cut_off(self, active: ActiveSegment, torn: int, problem: str, later: list[int]) -> None:
+        size, records = torn, _complete_records(active.path, active.size)
         for base in later:
-            self._truncated += os.path.getsize(offset_file(self._directory, base, LOG))
+            path = offset_file(self._directory, base, LOG)
+            size += os.path.getsize(path)
+            records += _complete_records(path, 0)
+        self._truncation = Truncation(active.path, active.size, problem, records, size, len(later))
+        active.cut_off()
+        for base in later:
             remove_files(self._directory, base, SEGMENT_SUFFIXES)
 
     def _start_over(self, active: ActiveSegment, sealed: list[Segment], start: int) -> Recovered:
@@ -245,7 +313,7 @@ class _Scan:
         for segment in (*sealed, active):
             remove_files(self._directory, segment.base_offset, SEGMENT_SUFFIXES)
         recovered = _empty(self._directory, start, self._now_ms)
-        recovered.truncated = self._truncated
+        recovered.truncation = self._truncation
         return recovered
 
     def _producers_at(self, offset: int) -> ProducerTable:

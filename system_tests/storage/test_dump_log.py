@@ -212,7 +212,7 @@ def test_a_log_goes_from_kafka_to_here_and_back(kafka_libs: Path, tmp_path: Path
         first.forget()
     log = Log.open(tmp_path / "kafka", "t", 0, CONFIG, now_ms=theirs[-1].timestamp)
     assert contents(log) == theirs
-    assert (log.recovered_bytes, log.producer_count) == (0, len(Compression))
+    assert (log.truncation, log.producer_count) == (None, len(Compression))
     ours = [record._replace(offset=record.offset + count) for record in fill(log)]
     assert log.segment_count > 1
     log.close(now_ms=NOW_MS)

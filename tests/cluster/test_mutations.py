@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from minibroker.cluster.mutations import TOO_MUCH, Allowance, freely
+from minibroker.cluster.mutations import (
+    KEPT_FREE_BYTES,
+    PARTITION_BYTES,
+    TOO_MUCH,
+    Allowance,
+    freely,
+)
+from minibroker.cluster.topics import Refusal
+from protocol.errors import ErrorCode
 
 
 def test_a_topic_is_asked_about_once() -> None:
@@ -19,3 +27,17 @@ def test_a_topic_is_asked_about_once() -> None:
     assert Allowance(take, counts=False).check("c", "plan", 5) == "plan"
     assert asked == [3, 4]
     assert freely(10**9)
+
+
+def test_partitions_without_room_for_their_files_are_refused() -> None:
+    free = KEPT_FREE_BYTES + 3 * PARTITION_BYTES
+    allowance = Allowance(freely, free_bytes=lambda: free)
+    assert allowance.check("a", "plan", 3) == "plan"
+    refused = allowance.check("b", "plan", 4)
+    assert isinstance(refused, Refusal)
+    assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert f"{free} are free" in refused.text
+
+
+def test_unknown_free_space_refuses_nothing() -> None:
+    assert Allowance(freely, free_bytes=lambda: -1).check("a", "plan", 10**6) == "plan"

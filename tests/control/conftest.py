@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import cast
+from typing import Literal, cast
 
 import httpx
 import pytest
@@ -67,7 +67,8 @@ class FakeBackend:
 
     async def health(self) -> Health:
         process = ProcessHealth("worker-0", 17, "running" if self.ready else "restarting", 3)
-        return Health(self.ready, "0.1", 1500, (process,))
+        status: Literal["ready", "not_ready"] = "ready" if self.ready else "not_ready"
+        return Health(self.ready, status, (), "0.1", 1500, (process,))
 
     async def cluster(self) -> Cluster:
         self.asked.set()

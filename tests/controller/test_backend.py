@@ -37,12 +37,14 @@ from minibroker.network.accepted import Accepted
 from minibroker.network.client import Client
 from minibroker.network.happenings import Happenings, Lately
 from minibroker.network.views import AcceptorReport, DoorFigures, ProcessorReport
+from minibroker.observability.conditions import Condition, ConditionKind
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas
 from minibroker.roles.environment import CONTROLLER, Environment
 from minibroker.roles.questions import (
     ClockTurned,
+    ConditionsWanted,
     DetailsWanted,
     Greeting,
     GroupsWanted,
@@ -168,6 +170,7 @@ async def at(make_env: MakeEnvironment, autojump_clock: MockClock) -> AsyncItera
             await roles.join(name)
             roles.answers[name, MetricsWanted] = ProcessMetrics(name).snapshot()
             roles.answers[name, LogsWanted] = {}
+            roles.answers[name, ConditionsWanted] = ()
             roles.answers[name, GroupsWanted] = []
         roles.answers["acceptor", DetailsWanted] = AcceptorReport((4,), DOOR, NOTHING)
         roles.answers["processor-0", DetailsWanted] = ProcessorReport((), 0, NOTHING)
@@ -188,6 +191,27 @@ async def test_health_is_that_of_the_processes(at: At, autojump_clock: MockClock
     for statuses in (STATUSES[:1], (STATUSES[0], recorder)):  # for which nobody waits
         at.env.statuses = partial(tuple, statuses)
         assert (await at.backend.health()).ready
+
+
+async def test_health_with_a_condition_is_degraded_and_names_it(at: At) -> None:
+    at.env.statuses = partial(tuple, STATUSES[:1])
+    assert (await at.backend.health()).status == "ready"
+    full = Condition(ConditionKind.STORAGE_FAILED, "/data", "0 bytes are free", 7)
+    at.roles.answers["worker-0", ConditionsWanted] = (full,)
+    health = await at.backend.health()
+    assert (health.ready, health.status) == (True, "degraded")
+    assert health.conditions == (
+        shown.HealthCondition("worker-0", "storage_failed", "/data", "0 bytes are free", 7),
+    )
+
+
+async def test_health_names_a_process_that_does_not_answer(at: At) -> None:
+    async def never() -> None:
+        await trio.sleep_forever()
+
+    at.roles.answers["worker-1", ConditionsWanted] = never()
+    (condition,) = (await at.backend.health()).conditions
+    assert (condition.process, condition.kind) == ("worker-1", "not_responding")
 
 
 async def test_the_cluster_is_that_of_the_image(at: At) -> None:

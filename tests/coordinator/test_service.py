@@ -419,3 +419,15 @@ async def test_the_same_seed_gives_the_same_ids(
     first = await Worker(disk, say, GroupLimits()).join(require_known_member_id=True)
     second = await Worker(disk, say, GroupLimits()).join(require_known_member_id=True)
     assert first.member_id == second.member_id
+
+
+async def test_join_while_nothing_can_be_stored_makes_clients_wait(
+    worker: Worker, autojump_clock: MockClock
+) -> None:
+    async with worker.running():
+        worker.groups.can_store = False
+        for _ in range(2):
+            assert (await worker.join()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert worker.groups.list_groups() == []
+        worker.groups.can_store = True
+        assert (await worker.join()).error is OK

@@ -173,6 +173,27 @@ async def test_records_are_shown_in_place_and_freed_afterwards(desk: Desk) -> No
     assert desk.memory_used == 0
 
 
+async def test_error_of_a_single_partition_counts_as_an_error(desk: Desk) -> None:
+    async def reject_one(part: ProducePart) -> dict[tuple[str, int], Outcome]:
+        return {
+            (batch.topic, batch.partition): Outcome(87 if batch.partition else 0)
+            for batch in part.batches
+        }
+
+    def counted() -> tuple[int, int]:
+        row = desk.env.metrics.snapshot().rows[ApiKey.PRODUCE]
+        return row[OK_AT], row[ERRORS_AT]
+
+    for worker in desk.workers:
+        worker.handler = accept
+    await desk.ask(produce(0, 1), 9)
+    assert counted() == (1, 0)
+    for worker in desk.workers:
+        worker.handler = reject_one
+    await desk.ask(produce(0, 1), 9)
+    assert counted() == (1, 1)
+
+
 async def test_memory_stays_until_the_last_owner_has_answered(desk: Desk) -> None:
     gate = trio.Event()
     used: list[int] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -83,6 +85,9 @@ def shown() -> Shown:
     )
     worker.produced(1000, 10)
     worker.fetched(300)
+    worker.storage_failed(OSError(errno.ENOSPC, "full"))
+    worker.log_truncated(50, 900)
+    worker.watch_gauges(lambda: {("minibroker_conditions", ("storage_failed",)): 1})
     worker.watch_purgatory("fetch", lambda: 4)
     worker.watch_logs(lambda: [LogFigures("orders", 2, 1000, 5, 10)])
     totals = Totals()
@@ -135,6 +140,14 @@ def test_connections_queues_and_logs(shown: Shown) -> None:
     assert value(shown, "minibroker_records_in_total") == 10
     assert value(shown, "minibroker_record_bytes_in_total") == 1000
     assert value(shown, "minibroker_record_bytes_out_total") == 300
+
+
+def test_storage(shown: Shown) -> None:
+    assert value(shown, "minibroker_storage_errors_total", error="ENOSPC") == 1
+    assert value(shown, "minibroker_log_truncated_records_total") == 50
+    assert value(shown, "minibroker_log_truncated_bytes_total") == 900
+    conditions = {"process": "worker-1", "kind": "storage_failed"}
+    assert value(shown, "minibroker_conditions", **conditions) == 1
 
 
 def test_processes(shown: Shown) -> None:

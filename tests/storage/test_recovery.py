@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
-from minibroker.storage.recovery import valid_batches
+from minibroker.storage.recovery import ValidBatches
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch, iter_batches, iter_records
 
@@ -99,7 +99,8 @@ def test_every_truncation_of_the_last_batch_is_cut_off(
     for keep in range(start, size):
         log, found = reopen_changed(source, tmp_path / str(keep), itemgetter(slice(keep)))
         assert found == records[:-COUNT]
-        assert log.recovered_bytes == keep - start
+        assert (log.truncation.size_bytes if log.truncation else 0) == keep - start
+        assert log.truncation is None or log.truncation.records == 0
         check_usable(log, found)
 
 
@@ -133,7 +134,9 @@ def test_any_tail_is_cut_off(
     source, records, _ = torn_source
     target = tmp_path_factory.mktemp("torn") / "log"
     log, found = reopen_changed(source, target, lambda data: data + tail)
-    assert (found, log.recovered_bytes) == (records, len(tail))
+    assert found == records
+    assert log.truncation is not None
+    assert log.truncation.size_bytes == len(tail)
     check_usable(log, found)
 
 
@@ -240,7 +243,13 @@ def test_damage_in_an_unflushed_segment_ends_the_log_there(open_log: OpenLog) ->
     survivors = contents(again)
     assert [record.offset for record in survivors] == list(range(again.log_end_offset))
     assert 0 < again.log_end_offset < 40
-    assert again.recovered_bytes > 0
+    lost = again.truncation
+    assert lost is not None
+    assert lost.records == 40 - again.log_end_offset > 0
+    assert lost.segments > 0
+    assert lost.reason == "the batch's checksum is wrong"
+    assert lost.file.endswith(".log")
+    assert lost.size_bytes > 0
     assert sorted(Path(log.directory).glob("*.log")) == files[:2]
     sequence = again.log_end_offset
     assert produce(again, sequence - 2)
@@ -258,7 +267,7 @@ def test_flushed_segments_are_not_scanned(open_log: OpenLog) -> None:
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     again = open_log(segment_bytes=500)
-    assert (again.log_end_offset, again.recovered_bytes) == (40, 0)
+    assert (again.log_end_offset, again.truncation) == (40, None)
 
 
 @pytest.mark.parametrize("lost", ["checkpoint.json", "*.snapshot", "*"])
@@ -360,6 +369,10 @@ def test_a_clean_marker_that_does_not_fit_is_not_believed(open_log: OpenLog, fie
 def test_a_walk_over_valid_batches_checks_each(torn_source: tuple[Path, list[Record], int]) -> None:
     source, _, start = torn_source
     path = next(source.glob("t-0/*.log"))
-    positions = [position for position, _ in valid_batches(str(path), 0)]
+    positions = [position for position, _ in ValidBatches(str(path.parent), 0)]
     assert (len(positions), positions[-1]) == (BATCHES, start)
-    assert list(valid_batches(str(path), 1)) == []
+    path.rename(path.with_name(f"{1:020d}.log"))
+    shifted = ValidBatches(str(path.parent), 1)
+    assert list(shifted) == []
+    assert shifted.problem == "the batch has offset 0 instead of 1"
+    path.with_name(f"{1:020d}.log").rename(path)

@@ -1,9 +1,10 @@
 """The store that needs no server: one SQLite file, or none at all.
 
 Owns the file, its one table and the watches of this process; it must never know what the nodes
-mean.  The invariant: an operation that returned survives the death of the process and, as every
-commit is synced, that of the machine; what did not return happened whole or not at all.  Stands
-in for ZooKeeper; one process at a time uses a file.
+mean.  Invariant: an operation that returned survives the death of the process and, because every
+commit is synced, of the machine; one that raised changed nothing.  A small file next to the store
+reserves space, so that nodes can be deleted on a full disk.  Replaces ZooKeeper; one process at a
+time uses a file.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import trio
 
+from minibroker.cluster.store.reserve import Reserve
 from minibroker.cluster.store.tree import (
     ANY_VERSION,
     BadPathError,
@@ -35,12 +37,14 @@ from minibroker.cluster.store.tree import (
     Set,
     Store,
     StoreError,
+    UnwritableError,
     check_data,
     check_path,
     parent_of,
     sequence_text,
 )
 from minibroker.cluster.store.watches import Watches
+from minibroker.storage.failures import free_bytes
 
 MEMORY = ":memory:"
 FORMAT = 1
@@ -58,6 +62,11 @@ CREATE TABLE node (
 CREATE INDEX node_parent ON node (parent);
 INSERT INTO node (path, parent, data) VALUES ('/', '', x'');
 """
+
+
+def _frees_space(operations: Sequence[Operation]) -> bool:
+    """Whether operations delete a node, besides what tells of that."""
+    return any(isinstance(operation, Delete) for operation in operations)
 
 
 def _create_private(path: str) -> None:
@@ -79,13 +88,25 @@ class SqliteStore(Store):
         """Open or create the file; `StoreError` if it is no store or not of this format."""
         self._path = str(path)
         self._watches = Watches()
+        self._reserve = Reserve(None if self._path == MEMORY else self._path)
         try:
-            if self._path != MEMORY:
-                _create_private(self._path)
-            self._db = sqlite3.connect(self._path, isolation_level=None)
-            self._prepare()
+            try:
+                self._open()
+            except sqlite3.OperationalError:
+                if not self._reserve.release():
+                    raise
+                self._open()
         except sqlite3.DatabaseError as error:
-            raise StoreError(self._path, f"cannot be used as config store: {error}") from None
+            free = free_bytes(self._path)
+            text = f"cannot be used as config store: {error}; {free} bytes are free"
+            raise StoreError(self._path, text) from None
+        self._reserve.restore()
+
+    def _open(self) -> None:
+        if self._path != MEMORY:
+            _create_private(self._path)
+        self._db = sqlite3.connect(self._path, isolation_level=None)
+        self._prepare()
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -122,17 +143,37 @@ class SqliteStore(Store):
 
     async def multi(self, operations: Sequence[Operation]) -> list[Result]:
         await trio.lowlevel.checkpoint()
+        try:
+            results, events = self._transaction(operations)
+        except sqlite3.OperationalError as error:
+            if not (_frees_space(operations) and self._reserve.release()):
+                raise self._unwritable(error) from None
+            try:
+                results, events = self._transaction(operations)
+            except sqlite3.OperationalError as again:
+                raise self._unwritable(again) from None
+        self._reserve.restore()
+        for event in events:
+            self._watches.tell(event)
+        return results
+
+    def _transaction(self, operations: Sequence[Operation]) -> tuple[list[Result], list[Event]]:
         events: list[Event] = []
         self._db.execute("BEGIN IMMEDIATE")
         try:
             results = [self._execute(operation, events) for operation in operations]
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
-        for event in events:
-            self._watches.tell(event)
-        return results
+        return results, events
+
+    def _unwritable(self, error: sqlite3.OperationalError) -> UnwritableError:
+        free = free_bytes(self._path)
+        return UnwritableError(
+            self._path, f"cannot be written: {error}; {free} bytes are free; free some space"
+        )
 
     def watch(self, path: str) -> AbstractContextManager[AsyncIterator[Event]]:
         check_path(path)
@@ -141,7 +182,8 @@ class SqliteStore(Store):
     async def close(self) -> None:
         await trio.lowlevel.checkpoint()
         self._watches.end()
-        self._db.execute("DELETE FROM node WHERE ephemeral")
+        with suppress(sqlite3.OperationalError):  # The next start removes them as well.
+            self._db.execute("DELETE FROM node WHERE ephemeral")
         self._db.close()
 
     def _execute(self, operation: Operation, events: list[Event]) -> Result:

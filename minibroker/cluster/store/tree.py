@@ -64,6 +64,10 @@ class UnavailableError(StoreError):
     """The store cannot be reached now; it may come back, and then its watches are lost."""
 
 
+class UnwritableError(UnavailableError):
+    """The store can be read but not written, because the disk is full or read-only."""
+
+
 class EventsLostError(Exception):
     """A watch can no longer say what happened; read the tree again and watch anew."""
 

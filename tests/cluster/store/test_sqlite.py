@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.cluster.store.reserve import SUFFIX
 from minibroker.cluster.store.sqlite import FORMAT, SqliteStore
-from minibroker.cluster.store.tree import StoreError
+from minibroker.cluster.store.tree import Delete, NoNodeError, StoreError, UnwritableError
 
 
 def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
@@ -37,4 +38,50 @@ async def test_ephemeral_nodes_of_a_process_that_died_are_gone(tmp_path: Path) -
     store = SqliteStore(tmp_path / "store")
     assert await store.exists("/kept")
     assert not await store.exists("/e")
+    await store.close()
+
+
+def fill_up(store: SqliteStore) -> None:
+    """Allow the file not one page more, as on a full disk."""
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def test_full_store_raises_and_keeps_what_it_has(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    await store.create("/a", b"kept")
+    fill_up(store)
+    with pytest.raises(UnwritableError, match=r"store: cannot be written: .*full.*bytes are free"):
+        await store.create("/b", bytes(100_000))
+    assert (await store.get("/a")).data == b"kept"
+    with pytest.raises(NoNodeError):
+        await store.get("/b")
+    await store.delete("/a")
+    await store.close()
+
+
+async def test_deletion_on_a_full_disk_uses_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    store = SqliteStore(path)
+    await store.create("/a")
+    reserve = path.with_name(path.name + SUFFIX)
+    real = store._transaction
+    attempts = []
+
+    def full_while_reserved(operations: object) -> object:
+        attempts.append(reserve.stat().st_size)
+        if attempts[-1]:
+            raise sqlite3.OperationalError("database or disk is full")
+        return real(operations)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "_transaction", full_while_reserved)
+    with pytest.raises(UnwritableError):
+        await store.create("/b")
+    assert reserve.stat().st_size > 0
+    await store.multi([Delete("/a")])
+    assert len(attempts) == 3
+    monkeypatch.undo()
+    assert not await store.exists("/a")
     await store.close()

@@ -1,0 +1,152 @@
+"""A disk without space: said once, shown, survived, and over as soon as there is room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from system_tests.faults.conftest import Starter
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import ask
+from system_tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.minibroker
+
+Names = Callable[[str], str]
+DISK_BYTES = 8 * 1024 * 1024
+RECORD = os.urandom(100_000)
+REBALANCES_MAX = 30
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a few megabytes, as containers have for ``/dev/shm``."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+    subprocess.run(["mount", *options], check=True)
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def produced(broker: RunningBroker, topic: str, count: int) -> int:
+    """Produce records one by one; returns how many were acknowledged before the first error."""
+    failed: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "message.timeout.ms": 3000,
+            "linger.ms": 0,
+        }
+    )
+    for done in range(count):
+        producer.produce(
+            topic, RECORD, on_delivery=lambda error, _: failed.append(error) if error else None
+        )
+        producer.flush(10)
+        if failed:
+            return done
+    return count
+
+
+def filled(broker: RunningBroker, topic: str) -> int:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    return produced(broker, topic, DISK_BYTES // len(RECORD) + 1)
+
+
+def metrics(broker: RunningBroker) -> str:
+    assert broker.control_url is not None
+    with urllib.request.urlopen(broker.control_url.rstrip("/") + "/metrics") as answer:
+        return str(answer.read().decode())
+
+
+def conditions(broker: RunningBroker) -> list[str]:
+    return [each["kind"] for each in ask(broker, "GET", "/v1/health")["conditions"]]
+
+
+def test_appends_fail_visibly_and_resume_by_themselves(
+    start: Starter, fresh: Names, small_disk: Path
+) -> None:
+    broker, big, small = start(data_dir=small_disk / "data"), fresh("big"), fresh("small")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(small, 1, 1)])[small].result()
+    assert 0 < filled(broker, big) < DISK_BYTES // len(RECORD) + 1
+    assert produced(broker, small, 3) == 0
+    health = ask(broker, "GET", "/v1/health")
+    assert (health["ready"], health["status"]) == (True, "degraded")
+    assert {each["kind"] for each in health["conditions"]} == {"storage_failed"}
+    assert "No space left on device" in health["conditions"][0]["text"]
+    workers = len(health["conditions"])
+    assert broker.printed().count("storage cannot be written") == workers
+    assert 'minibroker_storage_errors_total{error="ENOSPC"}' in metrics(broker)
+
+    with pytest.raises(KafkaException, match=r"bytes, and .* are free"):
+        admin.create_topics([NewTopic("refused", 1, 1)])["refused"].result()
+    assert "refused" not in admin.list_topics(timeout=10).topics
+    admin.delete_topics([big])[big].result()
+    wait_until(lambda: not conditions(broker), "the condition to end")
+    assert produced(broker, small, 3) == 3
+    assert ask(broker, "GET", "/v1/health")["status"] == "ready"
+
+
+def test_groups_do_not_rebalance_over_and_over(
+    start: Starter, fresh: Names, small_disk: Path
+) -> None:
+    broker, topic, group = start(data_dir=small_disk / "data"), fresh("t"), fresh("g")
+    filled(broker, topic)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    for _ in range(30):
+        consumer.poll(0.1)
+    joins = sum(
+        float(line.rpartition(" ")[2])
+        for line in metrics(broker).splitlines()
+        if line.startswith('minibroker_requests_total{api="JoinGroup"')
+    )
+    assert 0 < joins < REBALANCES_MAX
+    consumer.close()
+
+
+def test_stop_and_start_on_a_full_disk_are_clean(
+    start: Starter, fresh: Names, small_disk: Path
+) -> None:
+    topic, data = fresh("t"), small_disk / "data"
+    broker = start(data_dir=data)
+    acknowledged = filled(broker, topic)
+    filler = small_disk / "filler"
+    with suppress(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    assert broker.stop() == 0
+    printed = broker.printed()
+    assert "Traceback" not in printed
+    broker.forget()
+    broker = start(data_dir=data)
+    assert "Traceback" not in broker.printed()
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": fresh("g")})
+    low, high = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    assert (low, high) == (0, acknowledged)
+    reader.close()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result()
+    filler.unlink()
+    again = fresh("again")
+    admin.create_topics([NewTopic(again, 1, 1)])[again].result()
+    assert produced(broker, again, 3) == 3

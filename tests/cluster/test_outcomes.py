@@ -1,0 +1,20 @@
+"""Outcomes of requests of which nothing could be done."""
+
+from __future__ import annotations
+
+from minibroker.cluster.outcomes import all_refused, refused_repetition
+from minibroker.cluster.topics import Refusal
+from protocol.errors import ErrorCode
+
+
+def test_all_refused_has_an_outcome_for_each_name_in_order() -> None:
+    refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "full")
+    topics, updates = all_refused(["b", "a"], refusal)
+    assert [(each.name, each.refusal) for each in topics] == [("b", refusal), ("a", refusal)]
+    assert updates == []
+
+
+def test_refused_repetition_is_an_invalid_request() -> None:
+    outcome = refused_repetition("a")
+    assert outcome.refusal is not None
+    assert outcome.refusal.code is ErrorCode.INVALID_REQUEST

@@ -1,0 +1,48 @@
+"""What is wrong in a process, kept within bounds."""
+
+from __future__ import annotations
+
+from minibroker.observability.conditions import (
+    CONDITIONS_MAX,
+    TEXT_MAX,
+    Condition,
+    ConditionKind,
+    Conditions,
+)
+
+FULL = ConditionKind.STORAGE_FAILED
+CUT = ConditionKind.RECORDS_TRUNCATED
+
+
+def test_condition_is_there_until_it_is_cleared() -> None:
+    conditions = Conditions()
+    assert conditions.set(FULL, "/data", "no space", 5)
+    assert conditions.all() == (Condition(FULL, "/data", "no space", 5),)
+    assert conditions.has(FULL)
+    assert not conditions.has(CUT)
+    assert conditions.clear(FULL, "/data")
+    assert not conditions.clear(FULL, "/data")
+    assert conditions.all() == ()
+
+
+def test_condition_that_is_set_again_keeps_its_beginning() -> None:
+    conditions = Conditions()
+    conditions.set(FULL, "/data", "0 bytes free", 5)
+    assert not conditions.set(FULL, "/data", "0 bytes free", 6)
+    assert conditions.set(FULL, "/data", "9 bytes free", 7)
+    assert conditions.all() == (Condition(FULL, "/data", "9 bytes free", 5),)
+
+
+def test_conditions_and_their_texts_are_bounded() -> None:
+    conditions = Conditions()
+    for number in range(CONDITIONS_MAX + 1):
+        assert conditions.set(CUT, str(number), "x" * 1000, 1) == (number < CONDITIONS_MAX)
+    assert len(conditions.all()) == CONDITIONS_MAX
+    assert {len(condition.text) for condition in conditions.all()} == {TEXT_MAX}
+
+
+def test_conditions_are_counted_by_kind() -> None:
+    conditions = Conditions()
+    for kind, subject in ((CUT, "a"), (CUT, "b"), (FULL, "c")):
+        conditions.set(kind, subject, "", 1)
+    assert conditions.counts() == {CUT: 2, FULL: 1}

@@ -1,0 +1,103 @@
+"""A storage that fails: one log line, a condition, and an end by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from minibroker.observability import storage_health
+from minibroker.observability.conditions import ConditionKind, Conditions
+from minibroker.observability.log import Log
+from minibroker.observability.metrics import ProcessMetrics
+from minibroker.observability.storage_health import StorageHealth
+from minibroker.storage.recovery import Truncation
+
+
+class Watched:
+    """A storage's health, and what it said."""
+
+    def __init__(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+        self.conditions = Conditions()
+        self.metrics = ProcessMetrics("worker-0")
+        self.directory = str(directory)
+        self._caplog = caplog
+        log = Log("worker-0")
+        self.health = StorageHealth(
+            self.directory, self.conditions, self.metrics, log, lambda: 1000
+        )
+
+    def fail(self, number: int, name: str = "t-0") -> None:
+        path = os.path.join(self.directory, name)
+        self.health.failed(path, OSError(number, os.strerror(number)))
+
+    def lines(self) -> list[str]:
+        return self._caplog.messages
+
+    def counted(self) -> dict[str, int]:
+        counters = self.metrics.snapshot().counters
+        name = "minibroker_storage_errors_total"
+        return {labels[0]: count for (each, labels), count in counters.items() if each == name}
+
+
+@pytest.fixture
+def watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Watched:
+    return Watched(tmp_path, caplog)
+
+
+def test_full_disk_is_logged_once_and_every_error_is_counted(watched: Watched) -> None:
+    for _ in range(100):
+        watched.fail(errno.ENOSPC)
+    assert watched.lines() == ["storage cannot be written"]
+    assert watched.counted() == {"ENOSPC": 100}
+    (condition,) = watched.conditions.all()
+    assert condition.kind is ConditionKind.STORAGE_FAILED
+    assert "t-0: No space left on device" in condition.text
+    assert "bytes are free" in condition.text
+
+
+def test_another_kind_of_failure_is_logged_again(watched: Watched) -> None:
+    watched.fail(errno.ENOSPC)
+    watched.fail(errno.EROFS)
+    assert len(watched.lines()) == 2
+    (condition,) = watched.conditions.all()
+    assert "Read-only file system" in condition.text
+
+
+def test_error_of_a_single_file_is_counted_only(watched: Watched) -> None:
+    watched.fail(errno.ENOENT)
+    assert watched.lines() == []
+    assert watched.conditions.all() == ()
+    assert watched.counted() == {"ENOENT": 1}
+
+
+def test_failure_ends_when_a_write_succeeds(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not watched.health.look_again()
+    watched.fail(errno.ENOSPC)
+    monkeypatch.setattr(storage_health, "probe", lambda _: OSError(errno.ENOSPC, "full"))
+    assert not watched.health.look_again()
+    assert [watched.health.is_failing] == [True]
+    monkeypatch.undo()
+    assert watched.health.look_again()
+    assert [watched.health.is_failing] == [False]
+    assert watched.conditions.all() == ()
+    assert watched.lines()[-1] == "storage can be written again"
+    assert os.listdir(watched.directory) == []
+
+
+def test_lost_records_are_a_condition_and_a_batch_cut_short_is_not(watched: Watched) -> None:
+    watched.health.truncated(Truncation("/d/t-0/5.log", 700, "cut short", 0, 30, 0))
+    assert watched.conditions.all() == ()
+    watched.health.truncated(Truncation("/d/t-0/0.log", 100, "the checksum is wrong", 50, 900, 2))
+    (condition,) = watched.conditions.all()
+    assert condition.kind is ConditionKind.RECORDS_TRUNCATED
+    assert condition.subject == "/d/t-0/0.log"
+    assert "removed 50 records and 900 bytes from position 100 on" in condition.text
+    counters = watched.metrics.snapshot().counters
+    assert counters["minibroker_log_truncated_records_total", ()] == 50
+    assert counters["minibroker_log_truncated_bytes_total", ()] == 930
+    assert watched.lines() == ["a log was truncated by recovery"] * 2

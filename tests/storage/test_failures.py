@@ -1,0 +1,68 @@
+"""Failures of the file system: which concern the storage, and when they are over."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from minibroker.storage import failures
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOSPC, True),
+        (errno.EDQUOT, True),
+        (errno.EROFS, True),
+        (errno.EIO, True),
+        (errno.ENOENT, False),
+        (errno.EMFILE, False),
+    ],
+)
+def test_is_unwritable_concerns_the_storage(number: int, expected: bool) -> None:
+    assert failures.is_unwritable(OSError(number, "")) is expected
+
+
+def test_description_names_path_error_and_free_bytes(tmp_path: Path) -> None:
+    path = str(tmp_path / "t-0")
+    text = failures.describe(path, OSError(errno.ENOSPC, "No space left on device"))
+    assert text == f"{path}: No space left on device; {failures.free_bytes(path)} bytes are free"
+    assert failures.free_bytes(path) > 0
+    assert failures.free_bytes("/no/such/path") == -1
+
+
+def test_probe_of_a_writable_directory_leaves_nothing(tmp_path: Path) -> None:
+    assert failures.probe(str(tmp_path)) is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_probe_returns_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    error = failures.probe(str(tmp_path))
+    assert error is not None
+    assert error.errno == errno.ENOSPC
+    assert os.listdir(tmp_path) == []
+
+
+def test_probe_fails_while_little_space_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "free_bytes", lambda _: failures.ROOM_BYTES - 1)
+    error = failures.probe(str(tmp_path))
+    assert error is not None
+    assert error.errno == errno.ENOSPC
+
+
+def test_probe_that_is_written_in_part_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "write", lambda *_: 7)
+    error = failures.probe(str(tmp_path))
+    assert error is not None
+    assert error.errno == errno.ENOSPC
