@@ -41,15 +41,22 @@ from minibroker.roles.questions import (
 )
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
+from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager
+from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.validation import Origin
 from protocol.errors import ErrorCode
 
 T = TypeVar("T")
+
+SEGMENT_FILES_SHARE: Final = 2
+"""One in so many descriptors of a worker may be an active segment's; the rest are for channels and
+for files that are open for one step.
+"""
 
 FLUSH_CHECK_S: Final = 1.0
 """How often logs are asked whether flush.ms has passed."""
@@ -77,6 +84,7 @@ class _Worker:
             env.data_dir,
             env.settings,
             self._owns,
+            SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE)),
             failed=self._storage_failed,
             truncated=self._storage.truncated,
         )

@@ -35,12 +35,12 @@ from minibroker.storage.paths import (
     offsets_of,
     partition_directory,
     remove_files,
-    set_aside,
 )
 from minibroker.storage.producers import SeenBatch, encode_snapshot
 from minibroker.storage.recovery import Recovered, recover
 from minibroker.storage.retention import expired, must_roll
 from minibroker.storage.segment import ActiveSegment, Segment
+from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from minibroker.storage.validation import Origin, PreparedBatch, prepare_batch
 from protocol.errors import DecodeError, ErrorCode
@@ -81,10 +81,12 @@ class Log:
         config: LogConfig,
         recovered: Recovered,
         *,
+        files: SegmentFiles,
         now_ms: int,
         failed: StorageFailed = ignore_failure,
     ) -> None:
         self.directory = directory
+        self._files = files
         self.topic = topic
         self.partition = partition
         self.config = config
@@ -114,14 +116,15 @@ class Log:
         *,
         now_ms: int,
         topic_id: Uuid | None = None,
+        files: SegmentFiles | None = None,
         failed: StorageFailed = ignore_failure,
     ) -> Log:
         """Open or create ``<data_dir>/<topic>-<partition>``, recovering it where needed.
 
-        ``now_ms`` is wall time; ``failed`` is called when a file cannot be read or written.
-        Raises LogError INCONSISTENT_TOPIC_ID when the directory belongs to another topic of this
-        name, KAFKA_STORAGE_ERROR when it is a symbolic link or was not created by a broker, and
-        OSError.
+        ``now_ms`` is wall time; ``files`` are those that several logs share; ``failed`` is called
+        when a file cannot be read or written. Raises LogError INCONSISTENT_TOPIC_ID when the
+        directory belongs to another topic of this name, KAFKA_STORAGE_ERROR when it is a symbolic
+        link or was not created by a broker, and OSError.
         """
         directory = partition_directory(data_dir, topic, partition)
         os.makedirs(directory, exist_ok=True)
@@ -132,8 +135,18 @@ class Log:
             )
         if topic_id is not None:
             claim_directory(directory, topic_id)
-        recovered = recover(directory, config, now_ms=now_ms)
-        log = cls(directory, topic, partition, config, recovered, now_ms=now_ms, failed=failed)
+        files = SegmentFiles() if files is None else files
+        try:
+            recovered = recover(directory, config, files, now_ms=now_ms)
+        except BaseException:
+            files.close_directory(directory)
+            raise
+        log = cls(
+            *(directory, topic, partition, config, recovered),
+            files=files,
+            now_ms=now_ms,
+            failed=failed,
+        )
         try:
             log._checkpoint(sync=False)
         except OSError as error:
@@ -330,7 +343,8 @@ class Log:
     def _roll(self, now_ms: int) -> None:
         # In this order: an empty file named by this offset must not lie there if sealing fails.
         self._active.finish_indexes()
-        following = ActiveSegment(self.directory, self.log_end_offset, now_ms=now_ms)
+        end_offset = self.log_end_offset
+        following = ActiveSegment(self.directory, end_offset, self._files, now_ms=now_ms)
         self._sealed.append(self._active.seal())
         self._bases.append(self._active.base_offset)
         self._active = following
@@ -412,7 +426,7 @@ class Log:
         """Put all records on the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
         with self._touching_files("flushed"):
             for segment in self._sealed[bisect_right(self._bases, self._recovery_point - 1) :]:
-                _sync_file(segment.path)
+                segment.sync()
             self._active.sync()
             if self._recovery_point < self._active.base_offset:
                 self._recovery_point = self._active.base_offset
@@ -442,16 +456,8 @@ class Log:
             self._release()
 
     def abandon(self) -> None:
-        """Let go of the files without writing anything: what a kill does."""
+        """Close the files without writing anything, as a kill does."""
         self._release()
-
-    def delete(self) -> str:
-        """End the log and free its directory's name; returns the path it was set aside under.
-
-        Give that to ``paths.remove_aside`` once no reader can be at it any more.
-        """
-        self._release()
-        return set_aside(self.directory)
 
     def _release(self) -> None:
         self._open = False
@@ -486,11 +492,3 @@ class Log:
         if isinstance(error, OSError):
             self._failed(self.directory, error)
         return LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} can't be {what}: {error}")
-
-
-def _sync_file(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -3,7 +3,8 @@
 Owns the set of open logs and this worker's partition directories. It must never know clients, nor
 decide which topics exist: the cluster image does. Invariant: an open log belongs to a topic id of
 the image, so a topic that is deleted and created again never shows the old records; and a
-directory without a topic id, or behind a symbolic link, is not touched. Kafka's ``LogManager``.
+directory without a topic id, or behind a symbolic link, is not touched. A deleted log whose files
+could not be removed is removed by a later retention. Kafka's ``LogManager``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from minibroker.cluster.image import Image, Topic
@@ -31,6 +33,7 @@ from minibroker.storage.paths import (
     set_aside,
 )
 from minibroker.storage.recovery import Truncation
+from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.records import TimestampType
@@ -96,6 +99,7 @@ class LogManager:
         data_dir: Path,
         settings: Settings,
         owns: Callable[[str, int], bool],
+        files: SegmentFiles,
         *,
         failed: StorageFailed = ignore_failure,
         truncated: Callable[[Truncation], None] = lambda _: None,
@@ -106,7 +110,12 @@ class LogManager:
         self._data_dir = data_dir
         self._settings = settings
         self._owns = owns
+        self._files = files
         self._logs: dict[Partition, Log] = {}
+        self._undeleted: dict[Partition, str] = {}
+        """Directories of deleted logs that still have their names, as renaming them failed."""
+        self._unremoved: set[str] = set()
+        """Directories of deleted logs that were renamed and not removed."""
 
     def get(self, image: Image, topic: str, partition: int, *, now_ms: int) -> Log | None:
         """The partition's log, opened or created if need be; None if it is not ours to serve.
@@ -124,6 +133,21 @@ class LogManager:
         return self._open(image, known, partition, now_ms)
 
     def _open(self, image: Image, topic: Topic, partition: int, now_ms: int) -> Log:
+        where = partition_directory(self._data_dir, topic.name, partition)
+        try:
+            self._delete_directory((topic.name, partition))
+            log = self._open_own(image, topic, partition, now_ms)
+        except OSError as error:
+            self._failed(where, error)
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{where} can't be opened: {error.strerror}"
+            ) from error
+        self._logs[topic.name, partition] = log
+        if log.truncation is not None:
+            self._truncated(log.truncation)
+        return log
+
+    def _open_own(self, image: Image, topic: Topic, partition: int, now_ms: int) -> Log:
         config = log_config(self._settings, image, topic.name)
 
         def attempt() -> Log:
@@ -134,27 +158,18 @@ class LogManager:
                 config,
                 now_ms=now_ms,
                 topic_id=topic.topic_id,
+                files=self._files,
                 failed=self._failed,
             )
 
         try:
-            log = attempt()
+            return attempt()
         except LogError as error:
             if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
-            # Left by a topic of this name that was deleted while this worker was down.
-            _keep_stray(partition_directory(self._data_dir, topic.name, partition))
-            log = attempt()
-        except OSError as error:
-            where = partition_directory(self._data_dir, topic.name, partition)
-            self._failed(where, error)
-            raise LogError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{where} can't be opened: {error.strerror}"
-            ) from error
-        self._logs[topic.name, partition] = log
-        if log.truncation is not None:
-            self._truncated(log.truncation)
-        return log
+        # Left by a topic of this name that was deleted while this worker was down.
+        _keep_stray(partition_directory(self._data_dir, topic.name, partition))
+        return attempt()
 
     def recover(self, image: Image, *, now_ms: int) -> None:
         """Open the logs on disk. Logs of unknown topics are renamed to ``…-stray`` and kept."""
@@ -192,13 +207,42 @@ class LogManager:
         }
         if gone:
             for partition in [key for key in self._logs if key[0] in gone]:
-                remove_aside(self._logs.pop(partition).delete())
+                self._delete(partition)
         if before.configs != after.configs:
             for (topic, _), log in self._logs.items():
                 log.config = log_config(self._settings, after, topic)
 
+    def _delete(self, partition: Partition) -> None:
+        """Close a log's file at once, and remove its directory now or with a later retention."""
+        log = self._logs.pop(partition)
+        log.abandon()
+        self._undeleted[partition] = log.directory
+        try:
+            self._delete_directory(partition)
+        except OSError as error:
+            self._failed(log.directory, error)
+            _warn("a deleted partition's files remain for now", log.directory, why=error)
+
+    def _delete_directory(self, partition: Partition) -> None:
+        """Free the name of a deleted log's directory, if it is not free. Raises OSError."""
+        directory = self._undeleted.get(partition)
+        if directory is None:
+            return
+        if read_topic_id(directory) is not None:
+            aside = set_aside(directory)
+            if not remove_aside(aside):
+                self._unremoved.add(aside)
+        del self._undeleted[partition]
+
     def apply_retention(self, *, now_ms: int) -> list[LogError]:
-        """Drop what has expired, in all logs; returns the errors of those where it failed."""
+        """Drop what has expired, in all logs; returns the errors of those where it failed.
+
+        Also removes what is left of deleted logs.
+        """
+        for partition in list(self._undeleted):
+            with suppress(OSError):
+                self._delete_directory(partition)
+        self._unremoved = {path for path in self._unremoved if not remove_aside(path)}
         return self._each(lambda log: log.apply_retention(now_ms=now_ms))
 
     def flush_due(self, *, now_ms: int) -> list[LogError]:

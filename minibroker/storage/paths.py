@@ -7,6 +7,7 @@ that carries a topic id is ever removed. Echoes ``LogFileUtils`` and ``LocalLog`
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -81,19 +82,23 @@ def set_aside(directory: str, ending: str = DELETED) -> str:
     return aside
 
 
-def remove_aside(path: str) -> None:
-    """Remove the files of a directory that ``set_aside`` renamed; gone already is no error.
+def remove_aside(path: str) -> bool:
+    """Remove the files of a directory that ``set_aside`` renamed; whether none is left.
 
-    Its mark goes last, so that a removal that was interrupted can be continued. Subdirectories
-    are not ours and stay.
+    Its mark is removed last, so that a removal that was interrupted can be continued.
+    Subdirectories are not ours and stay.
     """
-    with suppress(OSError):
-        for entry in os.scandir(path):
-            if entry.name != PARTITION_METADATA and not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name != PARTITION_METADATA and not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(path, PARTITION_METADATA))
         os.rmdir(path)
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTEMPTY)
+    return True
 
 
 def list_aside(data_dir: str | os.PathLike[str]) -> list[str]:

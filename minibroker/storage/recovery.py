@@ -35,6 +35,7 @@ from minibroker.storage.paths import (
 )
 from minibroker.storage.producers import ProducerTable, decode_snapshot
 from minibroker.storage.segment import ActiveSegment, Segment
+from minibroker.storage.segment_files import SegmentFiles
 from protocol.errors import DecodeError
 from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batch_header, verify_crc
 
@@ -69,17 +70,30 @@ class Recovered:
     clean: bool = False
 
 
-def recover(directory: str, config: LogConfig, *, now_ms: int) -> Recovered:
+def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: int) -> Recovered:
     """Open the segments in ``directory``, repairing what a killed process left behind."""
     checkpoint = read_checkpoint(directory) or _FRESH
+    place = _Place(directory, config, files, now_ms)
     bases = _drop_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
     if not bases:
-        return _empty(directory, checkpoint.log_start_offset, now_ms)
+        return _empty(place, checkpoint.log_start_offset)
     if checkpoint.clean is not None:
-        recovered = _open_clean(directory, bases, checkpoint, config, now_ms)
+        recovered = _open_clean(place, bases, checkpoint)
         if recovered is not None:
             return recovered
-    return _Scan(directory, config, checkpoint, now_ms).run(bases)
+    return _Scan(place, checkpoint).run(bases)
+
+
+class _Place(NamedTuple):
+    """Where segments are opened, and how."""
+
+    directory: str
+    config: LogConfig
+    files: SegmentFiles
+    now_ms: int
+
+    def active(self, base_offset: int) -> ActiveSegment:
+        return ActiveSegment(self.directory, base_offset, self.files, now_ms=self.now_ms)
 
 
 class ValidBatches:
@@ -159,46 +173,41 @@ def _drop_deleted(directory: str, bases: list[int], log_start_offset: int) -> li
     return bases[gone:]
 
 
-def _empty(directory: str, offset: int, now_ms: int) -> Recovered:
-    active = ActiveSegment(directory, offset, now_ms=now_ms)
+def _empty(place: _Place, offset: int) -> Recovered:
+    active = place.active(offset)
     return Recovered([], active, offset, offset, ProducerTable(end_offset=offset))
 
 
-def _open_clean(
-    directory: str, bases: list[int], checkpoint: Checkpoint, config: LogConfig, now_ms: int
-) -> Recovered | None:
+def _open_clean(place: _Place, bases: list[int], checkpoint: Checkpoint) -> Recovered | None:
     """Believe the files of an orderly close; None when they are not as it left them."""
     assert checkpoint.clean is not None
     end_offset, size = checkpoint.clean
     producers = checkpoint.producers
-    if os.path.getsize(offset_file(directory, bases[-1], LOG)) != size:
+    if os.path.getsize(offset_file(place.directory, bases[-1], LOG)) != size:
         return None
-    if producers.end_offset != end_offset:
+    if producers.end_offset != end_offset or bases[-1] > end_offset:
         return None
-    active = ActiveSegment(directory, bases[-1], now_ms=now_ms)
+    active = place.active(bases[-1])
     try:
         active.restore(size, end_offset)
     except (DecodeError, OSError):
         active.close()
         return None
-    sealed = _open_sealed(directory, bases, config, now_ms)
+    sealed = _open_sealed(place, bases)
     start = max(checkpoint.log_start_offset, bases[0])
     return Recovered(sealed, active, start, active.base_offset, producers, clean=True)
 
 
-def _open_sealed(directory: str, bases: list[int], config: LogConfig, now_ms: int) -> list[Segment]:
-    return [
-        _sealed(directory, base, following, config, now_ms) for base, following in pairwise(bases)
-    ]
+def _open_sealed(place: _Place, bases: list[int]) -> list[Segment]:
+    return [_sealed(place, base, following) for base, following in pairwise(bases)]
 
 
-def _sealed(
-    directory: str, base_offset: int, next_offset: int, config: LogConfig, now_ms: int
-) -> Segment:
+def _sealed(place: _Place, base_offset: int, next_offset: int) -> Segment:
     """Open a segment that is whole; lost index files are rebuilt."""
+    directory = place.directory
     index, times = (offset_file(directory, base_offset, s) for s in (OFFSET_INDEX, TIME_INDEX))
     if not (os.path.exists(index) and os.path.exists(times)):
-        segment = _rebuilt(directory, ValidBatches(directory, base_offset), config, now_ms)
+        segment = _rebuilt(place, ValidBatches(directory, base_offset))
         segment.finish_indexes()
         return segment.seal()
     last = last_in_file(times, TIME_ENTRY)
@@ -214,21 +223,17 @@ def _sealed(
 
 
 def _rebuilt(
-    directory: str,
-    batches: ValidBatches,
-    config: LogConfig,
-    now_ms: int,
-    tables: Sequence[ProducerTable] = (),
+    place: _Place, batches: ValidBatches, tables: Sequence[ProducerTable] = ()
 ) -> ActiveSegment:
     """Check a segment batch by batch, index it, and bring the producers up to its end."""
-    segment = ActiveSegment(directory, batches.base_offset, now_ms=now_ms)
+    segment = place.active(batches.base_offset)
     for _, header in batches:
         segment.note(
             header.base_offset,
             header.last_offset,
             header.size,
             header.max_timestamp,
-            index_interval_bytes=config.index_interval_bytes,
+            index_interval_bytes=place.config.index_interval_bytes,
         )
         replay(tables, header)
     return segment
@@ -246,13 +251,10 @@ def replay(tables: Sequence[ProducerTable], header: BatchHeader) -> None:
 class _Scan:
     """One recovery of a directory that wasn't closed in order."""
 
-    def __init__(
-        self, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int
-    ) -> None:
-        self._directory = directory
-        self._config = config
+    def __init__(self, place: _Place, checkpoint: Checkpoint) -> None:
+        self._place = place
+        self._directory = place.directory
         self._checkpoint = checkpoint
-        self._now_ms = now_ms
         self._truncation: Truncation | None = None
 
     def run(self, bases: list[int]) -> Recovered:
@@ -260,7 +262,7 @@ class _Scan:
             (i for i, base in enumerate(bases) if base <= self._checkpoint.recovery_point),
             default=0,
         )
-        sealed = _open_sealed(self._directory, bases[: doubtful + 1], self._config, self._now_ms)
+        sealed = _open_sealed(self._place, bases[: doubtful + 1])
         tables = [self._checkpoint.producers, self._producers_at(bases[doubtful])]
         known_to = [table.end_offset for table in tables]
         for segment in sealed:
@@ -286,7 +288,7 @@ class _Scan:
         """Check the segments; all after the first torn one are removed."""
         for slot, base in enumerate(bases, start=1):
             batches = ValidBatches(self._directory, base)
-            active = _rebuilt(self._directory, batches, self._config, self._now_ms, tables)
+            active = _rebuilt(self._place, batches, tables)
             active.finish_indexes()
             torn = os.path.getsize(active.path) - active.size
             if torn or slot == len(bases):
@@ -312,7 +314,7 @@ class _Scan:
         active.close()
         for segment in (*sealed, active):
             remove_files(self._directory, segment.base_offset, SEGMENT_SUFFIXES)
-        recovered = _empty(self._directory, start, self._now_ms)
+        recovered = _empty(self._place, start)
         recovered.truncation = self._truncation
         return recovered
 

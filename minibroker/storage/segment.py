@@ -3,7 +3,7 @@
 Owns where batches lie in the file, for one that is sealed (``Segment``) and for the one that grows
 (``ActiveSegment``). It must never know offsets' meaning to clients, producers or retention. Its
 invariant: ``size`` covers whole batches only, ``max_timestamp`` is the largest in any of them, and
-only the growing segment holds a file descriptor. Echoes ``LogSegment`` and ``FileRecords``.
+only the active segment uses a file that stays open. Echoes ``LogSegment`` and ``FileRecords``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from minibroker.storage.index import (
 )
 from minibroker.storage.paths import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
 from minibroker.storage.retention import Extent, Growth
+from minibroker.storage.segment_files import SegmentFiles
 from protocol.errors import DecodeError
 from protocol.records import (
     HEADER_BYTES,
@@ -121,6 +122,11 @@ class Segment:
             for _, header in self._walk(fd, 0):
                 yield header
 
+    def sync(self) -> None:
+        """Write the records to the disk (fsync)."""
+        with self._reader() as fd:
+            os.fsync(fd)
+
     def _walk(self, fd: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from ``position``, the beginning of one, on."""
         chunk, start = b"", position
@@ -149,10 +155,11 @@ class Segment:
 
 
 class ActiveSegment(Segment):
-    """The segment that grows: its indexes in memory, its file open."""
+    """The segment that grows: its indexes in memory, its file in ``SegmentFiles``."""
 
     __slots__ = (
-        "_fd",
+        "_closed",
+        "_files",
         "_indexed_to",
         "_max_timestamp_offset",
         "_offsets_written",
@@ -165,10 +172,14 @@ class ActiveSegment(Segment):
         "time_index",
     )
 
-    def __init__(self, directory: str, base_offset: int, *, now_ms: int) -> None:
+    def __init__(
+        self, directory: str, base_offset: int, files: SegmentFiles, *, now_ms: int
+    ) -> None:
         """Open the segment's file, creating it; it holds nothing until ``note`` says so."""
         super().__init__(directory, base_offset, modified_ms=now_ms)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._files = files
+        self._closed = False
+        files.create(self.path)
         self.created_ms = now_ms
         self.first_timestamp = NO_TIMESTAMP
         self.offset_index = OffsetIndex(base_offset)
@@ -197,10 +208,11 @@ class ActiveSegment(Segment):
         What a failed write leaves behind is cut off or, if even that fails, overwritten by the
         next batch.
         """
+        fd = self._descriptor()
         try:
-            _write_all(self._fd, head, body, self.size)
+            _write_all(fd, head, body, self.size)
         except OSError:
-            os.ftruncate(self._fd, self.size)
+            os.ftruncate(fd, self.size)
             raise
 
     def note(
@@ -242,7 +254,8 @@ class ActiveSegment(Segment):
             raise DecodeError("the index files are not those of the segment", 0)
         first_timestamp = NO_TIMESTAMP
         if size:
-            first_timestamp = parse_batch_header(os.pread(self._fd, HEADER_BYTES, 0)).max_timestamp
+            fd = self._descriptor()
+            first_timestamp = parse_batch_header(os.pread(fd, HEADER_BYTES, 0)).max_timestamp
         self.offset_index, self.time_index = offset_index, time_index
         self._offsets_written, self._times_written = len(offset_index), len(time_index)
         self._indexed_to = offset_index.last_position
@@ -266,7 +279,7 @@ class ActiveSegment(Segment):
     def sync(self) -> None:
         """Have the kernel put the records on the disk, and the index entries in their files."""
         self.write_indexes()
-        os.fsync(self._fd)
+        os.fsync(self._descriptor())
 
     def write_indexes(self) -> None:
         """Append the entries that the files lack; files from before are overwritten."""
@@ -305,17 +318,21 @@ class ActiveSegment(Segment):
 
     def cut_off(self) -> None:
         """Cut the file to the noted batches."""
-        os.ftruncate(self._fd, self.size)
+        os.ftruncate(self._descriptor(), self.size)
 
     def close(self) -> None:
-        """Close the file; a second time does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file for good: its path may soon be that of another log."""
+        self._closed = True
+        self._files.close(self.path)
+
+    def _descriptor(self) -> int:
+        if self._closed:
+            raise OSError(errno.EBADF, "the log is closed")
+        return self._files.descriptor(self.path)
 
     @contextmanager
     def _reader(self) -> Iterator[int]:
-        yield self._fd
+        yield self._descriptor()
 
     def _index_position(self, offset: int) -> int:
         return self.offset_index.position(offset)

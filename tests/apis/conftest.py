@@ -37,6 +37,7 @@ from minibroker.security.principal import ANONYMOUS
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager
+from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from protocol.compiler import decode, encode, encoder
 from protocol.headers import RequestHeader
@@ -240,7 +241,7 @@ class LogWorker:
         self.counted: list[tuple[str, int, int, int]] = []
         self.off_loop_calls = 0
         self._desk = desk
-        self._logs = LogManager(directory, desk.settings, self._owns)
+        self._logs = LogManager(directory, desk.settings, self._owns, SegmentFiles())
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
 
     def _owns(self, topic: str, partition: int) -> bool:

@@ -414,16 +414,6 @@ def test_a_log_that_can_not_be_closed_in_order_is_closed(
     assert (again.opened_clean, again.log_end_offset) == (False, 1)
 
 
-def test_a_deleted_logs_name_is_free_at_once(
-    open_log: OpenLog, batch: MakeBatch, tmp_path: Path
-) -> None:
-    log = open_log()
-    log.append(batch(0), now_ms=NOW_MS)
-    aside = log.delete()
-    assert list(map(str, tmp_path.iterdir())) == [aside]
-    assert open_log().log_end_offset == 0
-
-
 def test_a_directory_belongs_to_one_topic_id(tmp_path: Path) -> None:
     def open_as(topic_id: bytes) -> Log:
         return Log.open(tmp_path, "t", 0, LogConfig(), now_ms=NOW_MS, topic_id=topic_id)

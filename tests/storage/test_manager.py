@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from minibroker.config import Settings
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager, log_config
-from minibroker.storage.paths import list_aside
+from minibroker.storage.paths import list_aside, set_aside
+from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
+from protocol.errors import ErrorCode
 from protocol.records import TimestampType
 
 NOW_MS = 1_700_000_000_000
@@ -41,7 +45,7 @@ def settings() -> Settings:
 @pytest.fixture
 def manager(tmp_path: Path, settings: Settings) -> Iterator[LogManager]:
     """It owns all partitions but those with number 1."""
-    manager = LogManager(tmp_path, settings, lambda _, partition: partition != 1)
+    manager = LogManager(tmp_path, settings, lambda _, partition: partition != 1, SegmentFiles())
     yield manager
     manager.close(now_ms=NOW_MS)
 
@@ -175,7 +179,8 @@ def test_recovery_continues_an_interrupted_removal(
 ) -> None:
     need(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
     ((_, log),) = manager.items()
-    log.delete()
+    log.abandon()
+    set_aside(log.directory)
     assert len(list_aside(tmp_path)) == 1
     manager.recover(image(), now_ms=NOW_MS)
     assert list(tmp_path.iterdir()) == []
@@ -222,3 +227,65 @@ def test_a_directory_that_can_not_be_used_is_a_storage_error(
     (tmp_path / "t-0").write_text("a file where a directory should be")
     with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
         need(manager, image(topic("t", b"1")))
+
+
+def test_care_continues_with_the_other_logs_when_one_fails(
+    manager: LogManager, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = image(topic("t", b"1"), topic("u", b"2"), config={"retention.ms": "1000"})
+    bad, good = (need(manager, known, name) for name in ("t", "u"))
+    good.append(batch(0), now_ms=NOW_MS)
+
+    def fail(**_: object) -> int:
+        raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no")
+
+    with monkeypatch.context() as context:
+        context.setattr(bad, "apply_retention", fail)
+        (error,) = manager.apply_retention(now_ms=NOW_MS + 2000)
+    assert error.text == "no"
+    assert good.log_start_offset == 1
+
+
+@pytest.mark.parametrize("call", ["rename", "unlink", "scandir"])
+def test_deleted_log_that_cannot_be_removed_is_removed_later(
+    manager: LogManager,
+    tmp_path: Path,
+    batch: MakeBatch,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+) -> None:
+    before = image(topic("t", b"1"), topic("u", b"2"))
+    need(manager, before).append(batch(0), now_ms=NOW_MS)
+    need(manager, before, "u")
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    after = image(topic("u", b"2"))
+    with monkeypatch.context() as context:
+        context.setattr(os, call, fail)
+        manager.follow(before, after)
+        assert len(os.listdir("/proc/self/fd")) == open_before - 1
+        manager.apply_retention(now_ms=NOW_MS)
+        assert len(list(tmp_path.iterdir())) == 2
+    manager.apply_retention(now_ms=NOW_MS)
+    assert [path.name for path in tmp_path.iterdir()] == ["u-0"]
+
+
+def test_topic_of_the_same_name_waits_for_a_deleted_log_that_could_not_be_renamed(
+    manager: LogManager, tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, again = image(topic("t", b"1")), image(topic("t", b"2"))
+    need(manager, before).append(batch(0), now_ms=NOW_MS)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "rename", fail)
+        manager.follow(before, again)
+        with pytest.raises(LogError, match="can't be opened: Input/output error"):
+            need(manager, again)
+    assert need(manager, again).log_end_offset == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["t-0"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minibroker.storage.batch_search import LargeBatchError, TimestampOffset
 from minibroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from minibroker.storage.segment import RECENT_BATCHES, ActiveSegment, Segment
+from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
 from protocol.errors import DecodeError
 from protocol.records import Record, TimestampType, build_batch, parse_batch_header
@@ -23,7 +24,7 @@ INTERVAL = 300
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Iterator[ActiveSegment]:
-    segment = ActiveSegment(str(tmp_path), 100, now_ms=0)
+    segment = ActiveSegment(str(tmp_path), 100, SegmentFiles(), now_ms=0)
     yield segment
     segment.close()
 
@@ -82,14 +83,14 @@ def test_lookups_are_exact_in_every_state(
     tmp_path_factory: pytest.TempPathFactory, groups: list[list[int]], codec: Compression
 ) -> None:
     directory = str(tmp_path_factory.mktemp("segment"))
-    growing = ActiveSegment(directory, 100, now_ms=0)
+    growing = ActiveSegment(directory, 100, SegmentFiles(), now_ms=0)
     records = fill(growing, groups, codec)
     check_finds(growing, records)
     growing.finish_indexes()
     sealed = growing.seal()
     check_finds(sealed, records)
     assert [header.record_count for header in sealed.headers()] == [len(g) for g in groups]
-    restored = ActiveSegment(directory, 100, now_ms=0)
+    restored = ActiveSegment(directory, 100, SegmentFiles(), now_ms=0)
     restored.restore(sealed.size, sealed.next_offset)
     assert restored.max_timestamp == sealed.max_timestamp
     assert restored.first_timestamp == max(groups[0])
@@ -193,7 +194,7 @@ def test_a_full_disk_leaves_nothing_behind(
 def test_index_files_of_another_segment_are_not_taken_over(segment: ActiveSegment) -> None:
     fill(segment, [[time] for time in range(20)], Compression.NONE)
     segment.write_indexes()
-    other = ActiveSegment(segment.directory, 100, now_ms=0)
+    other = ActiveSegment(segment.directory, 100, SegmentFiles(), now_ms=0)
     with pytest.raises(DecodeError):
         other.restore(100, 101)
     assert (other.size, len(other.offset_index)) == (0, 0)

@@ -1,0 +1,76 @@
+"""The open files of a worker's active segments, of which only the recently used stay open.
+
+Owns the descriptors and their number, which may be far below the number of logs. It must never know
+what is in the files. Invariant: at most ``limit`` descriptors are open, each path has at most one,
+and a closed file is opened again by its path when it is used next. Kafka keeps all files open;
+PostgreSQL has the same cache as its virtual file descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Final
+
+from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
+
+OPEN_MAX: Final = 128
+"""Descriptors of a log that is opened by itself, outside of a worker."""
+
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
+_MODE: Final = 0o644
+
+
+class SegmentFiles:
+    """Descriptors by path, the least recently used first. For one thread."""
+
+    def __init__(self, limit: int = OPEN_MAX) -> None:
+        if limit < 1:
+            raise ValueError(f"at least one file must be open, not {limit}")
+        self.limit = limit
+        self._descriptors: OrderedDict[str, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._descriptors)
+
+    def create(self, path: str) -> int:
+        """The descriptor of a file that is created if it does not exist. Raises OSError."""
+        found = self._descriptors.get(path)
+        return self._open(path, _FLAGS | os.O_CREAT) if found is None else found
+
+    def descriptor(self, path: str) -> int:
+        """The descriptor of an existing file, valid until the next call. Raises OSError."""
+        found = self._descriptors.get(path)
+        if found is None:
+            return self._open(path, _FLAGS)
+        self._descriptors.move_to_end(path)
+        return found
+
+    def _open(self, path: str, flags: int) -> int:
+        self._shrink(self.limit - 1)
+        try:
+            opened = os.open(path, flags, _MODE)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS or not self._descriptors:
+                raise
+            # Other files of this process need more than expected, so fewer remain for these.
+            self._shrink(len(self._descriptors) // 2)
+            opened = os.open(path, flags, _MODE)
+        self._descriptors[path] = opened
+        return opened
+
+    def _shrink(self, count: int) -> None:
+        while len(self._descriptors) > count:
+            _, descriptor = self._descriptors.popitem(last=False)
+            os.close(descriptor)
+
+    def close(self, path: str) -> None:
+        """Close a file if it is open. Call it before the file is renamed or removed."""
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close_directory(self, directory: str) -> None:
+        """Close all files of one directory, of a log that could not be opened."""
+        for path in [path for path in self._descriptors if os.path.dirname(path) == directory]:
+            self.close(path)
