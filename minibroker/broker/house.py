@@ -33,6 +33,7 @@ from minibroker.network.identity import try_identities
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 from minibroker.storage.data_directory import (
     DIRECTORY_MODE,
+    SECRET_FILE,
     DataDirectoryError,
     check_data_directory,
 )
@@ -121,6 +122,32 @@ def _lock_named(data: Path, node_id: int) -> DirLock:
         raise StartError(
             f"the data directory {data} can't be used: {error.strerror}; choose another one"
         ) from None
+
+
+def house_secret(house: House, size: int) -> bytes:
+    """A secret of this broker that no client knows; a named data directory keeps it.
+
+    So that what is derived from it stays the same after a restart. Raises ``StartError``.
+    """
+    if house.temporary:
+        return os.urandom(size)
+    path = house.data_dir / SECRET_FILE
+    try:
+        with open(path, "rb", opener=_owner_only) as file:
+            if len(kept := file.read(size)) == size:
+                return kept
+        made = os.urandom(size)
+        temporary = path.with_suffix(".tmp")
+        with open(temporary, "wb", opener=_owner_only) as file:
+            file.write(made)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StartError(f"{path} cannot be used: {error.strerror}") from None
+    return made
+
+
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def memory_directory() -> Path | None:

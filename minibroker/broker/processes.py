@@ -25,6 +25,7 @@ from minibroker.broker.house import (
     StartError,
     bind,
     check_identities,
+    house_secret,
     open_house,
     raise_descriptor_limit,
 )
@@ -153,7 +154,7 @@ def _share(settings: Settings, house: House, rebuild_topics: bool) -> Shared:
         sockets=sockets,
         endpoints=endpoints,
         control=control,
-        secret=os.urandom(SECRET_BYTES),
+        secret=house_secret(house, SECRET_BYTES),
         rebuild_topics=rebuild_topics,
     )
 

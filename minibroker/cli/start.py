@@ -91,6 +91,7 @@ def start(
     recover_topics_from_logs: bool,
 ) -> None:
     """Start a broker and run it until it is stopped."""
+    hide_secrets(pairs)
     settings = read_settings(
         listeners=listeners,
         data_dir=data_dir,
@@ -107,6 +108,22 @@ def start(
     gc.enable()
     status = broker.start(settings, json_ready=json, rebuild_topics=recover_topics_from_logs)
     raise click.exceptions.Exit(status)
+
+
+def hide_secrets(pairs: Sequence[str]) -> None:
+    """Mask the values of sensitive settings in the process list."""
+    from minibroker.config.setting import broker_setting
+
+    secrets = []
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        declared = broker_setting(name.strip())
+        if declared is not None and declared.sensitive and not value.strip().startswith("${"):
+            secrets.append(value)
+    if secrets:
+        from minibroker.cli.arguments import mask_arguments
+
+        mask_arguments(secrets)
 
 
 def read_settings(

@@ -8,8 +8,9 @@ may change both mechanisms of a user, as in its ZooKeeper age.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from minibroker.cluster.image import EMPTY, USER, ConfigChanged, Image
 from minibroker.cluster.topics import Refusal
@@ -19,11 +20,15 @@ from minibroker.security.scram import (
     ITERATIONS_MIN,
     MECHANISM_NUMBERS,
     Credential,
+    CredentialShape,
     credential,
     credential_text,
     parse_credential,
 )
 from protocol.errors import ErrorCode
+
+SHAPES_MAX: Final = 16
+"""Shapes of credentials that unknown users may show."""
 
 
 class CredentialChange(NamedTuple):
@@ -108,6 +113,17 @@ def iterations(image: Image, user: str) -> dict[int, int]:
         number: parse_credential(config.get(name, "")) for number, name in MECHANISM_NUMBERS.items()
     }
     return {number: kept.iterations for number, kept in found.items() if kept is not None}
+
+
+def shapes(image: Image, mechanism: str) -> tuple[CredentialShape, ...]:
+    """Iterations and salt lengths of all users' credentials of a mechanism, the commonest first."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for (kind, _), config in image.configs.items():
+        text = config.get(mechanism) if kind == USER else None
+        kept = None if text is None else parse_credential(text)
+        if kept is not None:
+            counts[kept.iterations, len(kept.salt)] += 1
+    return tuple(CredentialShape(*shape, count) for shape, count in counts.most_common(SHAPES_MAX))
 
 
 def users(image: Image) -> Iterator[str]:

@@ -8,6 +8,7 @@ the precedence of ``DynamicBrokerConfig``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +25,7 @@ from minibroker.config.listeners import (
     listener_problems,
     security_protocol,
 )
+from minibroker.config.providers import resolve
 from minibroker.config.setting import (
     BROKER_SETTINGS,
     LISTENER_PREFIX,
@@ -139,8 +141,16 @@ class Settings:
         return cls.from_entries([*given, *read_pairs(pairs)], profile)
 
     @classmethod
-    def from_entries(cls, entries: Iterable[Given], profile: str = "laptop") -> Settings:
-        """The same from entries in order of rising precedence."""
+    def from_entries(
+        cls,
+        entries: Iterable[Given],
+        profile: str = "laptop",
+        environment: Mapping[str, str] = os.environ,
+    ) -> Settings:
+        """The same from entries in order of rising precedence.
+
+        ``environment`` is where ``${env:NAME}`` in a value is looked up.
+        """
         if profile not in PROFILES:
             raise ConfigError([f"--profile {profile}: must be one of {', '.join(PROFILES)}"])
         values = {name: _default(declared, profile) for name, declared in BROKER_SETTINGS.items()}
@@ -151,7 +161,7 @@ class Settings:
             declared = broker_setting(entry.name)
             if declared is not None:
                 try:
-                    values[entry.name] = declared.parse(entry.value)
+                    values[entry.name] = declared.parse(resolve(entry.value, environment))
                 except BadValueError as error:
                     shown = entry._replace(value=HIDDEN) if declared.sensitive else entry
                     problems.append(_problem(shown, str(error)))

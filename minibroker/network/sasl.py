@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.apis import api_versions, sasl_authenticate, sasl_handshake
 from minibroker.apis.base import Context, ServedVersions
+from minibroker.cluster.credentials import shapes
 from minibroker.cluster.image import EMPTY, USER, Image
 from minibroker.config import (
     CONNECTIONS_MAX_REAUTH_MS,
@@ -32,7 +33,13 @@ from minibroker.security.authentication import Answer, Authentication, IllegalSt
 from minibroker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism
 from minibroker.security.oauth import OAuthBearer, Rules, Verifier, unsecured
 from minibroker.security.plain import Plain
-from minibroker.security.scram import ITERATIONS_MIN, Credential, Scram, parse_credential
+from minibroker.security.scram import (
+    ITERATIONS_MIN,
+    Credential,
+    CredentialShape,
+    Scram,
+    parse_credential,
+)
 from protocol import registry
 from protocol.compiler import decode, encode
 from protocol.errors import ErrorCode, UnsupportedVersion
@@ -83,6 +90,8 @@ class Proofs:
         self._clock = clock
         self._image = image
         self._secret = secret
+        self._shapes_of: object = None
+        self._known_shapes: dict[str, tuple[CredentialShape, ...]] = {}
         self._mechanisms = settings.at_listener(listener, SASL_ENABLED_MECHANISMS)
         self._verify, self._rules = token_rules(settings, listener)
         entry = settings.at_listener(listener, SASL_JAAS_CONFIG, PLAIN)
@@ -104,7 +113,22 @@ class Proofs:
             return kept if kept is not None and kept.iterations >= ITERATIONS_MIN else None
 
         nonce = secrets.token_urlsafe(NONCE_BYTES)
-        return Scram(mechanism, find, nonce=nonce, secret=self._secret)
+        return Scram(
+            mechanism,
+            find,
+            nonce=nonce,
+            secret=self._secret,
+            shapes=lambda: self._shapes(mechanism),
+        )
+
+    def _shapes(self, mechanism: str) -> tuple[CredentialShape, ...]:
+        """Those of the image; users are walked through once for each change of configs."""
+        image = self._image()
+        if self._shapes_of is not image.configs:
+            self._shapes_of, self._known_shapes = image.configs, {}
+        if mechanism not in self._known_shapes:
+            self._known_shapes[mechanism] = shapes(image, mechanism)
+        return self._known_shapes[mechanism]
 
     def _reauth_max_ms(self, mechanism: str) -> int:
         return self._settings.at_listener(self._listener, CONNECTIONS_MAX_REAUTH_MS, mechanism)

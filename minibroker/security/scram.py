@@ -1,10 +1,10 @@
 """SCRAM (RFC 5802, RFC 7677): proof of a password that neither side ever sends.
 
 Owns the arithmetic of credentials, their text in the config store, and the two steps of the
-exchange; nonces and the decoy's secret are given.  It must never know a password after a
-credential is made.  The invariant: a user that does not exist is answered like one that does, with
-a salt that stays the same, and fails at the proof.  Echoes ``ScramSaslServer``, ``ScramFormatter``
-and ``ScramCredentialUtils``.
+exchange; nonces and the decoys' secret are given.  It must never know a password after a
+credential is made.  Invariant: an unknown user is answered like a known one, with a salt and
+iterations that stay the same and that known users could have, and fails at the proof.  Echoes
+``ScramSaslServer``, ``ScramFormatter`` and ``ScramCredentialUtils``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import base64
 import binascii
 import hashlib
 import hmac
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from minibroker.security.mechanism import (
@@ -89,18 +90,49 @@ def parse_credential(text: str) -> Credential | None:
     return made if len(parts) == len(made) else None
 
 
-def decoy(mechanism: str, user: str, secret: bytes) -> Credential:
-    """What is shown of a user that does not exist: always the same, and nobody's."""
+class CredentialShape(NamedTuple):
+    """What a server's first message shows of a credential, and how many users share it."""
+
+    iterations: int
+    salt_bytes: int
+    users: int
+
+
+DEFAULT_SHAPES: Final = (CredentialShape(ITERATIONS_MIN, SALT_BYTES, 1),)
+"""What unknown users show while there is no user whose shape they could have."""
+
+
+def decoy(
+    mechanism: str, user: str, secret: bytes, shapes: Sequence[CredentialShape]
+) -> Credential:
+    """The credential that is shown of an unknown user: always the same, and of no password.
+
+    Its iterations and the length of its salt are those of existing users, as frequent as theirs.
+    """
     name = HASHES[mechanism]
-    salt, stored, server = (
+    stored, server = (
         hmac.digest(secret, f"{use} {mechanism} {user}".encode(), name)
-        for use in ("salt", "stored", "server")
+        for use in ("stored", "server")
     )
-    return Credential(salt[:SALT_BYTES], stored, server, ITERATIONS_MIN)
+    shape = max(shapes or DEFAULT_SHAPES, key=lambda each: _weight(mechanism, user, secret, each))
+    salt = hmac.digest(secret, f"salt {mechanism} {user}".encode(), name)
+    return Credential(
+        hashlib.shake_256(salt).digest(shape.salt_bytes), stored, server, shape.iterations
+    )
+
+
+def _weight(mechanism: str, user: str, secret: bytes, shape: CredentialShape) -> float:
+    """Weighted rendezvous hashing: a new user changes the shape of few unknown ones."""
+    text = f"shape {mechanism} {user} {shape.iterations} {shape.salt_bytes}"
+    drawn = int.from_bytes(hmac.digest(secret, text.encode(), "sha256")[:8], "big")
+    return -shape.users / math.log((drawn + 1) / (2**64 + 1))
 
 
 class Scram:
-    """One exchange; ``find`` knows the credentials of users, ``nonce`` is used once."""
+    """One exchange. ``find`` returns the credential of a user, ``shapes`` those of all users.
+
+    ``nonce`` is used once; ``secret`` makes the credentials of unknown users unpredictable.
+    """
 
     def __init__(
         self,
@@ -109,12 +141,14 @@ class Scram:
         *,
         nonce: str,
         secret: bytes,
+        shapes: Callable[[], Sequence[CredentialShape]] = lambda: DEFAULT_SHAPES,
     ) -> None:
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._find = find
         self._nonce = nonce
         self._secret = secret
+        self._shapes = shapes
         self._user = ""
         self._kept: Credential | None = None
         self._gs2 = self._client_first = self._server_first = ""
@@ -140,7 +174,8 @@ class Scram:
         if acting_as not in ("", user):
             text = "Authentication failed: Client requested an authorization id that is different "
             raise AuthenticationFailed(text + "from username", text + "from username")
-        self._kept = kept = known or decoy(self._mechanism, user, self._secret)
+        kept = known or decoy(self._mechanism, user, self._secret, self._shapes())
+        self._kept = kept
         self._user = user if known else ""
         self._gs2, self._client_first = found["gs2"], found["bare"]
         self._nonce = found["nonce"] + self._nonce

@@ -28,9 +28,12 @@ STORE_FILE: Final = "config.sqlite"
 SESSION_FILE: Final = "zookeeper.session"
 """The ZooKeeper session of the broker that uses this directory."""
 
+SECRET_FILE: Final = ".secret"  # noqa: S105 - a name
+"""A secret of the broker that uses the directory, for what must not be predictable."""
+
 DIRECTORY_MODE: Final = 0o700
 
-_NOT_CONTENT: Final = frozenset({".lock", "lost+found"})
+_NOT_CONTENT: Final = frozenset({".lock", SECRET_FILE, "lost+found"})
 _WRITTEN_BEFORE_MARKS: Final = (STORE_FILE, SESSION_FILE)
 """Files that identify a directory of a minibroker version that wrote no ``meta.properties``."""
 

@@ -17,6 +17,7 @@ from minibroker.broker.house import (
     PREFIX,
     StartError,
     bind,
+    house_secret,
     open_house,
     raise_descriptor_limit,
     sweep,
@@ -280,3 +281,21 @@ def test_bind_to_an_address_of_another_host_names_the_cause() -> None:
     settings = Settings.from_sources(pairs=["listeners=PLAINTEXT://192.0.2.1:0"])
     with pytest.raises(StartError, match=r"this host does not have that address; choose one"):
         bind(settings.client_listeners, settings)
+
+
+def test_secret_of_a_named_directory_stays_the_same_and_is_private(
+    base: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with open_house(str(data), NODE_ID) as made:
+        first = house_secret(made, 32)
+    with open_house(str(data), NODE_ID) as made:
+        assert house_secret(made, 32) == first
+    (secret,) = (path for path in data.iterdir() if path.name == ".secret")
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
+def test_secret_of_a_temporary_broker_is_not_stored(base: Path) -> None:
+    with open_house(None, NODE_ID) as made:
+        assert house_secret(made, 32) != house_secret(made, 32)
+        assert [path.name for path in made.data_dir.iterdir()] == []

@@ -8,11 +8,12 @@ from minibroker.cluster.credentials import (
     CredentialChange,
     iterations,
     plan_credentials,
+    shapes,
     users,
 )
 from minibroker.cluster.image import USER, ConfigChanged, Image, apply
 from minibroker.cluster.topics import Refusal
-from minibroker.security.scram import Credential
+from minibroker.security.scram import Credential, CredentialShape
 from protocol.errors import ErrorCode
 
 CREDENTIAL = Credential(b"salt", b"stored", b"server", 4096)
@@ -74,3 +75,16 @@ def test_a_refusal_leaves_the_user_as_it_was_and_others_alone(
     assert isinstance(refusal, Refusal)
     assert refusal.code == code
     assert isinstance(plans["other"], ConfigChanged)
+
+
+def test_shapes_are_those_of_one_mechanism_the_commonest_first() -> None:
+    image = after(Image(), set_to("a"), set_to("b", count=8192), set_to("c", count=8192))
+    image = after(image, set_to("a", mechanism=2, count=5000))
+    image = apply(image, ConfigChanged(USER, "d", {**QUOTA, "SCRAM-SHA-256": "nonsense"}))
+    salt = len(CREDENTIAL.salt)
+    assert shapes(image, "SCRAM-SHA-256") == (
+        CredentialShape(8192, salt, 2),
+        CredentialShape(4096, salt, 1),
+    )
+    assert shapes(image, "SCRAM-SHA-512") == (CredentialShape(5000, salt, 1),)
+    assert shapes(Image(), "SCRAM-SHA-256") == ()

@@ -10,7 +10,9 @@ from minibroker.security.mechanism import AuthenticationFailed, Proven
 from minibroker.security.scram import (
     HASHES,
     ITERATIONS_MIN,
+    SALT_BYTES,
     Credential,
+    CredentialShape,
     Scram,
     credential,
     credential_text,
@@ -74,8 +76,48 @@ def test_unknown_users_fail_as_late_as_wrong_passwords_and_in_the_same_words() -
     challenges = {exchange(mechanism).respond(ask).response for _ in range(3)}
     assert len(challenges) == 1
     assert f"i={ITERATIONS_MIN}".encode() in challenges.pop()
-    assert decoy(mechanism, "a", SECRET) != decoy(mechanism, "b", SECRET)
-    assert decoy(mechanism, "a", SECRET) != decoy(mechanism, "a", b"other")
+    assert decoy(mechanism, "a", SECRET, ()) != decoy(mechanism, "b", SECRET, ())
+    assert decoy(mechanism, "a", SECRET, ()) != decoy(mechanism, "a", b"other", ())
+
+
+def shape_of(user: str, shapes: list[CredentialShape]) -> tuple[int, int]:
+    found = decoy("SCRAM-SHA-256", user, SECRET, shapes)
+    return found.iterations, len(found.salt)
+
+
+def test_unknown_users_show_the_iterations_and_salt_length_of_known_ones() -> None:
+    assert shape_of("a", []) == (ITERATIONS_MIN, SALT_BYTES)
+    assert shape_of("a", [CredentialShape(8192, 25, 3)]) == (8192, 25)
+
+
+def test_shapes_of_unknown_users_are_as_frequent_as_those_of_known_ones() -> None:
+    shapes = [CredentialShape(8192, 25, 9), CredentialShape(4096, 70, 1)]
+    drawn = [shape_of(f"user-{number}", shapes) for number in range(1000)]
+    assert set(drawn) == {(8192, 25), (4096, 70)}
+    assert 850 < drawn.count((8192, 25)) < 950
+
+
+def test_another_known_user_changes_the_shape_of_few_unknown_ones() -> None:
+    before = [CredentialShape(8192, 25, 9), CredentialShape(4096, 70, 1)]
+    after = [CredentialShape(8192, 25, 10), CredentialShape(4096, 70, 1)]
+    users = [f"user-{number}" for number in range(1000)]
+    changed = [user for user in users if shape_of(user, before) != shape_of(user, after)]
+    assert len(changed) < 30
+
+
+def test_challenge_of_an_unknown_user_has_the_shape_of_a_known_one() -> None:
+    mechanism = "SCRAM-SHA-512"
+    server = Scram(
+        mechanism,
+        lambda _: None,
+        nonce="n",
+        secret=SECRET,
+        shapes=lambda: [CredentialShape(10_000, 32, 5)],
+    )
+    challenge = server.respond(ScramClient(mechanism, "nobody", "w").first()).response.decode()
+    fields = dict(part.split("=", 1) for part in challenge.split(","))
+    assert fields["i"] == "10000"
+    assert len(base64.b64decode(fields["s"])) == 32
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""Secrets among a program's arguments, which every user of the machine can read.
+
+Owns the arguments as the kernel shows them in ``/proc``. It must never know what a secret is for.
+Invariant: a masked argument keeps its length, and the program's own copy is not changed. With Kafka
+such values come from files or a ``ConfigProvider``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_ARG_START: Final = 48 - 3
+"""Place of ``arg_start`` behind the command's name in ``/proc/self/stat`` (proc(5))."""
+
+_MASK: Final = b"*"
+_STATUS: Final = Path("/proc/self/stat")
+_ARGUMENTS: Final = Path("/proc/self/cmdline")
+
+
+def mask_arguments(secrets: Iterable[str]) -> None:
+    """Overwrite each of ``secrets`` in the arguments of this process; forked ones inherit that.
+
+    Where the system does not say where the arguments are, nothing is changed.
+    """
+    try:
+        shown = _ARGUMENTS.read_bytes()
+        start = int(_STATUS.read_text().rpartition(")")[2].split()[_ARG_START])
+    except (OSError, ValueError, IndexError):
+        return
+    if not start:
+        return
+    for secret in filter(None, (each.encode(errors="surrogateescape") for each in secrets)):
+        at = shown.find(secret)
+        while at >= 0:
+            ctypes.memset(start + at, _MASK[0], len(secret))
+            at = shown.find(secret, at + len(secret))
