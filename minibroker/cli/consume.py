@@ -8,9 +8,11 @@ Kafka's counterpart is ``kafka-console-consumer.sh``.
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Final
+from contextlib import contextmanager
+from typing import Final, NoReturn
 
 import click
 
@@ -162,7 +164,7 @@ def consume(
     start = EARLIEST if from_beginning else read_offset(offset)
     limits = Limits(max_messages, timeout)
     try:
-        with Client(*servers) as client:
+        with _ending_on_sigterm(), Client(*servers) as client:
             if group is None:
                 messages = read_alone(client, topic, partition, start, limits)
             else:
@@ -173,6 +175,21 @@ def consume(
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
     if limits.too_few:
         raise TooFew(limits.too_few)
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """End on SIGTERM as on Ctrl-C: offsets are committed and the group is left."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        del number, frame
+        raise click.exceptions.Exit(ExitCode.TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def read_offset(text: str | None) -> int:

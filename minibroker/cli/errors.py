@@ -28,6 +28,8 @@ class ExitCode(IntEnum):
     """``consume`` timed out before ``--max-messages``."""
     INTERRUPTED = 130
     """Stopped with Ctrl-C."""
+    TERMINATED = 143
+    """Stopped with SIGTERM."""
 
 
 EXIT_CODES_HELP = """\b

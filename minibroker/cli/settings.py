@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,6 +19,9 @@ from minibroker.cli.output import emit, table
 
 if TYPE_CHECKING:
     from minibroker.config import Setting
+
+SIMILARITY_MIN: Final = 0.8
+"""Of a name that is suggested: a typing error, not a name that only begins alike."""
 
 app = Group("settings", help="List and explain settings.", no_args_is_help=True)
 
@@ -70,6 +73,7 @@ def list_(part: str, topic: bool) -> None:
 def explain(name: str) -> None:
     """Say what one setting does, what it may be, and what it is by default."""
     from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+    from minibroker.config.known import is_known_unserved
 
     found = [
         (scope, register[name])
@@ -77,7 +81,10 @@ def explain(name: str) -> None:
         if name in register
     ]
     if not found:
-        near = difflib.get_close_matches(name, [*BROKER_SETTINGS, *TOPIC_SETTINGS], n=1)
+        if is_known_unserved(name):
+            raise UsageMistake(f"{name} is a setting of Kafka that minibroker ignores")
+        names = [*BROKER_SETTINGS, *TOPIC_SETTINGS]
+        near = difflib.get_close_matches(name, names, n=1, cutoff=SIMILARITY_MIN)
         hint = f"; did you mean {near[0]}?" if near else "; see `minibroker settings list`"
         raise UsageMistake(f"there is no setting {name}{hint}")
     emit("\n\n".join(_explanation(scope, setting) for scope, setting in found))

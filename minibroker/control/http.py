@@ -201,7 +201,10 @@ class _Guard:
     def _refusal(self, method: str, headers: Headers) -> Response | None:
         host = headers.get("host", "")
         if not self._is_ours(_host_name(host)):
-            hint = "Use localhost or an IP address, or let the broker know this name."
+            hint = (
+                "Use localhost or an IP address, or add the name to advertised.listeners when the "
+                "broker is started."
+            )
             return _error(403, "FOREIGN_HOST", "the Host header names another host", hint)
         origin = headers.get("origin")
         if origin is not None and method not in {"GET", "HEAD"} and origin != f"http://{host}":

@@ -209,12 +209,20 @@ def format_line(
 
 
 def _value(value: object) -> str:
-    text = str(value)
+    text = _address(value) if isinstance(value, tuple) else str(value)
     if len(text) > VALUE_MAX:
         text = f"{text[:VALUE_MAX]}…"
     # What a client sent may hold line breaks, escapes or half a surrogate pair.
     plain = text.isascii() and text.isprintable() and text and not set(text) & _NEEDS_QUOTES
     return text if plain else json.dumps(text)
+
+
+def _address(value: tuple[object, ...]) -> str:
+    """A socket's address as host:port; any other tuple as its items with commas."""
+    match value:
+        case (str(host), int(port), *_):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return ",".join(map(str, value))
 
 
 def _clean(message: str) -> str:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from minibroker.cli.consume import Every, Limits, read_offset
-from minibroker.cli.errors import Refused, TooFew, UsageMistake
+from minibroker.cli.errors import ExitCode, Refused, TooFew, UsageMistake
 from minibroker.cli.offsets import EARLIEST, LATEST
 from minibroker.testing import MiniBroker
 
@@ -133,3 +135,22 @@ def test_an_interval_is_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not every.is_due()
     now = 103.0
     assert [every.is_due(), every.is_due()] == [True, False]
+
+
+def test_sigterm_commits_and_leaves_the_group(
+    minibroker: MiniBroker, cats: str, minibroker_group: str
+) -> None:
+    arguments = ["consume", cats, "--group", minibroker_group, "--from-beginning"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minibroker", *arguments, "-b", minibroker.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["black\n", "white\n", "red\n"]
+        process.terminate()
+        assert process.wait(30) == ExitCode.TERMINATED
+    group = minibroker.control.get("v1", "groups", minibroker_group)
+    assert (group["state"], group["members"]) == ("Empty", [])
+    assert [each["offset"] for each in group["offsets"]] == [3]

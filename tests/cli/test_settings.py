@@ -56,3 +56,14 @@ def test_a_name_like_no_other_points_to_the_list() -> None:
 def test_a_part_that_is_nowhere_is_said() -> None:
     with pytest.raises(UsageMistake, match="no setting has 'zzz' in its name"):
         run("list", "zzz")
+
+
+@pytest.mark.parametrize("name", ["retention.bytez.max.of.all", "log.x", "num.partition.count"])
+def test_a_name_that_only_begins_alike_is_not_suggested(name: str) -> None:
+    with pytest.raises(UsageMistake, match="settings list"):
+        run("explain", name)
+
+
+def test_a_setting_that_only_kafka_has_is_said_to_be_ignored() -> None:
+    with pytest.raises(UsageMistake, match=r"log\.cleaner\.threads is a setting of Kafka"):
+        run("explain", "log.cleaner.threads")

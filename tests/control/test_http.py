@@ -215,6 +215,7 @@ async def test_hosts_that_somebody_made_point_at_us_are_refused(
 ) -> None:
     response = await client.get("/v1/cluster", headers={"host": host})
     assert error(response, 403)["code"] == "FOREIGN_HOST"
+    assert "advertised.listeners" in error(response, 403)["hint"]
 
 
 async def test_a_name_of_the_broker_can_be_allowed(

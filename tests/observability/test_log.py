@@ -179,3 +179,16 @@ def test_closes_are_counted_and_bad_ones_told(written: Written) -> None:
         "connection closed: frame_too_large listener=PLAINTEXT client=127.0.0.1:6 size=1073741824",
         "connection refused: limit listener=PLAINTEXT client=127.0.0.1:7",
     ]
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (("127.0.0.1", 5000), "127.0.0.1:5000"),
+        (("::1", 5000, 0, 0), "[::1]:5000"),
+        (("a", "b"), "a,b"),
+    ],
+)
+def test_address_is_written_as_host_and_port(address: tuple[object, ...], shown: str) -> None:
+    line = format_line(0, "p", "INFO", "m", {"client": address})
+    assert line.rstrip("\n").endswith(f" client={shown}")
