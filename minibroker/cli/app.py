@@ -33,7 +33,7 @@ LATE = {
     "dissect": Late(
         "minibroker.cli.dissect",
         "dissect_command",
-        "Show what every byte of a request or response means.",
+        "Show what every byte of requests, a response or a log segment means.",
     ),
     "topics": Late("minibroker.cli.topics", "app", "List, create, describe and delete topics."),
     "groups": Late("minibroker.cli.groups", "app", "List, describe and delete consumer groups."),

@@ -1,4 +1,4 @@
-"""``minibroker dissect``: a frame as an annotated tree.
+"""``minibroker dissect``: frames and log segments as annotated trees.
 
 Owns where the bytes come from and how they are written down; what they mean is the business of
 `protocol.dissect`. Invariant: no input ends in a traceback; damage is shown in the tree and in the
@@ -19,6 +19,7 @@ from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import ExitCode, UsageMistake
 from minibroker.cli.output import emit, note
 from protocol.dissect import Direction, api_named, dissect, render
+from protocol.dissect.pieces import dissect_segment, frames, is_segment
 
 INPUT_BYTES_MAX: Final = 128 * 1024 * 1024
 _HEX: Final = re.compile(rb"\s*(?:(?:0x)?[0-9a-fA-F]+[\s:,]*)+")
@@ -32,9 +33,11 @@ EXAMPLES = """Examples:
   minibroker dissect frame.bin
   xxd -p frame.bin | minibroker dissect
   minibroker dissect answer.bin --api Metadata --api-version 12
+  minibroker dissect data/orders-0/00000000000000000000.log
 
-The size before a frame may be there or not. A response does not say what it answers, so name its
-API and version. Exit code 1 says that the bytes are not a whole, undamaged frame.
+The size before a single frame may be missing; several frames need it. A response does not contain
+its API, so name API and version. A log segment is recognized by its first batch. Exit code 1 means
+that something is damaged or incomplete.
 """
 
 
@@ -49,7 +52,7 @@ API and version. Exit code 1 says that the bytes are not a whole, undamaged fram
 @click.option("--api", metavar="API", help="The API that a response answers: its name or number.")
 @click.option("--api-version", type=int, metavar="NUMBER", help="The version of that API.")
 def dissect_command(source: Sequence[str], api: str | None, api_version: int | None) -> None:
-    """Show what every byte of a request or response means."""
+    """Show what every byte of requests, a response or a log segment means."""
     if (api is None) != (api_version is None):
         raise UsageMistake("--api and --api-version belong together: a response needs both")
     data = read_source(" ".join(source or "-"))
@@ -57,12 +60,20 @@ def dissect_command(source: Sequence[str], api: str | None, api_version: int | N
         key = None if api is None else api_named(api)
     except ValueError as error:
         raise UsageMistake(f"--api {api}: {error}") from None
-    direction = Direction.AUTO if key is None else Direction.RESPONSE
-    result = dissect(data, direction=direction, api_key=key, version=api_version)
-    emit(render(result).rstrip())
-    if result.problem is not None:
-        if key is None:
-            note("If it is a response, say what it answers: --api NAME --api-version NUMBER")
+    if key is None and is_segment(data):
+        results = [dissect_segment(data)]
+        hint = ""
+    else:
+        direction = Direction.AUTO if key is None else Direction.RESPONSE
+        results = [
+            dissect(frame, direction=direction, api_key=key, version=api_version)
+            for frame in frames(data)
+        ]
+        hint = "If it is a response, name its API: --api NAME --api-version NUMBER"
+    emit("\n\n".join(render(result).rstrip() for result in results))
+    if any(result.problem is not None for result in results):
+        if key is None and hint:
+            note(hint)
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
 

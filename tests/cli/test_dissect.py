@@ -15,6 +15,7 @@ from minibroker.cli.errors import UsageMistake
 from protocol.compiler import encode
 from protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from protocol.records import Record, build_batch
 
 FRAME = encode_request_header(RequestHeader(18, 3, 7, "foo")) + encode(
     ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3
@@ -100,3 +101,23 @@ def test_the_examples_of_the_help_work() -> None:
     assert len(examples) == 2
     for example in examples:
         assert CliRunner().invoke(app, ["dissect", *example.split()]).exit_code == 0
+
+
+def test_all_frames_of_a_file_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "frames.bin"
+    path.write_bytes(2 * (len(FRAME).to_bytes(4, "big") + FRAME))
+    done = CliRunner().invoke(app, ["dissect", str(path)])
+    assert done.exit_code == 0
+    assert done.stdout.count("ApiVersionsRequest") == 2
+
+
+def test_log_segment_is_shown_with_its_records(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    batch = build_batch([Record(timestamp=1, value=b"purr")])
+    path.write_bytes(batch)
+    done = CliRunner().invoke(app, ["dissect", str(path)])
+    assert done.exit_code == 0
+    assert "log segment" in done.stdout
+    assert "purr" in done.stdout
+    path.write_bytes(batch + batch[:-1])
+    assert CliRunner().invoke(app, ["dissect", str(path)]).exit_code == 1
