@@ -63,6 +63,12 @@ def test_the_examples_of_security_are_one_script_that_runs(pytester: pytest.Pyte
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
 
 
+def test_the_asyncio_example_of_the_guide_to_testing_runs(pytester: pytest.Pytester) -> None:
+    pages = blocks("docs/guides/testing-with-pytest.md", "python")
+    (page,) = (page for page in pages if "asyncio.run" in page)
+    assert pytester.runpython(pytester.makepyfile(page)).ret == 0
+
+
 def test_the_rate_of_the_tour_is_what_it_says(pytester: pytest.Pytester) -> None:
     run = pytester.runpython(
         pytester.makepyfile("\n".join(blocks("docs/reading-the-code.md", "python")))

@@ -8,11 +8,11 @@ process and no file of the broker is left. Kafka's own tests have ``KafkaCluster
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from minibroker.testing.lease import KeeperAddress, Lease, keeper_of_process
+from minibroker.testing.lease import Ended, KeeperAddress, Lease, keeper_of_process
 
 if TYPE_CHECKING:
     from minibroker.testing.control import Control
@@ -72,10 +72,7 @@ class MiniBroker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        import trio
-
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self.stop)
+        await in_thread(self.stop, shielded=True)
 
     # ------------------------------------------------------------------------ start and stop
 
@@ -109,6 +106,15 @@ class MiniBroker:
         self._ready = {}
 
     # ----------------------------------------------------------------------------- addresses
+
+    def ended(self) -> Ended | None:
+        """How the broker ended, if it did so by itself, e.g. because it was killed."""
+        return None if self._lease is None else self._lease.ended()
+
+    def restart(self) -> Self:
+        """Stop what is left of the broker and start a new one, at another address."""
+        self.stop()
+        return self.start()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -194,7 +200,7 @@ class MiniBroker:
 
 
 class AsyncMiniBroker:
-    """The same broker for trio: methods that wait are awaited, addresses are attributes."""
+    """The same broker for asyncio and trio: methods are awaited, addresses are attributes."""
 
     def __init__(self, broker: MiniBroker) -> None:
         self._broker = broker
@@ -207,6 +213,8 @@ class AsyncMiniBroker:
         self.connections = _awaited(broker.connections)
         self.groups = _awaited(broker.groups)
         self.log = _awaited(broker.log)
+        self.ended = _awaited(broker.ended)
+        self.restart = _awaited(broker.restart)
         self.start = _awaited(broker.start)
         self.stop = _awaited(broker.stop)
 
@@ -240,16 +248,38 @@ class AsyncControl:
         self.delete = _awaited(control.delete)
 
 
-def _awaited(call: Callable[P, T]) -> Callable[P, Any]:
-    """``call`` in a thread, so that a trio loop goes on meanwhile."""
+def _awaited(call: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """``call`` in a thread, so that the caller's event loop goes on in the meantime."""
 
     @functools.wraps(call)
     async def awaited(*args: P.args, **kwargs: P.kwargs) -> T:
-        import trio
-
-        return await trio.to_thread.run_sync(functools.partial(call, *args, **kwargs))
+        return await in_thread(functools.partial(call, *args, **kwargs))
 
     return awaited
+
+
+async def in_thread(call: Callable[[], T], *, shielded: bool = False) -> T:
+    """Run ``call`` in a thread of the running event loop, asyncio's or trio's.
+
+    ``shielded``: a cancellation is raised only after ``call`` has returned.
+    """
+    import sniffio
+
+    if sniffio.current_async_library() == "trio":
+        import trio
+
+        with trio.CancelScope(shield=shielded):
+            return await trio.to_thread.run_sync(call)
+    import asyncio
+
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    if not shielded:
+        return await running
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def _text(value: object) -> str:

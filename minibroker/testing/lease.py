@@ -11,6 +11,8 @@ import atexit
 import errno
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 READY_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 10.0
@@ -34,6 +36,23 @@ COMMAND: Final = (sys.executable, "-m", "minibroker.testing.keeper")
 
 class BrokerStartError(RuntimeError):
     """A broker did not start; the message holds what it wrote to standard error."""
+
+
+class Ended(NamedTuple):
+    """A broker that ended by itself: its exit code (negative: the signal) and its log's end.
+
+    The code is None if the process that keeps brokers ended, too.
+    """
+
+    code: int | None
+    log: str
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "it ended together with the process that keeps it"
+        if self.code < 0:
+            return f"it was killed by {signal.Signals(-self.code).name}"
+        return f"it ended with exit code {self.code}"
 
 
 class KeeperAddress:
@@ -134,6 +153,7 @@ class Lease:
     ) -> None:
         self._keeper = keeper
         self._request = {"ask": "broker", "settings": dict(settings), "share": share}
+        self._ended: Ended | None = None
         self._open()
 
     def wait_ready(self) -> dict[str, Any]:
@@ -151,9 +171,23 @@ class Lease:
 
     def log(self) -> str:
         """The end of what the broker wrote to standard error so far."""
-        self._ask({"ask": "log"})
-        answer = self._answer(STOP_SECONDS_MAX)
-        return str(answer.get("text", ""))
+        if self.ended() is None:
+            self._ask({"ask": "log"})
+            answer = self._answer(STOP_SECONDS_MAX)
+            if answer.get("event") == "log":
+                return str(answer["text"])
+            self._note_end(answer)
+        assert self._ended is not None
+        return self._ended.log
+
+    def ended(self) -> Ended | None:
+        """How the broker ended, if it did so by itself; does not wait."""
+        if self._ended is None and select.select([self._connection], [], [], 0)[0]:
+            self._note_end(self._answer(STOP_SECONDS_MAX))
+        return self._ended
+
+    def _note_end(self, answer: Mapping[str, Any]) -> None:
+        self._ended = Ended(answer.get("code"), str(answer.get("text") or self._keeper.log()))
 
     def stop(self) -> None:
         """Give the broker back, and wait for its end if nobody else holds it."""

@@ -2,8 +2,9 @@
 
 Owns three fixtures and when the broker starts; it must never load more than itself in a run that
 uses none of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two
-tests of any run get the same topic or group. The broker starts when the first test that wants it
-is collected, and its imports at once if the last run wanted it, so that it is ready in time.
+tests of any run get the same topic or group; a broker that dies fails one test and is replaced. The
+broker starts when the first test that wants it is collected, and its imports at once if the last
+run wanted it, so that it is ready in time.
 """
 
 from __future__ import annotations
@@ -136,15 +137,31 @@ def minibroker_group(request: pytest.FixtureRequest) -> str:
     return request.config.stash[RUN].fresh_name(request.node.name)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start a new broker if the shared one died, so that only one test suffers from it."""
+    broker = item.config.stash[RUN].broker
+    if broker is not None and _uses_broker(item) and broker.ended() is not None:
+        broker.restart()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of the broker's log with a test that failed."""
+    """Show the end of the broker's log, and whether it died, with a test that failed."""
     report = yield
     broker = item.config.stash[RUN].broker
-    if report.failed and broker is not None and "minibroker" in getattr(item, "fixturenames", ()):
+    if report.failed and broker is not None and _uses_broker(item):
+        ended = broker.ended()
+        if ended is not None:
+            text = f"The broker died: {ended}. The next test gets a new one."
+            report.sections.append(("minibroker", text))
         lines = broker.log().splitlines()[-LOG_LINES_MAX:]
         if lines:
             report.sections.append(("minibroker log", "\n".join(lines)))
     return report
+
+
+def _uses_broker(item: pytest.Item) -> bool:
+    return "minibroker" in getattr(item, "fixturenames", ())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -143,3 +144,59 @@ async def test_trio_goes_on_while_a_broker_is_waited_for(is_gone: Callable[[int]
         nursery.cancel_scope.cancel()
     assert turns > 10
     assert is_gone(pid)
+
+
+def test_asyncio_users_await_the_same_methods(is_gone: Callable[[int], bool]) -> None:
+    async def use() -> int:
+        async with MiniBroker() as broker:
+            turns = 0
+
+            async def turn() -> None:
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            turning = asyncio.create_task(turn())
+            await broker.create_topic("cats", partitions=3)
+            assert (await broker.control.get("v1", "topics", "cats"))["name"] == "cats"
+            assert await broker.ended() is None
+            turning.cancel()
+            assert turns > 0
+            return broker.pid
+
+    assert is_gone(asyncio.run(use()))
+
+
+def test_cancelled_asyncio_task_leaves_no_broker(is_gone: Callable[[int], bool]) -> None:
+    pids: list[int] = []
+
+    async def use(started: asyncio.Event) -> None:
+        async with MiniBroker() as broker:
+            pids.append(broker.pid)
+            started.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        started = asyncio.Event()
+        task = asyncio.create_task(use(started))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert is_gone(pids[0])
+
+
+def test_broker_that_was_killed_says_so_and_can_be_restarted() -> None:
+    with MiniBroker() as broker:
+        assert broker.ended() is None
+        os.kill(broker.pid, signal.SIGKILL)
+        while (ended := broker.ended()) is None:
+            pass
+        assert str(ended) == "it was killed by SIGKILL"
+        before = broker.bootstrap_servers
+        broker.restart()
+        assert broker.bootstrap_servers != before
+        assert broker.create_topic("cats") == "cats"

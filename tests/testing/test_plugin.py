@@ -189,3 +189,26 @@ def test_a_killed_run_leaves_nothing(
     run.communicate()
     assert all(is_gone(int(pid)) for pid in pids)
     assert not Path(home).exists()
+
+
+def test_broker_that_dies_is_reported_and_replaced(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os, signal
+
+        def test_first(minibroker):
+            assert minibroker.create_topic("cats")
+            os.kill(minibroker.pid, signal.SIGKILL)
+            while minibroker.ended() is None:
+                pass
+            minibroker.control.get("v1", "cluster")
+
+        def test_second(minibroker, minibroker_topic):
+            assert minibroker.control.get("v1", "topics", minibroker_topic)
+        """
+    )
+    result = pytester.runpytest_subprocess(*WITHOUT_RANDOM)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*The broker died: it was killed by SIGKILL. The next test gets a new one.*"]
+    )
