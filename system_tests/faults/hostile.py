@@ -1,13 +1,12 @@
-"""Bytes that no honest client sends, and what may come of them.
+"""Named requests that no honest client sends, and sockets that report how they end.
 
-It owns the frames and a socket that watches what becomes of it; it expects nothing. The invariant:
-every payload is made from a seed, so that one which does harm can be made again. A frame is
-Kafka's: four bytes of length, then a header of API key, version, correlation id and client id.
+It owns the requests that must have a certain outcome; ``system_tests.attack.frames`` generates any
+number of others. It expects nothing. A frame is Kafka's: four bytes of length, then a header of API
+key, version, correlation id and client id.
 """
 
 from __future__ import annotations
 
-import random
 import select
 import socket
 import struct
@@ -19,7 +18,6 @@ from enum import Enum
 from system_tests.harness.waiting import PATIENCE_S
 
 METADATA, API_VERSIONS, PRODUCE, FETCH = 3, 18, 0, 1
-HIGHEST_API_KEY = 92
 
 
 class Outcome(Enum):
@@ -75,26 +73,6 @@ HOPELESS = {
     "a produce request of nothing": request(PRODUCE, 7),
     "a fetch request of nothing": request(FETCH, 11),
 }
-
-
-def random_payloads(seed: int, count: int) -> Iterator[bytes]:
-    """Yield garbage of four kinds: bare, framed, behind a good header, and a good one mutated."""
-    dice = random.Random(seed)
-    for _ in range(count):
-        garbage = dice.randbytes(dice.choice([1, 3, 4, 5, 17, 200, 5000]))
-        kind = dice.randrange(4)
-        if kind == 0:
-            yield garbage
-        elif kind == 1:
-            yield frame(garbage)
-        elif kind == 2:
-            make = dice.choice([request, flexible_request])
-            yield make(dice.randrange(HIGHEST_API_KEY + 1), dice.randrange(20), garbage)
-        else:
-            good = bytearray(request(METADATA, 1, struct.pack(">ih", 1, 5) + b"topic"))
-            for _ in range(dice.randrange(1, 4)):
-                good[dice.randrange(4, len(good))] = dice.randrange(256)
-            yield bytes(good)
 
 
 @contextmanager

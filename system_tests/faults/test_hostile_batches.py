@@ -22,9 +22,10 @@ from system_tests.clients.model import Record as Sent
 from system_tests.clients.model import drain
 from system_tests.connections.dialling import Client
 from system_tests.faults.conftest import Starter
+from system_tests.harness.batches import with_section
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import private_bytes, tree
-from system_tests.peers.records import produce, with_section
+from system_tests.peers.records import produce
 
 pytestmark = pytest.mark.minibroker
 

@@ -11,9 +11,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 
 import pytest
 
+from system_tests.attack.frames import hostile_frames
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record
 from system_tests.faults.conftest import Starter
@@ -29,7 +31,6 @@ from system_tests.faults.hostile import (
     flexible_request,
     frame,
     outcome,
-    random_payloads,
     request,
     send_all,
 )
@@ -92,7 +93,7 @@ def test_unfinished_frames_are_waited_for_and_end_with_the_sender(
 
 def test_random_bytes_harm_nobody(broker: RunningBroker, neighbour: Callable[[], None]) -> None:
     print(f"seed {SEED}")
-    for round_, payload in enumerate(random_payloads(SEED, 400)):
+    for round_, payload in enumerate(islice(hostile_frames(SEED), 400)):
         with connected(broker.address) as stream:
             send_all(stream, payload)
             if round_ % 2:
@@ -175,7 +176,7 @@ def test_no_process_dies_leaks_or_prints_a_traceback(start: Starter, fresh: Name
     before = processes(broker)
 
     def assault(seed: int) -> None:
-        payloads = [*HOPELESS.values(), *UNFINISHED.values(), *random_payloads(seed, 500)]
+        payloads = [*HOPELESS.values(), *UNFINISHED.values(), *islice(hostile_frames(seed), 500)]
         for payload in payloads:
             with connected(broker.address) as stream:
                 send_all(stream, payload)

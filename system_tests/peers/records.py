@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final
 
-from crc32c import crc32c
-
-from protocol.compression import Compression, compress
+from protocol.compression import Compression
 from protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -22,11 +19,11 @@ from protocol.messages.list_offsets import (
 )
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import HEADER_BYTES, Record, TimestampType, build_batch
+from system_tests.harness.batches import FIRST_MS, with_section
 from system_tests.peers.asking import Asked
 from system_tests.peers.topics import TIMEOUT_MS, create, topic
 
 CURRENT_EPOCH: Final = -1
-FIRST_MS: Final = 1_700_000_000_000
 
 
 def records(*values: bytes | None) -> list[Record]:
@@ -88,19 +85,6 @@ def produced(ask: Asked) -> None:
     ask("times of the log", produce("p", append), 9)
 
 
-def with_section(section: bytes, count: int, codec: Compression = Compression.NONE) -> bytes:
-    """A batch that claims ``count`` records and has these bytes for them, with a right checksum."""
-    body = compress(codec, section)
-    head = bytearray(build_batch(records(b"a"))[:HEADER_BYTES])
-    struct.pack_into(">i", head, 8, HEADER_BYTES - 12 + len(body))
-    struct.pack_into(">h", head, 21, codec)
-    struct.pack_into(">i", head, 23, count - 1)
-    struct.pack_into(">i", head, 57, count)
-    data = bytearray(bytes(head) + body)
-    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
-    return bytes(data)
-
-
 def tiny_records(count: int) -> bytes:
     """Records with neither key nor value."""
     return build_batch([Record()] * count)[HEADER_BYTES:]
@@ -134,11 +118,8 @@ def bad_records(ask: Asked) -> None:
     ask("old", produce("timed", build_batch(records(b"a", b"b"))), 9)
     ask("to the offsets", produce("__consumer_offsets", build_batch(no_keys)), 9)
     ask("to the transactions", produce("__transaction_state", build_batch(no_keys)), 9)
-    far = with_section(tiny_records(3), 3)
-    lying = bytearray(far)
-    struct.pack_into(">q", lying, 35, FIRST_MS + 5_000_000)
-    struct.pack_into(">I", lying, 17, crc32c(memoryview(lying)[21:]))
-    ask("a false largest timestamp", produce("bad", bytes(lying)), 9)
+    lying = with_section(tiny_records(3), 3, max_timestamp=FIRST_MS + 5_000_000)
+    ask("a false largest timestamp", produce("bad", lying), 9)
     for when in (-1, -3, -2):
         part = ListOffsetsPartition(
             partition_index=0, timestamp=when, current_leader_epoch=CURRENT_EPOCH

@@ -1,0 +1,1 @@
+"""A standing attack on running brokers, with honest clients and checkers."""
