@@ -22,6 +22,7 @@ from minibroker.security.acl import CLUSTER_NAME
 from minibroker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    from minibroker.apis.unserved import Unserved
     from minibroker.cluster.controller import ClusterController
     from minibroker.cluster.image import Image, Update
     from minibroker.config import Settings
@@ -101,6 +102,8 @@ class Context:
     """What a guard (`apis.access`) has yet to do to the response."""
     mutated: Mutated | None = None
     """What a request has changed of the cluster, for who tells of it."""
+    unserved: Unserved | None = None
+    """Set by an API that refuses a request because it belongs to a protocol that is not served."""
 
     @property
     def version(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner
+from minibroker.apis.unserved import SHARE_GROUPS, TRANSACTIONS, Unserved
 from minibroker.cluster.placement import OFFSETS_TOPIC, offsets_partition
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
 from protocol.errors import ErrorCode
@@ -23,6 +24,7 @@ from protocol.registry import ApiKey
 
 GROUP: Final = 0
 KEY_TYPES: Final = {GROUP: "groups", 1: "transactions", 2: "share groups"}
+UNSERVED: Final[Mapping[int, Unserved]] = {1: TRANSACTIONS, 2: SHARE_GROUPS}
 
 
 class Node(NamedTuple):
@@ -73,6 +75,7 @@ def _coordinator(key: str, node: Node) -> Coordinator:
 
 def _find(ctx: Context, key_type: int, key: str) -> Node:
     if key_type != GROUP:
+        ctx.unserved = UNSERVED.get(key_type)
         what = KEY_TYPES.get(key_type)
         text = f"This broker does not serve {what} yet." if what else _unknown_type(key_type)
         return Node(error=ErrorCode.INVALID_REQUEST, text=text)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from zlib import crc32
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.unserved import TRANSACTIONS
 from protocol.errors import ErrorCode
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.registry import ApiKey
@@ -39,11 +40,13 @@ async def execute(scope: WorkerScope, _part: None) -> int:
 
 
 def merge(
-    _ctx: Context, _request: InitProducerIdRequest, replies: Mapping[Owner, int]
+    ctx: Context, request: InitProducerIdRequest, replies: Mapping[Owner, int]
 ) -> InitProducerIdResponse:
     """The id with epoch 0, or the refusal."""
     for producer_id in replies.values():
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    if request.transactional_id is not None:
+        ctx.unserved = TRANSACTIONS
     return InitProducerIdResponse(
         error_code=ErrorCode.INVALID_REQUEST, producer_id=NONE, producer_epoch=NONE
     )

@@ -73,6 +73,7 @@ def picture(answer: Answer, room: Room) -> list[Line]:
         (),
     ]
     refusals = _refusals(answer["refusals"], room.columns)
+    refusals = [*_unserved(answer["unserved"], room.columns), *refusals]
     addresses = _addresses(answer, with_users=_is_wide(room))
     if room.lines is not None:
         left = room.lines - len(head) - 1
@@ -234,11 +235,14 @@ def _users(connections: Iterable[Answer]) -> str:
     """Who the connections are, those with most of them first; a name may hold anything."""
     counted = Counter(each["principal"] for each in connections)
     shown = [
-        "".join(letter if letter.isprintable() else "?" for letter in name.removeprefix("User:"))
-        for name, _ in counted.most_common(USERS_SHOWN_MAX)
+        _printable(name.removeprefix("User:")) for name, _ in counted.most_common(USERS_SHOWN_MAX)
     ]
     cut = [f"{n[: USER_WIDTH_MAX - 1]}{ELLIPSIS}" if len(n) > USER_WIDTH_MAX else n for n in shown]
     return ", ".join([*cut, ELLIPSIS] if len(counted) > USERS_SHOWN_MAX else cut)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _addresses(answer: Answer, *, with_users: bool) -> list[Line]:
@@ -303,6 +307,24 @@ def _refusals(refusals: Sequence[Answer], columns: int | None) -> list[Line]:
         said = f"- {when}{often}, {listener}: {text}"
         lines += [(Piece(part),) for part in _wrapped(said, columns)]
     return lines
+
+
+def _unserved(clients: Sequence[Answer], columns: int | None) -> list[Line]:
+    """Clients that asked for a protocol that is not served, and a blank line; newest first."""
+    if not clients:
+        return []
+    lines: list[Line] = [(Piece("NOT SERVED", Paint.HEADING),)]
+    for each in clients:
+        words = (each["client_id"], each["software_name"], each["software_version"])
+        name = _printable(" ".join(word for word in words if word))
+        who = f"{each['client_host']} ({name})" if name else each["client_host"]
+        often = "" if each["requests"] == 1 else f", {each['requests']} times"
+        said = (
+            f"- {ago(each['ago_ms'])} ago{often}, {who} asked for {each['protocol']}: "
+            f"{each['advice']}."
+        )
+        lines += [(Piece(part, Paint.WARNING),) for part in _wrapped(said, columns)]
+    return [*lines, ()]
 
 
 def _wrapped(text: str, columns: int | None) -> list[str]:

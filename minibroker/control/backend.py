@@ -355,6 +355,19 @@ class HappeningView(NamedTuple):
     ]
 
 
+class UnservedClientView(NamedTuple):
+    """A client that asked for a protocol which the broker does not serve."""
+
+    ago_ms: Annotated[int, Doc("Time since it asked last.")]
+    client_host: str
+    client_id: str | None
+    software_name: Annotated[str | None, Doc("As it said in ApiVersions.")]
+    software_version: Annotated[str | None, Doc("As it said in ApiVersions.")]
+    protocol: Annotated[str, Doc("What it asked for, e.g. `transactions`.")]
+    advice: Annotated[str, Doc("What to change in the client.")]
+    requests: Annotated[int, Doc("How often it asked.")]
+
+
 class Connections(NamedTuple):
     """All client connections, with the limits that hold for them and what happened lately."""
 
@@ -378,6 +391,12 @@ class Connections(NamedTuple):
     addresses_total: Annotated[int, Doc("How many addresses have connections.")]
     refusals: Annotated[tuple[RefusalView, ...], Doc("The last hundred, newest first.")]
     happenings: Annotated[tuple[HappeningView, ...], Doc("The last five hundred, newest last.")]
+    unserved: Annotated[
+        tuple[UnservedClientView, ...],
+        Doc(
+            "Clients that asked for a protocol that is not served: the last hundred, newest first."
+        ),
+    ]
 
 
 # Clock and reset ------------------------------------------------------------------------------

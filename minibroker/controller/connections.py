@@ -28,6 +28,7 @@ from minibroker.network.client import ClientView
 from minibroker.network.happenings import Happening, Refusal
 from minibroker.network.limits import protected_listener
 from minibroker.network.slots import SLOTS
+from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
 from minibroker.network.views import (
     ADDRESSES_SHOWN_MAX,
     AcceptorReport,
@@ -88,6 +89,7 @@ def connections(
         addresses_total=_count_addresses(doors, addresses),
         refusals=tuple(_refusal(each, now) for each in reversed(chronicle.refusals)),
         happenings=tuple(_happening(seq, each, now) for seq, each in chronicle.happenings),
+        unserved=_unserved(reports.processors.values(), now),
     )
 
 
@@ -213,6 +215,34 @@ def _happening(seq: int, happening: Happening, now: float) -> shown.HappeningVie
         processor=None if processor is None else role_name(PROCESSOR, processor),
         reason=happening.reason,
     )
+
+
+def _unserved(
+    reports: Iterable[ProcessorReport], now: float
+) -> tuple[shown.UnservedClientView, ...]:
+    """Clients of all processors, each once for a protocol; with each its last address."""
+    found: dict[tuple[object, ...], UnservedClient] = {}
+    for each in sorted((each for report in reports for each in report.unserved), key=_last):
+        key = (each.client_id, each.software_name, each.software_version, each.protocol)
+        before = 0 if key not in found else found.pop(key).requests
+        found[key] = each._replace(requests=before + each.requests)
+    return tuple(
+        shown.UnservedClientView(
+            ago_ms=_ago_ms(each.last, now),
+            client_host=each.host,
+            client_id=each.client_id,
+            software_name=each.software_name,
+            software_version=each.software_version,
+            protocol=each.protocol,
+            advice=each.advice,
+            requests=each.requests,
+        )
+        for each in list(reversed(found.values()))[:CLIENTS_MAX]
+    )
+
+
+def _last(client: UnservedClient) -> float:
+    return client.last
 
 
 def _address(host: str, port: int) -> str:

@@ -42,6 +42,7 @@ from protocol.headers import RequestHeader, decode_request_header, encode_respon
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
+    from minibroker.apis.unserved import Unserved
     from minibroker.quotas.manager import Promise
     from minibroker.security.acl import Operation, Resource
     from protocol.messages.api_versions import ApiVersionsRequest
@@ -63,8 +64,11 @@ class Exchanges:
         *,
         teller: Teller | None,
         used: Callable[[int], None],
+        unserved: Callable[[Client, Unserved], None],
     ) -> None:
-        """``used`` is told the number of a connection that is about to be answered."""
+        """``used`` is called with the number of a connection that is about to be answered,
+        ``unserved`` with a client that asked for a protocol which is not served.
+        """
         self._env = env
         self._follower = follower
         self._owners = owners
@@ -72,6 +76,7 @@ class Exchanges:
         self.meter = meter
         self._teller = teller
         self._used = used
+        self._unserved = unserved
         self._authorizers = Authorizers(env.settings)
         self._in_force = InForce(env.settings)
         self._log = Log(env.name)
@@ -92,6 +97,9 @@ class Exchanges:
         finally:
             block.release()
         chunks = _encoded(header, response)
+        assert exchange.ctx is not None
+        if exchange.ctx.unserved is not None:
+            self._unserved(client, exchange.ctx.unserved)
         promise, spent, counted_ns = None, None, 0
         if client.told or self.meter.active:
             worked_ns = env.work_time.worked_ns(client.account)

@@ -17,6 +17,7 @@ import trio
 
 from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.apis.base import CloseConnection, Owner
+from minibroker.apis.unserved import unserved_request
 from minibroker.cluster.image import Image
 from minibroker.config import (
     ACCEPTOR_MODE,
@@ -50,6 +51,7 @@ from minibroker.network.notices import Notices
 from minibroker.network.sending import OpenFiles, RecordsGone
 from minibroker.network.telling import teller
 from minibroker.network.turnstile import Turnstile
+from minibroker.network.unserved_clients import UnservedClients
 from minibroker.network.views import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, Log
@@ -106,6 +108,7 @@ class _Processor:
         self._happenings = Happenings(env.incarnation, env.clock.now, tell)
         self._part = env.arena.open_part(env.index)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._unserved = UnservedClients(self._log, env.clock.now)
         self._files = OpenFiles()
         self._clients: dict[int, Client] = {}
         self._all_closed = trio.Event()
@@ -126,6 +129,7 @@ class _Processor:
             self._meter,
             teller=self._teller,
             used=self._use,
+            unserved=self._unserved.note,
         )
         self._identities = Identities(
             env.settings,
@@ -179,7 +183,13 @@ class _Processor:
             for number, client in islice(self._clients.items(), CONNECTIONS_SHOWN_MAX)
         )
         door = None if self._gate is None else self._gate.figures()
-        return ProcessorReport(tuple(views), len(self._clients), self._happenings.lately(), door)
+        return ProcessorReport(
+            tuple(views),
+            len(self._clients),
+            self._happenings.lately(),
+            door,
+            self._unserved.all(),
+        )
 
     async def run(self) -> None:
         gate = self._gate
@@ -369,6 +379,9 @@ class _Processor:
         elif reason in DISTRUSTED:
             self._happenings.distrust(client.accepted, reason.value, client.close_text, processor)
         else:
+            if reason is CloseReason.UNSUPPORTED_VERSION:
+                unserved = unserved_request(client.in_flight, client.close_text)
+                self._unserved.note(client, unserved)
             self._happenings.note("closed", client.accepted, processor, reason.value)
 
     async def _converse(self, client: Client) -> None:

@@ -16,6 +16,7 @@ from minibroker.connections.counts import UNLIMITED, CountLimits, Counts
 from minibroker.connections.rates import Rates
 from minibroker.network.client import ClientView
 from minibroker.network.happenings import Lately
+from minibroker.network.unserved_clients import UnservedClient
 from minibroker.network.waits import Waits
 
 ADDRESSES_SHOWN_MAX: Final = 100
@@ -71,6 +72,7 @@ class ProcessorReport(NamedTuple):
     connections_total: int
     lately: Lately
     door: DoorFigures | None = None
+    unserved: tuple[UnservedClient, ...] = ()
 
 
 def door_figures(

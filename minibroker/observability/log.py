@@ -46,6 +46,7 @@ _ORDINARY: Final = frozenset(
         CloseReason.IDLE,
         CloseReason.STOPPING,
         CloseReason.RESET,
+        CloseReason.UNSUPPORTED_VERSION,  # `network.unserved_clients` logs it once for each client
     }
 )
 

@@ -10,6 +10,7 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
+from protocol.messages.init_producer_id import InitProducerIdRequest
 from system_tests.connections.dialling import Client
 from system_tests.console.conftest import Dial, Limited, Look
 from system_tests.console.page import Page
@@ -162,6 +163,21 @@ def test_who_is_refused_is_listed_with_the_reason(limited: Limited, dial: Dial, 
     assert refusal.startswith("127.0.0.9")
     assert "max.connections.per.ip" in refusal
     assert page.count(".refusals [data-reason=max_connections_per_ip]") == 1
+
+
+def test_unserved_client_is_shown_as_a_warning(limited: Limited, look: Look) -> None:
+    broker = limited()
+    page = look(broker)
+    assert not page.find("#warnings-panel").is_displayed()
+    with Client(broker.address, client_id="payments") as client:
+        for _ in range(2):
+            client.ask(InitProducerIdRequest(transactional_id="t"), 4)
+        page.wait(
+            lambda: "\N{MULTIPLICATION SIGN} 2" in page.text("#warnings"), "both requests to count"
+        )
+    (warning,) = page.texts("#warnings li")
+    assert "payments" in warning
+    assert "It asked for transactions: remove transactional.id" in warning
 
 
 def test_where_processors_accept_no_acceptor_is_drawn(

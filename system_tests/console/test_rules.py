@@ -69,6 +69,7 @@ def answer(
         "addresses_total": 0,
         "refusals": [],
         "happenings": list(happenings),
+        "unserved": [],
         **others,
     }
 
@@ -103,6 +104,25 @@ def flights(scene: dict[str, Any]) -> list[tuple[str, str | None]]:
 def call(rules: Browser, module: str, function: str, *arguments: Any) -> Any:
     script = "const found = await import(args[0]); return found[args[1]](...args[2])"
     return rules.run(script, f"/console/{module}.js", function, arguments)
+
+
+def test_unserved_client_becomes_a_warning_that_names_it(rules: Browser) -> None:
+    client = {
+        "client_host": "10.0.0.7",
+        "client_id": "app",
+        "software_name": "lib",
+        "software_version": "1.2",
+        "protocol": "transactions",
+        "advice": "remove transactional.id",
+        "requests": 3,
+        "ago_ms": 40,
+    }
+    warning = call(rules, "model", "warningOf", client)
+    assert warning["about"] == "app, lib 1.2"
+    assert warning["text"] == "It asked for transactions: remove transactional.id."
+    assert (warning["ip"], warning["times"], warning["ago"]) == ("10.0.0.7", 3, 40)
+    silent = {**client, "client_id": None, "software_name": None, "software_version": None}
+    assert call(rules, "model", "warningOf", silent)["about"] == ""
 
 
 def test_who_stays_keeps_its_seat_and_newcomers_take_the_first_free(rules: Browser) -> None:

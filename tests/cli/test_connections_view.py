@@ -102,6 +102,7 @@ def answer(**others: Any) -> dict[str, Any]:
         "addresses_total": 2,
         "happenings": [waiting("OUTSIDE", 9000, "max.connections"), waiting("INSIDE", 1, "x")],
         "refusals": [refusal(PER_IP, 900), refusal(QUOTA, 3000), refusal(PER_IP, 61_000)],
+        "unserved": [],
         **others,
     }
 
@@ -164,6 +165,34 @@ def test_there_are_no_more_lines_than_the_terminal_has(height: int) -> None:
     lines = text(picture(answer(), Room(80, height)))
     assert len(lines) <= height
     assert lines == text(picture(answer(), Room(80)))[:height] or "…" in lines
+
+
+def unserved(client_id: str | None, software: str | None, requests: int = 1) -> dict[str, Any]:
+    return {
+        "ago_ms": 4000,
+        "client_host": "10.0.0.7",
+        "client_id": client_id,
+        "software_name": software,
+        "software_version": software and "1.2",
+        "protocol": "transactions",
+        "advice": "remove transactional.id",
+        "requests": requests,
+    }
+
+
+def test_unserved_clients_are_listed_with_advice() -> None:
+    clients = [unserved("app \x1b", "lib", 3), unserved(None, None)]
+    lines = text(picture(answer(unserved=clients), Room()))
+    assert lines[lines.index("NOT SERVED") :][:4] == [
+        "NOT SERVED",
+        (
+            "- 4 s ago, 3 times, 10.0.0.7 (app ? lib 1.2) asked for transactions: "
+            "remove transactional.id."
+        ),
+        "- 4 s ago, 10.0.0.7 asked for transactions: remove transactional.id.",
+        "",
+    ]
+    assert "NOT SERVED" not in text(picture(answer(), Room()))
 
 
 def test_addresses_and_refusals_share_what_room_there_is() -> None:

@@ -38,6 +38,7 @@ from minibroker.control.backend import (
     Topic,
     TopicList,
     TopicSummary,
+    UnservedClientView,
 )
 from minibroker.control.http import make_app
 from minibroker.control.quota_shapes import (
@@ -161,6 +162,9 @@ class FakeBackend:
             happenings=(
                 HappeningView(4, 9, "handed", 3, "PLAINTEXT", "127.0.0.1:5", "processor-0", None),
                 HappeningView(5, 7, "refused", 4, "PLAINTEXT", "127.0.0.1:6", None, "limit"),
+            ),
+            unserved=(
+                UnservedClientView(3, "10.0.0.9", "app", "lib", "1", "transactions", "none", 2),
             ),
         )
 

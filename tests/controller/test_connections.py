@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from minibroker.apis.unserved import TRANSACTIONS
 from minibroker.config import Settings
 from minibroker.control import backend as shown
 from minibroker.controller.chronicle import Chronicle
@@ -11,6 +14,7 @@ from minibroker.controller.connections import Place, Reports, connections
 from minibroker.network.accepted import Accepted
 from minibroker.network.client import ClientView
 from minibroker.network.happenings import Happenings, Lately, Limit
+from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
 from minibroker.network.views import (
     AcceptorReport,
     AddressFigures,
@@ -184,3 +188,36 @@ def test_addresses_are_bounded_and_those_with_most_connections_come_first(addres
     assert len(found) == min(addresses, 100)
     counts = [each.connections for each in found]
     assert counts == sorted(counts, reverse=True)
+
+
+def unserved(client_id: str, last: float, **others: Any) -> UnservedClient:
+    protocol, advice = TRANSACTIONS
+    client = UnservedClient(client_id, "lib", "1", "10.0.0.7", protocol, advice, last, 2)
+    return client._replace(**others)
+
+
+def test_unserved_clients_of_several_processors_are_merged_newest_first() -> None:
+    both = unserved("a", 97.0)
+    found = look(
+        None,
+        ProcessorReport((), 0, NOTHING, unserved=(both, unserved("b", 98.0))),
+        ProcessorReport((), 0, NOTHING, unserved=(both._replace(last=99.0, host="::1"),)),
+    ).unserved
+    assert [(each.client_id, each.ago_ms, each.requests) for each in found] == [
+        ("a", 1000, 4),
+        ("b", 2000, 2),
+    ]
+    assert (found[0].client_host, found[0].protocol) == ("::1", "transactions")
+    assert found[0].advice == TRANSACTIONS.advice
+
+
+def test_unserved_clients_are_bounded_and_the_newest_are_shown() -> None:
+    many = tuple(unserved(f"c{n}", float(n)) for n in range(CLIENTS_MAX))
+    newer = tuple(unserved(f"d{n}", 200.0 + n) for n in range(3))
+    found = look(
+        None,
+        ProcessorReport((), 0, NOTHING, unserved=many),
+        ProcessorReport((), 0, NOTHING, unserved=newer),
+    ).unserved
+    assert len(found) == CLIENTS_MAX
+    assert [each.client_id for each in found[:4]] == ["d2", "d1", "d0", "c99"]

@@ -96,7 +96,9 @@ class Desk:
             *(env, cast("Any", Followed()), owners, OpenFiles(), Meter(env)),
             teller=self.teller,
             used=self._use,
+            unserved=lambda _, unserved: self.unserved.append(unserved.protocol),
         )
+        self.unserved: list[str] = []
         self.used: list[tuple[int, State]] = []
         client, server = memory_stream_pair()
         self.theirs = SimulatedClient(client)

@@ -28,7 +28,7 @@ from minibroker.observability.definitions import CloseReason
 from minibroker.quotas.manager import Quotas
 from minibroker.runtime.handoff import MemoryHandoff
 from minibroker.runtime.stream import memory_stream_pair
-from tests.network.test_processor import HELLO, LISTENER, house
+from tests.network.processor_house import HELLO, LISTENER, house
 from tests.roles.conftest import MakeEnvironment
 from tests.simulation.client import SimulatedClient
 

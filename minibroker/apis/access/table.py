@@ -53,4 +53,5 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_user_scram_credentials,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster.alter_user_scram_credentials,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: open_to_all,
 }

@@ -4,7 +4,7 @@
 
 import { element, Meter, write } from "./dom.js";
 import { advance, ipOf, NOTHING } from "./model.js";
-import { Addresses, Chosen, ofAddress, Refusals } from "./panels.js";
+import { Addresses, Chosen, ofAddress, Refusals, Warnings } from "./panels.js";
 import { ask, poll } from "./polling.js";
 import { Explained, Throttles, Uses } from "./quotas.js";
 import { Stage } from "./stage.js";
@@ -35,6 +35,7 @@ place("totals").append(mode);
 const stage = new Stage({ choose: chooseMark, point: showTip });
 const addresses = new Addresses(place("addresses"), { choose: chooseAddress, point: pointAddress });
 const refusals = new Refusals(place("refusals"));
+const warnings = new Warnings(place("warnings"));
 const details = new Chosen(place("chosen"), { choose: chooseConnection });
 
 const uses = new Uses(place("uses"), { choose: explain });
@@ -47,6 +48,8 @@ function draw() {
     stage.draw(scene, isShown);
     addresses.show(scene, chosen.ip);
     refusals.show(scene);
+    warnings.show(scene);
+    place("warnings-panel").hidden = scene.warnings.length === 0;
     showChosen();
   }
   const { connections, limit, rate, rateLimit } = scene.totals;

@@ -44,6 +44,7 @@ export function advance(before, answer) {
     addresses: answer.addresses,
     addressesTotal: answer.addresses_total,
     refusals: gather(answer.refusals),
+    warnings: answer.unserved.map(warningOf),
     connections: known,
     flights: flights(before, answer, homes),
     homes,
@@ -195,6 +196,15 @@ export function gather(refusals) {
     else found.set(key, { key, ip, times: 1, ...refusal });
   }
   return [...found.values()];
+}
+
+/** What is wrong with a client that asks for a protocol which is not served. */
+export function warningOf(client) {
+  const { client_host: host, client_id: id, software_name: name, software_version: version } = client;
+  const { protocol, advice, requests: times, ago_ms: ago } = client;
+  const about = [id, name && `${name} ${version}`].filter(Boolean).join(", ");
+  const text = `It asked for ${protocol}: ${advice}.`;
+  return { key: JSON.stringify([id, name, version, protocol]), ip: host, about, times, ago, text };
 }
 
 /** The address without the port: `127.0.0.1` of `127.0.0.1:5`, `::1` of `[::1]:5`. */

@@ -1,4 +1,4 @@
-// What is told in words below the drawing: addresses, refusals, and who was chosen. Owns those
+// The panels below the drawing: addresses, refusals, warnings, and what was selected. Owns those
 // elements and keeps them while their subject stays, so that nothing jumps under a pointer. It must
 // never know how an answer is read; another panel is another class with a `show`.
 
@@ -108,6 +108,38 @@ export class Refusals {
   show({ refusals }) {
     this.items.update(refusals, (refusal) => refusal.key);
     this.empty.hidden = refusals.length > 0;
+  }
+}
+
+/** Clients that ask for a protocol which is not served. */
+export class Warnings {
+  constructor(root) {
+    this.parts = new WeakMap();
+    const list = element("ol", "refusals");
+    root.append(list);
+    this.items = new Keyed(list, {
+      make: (warning) => this.make(warning),
+      show: (item, warning) => this.fill(item, warning),
+    });
+  }
+
+  make({ about, text }) {
+    const parts = { ip: element("strong"), times: element("span", "times"), ago: element("span", "ago") };
+    const head = element("div", "refusal-head", parts.ip, parts.times, element("span", "at", about), parts.ago);
+    const item = element("li", "", head, element("p", "", text));
+    this.parts.set(item, parts);
+    return item;
+  }
+
+  fill(item, { ip, times, ago }) {
+    const parts = this.parts.get(item);
+    write(parts.ip, ip);
+    write(parts.times, times > 1 ? `× ${words.count(times)}` : "");
+    write(parts.ago, words.ago(ago));
+  }
+
+  show({ warnings }) {
+    this.items.update(warnings, (warning) => warning.key);
   }
 }
 

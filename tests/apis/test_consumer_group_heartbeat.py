@@ -1,0 +1,21 @@
+"""ConsumerGroupHeartbeat is refused with the error that makes clients fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.consumer_group_heartbeat import API
+from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_consumer_group_heartbeat_is_answered_with_unsupported_version(
+    desk: Any, version: int
+) -> None:
+    response = await desk.ask(API, ConsumerGroupHeartbeatRequest(group_id="g"), version)
+    assert desk.asked == {}
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "group.protocol=classic" in response.error_message

@@ -1,0 +1,79 @@
+"""A client that asks for an unserved protocol is logged once, and only so many are remembered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.unserved import CONSUMER_GROUPS, TRANSACTIONS, Unserved
+from minibroker.network.accepted import Accepted
+from minibroker.network.client import SHOWN_MAX, Client
+from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClients
+from minibroker.observability.log import Log
+from minibroker.runtime.stream import memory_stream_pair
+
+
+def a_client(client_id: str | None, software: tuple[str, str] | None = ("lib", "1.2")) -> Client:
+    _, server = memory_stream_pair(("10.0.0.7", 5000), ("127.0.0.1", 9092))
+    client = Client(Accepted("PLAINTEXT", server.local, server.peer, 1), server, 0)
+    client.client_id = client_id
+    client.software = software
+    return client
+
+
+@pytest.fixture
+def clients() -> UnservedClients:
+    times = iter(range(1_000_000))
+    return UnservedClients(Log("test"), lambda: float(next(times)))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.__dict__["fields"] for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_unserved_client_that_asks_again_is_logged_once(
+    clients: UnservedClients, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        clients.note(a_client("app"), TRANSACTIONS)
+    (fields,) = warnings(caplog)
+    assert fields == {
+        "client_id": "app",
+        "software": "lib 1.2",
+        "client": "10.0.0.7",
+        "protocol": "transactions",
+        "advice": TRANSACTIONS.advice,
+    }
+    (known,) = clients.all()
+    assert (known.requests, known.last, known.host) == (3, 2.0, "10.0.0.7")
+
+
+def test_unserved_client_is_logged_for_each_protocol_and_software(
+    clients: UnservedClients, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients.note(a_client("app"), TRANSACTIONS)
+    clients.note(a_client("app"), CONSUMER_GROUPS)
+    clients.note(a_client("app", ("lib", "2.0")), TRANSACTIONS)
+    clients.note(a_client(None, None), TRANSACTIONS)
+    assert len(warnings(caplog)) == len(clients.all()) == 4
+
+
+def test_unserved_clients_above_the_limit_forget_the_one_not_seen_longest(
+    clients: UnservedClients,
+) -> None:
+    for number in range(CLIENTS_MAX):
+        clients.note(a_client(f"app-{number}"), TRANSACTIONS)
+    clients.note(a_client("app-0"), TRANSACTIONS)
+    clients.note(a_client("newest"), TRANSACTIONS)
+    known = [each.client_id for each in clients.all()]
+    assert len(known) == CLIENTS_MAX
+    assert known[0] == "app-2"
+    assert known[-2:] == ["app-0", "newest"]
+
+
+def test_unserved_client_with_long_words_is_kept_short(clients: UnservedClients) -> None:
+    clients.note(a_client("x" * 5000), Unserved("y" * 5000, "z"))
+    (known,) = clients.all()
+    assert known.client_id == "x" * SHOWN_MAX
+    assert known.protocol == "y" * SHOWN_MAX

@@ -1,0 +1,82 @@
+"""A processor reports the clients whose requests it refuses as not served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from minibroker.roles.questions import (
+    DetailsWanted,
+)
+from protocol.headers import RequestHeader, encode_request_header
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from protocol.messages.end_txn import EndTxnRequest
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.vote import VoteRequest
+from tests.network.processor_house import HELLO, LOOK, house
+from tests.roles.conftest import MakeEnvironment
+from tests.simulation.client import api_key
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "protocol"),
+    [
+        (FindCoordinatorRequest(key="t", key_type=1), 3, "transactions"),
+        (FindCoordinatorRequest(coordinator_keys=["t"], key_type=1), 6, "transactions"),
+        (FindCoordinatorRequest(coordinator_keys=["t"], key_type=2), 6, "share groups (KIP-932)"),
+        (InitProducerIdRequest(transactional_id="t"), 4, "transactions"),
+        (ConsumerGroupHeartbeatRequest(), 1, "the consumer group protocol of KIP-848"),
+    ],
+)
+async def test_processor_reports_clients_that_ask_for_unserved_protocols(
+    make_env: MakeEnvironment, autojump_clock: MockClock, request_: Any, version: int, protocol: str
+) -> None:
+    async with house(make_env) as at:
+        client = await at.connect()
+        await client.ask(HELLO, 4)
+        await client.ask(request_, version)
+        assert at.controller is not None
+        (unserved,) = (await at.controller.ask(DetailsWanted())).unserved
+        assert (unserved.client_id, unserved.software_name, unserved.host) == (
+            "t",
+            "me",
+            "10.0.0.1",
+        )
+        assert (unserved.protocol, unserved.requests) == (protocol, 1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "protocol"),
+    [
+        (EndTxnRequest(), 3, "transactions"),
+        (VoteRequest(), 0, "VOTE is not served"),
+        (LOOK, 0, "LIST_OFFSETS version 0 is not served, 1 to 11 are"),
+    ],
+)
+async def test_processor_reports_clients_that_it_disconnects_for_unserved_requests(
+    make_env: MakeEnvironment, autojump_clock: MockClock, request_: Any, version: int, protocol: str
+) -> None:
+    async with house(make_env) as at:
+        client = await at.connect()
+        header = RequestHeader(api_key(request_), version, 1, "old")
+        body = encode_request_header(header)
+        await client.stream.send_all(len(body).to_bytes(4, "big") + body)
+        await client.wait_closed()
+        assert at.controller is not None
+        (unserved,) = (await at.controller.ask(DetailsWanted())).unserved
+        assert (unserved.client_id, unserved.protocol) == ("old", protocol)
+
+
+async def test_processor_reports_no_unserved_protocol_of_ordinary_refusals(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        client = await at.connect()
+        await client.ask(FindCoordinatorRequest(coordinator_keys=["t"], key_type=9), 6)
+        half = InitProducerIdRequest(transactional_id=None, producer_id=5)
+        await client.ask(half, 4)
+        assert at.controller is not None
+        assert (await at.controller.ask(DetailsWanted())).unserved == ()
