@@ -123,8 +123,17 @@ def rounded_to_set(quota: str, value: float, policy: Policy, *, up: bool) -> flo
     return min(found, policy.at_most.get(quota, found))
 
 
+def omission(omitted: Decided, policy: Policy) -> str:
+    """Why there is no default of a quota."""
+    return (
+        f"No default {omitted.quota}: it would apply to every other client, and none of the"
+        f" {words.count(omitted.entities)} seen was busy for"
+        f" {words.many(policy.default_busy_min, 'second')}."
+    )
+
+
 def head(found: Recommendation, source: str) -> list[str]:
-    """What the file is, for who opens it."""
+    """The comment at the beginning of the file."""
     percentile, headroom = (
         words.figure(found.policy.percentile),
         words.figure(found.policy.headroom),
@@ -139,4 +148,5 @@ def head(found: Recommendation, source: str) -> list[str]:
         f"at the broker where it was highest: brokers count each for itself, over {window}.",
         "Quotas that are set at a level that goes before these hold in their place.",
         "Apply: minibroker configs --alter --quota-file THIS_FILE",
+        *(omission(each, found.policy) for each in found.omitted),
     ]

@@ -69,7 +69,9 @@ class Policy:
     """The share of busy seconds that the quota is above, before the headroom, in percent."""
     headroom: float = 1.25
     busy_min: int = 60
-    """Busy seconds that it takes to get a line of one's own."""
+    """Busy seconds that an entity needs for a line of its own."""
+    default_busy_min: int = 10
+    """Busy seconds that an entity needs for a default to be derived from it."""
     at_least: Mapping[str, float] = field(default_factory=dict)
     """Beside those of ``AT_LEAST``."""
     at_most: Mapping[str, float] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class Recommendation(NamedTuple):
     decided: tuple[Decided, ...]
     together: Mapping[str, Together]
     policy: Policy
+    omitted: tuple[Decided, ...] = ()
+    """Defaults that no entity was busy for long enough to derive: everybody would have them."""
 
 
 # From events -----------------------------------------------------------------------------------
@@ -267,12 +271,13 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
             """,
             values=values,
         )
-        # What others have is that of who used most of them, or the least if there is nobody.
+        # A default is what the largest of the others needs, of those that were busy long enough.
         default = sql(
             f"""
             with other as (
               select quota, count(*) as entities, sum(throttled) as throttled,
-                max_by(struct(*), struct(usual, user, client_id, ip)) as top
+                max_by(struct(*), struct(usual, user, client_id, ip))
+                  filter (where busy_s >= {policy.default_busy_min}) as top
               from {{values}} where not own group by quota)
             select quota, top.user, top.client_id, top.ip, true, coalesce(entities, 0),
               coalesce(top.busy_s, 0), coalesce(top.usual, 0), coalesce(top.most, 0),
@@ -296,12 +301,15 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
             seen=seen,
             values=values,
         )
-        decided = tuple(Decided(*row) for row in [*own.collect(), *default.collect()])
+        defaults = [Decided(*row) for row in default.collect()]
+        omitted = tuple(each for each in defaults if each.busy_s < policy.default_busy_min)
+        decided = (*(Decided(*row) for row in own.collect()), *defaults)
         sums = [Together(*row) for row in together.collect()]
     finally:
         values.unpersist()
         seen.unpersist()
-    return Recommendation(level, decided, {each.quota: each for each in sums}, policy)
+    decided = tuple(each for each in decided if each not in omitted)
+    return Recommendation(level, decided, {each.quota: each for each in sums}, policy, omitted)
 
 
 def fitting_level(events: DataFrame) -> str:

@@ -96,7 +96,7 @@ def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSessio
         *(connection(at, "10.0.0.7") for at in range(100) for _ in range(20)),
         dropped(3, 5),
     ]
-    found = recommend(frame(spark, events), USER, Policy())
+    found = recommend(frame(spark, events), USER, Policy(default_busy_min=5))
     by_quota: dict[str, list[Decided]] = {}
     for each in found.decided:
         by_quota.setdefault(each.quota, []).append(each)
@@ -111,8 +111,11 @@ def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSessio
     assert found.together[PRODUCE].needed == heavy.value + default.value + 12.5
     assert found.together[PRODUCE].entities == 3
     assert REQUEST not in by_quota
-    ip, ips = by_quota[CONNECTION_CREATION_RATE]
-    assert (ip.ip, ip.user, ip.value, ips.entities, ips.value) == ("10.0.0.7", None, 25, 0, 10)
+    [ip] = by_quota[CONNECTION_CREATION_RATE]
+    assert (ip.ip, ip.user, ip.value) == ("10.0.0.7", None, 25)
+    assert default.busy_s == 5
+    [ips] = found.omitted
+    assert (ips.quota, ips.entities, ips.busy_s) == (CONNECTION_CREATION_RATE, 0, 0)
 
 
 def test_who_gets_a_line_and_how_much(spark: SparkSession) -> None:

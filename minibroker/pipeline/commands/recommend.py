@@ -88,6 +88,13 @@ def _amounts(
     help="How long somebody must have been busy for a quota of their own.",
 )
 @click.option(
+    "--default-busy-min",
+    type=click.IntRange(1),
+    default=10,
+    metavar="SECONDS",
+    help="How long somebody must have been busy for a default to be derived from them.",
+)
+@click.option(
     "--at-least", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Nobody gets less."
 )
 @click.option(
@@ -190,12 +197,13 @@ def coverage(events: DataFrame) -> Iterator[str]:
 def summary(found: Recommendation) -> Iterator[str]:
     """For each quota how many have one, the largest, the default, and whether all fit."""
     from minibroker.pipeline.quantities import amount
-    from minibroker.pipeline.quota_lines import decision
+    from minibroker.pipeline.quota_lines import decision, omission
     from minibroker.pipeline.report import words
 
     rows = []
-    for default in (each for each in found.decided if each.is_default):
-        quota = default.quota
+    defaults = {each.quota: each for each in found.decided if each.is_default}
+    shared = defaults | {each.quota: each for each in found.omitted}
+    for quota, default in sorted(shared.items()):
         own = [each for each in found.decided if each.quota == quota and not each.is_default]
         together, capacity = found.together[quota], found.policy.capacity(quota)
         values = [decision(each, together, found.policy)[0] for each in own]
@@ -205,7 +213,9 @@ def summary(found: Recommendation) -> Iterator[str]:
                 words.count(len(own)),
                 amount(quota, max(values)) if values else "-",
                 words.count(default.entities),
-                amount(quota, decision(default, together, found.policy)[0]),
+                amount(quota, decision(default, together, found.policy)[0])
+                if quota in defaults
+                else "none",
                 amount(quota, together.needed),
                 "-" if capacity is None else amount(quota, capacity),
             ]
@@ -214,3 +224,5 @@ def summary(found: Recommendation) -> Iterator[str]:
             rows[-1][-1] += f": all brought down to {words.share(capacity / together.needed)}"
     headings = ["QUOTA", "OWN", "LARGEST", "OTHERS", "DEFAULT", "ALL NEED AT A BROKER", "IT HAS"]
     yield from columns(headings, rows)
+    for each in found.omitted:
+        yield omission(each, found.policy)

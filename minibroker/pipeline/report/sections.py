@@ -226,7 +226,7 @@ def recommended(figures: Figures) -> Section:
         Key("waiting", "quota in force", "ring"),
         Key("accent", "recommended", "stroke"),
     )
-    note = f"{words.count(figures.fit_count)} quotas are recommended"
+    note = f"Recommended: {words.many(figures.fit_count, 'quota')}"
     left = figures.fit_count - len(found)
     notes = (
         note + (f"; these are the {len(found)} used most." if left else "."),

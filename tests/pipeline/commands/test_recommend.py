@@ -57,13 +57,30 @@ def test_what_is_recommended_is_what_a_broker_then_has(run: Any, tmp_path: Path)
             return done.stdout.splitlines()
 
         ask("--alter", "--quota-file", str(into))
-        ours, theirs = ask("--describe", "--entity-type", "users")
-        assert "the default user-principal are producer_byte_rate=65536.0, " in ours
-        assert ours.endswith("request_percentage=0.01")
+        [theirs] = ask("--describe", "--entity-type", "users")
         assert theirs.endswith("'a lice' are producer_byte_rate=2500000.0, request_percentage=0.25")
-        assert ask("--describe", "--entity-type", "ips") == [
-            "Quota configs for the default ip are connection_creation_rate=10.0"
-        ]
+        assert ask("--describe", "--entity-type", "ips") == []
+
+
+def test_default_from_one_busy_second_is_not_recommended(run: Any, tmp_path: Path) -> None:
+    events = [
+        produced(1, "once", "c", 50_000_000),
+        *(produced(at, "u", "c", 1_000_000) for at in range(70)),
+    ]
+    activity, into = table(tmp_path / "activity", events), tmp_path / "quotas.txt"
+    short = ["--busy-min", "71", "--default-busy-min", "72"]
+    result = run("--table", activity, "--into", into, *short)
+    assert result.exit_code == 1
+    assert "nobody in it" in result.output
+    result = run("--table", activity, "--into", into, "--busy-min", "70")
+    assert result.exit_code == 0, result.output
+    reason = (
+        "No default producer_byte_rate: it would apply to every other client, and none of the 1"
+        " seen was busy for 10 seconds."
+    )
+    assert reason in result.stdout
+    assert f"# {reason}" in into.read_text("utf-8")
+    assert "--entity-default --add-config producer_byte_rate" not in into.read_text("utf-8")
 
 
 def test_a_policy_is_for_the_broker_that_is_told_of() -> None:

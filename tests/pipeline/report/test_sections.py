@@ -31,7 +31,7 @@ def test_entities_are_told_with_their_shares_and_the_rest_is_one_row() -> None:
 
 def test_a_recommended_quota_is_told_in_its_unit_with_its_reason() -> None:
     section = sections.recommended(figures())
-    assert section.notes[0] == "40 quotas are recommended; these are the 2 used most."
+    assert section.notes[0] == "Recommended: 40 quotas; these are the 2 used most."
     assert rows(section.table)[0][:7] == [
         "user alice", "producer_byte_rate", "100 kB/s", "500 kB/s", "800 kB/s", "1 MB/s",
         "600 kB/s",
