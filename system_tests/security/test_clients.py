@@ -36,8 +36,13 @@ USER, PASSWORD = "alice", PASSWORDS["alice"]
 SLOW_S = 4.0
 """Longer than a proof is worth something."""
 
-# kafka-python leaves a socket open when it is closed amid a handshake, wherever that was.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+# kafka-python leaves a socket open if it is closed during a handshake. aiokafka does not wait until
+# asyncio has closed a TLS connection, so its event loop may end first.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:unclosed <ssl.SSLSocket:ResourceWarning",
+    "ignore:unclosed <socket.socket:ResourceWarning",
+    "ignore:unclosed transport:ResourceWarning",
+)
 
 
 @pytest.fixture(autouse=True)
