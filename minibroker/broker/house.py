@@ -37,9 +37,13 @@ from minibroker.storage.data_directory import (
     DataDirectoryError,
     check_data_directory,
 )
+from minibroker.storage.failures import free_bytes
 
 PREFIX: Final = "minibroker-"
 MEMORY_DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - mkdtemp makes what is used of it
+MEMORY_BYTES_MIN: Final = 1024 * 1024
+"""Free bytes that make it worth keeping data in memory; a new broker writes half of that."""
+
 DATA: Final = "data"
 MARK: Final = ".temporary"
 """Only a directory that holds this file is ever swept away: others may bear such a name too."""
@@ -80,15 +84,13 @@ class House(NamedTuple):
 
 
 @contextmanager
-def open_house(data_dir: str | None, node_id: int) -> Iterator[House]:
+def open_house(data_dir: str | None, node_id: int, *, needs_store: bool = False) -> Iterator[House]:
     """Directories for one run; without ``data_dir`` the data is temporary too.
 
-    Raises ``StartError`` if ``data_dir`` is in use, cannot be written, or belongs to another
-    node or program.
+    Raises ``StartError`` if ``data_dir`` is in use, cannot be written, belongs to another node or
+    program, or has lost its config store and ``needs_store`` is set.
     """
-    base = memory_directory()
-    sweep(base)
-    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_swept_base()))
     try:
         home_lock = DirLock(home, "minibroker")
         (home / MARK).touch()  # locked first: from here on others may sweep it if it isn't
@@ -98,7 +100,7 @@ def open_house(data_dir: str | None, node_id: int) -> Iterator[House]:
             lock = home_lock
         else:
             data = Path(data_dir)
-            lock = _lock_named(data, node_id)
+            lock = _lock_named(data, node_id, needs_store)
         yield House(home, data, data_dir is None, lock)
         if lock is not home_lock:
             lock.release()
@@ -107,10 +109,10 @@ def open_house(data_dir: str | None, node_id: int) -> Iterator[House]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _lock_named(data: Path, node_id: int) -> DirLock:
+def _lock_named(data: Path, node_id: int, needs_store: bool) -> DirLock:
     try:
         data.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        check_data_directory(data, node_id)
+        check_data_directory(data, node_id, needs_store=needs_store)
         return DirLock(data, "minibroker")
     except (DataDirectoryError, DirLockedError) as error:
         raise StartError(str(error)) from None
@@ -119,8 +121,9 @@ def _lock_named(data: Path, node_id: int) -> DirLock:
             f"the data directory {data} can't be used: it is a file; choose another one"
         ) from None
     except OSError as error:
+        where = "" if error.filename in (None, str(data)) else f"{error.filename}: "
         raise StartError(
-            f"the data directory {data} can't be used: {error.strerror}; choose another one"
+            f"the data directory {data} can't be used: {where}{error.strerror}; choose another one"
         ) from None
 
 
@@ -150,10 +153,17 @@ def _owner_only(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def memory_directory() -> Path | None:
-    """Where the system keeps files in memory, if it does; None for the usual temporary place."""
-    usable = MEMORY_DIRECTORY.is_dir() and os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK)
-    return MEMORY_DIRECTORY if usable else None
+def _swept_base() -> Path | None:
+    """Where temporary directories are made: in memory if there is room, None for the default.
+
+    What killed brokers left there is removed first.
+    """
+    if MEMORY_DIRECTORY.is_dir() and os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK):
+        sweep(MEMORY_DIRECTORY)
+        if free_bytes(str(MEMORY_DIRECTORY)) >= MEMORY_BYTES_MIN:
+            return MEMORY_DIRECTORY
+    sweep(None)
+    return None
 
 
 def sweep(base: Path | None) -> None:

@@ -39,6 +39,7 @@ from minibroker.config import (
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
+    ZOOKEEPER_CONNECT,
     Settings,
 )
 from minibroker.config.listeners import advertised_endpoints
@@ -67,12 +68,10 @@ from minibroker.runtime.orphans import bound_last_seconds, is_orphan, wait_until
 from minibroker.runtime.supervisor import Event, EventKind, Exit, supervise
 from minibroker.runtime.switchboard import UnixSwitchboard
 from minibroker.runtime.worktime import WorkTime
+from minibroker.storage.data_directory import SECRET_BYTES
 
 TOLD = frozenset({EventKind.DIED, EventKind.KILLED})
 """What happens to processes that goes to standard error; the rest is ordinary."""
-
-
-SECRET_BYTES = 32
 
 RECORDER_NICENESS = 10
 """What serves clients goes first: about ten to one where both want a core."""
@@ -105,7 +104,8 @@ def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False)
     try:
         raise_descriptor_limit()
         check_identities(settings)
-        with open_house(settings.data_dir, settings[NODE_ID]) as house:
+        needs_store = settings[ZOOKEEPER_CONNECT] is None and not rebuild_topics
+        with open_house(settings.data_dir, settings[NODE_ID], needs_store=needs_store) as house:
             shared = _share(settings, house, rebuild_topics)
             try:
                 return _supervise(shared, json_ready=json_ready)

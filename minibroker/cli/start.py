@@ -78,7 +78,7 @@ at the end. Stop it with Ctrl-C.
 @click.option(
     "--recover-topics-from-logs",
     is_flag=True,
-    help="Rebuild the topics of a lost config store from the partitions in the data directory.",
+    help="Rebuild the topics that the config store has lost from the partitions in --data-dir.",
 )
 def start(
     listeners: Sequence[str],
@@ -100,6 +100,8 @@ def start(
         profile=profile,
         control=control,
     )
+    if recover_topics_from_logs and settings.data_dir is None:
+        raise UsageMistake("--recover-topics-from-logs: requires --data-dir")
     # What is loaded stays as long as the process: looking through it for garbage would find none.
     gc.disable()
     from minibroker import broker

@@ -146,12 +146,12 @@ class ClusterController(AclOffice):
             controller_id=broker.broker_id,
         )
         image = apply(image, BrokerChanged(broker))
-        if found_logs.rebuild_topics:
-            await rebuild_topics(store, settings, found_logs.topics, broker.broker_id, wall_ms)
+        await rebuild_topics(store, settings, found_logs, broker.broker_id, wall_ms)
+        await opening.keep_cluster_id(store, image.cluster_id)
         image = await opening.with_topics(image, store, random, found_logs.topics)
         for change in await opening.load_configs(store, settings):
             image = apply(image, change)
-        opening.check_fit(image, settings)
+        opening.check_fit(image, settings, found_logs)
         protocols = {name: settings.security_protocol(name) for name in endpoints}
         await opening.register(store, broker, protocols, wall_ms)
         controller = cls(store, settings, image, random, free_bytes)

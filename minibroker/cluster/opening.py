@@ -33,6 +33,7 @@ from minibroker.config import (
     CLUSTER_ID,
     NODE_ID,
     OFFSETS_TOPIC_NUM_PARTITIONS,
+    ZOOKEEPER_CONNECT,
     Settings,
 )
 from protocol.types import uuid_text
@@ -94,15 +95,17 @@ async def next_epoch(store: Store) -> int:
 async def cluster_id(
     store: Store, settings: Settings, random: Random, found_logs: FoundLogs = NO_LOGS
 ) -> str:
-    """The id of the cluster that the store belongs to; a new store is given one."""
+    """The id of the cluster that the store belongs to, or the one that a new store is to get.
+
+    Raises ControllerStartError if settings or data directory belong to another cluster, or if the
+    store is new and the data directory is not.
+    """
     wanted, marked = settings[CLUSTER_ID], found_logs.cluster_id
     try:
         found = await store.get(layout.CLUSTER_ID)
     except NoNodeError:
         _check_new_store(wanted, found_logs)
-        made = marked or wanted or uuid_text(new_uuid(random))
-        await store.create(layout.CLUSTER_ID, layout.encode_cluster_id(made))
-        return made
+        return marked or wanted or uuid_text(new_uuid(random))
     kept = layout.decode_cluster_id(found.data)
     if marked not in (None, kept):
         raise ControllerStartError(
@@ -115,6 +118,16 @@ async def cluster_id(
             f"cluster {kept}; use that id or another data directory"
         )
     return kept
+
+
+async def keep_cluster_id(store: Store, cluster_id: str) -> None:
+    """Store the cluster id if the store is new.
+
+    It comes after the rebuilt topics: a rebuild that was interrupted leaves a store that counts as
+    new, so that no topic is missing when the store is used.
+    """
+    if not await store.exists(layout.CLUSTER_ID):
+        await store.create(layout.CLUSTER_ID, layout.encode_cluster_id(cluster_id))
 
 
 def _check_new_store(wanted: str | None, found_logs: FoundLogs) -> None:
@@ -150,8 +163,10 @@ async def load_configs(store: Store, settings: Settings) -> list[Change]:
     ]
 
 
-def check_fit(image: Image, settings: Settings) -> None:
-    """Refuse settings under which the topics in the store could not be found again."""
+def check_fit(image: Image, settings: Settings, found_logs: FoundLogs = NO_LOGS) -> None:
+    """Refuse settings and a data directory under which records could not be found again."""
+    if settings[ZOOKEEPER_CONNECT] is not None and found_logs.cluster_id is None:
+        _check_unmarked(image, found_logs)
     for topic in image.topics.values():
         strangers = {p.leader for p in topic.partitions} - set(image.brokers)
         if strangers:
@@ -167,6 +182,17 @@ def check_fit(image: Image, settings: Settings) -> None:
             f"({settings.where(OFFSETS_TOPIC_NUM_PARTITIONS)}): the data directory has "
             f"{len(offsets.partitions)}, by which groups find their offsets; set that number or "
             "use another data directory"
+        )
+
+
+def _check_unmarked(image: Image, found_logs: FoundLogs) -> None:
+    """Refuse an unmarked directory of another cluster, all of whose logs would become strays."""
+    ids = {logged.topic_id for logged in found_logs.topics.values()}
+    if ids and ids.isdisjoint(image.topic_names):
+        raise ControllerStartError(
+            f"the data directory has partitions of {len(ids)} topics, and cluster "
+            f"{image.cluster_id} has none of them: use the cluster that the directory belongs to, "
+            "or another directory"
         )
 
 

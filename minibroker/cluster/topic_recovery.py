@@ -9,8 +9,8 @@ Kafka has no equivalent; its metadata is replicated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from minibroker.cluster import layout
 from minibroker.cluster.image import EMPTY, Partition, Topic, TopicCreated
@@ -18,11 +18,13 @@ from minibroker.cluster.layout import ProducerIdBlock, make_partition
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.tree import Create, Store
 from minibroker.cluster.stored_topics import creation
-from minibroker.cluster.topics import internal_topics, name_problem
+from minibroker.cluster.topics import PARTITIONS_MAX, internal_topics, name_problem
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
 from minibroker.storage.data_directory import LoggedTopic
 
 _logger = logging.getLogger(__name__)
+
+_NUMBERS_SHOWN_MAX: Final = 10
 
 
 class FoundLogs(NamedTuple):
@@ -38,14 +40,16 @@ class FoundLogs(NamedTuple):
 
 
 async def rebuild_topics(
-    store: Store, settings: Settings, topics: Mapping[str, LoggedTopic], broker_id: int, now_ms: int
+    store: Store, settings: Settings, found_logs: FoundLogs, broker_id: int, now_ms: int
 ) -> None:
-    """Create every topic in ``topics`` that the store does not have."""
+    """Create every topic that has logs and that the store does not have, if the user wishes it."""
+    if not found_logs.rebuild_topics:
+        return
     known = set(await store.children(layout.TOPICS))
-    for name, logged in topics.items():
+    for name, logged in found_logs.topics.items():
         if name in known:
             continue
-        problem = name_problem(name)
+        problem = name_problem(name) or _number_problem(logged)
         if problem is not None:
             _log("a topic was not rebuilt", topic=name, reason=problem)
             continue
@@ -53,12 +57,25 @@ async def rebuild_topics(
         await store.multi(await creation(store, made))
         numbers = {partition.index for partition in made.topic.partitions}
         empty = sorted(numbers - set(logged.partitions))
-        _log("a topic was rebuilt", topic=name, partitions=len(numbers), empty=empty or "none")
+        _log("a topic was rebuilt", topic=name, partitions=len(numbers), empty=_shown(empty))
     if not await store.exists(layout.PRODUCER_IDS):
         # Producers in the logs have ids from earlier blocks, which were counted from 0.
         block = ProducerIdBlock(now_ms, 1)
         data = layout.encode_producer_ids(broker_id, block)
         await store.multi([Create(layout.PRODUCER_IDS, data)])
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_NUMBERS_SHOWN_MAX])) or "none"
+    more = len(numbers) - _NUMBERS_SHOWN_MAX
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _number_problem(logged: LoggedTopic) -> str | None:
+    number = logged.partitions[-1]
+    if number < PARTITIONS_MAX:
+        return None
+    return f"partition {number} is beyond the {PARTITIONS_MAX} that a topic may have"
 
 
 def _topic_created(

@@ -8,6 +8,7 @@ everybody with a whole image.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -50,6 +51,7 @@ from minibroker.quotas.manager import Mutated, MutationQuota, Quotas
 from minibroker.roles.environment import (
     ACCEPTOR,
     CONTROLLER,
+    FIRST_LIFE,
     PROCESSOR,
     RECORDER,
     WORKER,
@@ -61,8 +63,10 @@ from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.worktime import Account
 from minibroker.storage.data_directory import (
+    META_PROPERTIES,
     DataDirectoryError,
     MetaProperties,
+    lacks_mark,
     logged_topics,
     read_meta_properties,
     write_meta_properties,
@@ -74,9 +78,13 @@ if TYPE_CHECKING:
     from minibroker.control.backend import Backend
 
 
+_logger = logging.getLogger(__name__)
+
+
 async def controller(env: Environment) -> None:
     """Runs until ``env.stopping``, then closes the store."""
     with _told_to_people():
+        is_unmarked = lacks_mark(env.data_dir)
         store = await open_store(env.settings, env.data_dir)
     try:
         with _told_to_people():
@@ -86,10 +94,12 @@ async def controller(env: Environment) -> None:
                 endpoints=env.endpoints,
                 random=env.random,
                 wall_ms=env.clock.wall_ms(),
-                found_logs=_found_logs(env.data_dir, env.rebuild_topics),
+                found_logs=_found_logs(env),
                 free_bytes=partial(free_bytes, str(env.data_dir)),
             )
             _mark(env.data_dir, cluster.image)
+            if is_unmarked:
+                _log_adoption(env.data_dir, cluster.image)
         await _Controller(env, cluster, store).run()
     finally:
         with trio.CancelScope(shield=True):  # It never waits long, and would else stay open.
@@ -105,16 +115,28 @@ def _told_to_people() -> Iterator[None]:
         raise RoleRefusedError(str(error)) from None
 
 
-def _found_logs(data_dir: Path, rebuild_topics: bool) -> FoundLogs:
-    meta = read_meta_properties(data_dir)
+def _found_logs(env: Environment) -> FoundLogs:
+    meta = read_meta_properties(env.data_dir)
     cluster_id = None if meta is None else meta.cluster_id
-    return FoundLogs(cluster_id, logged_topics(data_dir), rebuild_topics)
+    # Later a topic may be missing in the store because it was deleted.
+    rebuild_topics = env.rebuild_topics and env.incarnation == FIRST_LIFE
+    return FoundLogs(cluster_id, logged_topics(env.data_dir), rebuild_topics)
 
 
 def _mark(data_dir: Path, image: Image) -> None:
     """Mark the data directory as this cluster's, if it is new."""
     if read_meta_properties(data_dir) is None:
         write_meta_properties(data_dir, MetaProperties(image.cluster_id, image.controller_id))
+
+
+def _log_adoption(data_dir: Path, image: Image) -> None:
+    fields = {
+        "path": str(data_dir),
+        "cluster": image.cluster_id,
+        "node": image.controller_id,
+    }
+    text = f"a data directory without {META_PROPERTIES} was adopted and marked"
+    _logger.warning("%s", text, extra={"fields": fields})
 
 
 class _Controller:

@@ -36,7 +36,8 @@ class DirLock:
 
     def __init__(self, path: str | os.PathLike[str], holder: str) -> None:
         self._path = Path(path) / LOCK_FILE
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(self._path, flags, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

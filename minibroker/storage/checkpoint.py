@@ -16,13 +16,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from minibroker.storage.errors import LogError
-from minibroker.storage.paths import PARTITION_METADATA
+from minibroker.storage.paths import (
+    PARTITION_METADATA,
+    TEMPORARY,
+    read_small_file,
+    replace_file,
+)
 from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
 from protocol.errors import ErrorCode
 from protocol.types import Uuid, uuid_from_text, uuid_text
 
 _CHECKPOINT: Final = "checkpoint.json"
-_TEMPORARY: Final = ".tmp"
 _VERSION: Final = 1
 
 
@@ -55,7 +59,7 @@ def write_checkpoint(directory: str, checkpoint: Checkpoint, *, sync: bool) -> N
             ],
         },
     }
-    _replace(directory, _CHECKPOINT, json.dumps(document), sync)
+    replace_file(os.path.join(directory, _CHECKPOINT), json.dumps(document), sync=sync)
 
 
 def read_checkpoint(directory: str) -> Checkpoint | None:
@@ -87,31 +91,43 @@ def _parse(document: dict[str, Any]) -> Checkpoint:
     )
 
 
+def has_checkpoint(directory: str) -> bool:
+    """Whether a minibroker used the partition's directory: Kafka writes no such file."""
+    return os.path.lexists(os.path.join(directory, _CHECKPOINT))
+
+
 def write_topic_id(directory: str, topic_id: Uuid) -> None:
-    """Say in Kafka's way whose directory this is."""
-    _replace(
-        directory, PARTITION_METADATA, f"version: 0\ntopic_id: {uuid_text(topic_id)}", sync=False
-    )
+    """Mark the directory as this topic's, as Kafka does; the mark is on disk when this returns."""
+    text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
+    replace_file(os.path.join(directory, PARTITION_METADATA), text, sync=True)
 
 
 def read_topic_id(directory: str) -> Uuid | None:
-    """The topic id that the directory belongs to, or None when no file says so."""
+    """The topic id that the directory belongs to, or None if no file says so."""
     try:
-        with open(os.path.join(directory, PARTITION_METADATA), encoding="utf-8") as file:
-            fields = dict(line.strip().split(": ", 1) for line in file if line.strip())
-        return uuid_from_text(fields["topic_id"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
+        text = read_small_file(os.path.join(directory, PARTITION_METADATA)).decode()
+        fields = dict(line.split(": ", 1) for line in text.splitlines() if line.strip())
+        return uuid_from_text(fields["topic_id"].strip())
+    except (OSError, ValueError, KeyError):
         return None
 
 
 def claim_directory(directory: str, topic_id: Uuid) -> None:
     """Mark a directory as this topic's, if it is new.
 
-    Raises LogError if it belongs to another topic, or has files that no broker left.
+    Raises LogError if it belongs to another topic, has files that no broker left, or is or has a
+    symbolic link, which could lead recovery to files of others.
     """
+    names = _names_without_links(directory)
     known = read_topic_id(directory)
     if known is None:
-        if any(name != PARTITION_METADATA + _TEMPORARY for name in os.listdir(directory)):
+        if PARTITION_METADATA in names:
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory}/{PARTITION_METADATA} cannot be read: restore it, or move the"
+                " directory elsewhere",
+            )
+        if names - {PARTITION_METADATA + TEMPORARY}:
             raise LogError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{directory} was not created by a broker, as it has files and no"
@@ -125,11 +141,13 @@ def claim_directory(directory: str, topic_id: Uuid) -> None:
         )
 
 
-def _replace(directory: str, name: str, text: str, sync: bool) -> None:
-    path = os.path.join(directory, name)
-    with open(path + _TEMPORARY, "w", encoding="utf-8") as file:
-        file.write(text)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(path + _TEMPORARY, path)
+def _names_without_links(directory: str) -> set[str]:
+    entries = list(os.scandir(directory))
+    links = [entry.path for entry in entries if entry.is_symlink()]
+    if os.path.islink(directory) or links:
+        raise LogError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{links[0] if links else directory} is a symbolic link, which is not followed; remove"
+            " the link",
+        )
+    return {entry.name for entry in entries}

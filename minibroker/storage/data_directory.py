@@ -1,9 +1,9 @@
 """The mark of a data directory: which cluster and which node own the files in it.
 
 Owns ``meta.properties`` of a data directory and the decision whether a broker may use the
-directory. It must never know what is in a partition's segments. Invariant: a directory that is
-neither empty nor marked is not changed, and the mark is replaced completely or not at all. Echoes
-Kafka's ``MetaProperties`` and ``MetaPropertiesEnsemble``.
+directory. It must never know what is in a partition's segments. Invariant: a directory that no
+minibroker used is not changed unless it is empty, and the mark is replaced completely or not at
+all. Echoes Kafka's ``MetaProperties`` and ``MetaPropertiesEnsemble``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import javaproperties
 
-from minibroker.storage.checkpoint import read_topic_id
-from minibroker.storage.paths import parse_directory
+from minibroker.runtime.dirlock import LOCK_FILE
+from minibroker.storage.checkpoint import has_checkpoint, read_topic_id
+from minibroker.storage.paths import (
+    SMALL_FILE_BYTES_MAX,
+    TEMPORARY,
+    parse_directory,
+    read_small_file,
+    replace_file,
+)
 from protocol.types import Uuid, uuid_text
 
 META_PROPERTIES: Final = "meta.properties"
@@ -31,13 +38,37 @@ SESSION_FILE: Final = "zookeeper.session"
 SECRET_FILE: Final = ".secret"  # noqa: S105 - a name
 """A secret of the broker that uses the directory, for what must not be predictable."""
 
+SECRET_BYTES: Final = 32
+
 DIRECTORY_MODE: Final = 0o700
 
-_NOT_CONTENT: Final = frozenset({".lock", SECRET_FILE, "lost+found"})
-_WRITTEN_BEFORE_MARKS: Final = (STORE_FILE, SESSION_FILE)
-"""Files that identify a directory of a minibroker version that wrote no ``meta.properties``."""
+_KAFKA_FILES: Final = frozenset({
+    ".kafka_cleanshutdown",
+    "__cluster_metadata-0",
+    "bootstrap.checkpoint",
+    "cleaner-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+})  # fmt: skip
+"""Files of Apache Kafka's log directories; minibroker writes none of them."""
 
-_SQLITE_HEADER: Final = b"SQLite format 3\x00"
+_NOT_CONTENT: Final = frozenset({"lost+found"})
+_LOCK_TEXT: Final = b"pid "
+_SECRET_FILES: Final = (SECRET_FILE, SECRET_FILE + TEMPORARY)
+_STORE_SCHEMA: Final = b"CREATE TABLE node (\n    path TEXT PRIMARY KEY"
+"""How the schema of a config store begins; SQLite keeps it word for word in the file."""
+
+_STORE_WAL: Final = f"{STORE_FILE}-wal"
+_STORE_HEAD_BYTES: Final = 64 * 1024
+"""SQLite keeps the schema in the first page of a file, and a new one at the start of the log."""
+
+_SQLITE_TEXT: Final = b"SQLite format 3\x00"
+_SQLITE_TABLE_COUNT: Final = slice(103, 105)
+"""Where a file without tables has zeros: the number of cells in its first page."""
+
+_WAL_HEADER_BYTES: Final = 32
+_SESSION_TEXT: Final = b'{"session": '
 _VERSION: Final = "1"
 _NAMES_SHOWN_MAX: Final = 3
 _UUID_BYTES: Final = 16
@@ -61,55 +92,128 @@ class LoggedTopic(NamedTuple):
     partitions: tuple[int, ...]
 
 
-def check_data_directory(directory: Path, node_id: int) -> None:
+def check_data_directory(directory: Path, node_id: int, *, needs_store: bool) -> None:
     """Raise DataDirectoryError unless a broker with ``node_id`` may use ``directory``.
 
-    It may if the directory is empty, or marked as this node's. Nothing is written.
+    It may if the directory is empty, marked as this node's, or was used by a minibroker version
+    that wrote no mark. With ``needs_store`` a used directory must have its config store. Nothing
+    is written.
     """
+    names = _content(directory)
+    if not names:
+        return
+    kafka = sorted(_KAFKA_FILES.intersection(names))
+    if kafka:
+        raise DataDirectoryError(
+            f"{directory} is a log directory of Apache Kafka, as it has {kafka[0]}: use a new or "
+            "an empty directory"
+        )
     meta = read_meta_properties(directory)
-    if meta is not None:
-        if meta.node_id != node_id:
-            raise DataDirectoryError(
-                f"{directory} belongs to node {meta.node_id} of cluster {meta.cluster_id}, and "
-                f"this broker is node {node_id}: set node.id={meta.node_id} or use another "
-                "directory"
-            )
-        return
-    names = sorted(name for name in os.listdir(directory) if name not in _NOT_CONTENT)
-    if not names or _is_unmarked_broker(directory):
-        return
-    shown = ", ".join(names[:_NAMES_SHOWN_MAX])
-    more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
+    if meta is None and not _was_used(directory):
+        shown = ", ".join(names[:_NAMES_SHOWN_MAX])
+        more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if names[_NAMES_SHOWN_MAX:] else ""
+        raise DataDirectoryError(
+            f"{directory} is not empty and was not created by a broker, as it has no "
+            f"{META_PROPERTIES} (it contains {shown}{more}): use a new or an empty directory"
+        )
+    if meta is not None and meta.node_id != node_id:
+        raise DataDirectoryError(
+            f"{directory} belongs to node {meta.node_id} of cluster {meta.cluster_id}, and "
+            f"this broker is node {node_id}: set node.id={meta.node_id} or use another directory"
+        )
+    if needs_store and not _has_store(directory):
+        _check_lost_store(directory, meta)
+
+
+def _check_lost_store(directory: Path, meta: MetaProperties | None) -> None:
+    topics = logged_topics(directory)
+    if meta is None and not topics:
+        return  # A broker was killed in its first moments.
+    owner = "" if meta is None else f" of cluster {meta.cluster_id}"
+    partitions = sum(len(logged.partitions) for logged in topics.values())
     raise DataDirectoryError(
-        f"{directory} is not empty and was not created by a broker, as it has no "
-        f"{META_PROPERTIES} (it contains {shown}{more}): use a new or an empty directory"
+        f"the config store {directory / STORE_FILE}{owner} is missing or damaged, and the "
+        f"directory has {partitions} partitions of {len(topics)} topics: restore the store from a "
+        f"backup, or remove {STORE_FILE} and {_STORE_WAL} and start once with "
+        "--recover-topics-from-logs, which rebuilds the topics but not their configs, nor quotas, "
+        "users and ACLs"
     )
 
 
-def _is_unmarked_broker(directory: Path) -> bool:
-    store, session = (directory / name for name in _WRITTEN_BEFORE_MARKS)
-    if session.is_file():
-        return True
+def lacks_mark(directory: Path) -> bool:
+    """Whether a broker used the directory and did not mark it, as earlier versions did."""
+    return read_meta_properties(directory) is None and _was_used(directory)
+
+
+def _content(directory: Path) -> list[str]:
+    """The names in a directory, except those that an empty one may have."""
+    names = [name for name in os.listdir(directory) if name not in _NOT_CONTENT]
+    return sorted(name for name in names if not _is_from_first_moments(directory / name))
+
+
+def _is_from_first_moments(path: Path) -> bool:
+    """Whether a broker wrote the file before it had a config store."""
     try:
-        with open(store, "rb") as file:
-            return file.read(len(_SQLITE_HEADER)) == _SQLITE_HEADER
-    except FileNotFoundError:
+        if path.name == LOCK_FILE:
+            text = read_small_file(path)
+            return not text or text.startswith(_LOCK_TEXT)
+        return path.name in _SECRET_FILES and len(read_small_file(path)) in (0, SECRET_BYTES)
+    except OSError:
         return False
+
+
+def _was_used(directory: Path) -> bool:
+    """Whether files that only a minibroker writes are in the directory."""
+    return (
+        _has_store(directory)
+        or _has_blank_store(directory)
+        or _head(directory / SESSION_FILE).startswith(_SESSION_TEXT)
+        or any(has_checkpoint(path) for path, _, _ in _marked_partitions(directory))
+    )
+
+
+def _has_store(directory: Path) -> bool:
+    """Whether the directory has a config store, which may still be in SQLite's log alone."""
+    files = (directory / STORE_FILE, directory / _STORE_WAL)
+    return any(_STORE_SCHEMA in _head(path, _STORE_HEAD_BYTES) for path in files)
+
+
+def _has_blank_store(directory: Path) -> bool:
+    """Whether the store has no tables: the broker was killed before it wrote the schema."""
+    try:
+        head = read_small_file(directory / STORE_FILE, _SQLITE_TABLE_COUNT.stop)
+    except OSError:
+        return False
+    is_blank = head.startswith(_SQLITE_TEXT) and not any(head[_SQLITE_TABLE_COUNT])
+    return (not head or is_blank) and len(_head(directory / _STORE_WAL)) <= _WAL_HEADER_BYTES
+
+
+def _head(path: Path, size: int = SMALL_FILE_BYTES_MAX) -> bytes:
+    try:
+        return read_small_file(path, size)
+    except OSError:
+        return b""
 
 
 def read_meta_properties(directory: Path) -> MetaProperties | None:
     """The directory's mark, or None without one. Raises DataDirectoryError if it is malformed."""
     path = directory / META_PROPERTIES
     try:
-        with open(path, encoding="latin-1") as file:
-            found: Mapping[str, str] = javaproperties.load(file)
+        text = read_small_file(path).decode("latin-1")
+        found: Mapping[str, str] = javaproperties.loads(text)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise DataDirectoryError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise DataDirectoryError(f"{path} cannot be read: {error}") from None
-    # Version 0 is that of Kafka's ZooKeeper mode, which calls the node a broker.
-    node_id = found.get("node.id", found.get("broker.id", ""))
-    cluster_id = found.get("cluster.id", "")
+    version, cluster_id = found.get("version", ""), found.get("cluster.id", "")
+    node_id = found.get("node.id", "")
+    if version != _VERSION:
+        raise DataDirectoryError(
+            f"{path} has version {version or 'none'} instead of {_VERSION}: it is not of this "
+            "broker; use another directory"
+        )
     if not cluster_id or not (node_id.isascii() and node_id.isdigit()):
         raise DataDirectoryError(
             f"{path} names no cluster.id and node.id: restore the file or use another directory"
@@ -126,12 +230,12 @@ def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
         "directory.id": uuid_text(secrets.token_bytes(_UUID_BYTES)),
     }
     path = directory / META_PROPERTIES
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w", encoding="latin-1") as file:
-        javaproperties.dump(document, file, timestamp=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(str(path), javaproperties.dumps(document, timestamp=False), sync=True)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)  # so that the new name lasts as well
+    finally:
+        os.close(fd)
 
 
 def logged_topics(directory: Path) -> dict[str, LoggedTopic]:
@@ -140,14 +244,8 @@ def logged_topics(directory: Path) -> dict[str, LoggedTopic]:
     If partitions of a topic carry different ids, the id that most of them carry counts.
     """
     found: dict[str, list[tuple[int, Uuid]]] = {}
-    for entry in os.scandir(directory):
-        parsed = parse_directory(entry.name)
-        if parsed is None or not entry.is_dir(follow_symlinks=False):
-            continue
-        topic_id = read_topic_id(entry.path)
-        if topic_id is not None:
-            topic, partition = parsed
-            found.setdefault(topic, []).append((partition, topic_id))
+    for _, (topic, partition), topic_id in _marked_partitions(directory):
+        found.setdefault(topic, []).append((partition, topic_id))
     topics = {}
     for topic, marked in sorted(found.items()):
         ((topic_id, _),) = Counter(topic_id for _, topic_id in sorted(marked)).most_common(1)
@@ -155,3 +253,13 @@ def logged_topics(directory: Path) -> dict[str, LoggedTopic]:
             topic_id, tuple(sorted(number for number, each in marked if each == topic_id))
         )
     return topics
+
+
+def _marked_partitions(directory: Path) -> Iterator[tuple[str, tuple[str, int], Uuid]]:
+    """(path, (topic, partition), topic id) of each partition that names its topic's id."""
+    for entry in list(os.scandir(directory)):
+        partition = parse_directory(entry.name)
+        if partition is not None and entry.is_dir(follow_symlinks=False):
+            topic_id = read_topic_id(entry.path)
+            if topic_id is not None:
+                yield entry.path, partition, topic_id

@@ -128,11 +128,6 @@ class Log:
         """
         directory = partition_directory(data_dir, topic, partition)
         os.makedirs(directory, exist_ok=True)
-        if os.path.islink(directory):
-            raise LogError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{directory} is a symbolic link, which is not followed; remove the link",
-            )
         if topic_id is not None:
             claim_directory(directory, topic_id)
         files = SegmentFiles() if files is None else files

@@ -187,7 +187,10 @@ class LogManager:
         if not entry.is_dir(follow_symlinks=False) or read_topic_id(entry.path) is None:
             _warn("a file in the data directory is no partition of this broker", entry.path)
         elif image.partition(*partition) is None:
-            _keep_stray(entry.path)
+            try:
+                _keep_stray(entry.path)
+            except OSError as error:
+                self._failed(entry.path, error)
         else:
             try:
                 self.get(image, *partition, now_ms=now_ms)

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from contextlib import suppress
 from typing import Final
 
@@ -27,6 +28,14 @@ DELETED: Final = "-delete"
 STRAY: Final = "-stray"
 """Kafka's endings of directories that wait for removal, and of those that belong to no topic."""
 
+TEMPORARY: Final = ".tmp"
+"""Ending of a file that is about to replace another."""
+
+SMALL_FILE_BYTES_MAX: Final = 64 * 1024
+"""What is read of a file that holds a few lines."""
+
+PARTITION_NUMBER_MAX: Final = 2**31 - 1
+_NUMBER_DIGITS_MAX: Final = len(str(PARTITION_NUMBER_MAX))
 _ASIDE: Final = re.compile(rf".+\.[0-9a-f]{{32}}{DELETED}")
 _OFFSET_DIGITS: Final = 20
 _NAME_MAX: Final = 255
@@ -39,10 +48,13 @@ def partition_directory(data_dir: str | os.PathLike[str], topic: str, partition:
 
 def parse_directory(name: str) -> tuple[str, int] | None:
     """(topic, partition) that a directory's name stands for, or None for any other name."""
-    topic, dash, number = name.rpartition("-")
-    if not (topic and dash and number.isascii() and number.isdigit()):
+    topic, dash, digits = name.rpartition("-")
+    if not (topic and dash and digits.isascii() and digits.isdigit()):
         return None
-    return topic, int(number)
+    if len(digits) > _NUMBER_DIGITS_MAX:
+        return None
+    number = int(digits)
+    return (topic, number) if str(number) == digits and number <= PARTITION_NUMBER_MAX else None
 
 
 def offset_file(directory: str, offset: int, suffix: str) -> str:
@@ -58,6 +70,32 @@ def offsets_of(directory: str, suffix: str) -> list[int]:
         if dot + rest == suffix and len(stem) == _OFFSET_DIGITS and stem.isdigit():
             found.append(int(stem))
     return sorted(found)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+
+
+def read_small_file(path: str | os.PathLike[str], size: int = SMALL_FILE_BYTES_MAX) -> bytes:
+    """The first ``size`` bytes of a regular file. Raises OSError, also for a symbolic link."""
+    with open(path, "rb", opener=_open_no_link) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        return file.read(size)
+
+
+def replace_file(path: str, text: str, *, sync: bool) -> None:
+    """Replace a file completely or not at all; with ``sync`` its content is on disk first.
+
+    Raises OSError.
+    """
+    temporary = path + TEMPORARY
+    with open(temporary, "w", encoding="utf-8", opener=_open_no_link) as file:
+        file.write(text)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
 
 
 def remove_files(directory: str, offset: int, suffixes: tuple[str, ...]) -> None:

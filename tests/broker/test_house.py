@@ -81,6 +81,38 @@ def test_open_house_with_a_foreign_directory_leaves_it_as_it_was(
     assert left_in(base) == []
 
 
+def test_open_house_with_a_lost_store_is_refused_if_the_store_is_needed(
+    base: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    write_meta_properties(data, MetaProperties("cluster", NODE_ID))
+    with (
+        pytest.raises(StartError, match="--recover-topics-from-logs"),
+        open_house(str(data), NODE_ID, needs_store=True),
+    ):
+        pass
+    assert left_in(data) == ["meta.properties"]
+    with open_house(str(data), NODE_ID):
+        pass
+
+
+def test_open_house_with_a_link_as_lock_file_leaves_its_target_unchanged(
+    base: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    write_meta_properties(data, MetaProperties("cluster", NODE_ID))
+    (tmp_path / "notes").write_text("mine")
+    (data / ".lock").symlink_to(tmp_path / "notes")
+    with (
+        pytest.raises(StartError, match=r"can't be used: .*data/\.lock: .*links"),
+        open_house(str(data), NODE_ID),
+    ):
+        pass
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
 def test_a_data_directory_in_use_is_refused_and_its_holder_named(
     base: Path, tmp_path: Path
 ) -> None:
@@ -269,6 +301,17 @@ def test_as_many_descriptors_as_the_system_allows() -> None:
     finally:
         with suppress(ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_memory_with_too_little_space_is_swept_and_not_used(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by(base, "dead")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(house, "free_bytes", lambda path: 65536 if path == str(base) else 2**40)
+    with open_house(None, NODE_ID) as made:
+        assert made.home.parent == tmp_path
+    assert left_in(base) == []
 
 
 def test_raise_descriptor_limit_that_is_too_low_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

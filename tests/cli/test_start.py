@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.cli.app import LATE
 from minibroker.cli.errors import BadConfig, UsageMistake
-from minibroker.cli.start import read_settings
+from minibroker.cli.start import read_settings, start
 from minibroker.config import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
 
 
@@ -91,6 +91,11 @@ def test_help_loads_no_command_and_nothing_that_is_heavy() -> None:
     loaded = loaded_by("--help")
     assert not loaded & {*HEAVY, "construct", "minibroker.config"}
     assert not loaded & {late.module for late in LATE.values()}
+
+
+def test_recovery_without_a_data_directory_is_refused() -> None:
+    with pytest.raises(UsageMistake, match="--recover-topics-from-logs: requires --data-dir"):
+        start.main(["--recover-topics-from-logs"], standalone_mode=False)
 
 
 def test_start_loads_no_client_and_no_other_command() -> None:

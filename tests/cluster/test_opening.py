@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
 
 from minibroker.cluster import layout, opening
-from minibroker.cluster.image import Broker, BrokerChanged, Image, apply
+from minibroker.cluster.image import (
+    Broker,
+    BrokerChanged,
+    Image,
+    Partition,
+    Topic,
+    TopicCreated,
+    apply,
+)
 from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
+from minibroker.cluster.topic_recovery import FoundLogs
+from minibroker.config import Settings
+from minibroker.storage.data_directory import LoggedTopic
 
 IMAGE = apply(Image(controller_id=1), BrokerChanged(Broker(1, None, {"P": ("h", 1)})))
 
@@ -50,3 +62,30 @@ async def test_records_are_not_lost_over_a_bad_node(store: Store, name: str) -> 
     text = f"/brokers/topics/{name}: is not JSON.*repair the node, or delete it"
     with pytest.raises(ControllerStartError, match=text):
         await opened(store, "bad")
+
+
+LOGGED = {"orders": LoggedTopic(b"\x01" * 16, (0,)), "users": LoggedTopic(b"\x02" * 16, (0,))}
+WITH_ZOOKEEPER = Settings.from_sources(pairs=["zookeeper.connect=localhost:2181"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "found_logs"),
+    [
+        (WITH_ZOOKEEPER, FoundLogs(None, LOGGED)),
+        (WITH_ZOOKEEPER, FoundLogs("cluster", {})),
+        (Settings.from_sources(), FoundLogs(None, LOGGED)),
+    ],
+)
+def test_unmarked_directory_with_a_known_topic_fits(
+    settings: Settings, found_logs: FoundLogs
+) -> None:
+    topic = Topic("users", b"\x02" * 16, (Partition(0, 1, 0, (1,), (1,)),))
+    opening.check_fit(apply(IMAGE, TopicCreated(topic, {})), settings, found_logs)
+
+
+def test_unmarked_directory_of_another_zookeeper_cluster_is_refused() -> None:
+    text = "has partitions of 2 topics, and cluster c has none of them"
+    with pytest.raises(ControllerStartError, match=text):
+        opening.check_fit(
+            dataclasses.replace(IMAGE, cluster_id="c"), WITH_ZOOKEEPER, FoundLogs(None, LOGGED)
+        )

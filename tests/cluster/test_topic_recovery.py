@@ -59,6 +59,53 @@ async def test_refused_start_can_be_repeated_with_recovery(store: Store) -> None
     assert image.cluster_id == CLUSTER_ID
 
 
+async def test_interrupted_recovery_leaves_a_store_that_counts_as_new(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        pass
+
+    async def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as context:
+        context.setattr("minibroker.cluster.opening.keep_cluster_id", die)
+        with pytest.raises(Killed):
+            await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))
+    with pytest.raises(ControllerStartError, match="--recover-topics-from-logs"):
+        await start(store, FoundLogs(CLUSTER_ID, TOPICS))
+    image = await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))
+    assert (image.cluster_id, sorted(image.topics)) == (CLUSTER_ID, sorted(TOPICS))
+
+
+async def test_recovery_into_the_store_of_another_cluster_changes_nothing(store: Store) -> None:
+    await start(store, FoundLogs("cluster-of-the-store"))
+    with pytest.raises(ControllerStartError, match="belongs to cluster cluster-of-the-store"):
+        await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))
+    assert "orders" not in await store.children(layout.TOPICS)
+
+
+async def test_missing_partitions_of_a_rebuilt_topic_are_logged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    logged = {
+        "orders": LoggedTopic(b"\x01" * 16, (2, 14)),
+        "users": LoggedTopic(b"\x02" * 16, (0,)),
+    }
+    await start(store, FoundLogs(CLUSTER_ID, logged, rebuild_topics=True))
+    fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    assert fields == [
+        {"topic": "orders", "partitions": 15, "empty": "0, 1, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more"},
+        {"topic": "users", "partitions": 1, "empty": "none"},
+    ]
+
+
+async def test_directory_with_an_impossible_partition_number_is_left_out(store: Store) -> None:
+    logged = {"orders": LoggedTopic(b"\x01" * 16, (0, 2**31 - 1))}
+    image = await start(store, FoundLogs(CLUSTER_ID, logged, rebuild_topics=True))
+    assert "orders" not in image.topics
+
+
 async def test_rebuilt_topics_have_their_ids_and_all_partitions(store: Store) -> None:
     image = await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))
     found = {name: (topic.topic_id, len(topic.partitions)) for name, topic in image.topics.items()}

@@ -26,7 +26,7 @@ from minibroker.config import Settings
 from minibroker.controller import controller
 from minibroker.controller.config_changes import KEPT_S
 from minibroker.controller.stores import open_store, store_path
-from minibroker.roles.environment import CONTROLLER, RoleRefusedError
+from minibroker.roles.environment import CONTROLLER, Environment, RoleRefusedError
 from minibroker.roles.questions import (
     ApiPart,
     ApiReply,
@@ -37,6 +37,7 @@ from minibroker.roles.questions import (
 )
 from minibroker.runtime.link import Conversation, PeerFailed
 from minibroker.storage.checkpoint import write_topic_id
+from minibroker.storage.data_directory import META_PROPERTIES, read_meta_properties
 from protocol.registry import ApiKey
 from tests.roles.conftest import MakeEnvironment
 
@@ -252,3 +253,40 @@ async def test_a_bad_node_does_not_cost_the_records_of_its_topic(
     write_topic_id(str(tmp_path / "spoilt-0"), b"\x01" * 16)
     with pytest.raises(RoleRefusedError, match="has records of it"):
         await controller(env)
+
+
+async def test_new_data_directory_is_marked_silently(
+    make_env: MakeEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(make_env):
+        meta = read_meta_properties(tmp_path)
+        assert meta is not None
+        assert meta.node_id == 1
+    assert "adopted" not in caplog.text
+
+
+async def test_data_directory_of_an_earlier_version_is_adopted_and_logged(
+    make_env: MakeEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(make_env):
+        before = read_meta_properties(tmp_path)
+    (tmp_path / META_PROPERTIES).unlink()
+    async with house(make_env):
+        assert read_meta_properties(tmp_path) == before
+    assert f"without {META_PROPERTIES} was adopted" in caplog.text
+
+
+async def test_controller_that_was_restarted_does_not_rebuild_deleted_topics(
+    make_env: MakeEnvironment, tmp_path: Path
+) -> None:
+    async with house(make_env):
+        pass
+    (tmp_path / "deleted-0").mkdir()
+    write_topic_id(str(tmp_path / "deleted-0"), b"\x01" * 16)
+
+    def again(role: str, **changes: Any) -> Environment:
+        return make_env(role, incarnation=2, rebuild_topics=True, **changes)
+
+    async with house(again) as at:
+        _, image = await at.follow(NAMES[0])
+        assert "deleted" not in image.topics

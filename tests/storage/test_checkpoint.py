@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from minibroker.storage.checkpoint import (
     Checkpoint,
+    claim_directory,
     read_checkpoint,
     read_topic_id,
     write_checkpoint,
     write_topic_id,
 )
+from minibroker.storage.errors import LogError
 from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
 
 
@@ -46,3 +50,51 @@ def test_the_topic_id_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
 def test_a_damaged_topic_id_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "partition.metadata").write_text(text)
     assert read_topic_id(str(tmp_path)) is None
+
+
+def test_topic_id_in_something_that_is_no_file_is_none(tmp_path: Path) -> None:
+    for name, make in (("fifo", os.mkfifo), ("folder", os.mkdir)):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "partition.metadata")
+        assert read_topic_id(str(tmp_path / name)) is None
+
+
+def test_topic_id_is_on_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def watched(name: str) -> Callable[..., None]:
+        original = getattr(os, name)
+
+        def call(*args: object) -> None:
+            done.append(name)
+            original(*args)
+
+        return call
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, watched(name))
+    write_topic_id(str(tmp_path), bytes(16))
+    assert done == ["fsync", "replace"]
+
+
+def test_claim_of_a_directory_with_an_unreadable_mark_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "partition.metadata").write_text("nonsense")
+    with pytest.raises(LogError, match=r"partition\.metadata cannot be read: restore it"):
+        claim_directory(str(tmp_path), bytes(16))
+    assert (tmp_path / "partition.metadata").read_text() == "nonsense"
+
+
+def test_claim_of_a_directory_with_a_linked_file_is_refused(tmp_path: Path) -> None:
+    write_topic_id(str(tmp_path), bytes(16))
+    claim_directory(str(tmp_path), bytes(16))
+    (tmp_path / f"{0:020d}.log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogError, match=r"0\.log is a symbolic link, which is not followed"):
+        claim_directory(str(tmp_path), bytes(16))
+
+
+def test_claim_of_a_new_directory_whose_marking_was_interrupted_marks_it(tmp_path: Path) -> None:
+    (tmp_path / "partition.metadata.tmp").touch()
+    claim_directory(str(tmp_path), bytes(range(16)))
+    assert read_topic_id(str(tmp_path)) == bytes(range(16))

@@ -3,39 +3,107 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from minibroker.storage.checkpoint import write_topic_id
+from minibroker.cluster.store.sqlite import SqliteStore
+from minibroker.cluster.store.zookeeper_session import keep_session
+from minibroker.storage.checkpoint import Checkpoint, write_checkpoint, write_topic_id
 from minibroker.storage.data_directory import (
     META_PROPERTIES,
+    SECRET_BYTES,
+    SESSION_FILE,
+    STORE_FILE,
     DataDirectoryError,
     LoggedTopic,
     MetaProperties,
     check_data_directory,
+    lacks_mark,
     logged_topics,
     read_meta_properties,
     write_meta_properties,
 )
+from minibroker.storage.producers import ProducerTable
 
 NODE_ID = 1
 META = MetaProperties("XyZ-cluster_0123456789", NODE_ID)
+TOPIC_ID = b"\x01" * 16
 
 
-@pytest.mark.parametrize("names", [[], [".lock"], ["lost+found"], [".lock", "lost+found"]])
-def test_empty_directory_is_accepted(tmp_path: Path, names: list[str]) -> None:
-    for name in names:
-        (tmp_path / name).mkdir()
-    check_data_directory(tmp_path, NODE_ID)
+def check(directory: Path, node_id: int = NODE_ID, *, needs_store: bool = True) -> None:
+    """Check a directory, which must not change by it."""
+    before = content(directory)
+    try:
+        check_data_directory(directory, node_id, needs_store=needs_store)
+    finally:
+        assert content(directory) == before
+
+
+def content(directory: Path) -> list[tuple[str, int, int]]:
+    found = [path for path in directory.rglob("*") if not path.is_symlink()]
+    return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
+
+
+def make_partition(directory: Path, name: str, *, of_kafka: bool = False) -> None:
+    path = str(directory / name)
+    os.mkdir(path)
+    write_topic_id(path, TOPIC_ID)
+    if not of_kafka:
+        write_checkpoint(path, Checkpoint(0, 0, None, ProducerTable()), sync=False)
+
+
+def make_store(directory: Path, *, killed: bool = False) -> None:
+    store = SqliteStore(directory / STORE_FILE)
+    if killed:
+        # Closing would move the schema from SQLite's log to the file.
+        for name in (STORE_FILE, f"{STORE_FILE}-wal"):
+            (directory / f"copy-{name}").write_bytes((directory / name).read_bytes())
+    store._db.close()
+    if killed:
+        for path in directory.glob("copy-*"):
+            os.replace(path, directory / path.name.removeprefix("copy-"))
+
+
+def test_empty_directory_is_accepted(tmp_path: Path) -> None:
+    check(tmp_path)
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".lock").write_text("pid 1, minibroker\n")
+    check(tmp_path)
+    (tmp_path / ".lock").write_text("")
+    (tmp_path / ".secret").write_bytes(bytes(SECRET_BYTES))
+    (tmp_path / ".secret.tmp").touch()
+    check(tmp_path)
+
+
+def test_directory_with_a_secret_of_others_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / ".secret").write_text("my password")
+    with pytest.raises(DataDirectoryError, match=r"was not created.*\.secret"):
+        check(tmp_path)
+
+
+def test_directory_with_a_lock_file_of_others_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("my notes")
+    with pytest.raises(DataDirectoryError, match=r"was not created.*\.lock"):
+        check(tmp_path)
+
+
+def test_directory_whose_lock_file_is_a_link_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "notes").touch()
+    (tmp_path / "data" / ".lock").symlink_to(tmp_path / "notes")
+    with pytest.raises(DataDirectoryError, match="was not created"):
+        check(tmp_path / "data")
 
 
 def test_marked_directory_is_accepted_and_its_mark_is_read_back(tmp_path: Path) -> None:
-    (tmp_path / "orders-0").mkdir()
+    make_partition(tmp_path, "orders-0")
+    make_store(tmp_path)
     write_meta_properties(tmp_path, META)
-    check_data_directory(tmp_path, NODE_ID)
+    check(tmp_path)
     assert read_meta_properties(tmp_path) == META
-    assert sorted(os.listdir(tmp_path)) == [META_PROPERTIES, "orders-0"]
+    assert not lacks_mark(tmp_path)
 
 
 def test_mark_has_the_fields_of_kraft(tmp_path: Path) -> None:
@@ -45,64 +113,156 @@ def test_mark_has_the_fields_of_kraft(tmp_path: Path) -> None:
     directory_id = fields.pop("directory.id")
     assert len(directory_id) == 22
     assert fields == {"version": "1", "cluster.id": META.cluster_id, "node.id": "1"}
-
-
-def test_mark_written_by_kafka_in_zookeeper_mode_is_read(tmp_path: Path) -> None:
-    text = "#\n#Mon Nov 23 08:00:00 UTC 2026\nversion=0\nbroker.id=7\ncluster.id=abc\n"
-    (tmp_path / META_PROPERTIES).write_text(text)
-    assert read_meta_properties(tmp_path) == MetaProperties("abc", 7)
+    assert os.listdir(tmp_path) == [META_PROPERTIES]
 
 
 @pytest.mark.parametrize(
     "names", [["photos-2024"], ["backup-1", "orders-0", "notes.txt", "more"], [".ssh"]]
 )
-def test_foreign_directory_is_rejected_and_not_changed(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize("needs_store", [False, True])
+def test_foreign_directory_is_rejected(tmp_path: Path, names: list[str], needs_store: bool) -> None:
     for name in names:
         (tmp_path / name).mkdir()
-    before = sorted(os.walk(tmp_path))
     with pytest.raises(DataDirectoryError, match=r"was not created by a broker.*empty directory"):
-        check_data_directory(tmp_path, NODE_ID)
-    assert sorted(os.walk(tmp_path)) == before
+        check(tmp_path, needs_store=needs_store)
+
+
+@pytest.mark.parametrize("needs_store", [False, True])
+@pytest.mark.parametrize("file", ["bootstrap.checkpoint", "recovery-point-offset-checkpoint"])
+def test_log_directory_of_kafka_is_rejected_even_if_its_ids_match(
+    tmp_path: Path, file: str, needs_store: bool
+) -> None:
+    write_meta_properties(tmp_path, META)
+    (tmp_path / file).write_text("0\n")
+    make_partition(tmp_path, "orders-0", of_kafka=True)
+    with pytest.raises(DataDirectoryError, match=f"log directory of Apache Kafka.*{file}"):
+        check(tmp_path, needs_store=needs_store)
+
+
+def test_partitions_of_kafka_without_a_mark_are_rejected(tmp_path: Path) -> None:
+    make_partition(tmp_path, "orders-0", of_kafka=True)
+    with pytest.raises(DataDirectoryError, match="was not created by a broker"):
+        check(tmp_path)
 
 
 def test_directory_of_another_node_is_rejected_with_both_ids(tmp_path: Path) -> None:
     write_meta_properties(tmp_path, META)
     with pytest.raises(DataDirectoryError, match=r"belongs to node 1 of.*this broker is node 2"):
-        check_data_directory(tmp_path, 2)
-
-
-@pytest.mark.parametrize("text", ["", "cluster.id=x\n", "node.id=1\n", "cluster.id=x\nnode.id=y\n"])
-def test_malformed_mark_is_rejected(tmp_path: Path, text: str) -> None:
-    (tmp_path / META_PROPERTIES).write_text(text)
-    with pytest.raises(DataDirectoryError, match=r"names no cluster\.id and node\.id"):
-        check_data_directory(tmp_path, NODE_ID)
+        check(tmp_path, 2)
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("config.sqlite", b"SQLite format 3\x00..."), ("zookeeper.session", b"{}")],
+    ("text", "problem"),
+    [
+        ("", "has version none instead of 1"),
+        ("version=0\nbroker.id=7\ncluster.id=abc\n", "has version 0 instead of 1"),
+        ("version=1\ncluster.id=x\n", r"names no cluster\.id and node\.id"),
+        ("version=1\nnode.id=1\n", r"names no cluster\.id and node\.id"),
+        ("version=1\ncluster.id=x\nnode.id=y\n", r"names no cluster\.id and node\.id"),
+        ("version=1\n\\uXYZ=1\n", "cannot be read"),
+    ],
 )
-def test_directory_of_a_broker_that_wrote_no_mark_is_accepted(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    (tmp_path / "orders-0").mkdir()
-    check_data_directory(tmp_path, NODE_ID)
+def test_malformed_mark_is_rejected(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / META_PROPERTIES).write_text(text)
+    with pytest.raises(DataDirectoryError, match=f"{META_PROPERTIES} {problem}"):
+        check(tmp_path)
 
 
-def test_store_file_of_another_program_is_no_mark(tmp_path: Path) -> None:
-    (tmp_path / "config.sqlite").write_bytes(b"something else")
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
+def test_mark_that_is_no_regular_file_is_rejected(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    make(tmp_path / META_PROPERTIES)
+    with pytest.raises(DataDirectoryError, match=f"{META_PROPERTIES} cannot be read"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_directory_of_an_earlier_version_is_accepted(tmp_path: Path, killed: bool) -> None:
+    make_store(tmp_path, killed=killed)
+    make_partition(tmp_path, "orders-0")
+    check(tmp_path)
+    assert lacks_mark(tmp_path)
+
+
+def test_directory_of_a_broker_killed_in_its_first_moments_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("pid 1, minibroker\n")
+    (tmp_path / STORE_FILE).touch()
+    check(tmp_path)
+    database = sqlite3.connect(tmp_path / STORE_FILE)
+    database.execute("PRAGMA journal_mode = WAL")
+    assert (tmp_path / STORE_FILE).stat().st_size > 0
+    check(tmp_path)
+    database.close()
+    check(tmp_path)
+
+
+def test_directory_of_an_earlier_version_with_zookeeper_is_accepted(tmp_path: Path) -> None:
+    keep_session(tmp_path / SESSION_FILE, (1, b"secret"))
+    check(tmp_path, needs_store=False)
+    (tmp_path / SESSION_FILE).unlink()
+    make_partition(tmp_path, "orders-0")
+    check(tmp_path, needs_store=False)
+    assert lacks_mark(tmp_path)
+
+
+@pytest.mark.parametrize("in_wal", [False, True])
+def test_database_of_another_program_is_no_store(tmp_path: Path, in_wal: bool) -> None:
+    database = sqlite3.connect(tmp_path / STORE_FILE)
+    if in_wal:
+        database.execute("PRAGMA journal_mode = WAL")
+    database.execute("CREATE TABLE photos (name TEXT)")
     with pytest.raises(DataDirectoryError, match="was not created by a broker"):
-        check_data_directory(tmp_path, NODE_ID)
+        check(tmp_path)
+    database.close()
+
+
+def test_file_that_only_has_the_name_of_a_store_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / STORE_FILE).write_bytes(b"something else")
+    (tmp_path / SESSION_FILE).write_text("{}")
+    with pytest.raises(DataDirectoryError, match="was not created by a broker"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"\x00" * 8192])
+def test_lost_store_is_rejected_and_the_way_back_is_named(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    write_meta_properties(tmp_path, META)
+    for name in ("orders-0", "orders-1", "users-0"):
+        make_partition(tmp_path, name)
+    if damage is not None:
+        (tmp_path / STORE_FILE).write_bytes(damage)
+    text = (
+        rf"{STORE_FILE} of cluster {META.cluster_id} is missing or damaged, and the directory has "
+        "3 partitions of 2 topics.*--recover-topics-from-logs"
+    )
+    with pytest.raises(DataDirectoryError, match=text):
+        check(tmp_path)
+    check(tmp_path, needs_store=False)
+
+
+def test_lost_store_of_an_earlier_version_is_rejected(tmp_path: Path) -> None:
+    make_partition(tmp_path, "orders-0")
+    with pytest.raises(DataDirectoryError, match=r"--recover-topics-from-logs"):
+        check(tmp_path)
+    check(tmp_path, needs_store=False)
+
+
+def test_marked_directory_without_store_and_partitions_is_rejected(tmp_path: Path) -> None:
+    write_meta_properties(tmp_path, META)
+    with pytest.raises(DataDirectoryError, match="missing or damaged"):
+        check(tmp_path)
 
 
 def test_logged_topics_are_those_of_marked_directories(tmp_path: Path) -> None:
-    for name, topic_id in (("a-0", 1), ("a-2", 1), ("a-3", 2), ("b-x-1", 3)):
+    for name, topic_id in (("a-0", 1), ("a-2", 1), ("a-3", 2), ("b-x-1", 3), ("a-007", 1)):
         (tmp_path / name).mkdir()
         write_topic_id(str(tmp_path / name), bytes([topic_id]) * 16)
     (tmp_path / "photos-2024").mkdir()
     (tmp_path / "notes-1").touch()
     (tmp_path / "link-0").symlink_to(tmp_path / "a-0")
+    (tmp_path / "fifo-0").mkdir()
+    os.mkfifo(tmp_path / "fifo-0" / "partition.metadata")
     assert logged_topics(tmp_path) == {
         "a": LoggedTopic(b"\x01" * 16, (0, 2)),
         "b-x": LoggedTopic(b"\x03" * 16, (1,)),

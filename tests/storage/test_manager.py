@@ -174,6 +174,33 @@ def test_recovery_opens_known_logs_and_keeps_unknown_ones_as_strays(
     assert warned == [str(tmp_path / name) for name in names]
 
 
+def test_recovery_continues_when_a_stray_cannot_be_renamed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: MakeBatch
+) -> None:
+    failures: list[tuple[str, int | None]] = []
+    manager = LogManager(
+        tmp_path,
+        settings,
+        lambda *_: True,
+        SegmentFiles(),
+        failed=lambda path, error: failures.append((path, error.errno)),
+    )
+    known = image(topic("a", b"1"), topic("b", b"2"))
+    need(manager, known, "a")
+    need(manager, known, "b").append(batch(0), now_ms=NOW_MS)
+    manager.close(now_ms=NOW_MS)
+
+    def refuse(*_: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as context:
+        context.setattr("minibroker.storage.paths.os.rename", refuse)
+        manager.recover(image(topic("b", b"2")), now_ms=NOW_MS)
+    assert failures == [(str(tmp_path / "a-0"), errno.EROFS)]
+    assert [key for key, _ in manager.items()] == [("b", 0)]
+    manager.close(now_ms=NOW_MS)
+
+
 def test_recovery_continues_an_interrupted_removal(
     manager: LogManager, tmp_path: Path, batch: MakeBatch
 ) -> None:

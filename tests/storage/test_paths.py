@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,35 @@ def test_a_partitions_directory_names_it(topic: str) -> None:
     assert paths.parse_directory(directory.name) == (topic, 12)
 
 
-@pytest.mark.parametrize("name", ["t", "-1", "t-", "t-x", "t-1.0123-delete", "t-²"])
+@pytest.mark.parametrize(
+    "name",
+    ["t", "-1", "t-", "t-x", "t-1.0123-delete", "t-²", "t-01", "t-2147483648", "t-" + "9" * 200],
+)
 def test_other_directories_name_nothing(name: str) -> None:
     assert paths.parse_directory(name) is None
+
+
+def test_small_file_is_read_up_to_its_limit_and_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("abc")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "fifo")
+    assert paths.read_small_file(tmp_path / "file", 2) == b"ab"
+    for name in ("link", "fifo"):
+        with pytest.raises(OSError, match=name):
+            paths.read_small_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_replaced_file_is_not_written_through_a_link(tmp_path: Path, sync: bool) -> None:
+    (tmp_path / "notes").write_text("mine")
+    target = tmp_path / "file"
+    target.symlink_to(tmp_path / "notes")
+    paths.replace_file(str(target), "new", sync=sync)
+    assert not target.is_symlink()
+    (tmp_path / "file.tmp").symlink_to(tmp_path / "notes")
+    with pytest.raises(OSError, match="symbolic links"):
+        paths.replace_file(str(target), "newer", sync=sync)
+    assert [(tmp_path / name).read_text() for name in ("notes", "file")] == ["mine", "new"]
 
 
 def test_files_are_named_by_their_offset(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -47,6 +48,8 @@ from minibroker.cluster.store.watches import Watches
 from minibroker.storage.failures import free_bytes
 
 MEMORY = ":memory:"
+_BESIDE = ("-wal", "-shm")
+_MODE = 0o600
 FORMAT = 1
 """Kept as SQLite's user_version; a file of another format is refused."""
 
@@ -70,11 +73,20 @@ def _frees_space(operations: Sequence[Operation]) -> bool:
 
 
 def _create_private(path: str) -> None:
-    """Create the file readable by its owner alone; SQLite gives its other files the same mode."""
+    """Create the file, and make it and what SQLite keeps beside it readable by the owner alone."""
+    _make_private(path, os.O_CREAT)
+    for suffix in _BESIDE:
+        with suppress(FileNotFoundError):
+            _make_private(path + suffix)
+
+
+def _make_private(path: str, flags: int = 0) -> None:
+    fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise StoreError(path, f"cannot be used as config store: {error.strerror}") from None
+        if stat.S_IMODE(os.fstat(fd).st_mode) != _MODE:
+            os.fchmod(fd, _MODE)
+    finally:
+        os.close(fd)
 
 
 class SqliteStore(Store):
@@ -104,14 +116,21 @@ class SqliteStore(Store):
 
     def _open(self) -> None:
         if self._path != MEMORY:
-            _create_private(self._path)
+            try:
+                _create_private(self._path)
+            except OSError as error:
+                text = f"cannot be used as config store: {error.strerror}"
+                raise StoreError(error.filename or self._path, text) from None
         self._db = sqlite3.connect(self._path, isolation_level=None)
         self._prepare()
 
     def _prepare(self) -> None:
+        (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        if found == 0 and self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            self._db.close()
+            raise StoreError(self._path, "is a database of another program")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
-        (found,) = self._db.execute("PRAGMA user_version").fetchone()
         if found == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
         elif found != FORMAT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,38 @@ def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(StoreError, match=f"has format {FORMAT + 1}, this program reads {FORMAT}"):
         SqliteStore(path)
+
+
+def test_database_of_another_program_is_refused_and_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE photos (name TEXT)")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="store: is a database of another program"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+
+
+def test_store_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match=r"cannot be used as config store: .*symbolic links"):
+        SqliteStore(tmp_path / "store")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_store_files_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    died = SqliteStore(tmp_path / "store")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"store", "store-wal", "store-shm", f"store{SUFFIX}"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    for path in tmp_path.glob("store*"):
+        if path.suffix != SUFFIX:
+            path.chmod(0o644)  # as a version that left it to the umask
+    store = SqliteStore(tmp_path / "store")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    store._db.close()
+    died._db.close()
 
 
 async def test_ephemeral_nodes_of_a_process_that_died_are_gone(tmp_path: Path) -> None:
