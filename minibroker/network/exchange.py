@@ -23,7 +23,8 @@ from minibroker.config.types import INT_MAX
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
 from minibroker.network.metering import LENGTH_BYTES, Looks, Meter, Spent, is_exempt, who_asks
-from minibroker.network.sending import Chunk, OpenFiles, send_response
+from minibroker.network.open_files import OpenFiles
+from minibroker.network.sending import Chunk, send_response
 from minibroker.network.telling import Teller
 from minibroker.network.told import Figures, count_records, first_error, request_event
 from minibroker.observability.log import Log

@@ -48,7 +48,8 @@ from minibroker.network.identity import Identities, Unidentified
 from minibroker.network.idle import IdleOrder
 from minibroker.network.metering import Meter
 from minibroker.network.notices import Notices
-from minibroker.network.sending import OpenFiles, RecordsGone
+from minibroker.network.open_files import OpenFiles
+from minibroker.network.sending import RecordsGone
 from minibroker.network.telling import teller
 from minibroker.network.turnstile import Turnstile
 from minibroker.network.unserved_clients import UnservedClients
@@ -61,6 +62,7 @@ from minibroker.roles.follower import Follower
 from minibroker.roles.questions import Greeting
 from minibroker.runtime.arena import Block
 from minibroker.runtime.channel import Channel, ChannelClosed
+from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
 from minibroker.runtime.stream import StreamClosed
@@ -81,7 +83,7 @@ DISTRUSTED: Final = frozenset(
 """Ends of those who did not prove who they are."""
 
 TRIM_INTERVAL_S: Final = 30.0
-"""How often memory of past bursts is given back."""
+"""How often memory of past bursts and files that were removed are given back."""
 
 DRAIN_S: Final = 1.0
 """How long clients may take to read their last answers when the broker stops."""
@@ -109,7 +111,7 @@ class _Processor:
         self._part = env.arena.open_part(env.index)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._unserved = UnservedClients(self._log, env.clock.now)
-        self._files = OpenFiles()
+        self._files = OpenFiles(descriptors_max())
         self._clients: dict[int, Client] = {}
         self._all_closed = trio.Event()
         self._serving: trio.Nursery | None = None
@@ -171,8 +173,8 @@ class _Processor:
     def _on_image(self, before: Image, after: Image) -> None:
         if self._gate is not None:
             self._gate.on_image(after)
-        # A topic that is gone may come again under the same path, with other bytes.
-        if any(topic not in after.topic_names for topic in before.topic_names):
+        # A deleted topic's path may be another topic's file by now, or soon.
+        if before.topic_names != after.topic_names:
             self._files.forget()
         self._meter.follow(after)
         self._identities.on_image(after)
@@ -481,3 +483,4 @@ class _Processor:
         while True:
             await trio.sleep(TRIM_INTERVAL_S)
             self._part.trim()
+            self._files.forget_removed()

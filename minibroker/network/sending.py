@@ -1,29 +1,30 @@
 """Writing responses: bytes, and pieces of segment files in between.
 
-Owns how chunks get onto a stream cheaply and the few open files that takes, never what a response
-means. Small responses go out in one write; large pieces of files are handed to the kernel
-(``sendfile``) and never enter this process. Invariant: every file is open before the first byte
-leaves, so a segment that is gone is noticed while nothing has been promised to the client.
-Kafka's ``MultiRecordsSend`` and ``FileRecords.writeTo``.
+Owns how chunks are written to a stream cheaply, never what a response means. Small chunks are
+written together; large pieces of files are handed to the kernel (``sendfile``) and never enter this
+process. Invariant: every file is found before the first byte is sent, so a segment that was removed
+is noticed while nothing has been promised to the client, and a piece is never sent from another
+file of that name. Kafka's ``MultiRecordsSend`` and ``FileRecords.writeTo``.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from minibroker.network.open_files import OpenFile, OpenFiles
 from minibroker.runtime.stream import ByteStream
 from minibroker.storage.slices import FileSlice
 
-OPEN_FILES_MAX: Final = 128
-"""Segment files that a processor keeps open."""
-
 COPIED_BYTES_MAX: Final = 64 * 1024
 """Responses up to this size are put together in memory and written at once."""
+
+COPIED_PIECE_MAX: Final = 8 * 1024
+"""Pieces of files up to this size are copied in larger responses, too: a fetch of thousands of
+partitions has thousands of small ones.
+"""
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -34,44 +35,6 @@ class RecordsGone(Exception):
     """Records that an owner found were deleted before they could be sent; a client asks again."""
 
 
-class _OpenFile:
-    """A descriptor that closes when nobody uses it any more, be it the cache or a send."""
-
-    __slots__ = ("descriptor",)
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # It never was open.
-            os.close(self.descriptor)
-
-
-class OpenFiles:
-    """The segment files used last."""
-
-    def __init__(self) -> None:
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
-
-    def get(self, path: str) -> _OpenFile:
-        """The open file. Raises ``OSError`` if there is none."""
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = _OpenFile(path)
-            if len(self._files) > OPEN_FILES_MAX:
-                self._files.popitem(last=False)
-        else:
-            self._files.move_to_end(path)
-        return file
-
-    def forget(self) -> None:
-        """Lets go of all: a path may soon name another file."""
-        self._files.clear()
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
 async def send_response(
     stream: ByteStream, files: OpenFiles, header: bytes, chunks: Sequence[Chunk]
 ) -> int:
@@ -80,43 +43,104 @@ async def send_response(
     Raises ``StreamClosed``, or ``RecordsGone`` if a file is not as its owner said.
     """
     size = len(header) + sum(map(len, chunks))
-    opened = [_open(files, chunk) for chunk in chunks if isinstance(chunk, FileSlice)]
     start = _LENGTH.pack(size) + header
-    if size <= COPIED_BYTES_MAX or not opened:
-        await stream.send_all(_together(start, chunks, opened))
+    if size <= COPIED_BYTES_MAX or not any(isinstance(chunk, FileSlice) for chunk in chunks):
+        await stream.send_all(_together(start, chunks, files))
     else:
-        await _send_pieces(stream, start, chunks, opened)
+        await _send_pieces(stream, start, chunks, files)
     return size + _LENGTH.size
 
 
-def _open(files: OpenFiles, piece: FileSlice) -> _OpenFile:
+def _open(files: OpenFiles, piece: FileSlice) -> OpenFile:
     try:
         return files.get(piece.path)
     except OSError as error:
         raise RecordsGone(f"{piece.path} can't be read: {error.strerror}") from None
 
 
-def _together(start: bytes, chunks: Sequence[Chunk], opened: list[_OpenFile]) -> bytes:
-    files = iter(opened)
+def _read(file: OpenFile, piece: FileSlice, start: int, length: int) -> bytes:
+    data = os.pread(file.descriptor, length, piece.position + start)
+    if len(data) < length:
+        raise RecordsGone(f"{piece.path} is shorter than its index says")
+    return data
+
+
+def _together(start: bytes, chunks: Sequence[Chunk], files: OpenFiles) -> bytes:
     parts: list[bytes | bytearray | memoryview] = [start]
     for chunk in chunks:
         if isinstance(chunk, FileSlice):
-            data = os.pread(next(files).descriptor, chunk.length, chunk.position)
-            if len(data) < chunk.length:
-                raise RecordsGone(f"{chunk.path} is shorter than its index says")
-            parts.append(data)
+            parts.append(_read(_open(files, chunk), chunk, 0, chunk.length))
         else:
             parts.append(chunk)
     return b"".join(parts)
 
 
+class _Piece:
+    """A piece of a file that was found: either the file stays open, or it is opened again."""
+
+    __slots__ = ("_file", "_files", "_generation", "slice")
+
+    def __init__(self, files: OpenFiles, piece: FileSlice) -> None:
+        self.slice = piece
+        self._files = files
+        self._generation = files.generation
+        may_stay_open = files.may_stay_open
+        file = _open(files, piece)
+        self._file = file if may_stay_open else None
+
+    def open(self) -> OpenFile:
+        if self._file is not None:
+            return self._file
+        if self._files.generation != self._generation:
+            raise RecordsGone(f"{self.slice.path} may have been replaced while it was sent")
+        return _open(self._files, self.slice)
+
+    async def send(self, stream: ByteStream) -> None:
+        piece, file = self.slice, self._file
+        if file is not None:
+            await stream.send_file(file.descriptor, piece.position, piece.length)
+            self._file = None
+            return
+        # A client that reads slowly would keep the file open, so no file is open while it waits.
+        for start in range(0, piece.length, COPIED_BYTES_MAX):
+            length = min(COPIED_BYTES_MAX, piece.length - start)
+            await stream.send_all(_read(self.open(), piece, start, length))
+
+
 async def _send_pieces(
-    stream: ByteStream, start: bytes, chunks: Sequence[Chunk], opened: list[_OpenFile]
+    stream: ByteStream, start: bytes, chunks: Sequence[Chunk], files: OpenFiles
 ) -> None:
-    files = iter(opened)
-    await stream.send_all(start, more=True)
-    for number, chunk in enumerate(chunks, 1):
-        if isinstance(chunk, FileSlice):
-            await stream.send_file(next(files).descriptor, chunk.position, chunk.length)
-        elif chunk:
-            await stream.send_all(bytes(chunk), more=number < len(chunks))
+    found: list[bytes | bytearray | memoryview | _Piece] = [
+        _Piece(files, chunk) if isinstance(chunk, FileSlice) else chunk for chunk in chunks
+    ]
+    found.reverse()
+    for part, is_last in _parts(start, found):
+        if isinstance(part, _Piece):
+            await part.send(stream)
+        elif part:
+            await stream.send_all(part, more=not is_last)
+
+
+def _parts(
+    start: bytes, found: list[bytes | bytearray | memoryview | _Piece]
+) -> Iterator[tuple[bytes | _Piece, bool]]:
+    """Large pieces as they are and everything else put together; whether it is the last one.
+
+    Takes the chunks off the end of ``found``, so that a file is closed as soon as it was sent.
+    """
+    together, size = [start], len(start)
+    while found:
+        chunk = found.pop()
+        if isinstance(chunk, _Piece) and chunk.slice.length > COPIED_PIECE_MAX:
+            yield b"".join(together), False
+            yield chunk, not found
+            together, size = [], 0
+            continue
+        if isinstance(chunk, _Piece):
+            chunk = _read(chunk.open(), chunk.slice, 0, chunk.slice.length)
+        together.append(bytes(chunk))
+        size += len(chunk)
+        if size >= COPIED_BYTES_MAX:
+            yield b"".join(together), not found
+            together, size = [], 0
+    yield b"".join(together), True

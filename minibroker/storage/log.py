@@ -31,17 +31,16 @@ from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.paths import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
-    offset_file,
-    offsets_of,
     partition_directory,
     remove_files,
 )
-from minibroker.storage.producers import SeenBatch, encode_snapshot
+from minibroker.storage.producers import SeenBatch
 from minibroker.storage.recovery import Recovered, recover
 from minibroker.storage.retention import expired, must_roll
 from minibroker.storage.segment import ActiveSegment, Segment
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
+from minibroker.storage.snapshots import remove_unused_snapshots, write_snapshot
 from minibroker.storage.validation import Origin, PreparedBatch, prepare_batch
 from protocol.errors import DecodeError, ErrorCode
 from protocol.records import (
@@ -103,6 +102,10 @@ class Log:
         self._recovery_point = recovered.recovery_point
         self._flushed_offset = self.log_end_offset if recovered.clean else recovered.recovery_point
         self._flushed_ms = now_ms
+        self._clean = (self.log_end_offset, self._active.size) if recovered.clean else None
+        """Log end offset and active segment's size in the checkpoint, after an orderly close. It
+        stays there after appends: recovery compares it with the files.
+        """
         self._dropped: list[tuple[int, int]] = []
         self._open = True
 
@@ -142,11 +145,11 @@ class Log:
             now_ms=now_ms,
             failed=failed,
         )
-        try:
-            log._checkpoint(sync=False)
-        except OSError as error:
-            # The old one is safe to keep: after an append its sizes no longer match the files'.
-            failed(directory, error)
+        if not recovered.clean:
+            try:
+                log._checkpoint(sync=False)
+            except OSError as error:
+                failed(directory, error)
         return log
 
     @property
@@ -343,7 +346,7 @@ class Log:
         self._sealed.append(self._active.seal())
         self._bases.append(self._active.base_offset)
         self._active = following
-        self._snapshot()
+        write_snapshot(self.directory, self._producers)
         self._checkpoint(sync=False)
 
     def delete_records(self, before_offset: int) -> int:
@@ -439,13 +442,15 @@ class Log:
             return
         try:
             with self._touching_files("closed"):
+                clean = (self.log_end_offset, self._active.size)
+                if clean == self._clean:
+                    return
                 self._remove_dropped(None)
                 self._active.finish_indexes()
                 if self.log_end_offset > self._flushed_offset:
                     self.flush(now_ms=now_ms)
-                self._snapshot()
+                write_snapshot(self.directory, self._producers)
                 self._drop_snapshots()
-                clean = (self.log_end_offset, self._active.size)
                 self._checkpoint(sync=True, clean=clean)
         finally:
             self._release()
@@ -458,21 +463,13 @@ class Log:
         self._open = False
         self._active.close()
 
-    def _snapshot(self) -> None:
-        if self._producers.end_offset > 0:
-            path = offset_file(self.directory, self._producers.end_offset, SNAPSHOT)
-            with open(path, "wb") as file:
-                file.write(encode_snapshot(self._producers))
-
     def _drop_snapshots(self) -> None:
-        """Keep the snapshots that recovery could begin from, and the newest."""
-        offsets = offsets_of(self.directory, SNAPSHOT)
-        usable = {self._recovery_point, *self._bases, self._active.base_offset}
-        for offset in offsets[:-1]:
-            if offset < self._recovery_point or offset not in usable:
-                remove_files(self.directory, offset, (SNAPSHOT,))
+        point = self._recovery_point
+        starts = (point, *self._bases, self._active.base_offset)
+        remove_unused_snapshots(self.directory, {start for start in starts if start >= point})
 
     def _checkpoint(self, *, sync: bool, clean: tuple[int, int] | None = None) -> None:
+        self._clean = None
         checkpoint = Checkpoint(self.log_start_offset, self._recovery_point, clean, self._producers)
         write_checkpoint(self.directory, checkpoint, sync=sync)
 

@@ -112,6 +112,8 @@ class LogManager:
         self._owns = owns
         self._files = files
         self._logs: dict[Partition, Log] = {}
+        self._configs: dict[str, LogConfig] = {}
+        """By topic, as far as logs were opened since the configs changed."""
         self._undeleted: dict[Partition, str] = {}
         """Directories of deleted logs that still have their names, as renaming them failed."""
         self._unremoved: set[str] = set()
@@ -148,7 +150,7 @@ class LogManager:
         return log
 
     def _open_own(self, image: Image, topic: Topic, partition: int, now_ms: int) -> Log:
-        config = log_config(self._settings, image, topic.name)
+        config = self._config(image, topic.name)
 
         def attempt() -> Log:
             return Log.open(
@@ -170,6 +172,12 @@ class LogManager:
         # Left by a topic of this name that was deleted while this worker was down.
         _keep_stray(partition_directory(self._data_dir, topic.name, partition))
         return attempt()
+
+    def _config(self, image: Image, topic: str) -> LogConfig:
+        config = self._configs.get(topic)
+        if config is None:
+            config = self._configs[topic] = log_config(self._settings, image, topic)
+        return config
 
     def recover(self, image: Image, *, now_ms: int) -> None:
         """Open the logs on disk. Logs of unknown topics are renamed to ``…-stray`` and kept."""
@@ -211,9 +219,10 @@ class LogManager:
         if gone:
             for partition in [key for key in self._logs if key[0] in gone]:
                 self._delete(partition)
-        if before.configs != after.configs:
+        if gone or before.configs != after.configs:
+            self._configs.clear()
             for (topic, _), log in self._logs.items():
-                log.config = log_config(self._settings, after, topic)
+                log.config = self._config(after, topic)
 
     def _delete(self, partition: Partition) -> None:
         """Close a log's file at once, and remove its directory now or with a later retention."""

@@ -27,15 +27,15 @@ from minibroker.storage.paths import (
     LOG,
     OFFSET_INDEX,
     SEGMENT_SUFFIXES,
-    SNAPSHOT,
     TIME_INDEX,
     offset_file,
     offsets_of,
     remove_files,
 )
-from minibroker.storage.producers import ProducerTable, decode_snapshot
+from minibroker.storage.producers import ProducerTable
 from minibroker.storage.segment import ActiveSegment, Segment
 from minibroker.storage.segment_files import SegmentFiles
+from minibroker.storage.snapshots import read_snapshot, remove_snapshots_after
 from protocol.errors import DecodeError
 from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batch_header, verify_crc
 
@@ -263,7 +263,7 @@ class _Scan:
             default=0,
         )
         sealed = _open_sealed(self._place, bases[: doubtful + 1])
-        tables = [self._checkpoint.producers, self._producers_at(bases[doubtful])]
+        tables = [self._checkpoint.producers, read_snapshot(self._directory, bases[doubtful])]
         known_to = [table.end_offset for table in tables]
         for segment in sealed:
             if segment.next_offset > known_to[1]:
@@ -276,9 +276,7 @@ class _Scan:
         start = max(self._checkpoint.log_start_offset, bases[0])
         if active.next_offset < start:
             return self._start_over(active, sealed, start)
-        for offset in offsets_of(self._directory, SNAPSHOT):
-            if offset > active.next_offset:
-                remove_files(self._directory, offset, (SNAPSHOT,))
+        remove_snapshots_after(self._directory, active.next_offset)
         point = min(self._checkpoint.recovery_point, active.base_offset)
         return Recovered(sealed, active, start, point, producers, self._truncation)
 
@@ -317,15 +315,3 @@ class _Scan:
         recovered = _empty(self._place, start)
         recovered.truncation = self._truncation
         return recovered
-
-    def _producers_at(self, offset: int) -> ProducerTable:
-        """The newest snapshot of the producers at or before ``offset``."""
-        for at in reversed(offsets_of(self._directory, SNAPSHOT)):
-            if at <= offset:
-                path = offset_file(self._directory, at, SNAPSHOT)
-                try:
-                    with open(path, "rb") as file:
-                        return decode_snapshot(file.read(), at)
-                except DecodeError:
-                    os.unlink(path)
-        return ProducerTable()

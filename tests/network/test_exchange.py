@@ -21,7 +21,7 @@ from minibroker.network.client import Client
 from minibroker.network.connection import State
 from minibroker.network.exchange import Exchanges
 from minibroker.network.metering import Meter
-from minibroker.network.sending import OpenFiles
+from minibroker.network.open_files import OpenFiles
 from minibroker.network.telling import Teller
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.quotas.manager import UNCOUNTED
@@ -93,7 +93,7 @@ class Desk:
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
         self.teller = Teller(env)
         self.exchanges = Exchanges(
-            *(env, cast("Any", Followed()), owners, OpenFiles(), Meter(env)),
+            *(env, cast("Any", Followed()), owners, OpenFiles(100), Meter(env)),
             teller=self.teller,
             used=self._use,
             unserved=lambda _, unserved: self.unserved.append(unserved.protocol),

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from minibroker.network.open_files import OpenFiles
 from minibroker.network.sending import (
     COPIED_BYTES_MAX,
-    OPEN_FILES_MAX,
+    COPIED_PIECE_MAX,
     Chunk,
-    OpenFiles,
     RecordsGone,
     send_response,
 )
@@ -32,7 +32,7 @@ def segment(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files() -> Iterator[OpenFiles]:
-    made = OpenFiles()
+    made = OpenFiles(1024)
     yield made
     made.forget()
 
@@ -116,36 +116,67 @@ async def test_a_file_that_is_too_short_is_noticed(files: OpenFiles, segment: Pa
     assert stream.writes == 0
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+FEW = 16
+"""Descriptors of a process that may have four files open."""
 
 
-def test_few_files_stay_open_and_the_longest_unused_goes_first(tmp_path: Path) -> None:
-    before = open_descriptors()
-    files = OpenFiles()
-    paths = [tmp_path / f"{number}.log" for number in range(OPEN_FILES_MAX + 1)]
-    for path in paths:
-        path.write_bytes(b"x")
-    first = files.get(str(paths[0]))
-    for path in paths[1:-1]:
-        files.get(str(path))
-    assert files.get(str(paths[0])) is first
-    files.get(str(paths[-1]))
-    assert len(files) == OPEN_FILES_MAX
-    assert files.get(str(paths[0])) is first
-    paths[1].unlink()
-    with pytest.raises(FileNotFoundError):
-        files.get(str(paths[1]))
-    del first
+@pytest.fixture
+def segments(tmp_path: Path) -> list[Path]:
+    """More files than may be open, each with bytes of its own."""
+    paths = [tmp_path / f"{number:020d}.log" for number in range(100)]
+    for number, path in enumerate(paths):
+        path.write_bytes(number.to_bytes(4, "big") * 50_000)
+    return paths
+
+
+@pytest.mark.parametrize("length", [1000, COPIED_PIECE_MAX, 100_000])
+async def test_pieces_of_more_files_than_may_be_open_are_sent(
+    segments: list[Path], length: int
+) -> None:
+    files, stream = OpenFiles(FEW), Counting()
+    before = len(os.listdir("/proc/self/fd"))
+    open_most = 0
+
+    class Watching(Counting):
+        async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
+            nonlocal open_most
+            open_most = max(open_most, len(os.listdir("/proc/self/fd")) - before)
+            await super().send_all(data, more=more)
+
+    stream = Watching()
+    pieces: list[Chunk] = []
+    for number, path in enumerate(segments):
+        pieces += [b"%03d" % number, FileSlice(str(path), 8, length)]
+    data = await sent(stream, files, b"head", pieces)
+    body = b"head" + b"".join(
+        b"%03d" % number + path.read_bytes()[8 : 8 + length] for number, path in enumerate(segments)
+    )
+    assert data[4:] == body
+    assert open_most <= files.limit == FEW // 4
+    if length <= COPIED_PIECE_MAX:
+        assert stream.writes <= len(body) // COPIED_BYTES_MAX + 1
     files.forget()
-    assert open_descriptors() == before
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_in_use_outlives_its_place_in_the_cache(segment: Path) -> None:
-    files = OpenFiles()
-    opened = files.get(str(segment))
-    files.forget()
-    assert os.pread(opened.descriptor, 2, 0) == CONTENT[:2]
-    segment.unlink()
-    segment.write_bytes(b"another")
-    assert os.pread(files.get(str(segment)).descriptor, 7, 0) == b"another"
+async def test_piece_of_a_file_that_may_have_been_replaced_is_not_sent(
+    segments: list[Path],
+) -> None:
+    files, stream = OpenFiles(FEW), Counting()
+    pieces: list[Chunk] = [FileSlice(str(path), 0, 100_000) for path in segments]
+    received = 0
+
+    async def delete_topic() -> None:
+        nonlocal received
+        room = memoryview(bytearray(100_000))
+        while count := await stream.client.receive_into(room):
+            received += count
+            if 50_000 < received < 200_000:
+                files.forget()  # A topic was deleted.
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(delete_topic)
+        with pytest.raises(RecordsGone, match="may have been replaced"):
+            await send_response(stream, files, b"h", pieces)
+        stream.close()
+    assert 200_000 < received < 3_000_000

@@ -1,0 +1,115 @@
+"""The segment files that a processor has open: the last used ones, and those being sent.
+
+Owns their descriptors and how many there may be. It must never know responses or connections.
+Invariant: a file stays open as long as something refers to it, and as long as ``generation`` is the
+same, a path is the same file. Kafka keeps the files of all logs open instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Final
+
+from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
+
+CACHED_MAX: Final = 128
+"""Segment files that stay open because they were used last."""
+
+CACHED_SHARE: Final = 4
+"""One in so many of the files that may be open."""
+
+OPEN_SHARE: Final = 4
+"""One in so many descriptors of a processor may be a segment file's; the rest are for connections.
+"""
+
+OPEN_MAX: Final = 1024
+"""Segment files that may be open where there are descriptors enough."""
+
+
+def open_files_max(descriptors_max: int) -> int:
+    """Segment files that a process with so many descriptors may have open."""
+    return min(OPEN_MAX, max(2, descriptors_max // OPEN_SHARE))
+
+
+class _Count:
+    """How many files are open. Not their cache, as a cycle would keep them open."""
+
+    __slots__ = ("opened",)
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+
+class OpenFile:
+    """A descriptor that is closed when neither the cache nor a response refers to it."""
+
+    __slots__ = ("_count", "descriptor")
+
+    def __init__(self, path: str, count: _Count) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._count = count
+        count.opened += 1
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # It never was open.
+            self._count.opened -= 1
+            os.close(self.descriptor)
+
+
+class OpenFiles:
+    """The segment files used last. For one thread."""
+
+    def __init__(self, descriptors_max: int) -> None:
+        """``descriptors_max`` is the number of descriptors of this process."""
+        self.limit = open_files_max(descriptors_max)
+        self._cached_max = min(CACHED_MAX, max(1, self.limit // CACHED_SHARE))
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._count = _Count()
+        self.generation = 0
+        """Changes when a path may have become another file."""
+
+    @property
+    def opened(self) -> int:
+        """Files that are open, in the cache or not."""
+        return self._count.opened
+
+    @property
+    def may_stay_open(self) -> bool:
+        """Whether a file may stay open until it has been sent, however long that takes."""
+        return self.opened < self.limit - self._cached_max
+
+    def get(self, path: str) -> OpenFile:
+        """The open file. Raises ``OSError`` if there is none, or no descriptor for it."""
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = self._open(path)
+            if len(self._files) > self._cached_max:
+                self._files.popitem(last=False)
+        else:
+            self._files.move_to_end(path)
+        return file
+
+    def _open(self, path: str) -> OpenFile:
+        try:
+            return OpenFile(path, self._count)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS or not self._files:
+                raise
+        self._files.clear()
+        return OpenFile(path, self._count)
+
+    def forget(self) -> None:
+        """Close all that are not being sent: a path may soon be another file."""
+        self.generation += 1
+        self._files.clear()
+
+    def forget_removed(self) -> None:
+        """Close those that were removed since, which take up space as long as they are open."""
+        for path, file in list(self._files.items()):
+            if os.fstat(file.descriptor).st_nlink == 0:
+                del self._files[path]
+
+    def __len__(self) -> int:
+        return len(self._files)
