@@ -57,7 +57,7 @@ _NOT_CONTENT: Final = frozenset({"lost+found"})
 _LOCK_TEXT: Final = b"pid "
 _SECRET_FILES: Final = (SECRET_FILE, SECRET_FILE + TEMPORARY)
 _STORE_SCHEMA: Final = b"CREATE TABLE node (\n    path TEXT PRIMARY KEY"
-"""How the schema of a config store begins; SQLite keeps it word for word in the file."""
+"""The first words of a config store's schema, which SQLite keeps unchanged in the file."""
 
 _STORE_WAL: Final = f"{STORE_FILE}-wal"
 _STORE_HEAD_BYTES: Final = 64 * 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record, drain
-from system_tests.faults.conftest import Starter
+from system_tests.faults.conftest import Starter, end_for_good
 from system_tests.harness.brokers import RunningBroker, StartFailed
+from system_tests.harness.processes import tree
 
 pytestmark = pytest.mark.minibroker
 
@@ -69,6 +71,16 @@ def ended(broker: RunningBroker) -> str:
     return printed
 
 
+def meta_properties(data: Path) -> dict[str, str]:
+    """The ids of a data directory; each new mark has a directory.id of its own."""
+    lines = (data / "meta.properties").read_text().splitlines()
+    return {
+        name: value
+        for name, _, value in (line.partition("=") for line in lines)
+        if name in ("version", "cluster.id", "node.id")
+    }
+
+
 def test_foreign_directory_is_refused_and_unchanged(start: Starter, tmp_path: Path) -> None:
     foreign_files(tmp_path / "data")
     before = fingerprint(tmp_path)
@@ -95,21 +107,38 @@ def test_foreign_files_in_a_brokers_directory_are_unchanged(
     assert "no partition of this broker" in printed
 
 
-def test_directory_of_a_kafka_broker_is_refused_and_unchanged(
-    start: Starter, tmp_path: Path
+@pytest.mark.parametrize("options", [(), ("--recover-topics-from-logs",)])
+def test_log_directory_of_kafka_is_refused_and_unchanged(
+    start: Starter, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     data = tmp_path / "data"
-    (data / "orders-0").mkdir(parents=True)
-    (data / "orders-0" / "partition.metadata").write_text(
-        "version: 0\ntopic_id: 0pmlEJFpSqOAUbLdSYKMBw"
-    )
+    for name in ("orders-0", "__cluster_metadata-0"):
+        (data / name).mkdir(parents=True)
+        (data / name / f"{0:020d}.log").write_bytes(os.urandom(1000))
+        (data / name / "partition.metadata").write_text(
+            "version: 0\ntopic_id: 0pmlEJFpSqOAUbLdSYKMBw"
+        )
     (data / "meta.properties").write_text(
         "#\nnode.id=1\nversion=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\n"
     )
-    before = fingerprint(data / "orders-0")
-    with pytest.raises(StartFailed, match=r"1 partitions of 1 topics.*--recover-topics-from-logs"):
-        start(data_dir=data)
-    assert fingerprint(data / "orders-0") == before
+    for name in ("bootstrap.checkpoint", "recovery-point-offset-checkpoint", ".lock"):
+        (data / name).touch()
+    before = fingerprint(data)
+    with pytest.raises(StartFailed, match="is a log directory of Apache Kafka"):
+        start(*options, data_dir=data)
+    assert fingerprint(data) == before
+
+
+def test_database_of_another_program_is_refused_and_unchanged(
+    start: Starter, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "config.sqlite") as database:
+        database.execute("CREATE TABLE photos (name TEXT)")
+    database.close()
+    before = fingerprint(tmp_path)
+    with pytest.raises(StartFailed, match="was not created by a broker"):
+        start(data_dir=tmp_path)
+    assert fingerprint(tmp_path) == before
 
 
 def test_directory_of_another_node_is_refused(start: Starter, tmp_path: Path) -> None:
@@ -130,8 +159,7 @@ def test_records_of_a_lost_store_are_recovered_on_request(
     before = fingerprint(data)
     with pytest.raises(StartFailed, match=r"--recover-topics-from-logs"):
         start(data_dir=data)
-    after = fingerprint(data)
-    assert {name: after[name] for name in before} == before
+    assert fingerprint(data) == before
     broker = start("--recover-topics-from-logs", data_dir=data)
     assert "a topic was rebuilt" in broker.printed()
     assert sorted(consumed(broker, topic, fresh("group"))) == [b"%d" % i for i in range(10)]
@@ -168,10 +196,46 @@ def test_directory_of_a_broker_that_wrote_no_mark_is_adopted(
     broker = start(data_dir=data)
     produced(broker, topic)
     ended(broker)
+    mark = meta_properties(data)
     (data / "meta.properties").unlink()
     broker = start(data_dir=data)
     assert len(consumed(broker, topic, fresh("group"))) == 10
-    assert (data / "meta.properties").exists()
+    assert "without meta.properties was adopted" in ended(broker)
+    assert meta_properties(data) == mark
+
+
+def test_directory_of_a_killed_broker_that_wrote_no_mark_is_adopted(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("kept"), tmp_path / "data"
+    broker = start(data_dir=data)
+    produced(broker, topic)
+    family = tree(broker.pid)
+    for pid in family:
+        os.kill(pid, signal.SIGKILL)
+    end_for_good(broker, family)
+    assert (data / "config.sqlite-wal").stat().st_size > 0
+    (data / "meta.properties").unlink()
+    assert len(consumed(start(data_dir=data), topic, fresh("group"))) == 10
+
+
+def test_partition_lost_with_the_store_is_rebuilt_empty_and_logged(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("kept"), tmp_path / "data"
+    broker = start(data_dir=data)
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic(topic, 3)
+    for partition in range(3):
+        client.produce(topic, [Record(b"k", b"%d" % partition)], partition=partition)
+    client.close()
+    ended(broker)
+    for path in data.glob("config.sqlite*"):
+        path.unlink()
+    shutil.rmtree(data / f"{topic}-1")
+    broker = start("--recover-topics-from-logs", data_dir=data)
+    assert f"a topic was rebuilt topic={topic} partitions=3 empty=1" in broker.printed()
+    assert sorted(consumed(broker, topic, fresh("group"), 2)) == [b"0", b"2"]
 
 
 def test_partition_behind_a_link_is_not_written(
@@ -191,6 +255,23 @@ def test_partition_behind_a_link_is_not_written(
         f"{topic}-0",
         f"{topic}-1",
     ]
+
+
+def test_segment_that_is_a_link_is_not_truncated(
+    start: Starter, fresh: Names, tmp_path: Path
+) -> None:
+    topic, data = fresh("linked"), tmp_path / "data"
+    broker = start(data_dir=data)
+    produced(broker, topic)
+    ended(broker)
+    (tmp_path / "notes").write_bytes(b"mine" * 1000)
+    for segment in data.glob(f"{topic}-*/*.log"):
+        segment.unlink()
+        segment.symlink_to(tmp_path / "notes")
+    broker = start(data_dir=data)
+    assert "is a symbolic link, which is not followed" in broker.printed()
+    ended(broker)
+    assert (tmp_path / "notes").read_bytes() == b"mine" * 1000
 
 
 def test_secrets_are_readable_by_their_owner_alone(start: Starter, tmp_path: Path) -> None:

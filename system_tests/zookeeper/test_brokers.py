@@ -227,3 +227,48 @@ def test_a_broker_serves_on_while_zookeeper_is_away(
     client.close()
     assert broker.stop() == 0
     assert "Traceback" not in broker.printed()
+
+
+def test_unmarked_data_directory_is_adopted_by_its_own_cluster_alone(
+    start: Start, connect: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    broker = start(data, connect)
+    client = ConfluentClient(broker.bootstrap_servers)
+    client.create_topic("orders", 1)
+    client.produce("orders", [Record(b"k", b"v")])
+    client.close()
+    assert broker.stop() == 0
+    mark = (data / "meta.properties").read_text()
+    (data / "meta.properties").unlink()  # as earlier versions left the directory
+    names = sorted(os.listdir(data))
+    with pytest.raises(StartFailed, match=r"has 1 partitions of 1 topics.*--recover-topics"):
+        start(data, f"{connect}-other")
+    assert sorted(os.listdir(data)) == names
+    second = start(tmp_path / "second", f"{connect}-second")
+    client = ConfluentClient(second.bootstrap_servers)
+    client.create_topic("users", 1)
+    client.close()
+    assert second.stop() == 0
+    with pytest.raises(StartFailed, match="has none of them: use the cluster that"):
+        start(data, f"{connect}-second")
+    assert sorted(os.listdir(data)) == names
+    broker = start(data, connect)
+    assert "without meta.properties was adopted" in broker.printed()
+    client = ConfluentClient(broker.bootstrap_servers)
+    assert [record.value for record in client.read("orders", 0, 0, 1)] == [b"v"]
+    client.close()
+    assert broker.stop() == 0
+    adopted = (data / "meta.properties").read_text()
+    assert mark.splitlines()[:3] == adopted.splitlines()[:3]
+
+
+def test_data_directory_of_another_cluster_is_refused_with_both_ids(
+    start: Start, connect: str, tree: KazooClient, tmp_path: Path
+) -> None:
+    assert start(tmp_path / "data", connect).stop() == 0
+    other = f"{connect}-other"
+    assert start(tmp_path / "second", other).stop() == 0
+    mine = read(tree, "/cluster/id")["id"]
+    with pytest.raises(StartFailed, match=f"config store belongs to .*directory to cluster {mine}"):
+        start(tmp_path / "data", other)

@@ -48,7 +48,7 @@ from minibroker.cluster.store.watches import Watches
 from minibroker.storage.failures import free_bytes
 
 MEMORY = ":memory:"
-_BESIDE = ("-wal", "-shm")
+_COMPANIONS = ("-wal", "-shm")
 _MODE = 0o600
 FORMAT = 1
 """Kept as SQLite's user_version; a file of another format is refused."""
@@ -73,9 +73,9 @@ def _frees_space(operations: Sequence[Operation]) -> bool:
 
 
 def _create_private(path: str) -> None:
-    """Create the file, and make it and what SQLite keeps beside it readable by the owner alone."""
+    """Create the file, and make it and SQLite's files next to it readable by the owner alone."""
     _make_private(path, os.O_CREAT)
-    for suffix in _BESIDE:
+    for suffix in _COMPANIONS:
         with suppress(FileNotFoundError):
             _make_private(path + suffix)
 
