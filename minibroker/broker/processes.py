@@ -124,7 +124,7 @@ def _share(settings: Settings, house: House, rebuild_topics: bool) -> Shared:
     try:
         control = open_listener(host, port)
     except OSError as error:
-        raise StartError(f"{error}; choose another port with control.listener") from None
+        raise StartError(f"{error}; choose another address or port with control.listener") from None
     ports = {name: socks[0].getsockname()[1] for name, socks in sockets.items()}
     told = settings[ADVERTISED_LISTENERS]
     endpoints = advertised_endpoints(listeners, told or (), ports, socket.gethostname())
