@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import trio
@@ -25,7 +25,7 @@ from minibroker.coordinator.service import GroupService
 from minibroker.observability.log import Log as EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.observability.storage_health import PROBE_S, StorageHealth
-from minibroker.roles.environment import Environment
+from minibroker.roles.environment import FIRST_LIFE, Environment, RoleRefusedError
 from minibroker.roles.follower import Follower
 from minibroker.roles.purgatory import Purgatory
 from minibroker.roles.questions import (
@@ -173,26 +173,43 @@ class _Worker:
             self._log.error("a log was not closed cleanly and will be recovered", why=error)
 
     async def _serve(self) -> None:
-        env = self._env
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follower.run)
             await self._follower.wait_image()
-            self._logs.recover(self.image, now_ms=self.wall_ms())
-            self.groups.load(
-                [
-                    partition
-                    for (topic, partition), _ in self._logs.items()
-                    if topic == OFFSETS_TOPIC
-                ]
+            found = self._logs.recover(self.image, now_ms=self.wall_ms())
+            refusal = self._load_groups(
+                [number for topic, number in found if topic == OFFSETS_TOPIC]
             )
-            nursery.start_soon(self.groups.run)
-            nursery.start_soon(self._retain)
-            nursery.start_soon(self._flush)
-            nursery.start_soon(self._watch_storage)
-            nursery.start_soon(self._take_peers, nursery)
-            env.ready()
-            await env.stopping.wait()
+            if refusal is None:
+                await self._run_services(nursery)
             nursery.cancel_scope.cancel()
+        if refusal is not None:
+            raise RoleRefusedError(refusal)
+
+    async def _run_services(self, nursery: trio.Nursery) -> None:
+        """Run what serves others until ``env.stopping``."""
+        nursery.start_soon(self.groups.run)
+        nursery.start_soon(self._retain)
+        nursery.start_soon(self._flush)
+        nursery.start_soon(self._watch_storage)
+        nursery.start_soon(self._take_peers, nursery)
+        self._env.ready()
+        await self._env.stopping.wait()
+
+    def _load_groups(self, partitions: Sequence[int]) -> str | None:
+        """Restore the groups, or say why the broker may not start: a group that was left out would
+        seem to have committed no offsets. A later life dies and tries again.
+        """
+        try:
+            self.groups.load(partitions)
+        except LogError as error:
+            if self._env.incarnation > FIRST_LIFE:
+                raise
+            return (
+                f"{error.text}: groups would lose their committed offsets; restore the directory, "
+                "or move it elsewhere to start without these groups"
+            )
+        return None
 
     def _owns(self, topic: str, partition: int) -> bool:
         return partition_owner(topic, partition, self._env.workers) == self.index

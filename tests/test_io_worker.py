@@ -26,7 +26,13 @@ from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.config import Settings
 from minibroker.io_worker import io_worker
 from minibroker.observability.definitions import PURGATORY
-from minibroker.roles.environment import CONTROLLER, PROCESSOR, WORKER, Environment
+from minibroker.roles.environment import (
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    Environment,
+    RoleRefusedError,
+)
 from minibroker.roles.questions import (
     ApiPart,
     ApiReply,
@@ -41,6 +47,7 @@ from minibroker.roles.questions import (
 )
 from minibroker.runtime.arena import Block, Part
 from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
+from minibroker.storage.checkpoint import write_topic_id
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch
 from protocol.registry import ApiKey
@@ -310,6 +317,22 @@ async def test_the_next_life_goes_on_from_the_logs(
         processor = await at.processor()
         with await_block(await at.block()) as block:
             assert outcome(await processor.ask(at.append(block))).base_offset == 1
+
+
+async def test_start_is_refused_when_an_offsets_log_cannot_be_opened(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    number = next(n for n in range(4) if partition_owner(OFFSETS_TOPIC, n, WORKERS) == 0)
+    async with house(make_env) as at:
+        directory = at.env.data_dir / f"{OFFSETS_TOPIC}-{number}"
+    directory.mkdir()
+    write_topic_id(str(directory), b"o" * 16)
+    (directory / f"{0:020}.log").mkdir()
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(RoleRefusedError, match="lose their committed offsets")
+    ):
+        async with house(make_env):
+            pass
 
 
 async def test_the_controller_is_told_of_logs_and_groups(

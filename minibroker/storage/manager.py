@@ -179,19 +179,25 @@ class LogManager:
             config = self._configs[topic] = log_config(self._settings, image, topic)
         return config
 
-    def recover(self, image: Image, *, now_ms: int) -> None:
-        """Open the logs on disk. Logs of unknown topics are renamed to ``…-stray`` and kept."""
+    def recover(self, image: Image, *, now_ms: int) -> list[Partition]:
+        """Open the logs on disk, and return those of known topics, whether they could be opened.
+
+        Logs of unknown topics are renamed to ``…-stray`` and kept.
+        """
+        known = []
         for path in list_aside(self._data_dir):
             remove_aside(path)
         for entry in sorted(os.scandir(self._data_dir), key=lambda entry: entry.name):
             partition = parse_directory(entry.name)
             if partition is None or not self._owns(*partition):
                 continue
-            self._recover(image, entry, partition, now_ms)
+            if self._recover(image, entry, partition, now_ms):
+                known.append(partition)
+        return known
 
     def _recover(
         self, image: Image, entry: os.DirEntry[str], partition: Partition, now_ms: int
-    ) -> None:
+    ) -> bool:
         if not entry.is_dir(follow_symlinks=False) or read_topic_id(entry.path) is None:
             _warn("a file in the data directory is no partition of this broker", entry.path)
         elif image.partition(*partition) is None:
@@ -208,6 +214,8 @@ class LogManager:
                     entry.path,
                     why=error.text,
                 )
+            return True
+        return False
 
     def follow(self, before: Image, after: Image) -> None:
         """Deletes the logs of topics that are gone and tells the others of changed settings."""
