@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import trio
@@ -24,7 +25,6 @@ from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.observability.log import Log as EventLog
 from minibroker.observability.metrics import LogFigures
-from minibroker.observability.storage_health import PROBE_S, StorageHealth
 from minibroker.roles.environment import FIRST_LIFE, Environment, RoleRefusedError
 from minibroker.roles.follower import Follower
 from minibroker.roles.purgatory import Purgatory
@@ -39,6 +39,7 @@ from minibroker.roles.questions import (
     ProducerIdsWanted,
     TailWanted,
 )
+from minibroker.roles.storage_watch import StorageWatch
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
@@ -76,17 +77,14 @@ class _Worker:
         self.index = env.index
         self.settings = env.settings
         self.random = env.random
-        self._storage = StorageHealth(
-            str(env.data_dir), env.conditions, env.metrics, self._log, env.clock.wall_ms
-        )
-        self._failing = trio.Event()
+        self._storage = StorageWatch(env, self._log, self._storage_changed)
         self._logs = LogManager(
             env.data_dir,
             env.settings,
             self._owns,
             SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE)),
-            failed=self._storage_failed,
-            truncated=self._storage.truncated,
+            failed=self._storage.failed,
+            truncated=self._storage.health.truncated,
         )
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
         self._peers: dict[tuple[str, int], _Peer] = {}
@@ -129,8 +127,10 @@ class _Worker:
         try:
             return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())
         except LogError as error:
-            self._log.error("a log can't be served", topic=topic, partition=partition, why=error)
-            return None
+            if not self._storage.health.is_failing:  # That is logged once.
+                why = error.text
+                self._log.error("a log can't be opened", topic=topic, partition=partition, why=why)
+            raise
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
         self._env.metrics.produced(size_bytes, records)
@@ -154,9 +154,12 @@ class _Worker:
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)
 
-    async def next_producer_id(self) -> int:
+    async def next_producer_id(self) -> int | None:
         while not self._producer_ids:
-            first, count = await self._follower.ask(ProducerIdsWanted())
+            block = await self._follower.ask(ProducerIdsWanted())
+            if block is None:
+                return None
+            first, count = block
             self._producer_ids = range(first, first + count)
         taken, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
         return taken
@@ -191,7 +194,7 @@ class _Worker:
         nursery.start_soon(self.groups.run)
         nursery.start_soon(self._retain)
         nursery.start_soon(self._flush)
-        nursery.start_soon(self._watch_storage)
+        nursery.start_soon(self._storage.run)
         nursery.start_soon(self._take_peers, nursery)
         self._env.ready()
         await self._env.stopping.wait()
@@ -248,19 +251,8 @@ class _Worker:
         for error in care(now_ms=self.wall_ms()):
             self._log.error(f"{what} failed", why=error)
 
-    def _storage_failed(self, path: str, error: OSError) -> None:
-        self._storage.failed(path, error)
-        if self._storage.is_failing:
-            self.groups.can_store = False
-            self._failing.set()
-
-    async def _watch_storage(self) -> None:
-        while True:
-            await self._failing.wait()
-            await self._env.clock.sleep_real(PROBE_S)
-            if self._storage.look_again():
-                self.groups.can_store = True
-                self._failing = trio.Event()
+    def _storage_changed(self, is_writable: bool) -> None:
+        self.groups.can_store = is_writable
 
     # Processors and the recorder --------------------------------------------------------------
 
@@ -300,10 +292,10 @@ class _Worker:
 
     def append(self, wanted: Append) -> str:
         """Appends what the broker itself has to say."""
-        log = self.log(wanted.topic, wanted.partition)
-        if log is None:
-            return "it is not here"
         try:
+            log = self.log(wanted.topic, wanted.partition)
+            if log is None:
+                return "it is not here"
             log.append(wanted.batch, now_ms=self.wall_ms(), origin=Origin.RECORDER)
         except LogError as error:
             return error.text
@@ -312,10 +304,10 @@ class _Worker:
 
     def tail(self, wanted: TailWanted) -> bytes:
         """The last batch of a log."""
-        log = self.log(wanted.topic, wanted.partition)
-        if log is None or log.log_end_offset == log.log_start_offset:
-            return b""
         try:
+            log = self.log(wanted.topic, wanted.partition)
+            if log is None or log.log_end_offset == log.log_start_offset:
+                return b""
             last = log.read(log.log_end_offset - 1, 0)
         except LogError as error:
             self._log.error("the end of a log can't be read", topic=wanted.topic, why=error)
@@ -344,11 +336,12 @@ class _Worker:
         views: dict[int, LogView] = {}
         for partition in known.partitions if known else ():
             if self._owns(topic, partition.index):
-                log = self.log(topic, partition.index)
-                if log is not None:
-                    views[partition.index] = LogView(
-                        log.log_start_offset, log.high_watermark, log.log_end_offset, log.size
-                    )
+                with suppress(LogError):  # It is shown as one without a log.
+                    log = self.log(topic, partition.index)
+                    if log is not None:
+                        views[partition.index] = LogView(
+                            log.log_start_offset, log.high_watermark, log.log_end_offset, log.size
+                        )
         return views
 
     def _figures(self) -> Iterator[LogFigures]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from minibroker.cluster.image import (
 from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.config import Settings
 from minibroker.io_worker import io_worker
+from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.definitions import PURGATORY
 from minibroker.roles.environment import (
     CONTROLLER,
@@ -36,6 +39,7 @@ from minibroker.roles.environment import (
 from minibroker.roles.questions import (
     ApiPart,
     ApiReply,
+    ConditionsWanted,
     Greeting,
     GroupsWanted,
     ImageTaken,
@@ -45,6 +49,7 @@ from minibroker.roles.questions import (
     ProducerIdsWanted,
     Welcome,
 )
+from minibroker.roles.storage_watch import PROBE_S
 from minibroker.runtime.arena import Block, Part
 from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
 from minibroker.storage.checkpoint import write_topic_id
@@ -85,6 +90,7 @@ class House:
         env.ready = self.ready.set
         self.controller: Conversation | None = None
         self.blocks = 0
+        self.has_ids = True
         self.part: Part = env.arena.open_part(0)
 
     async def live(self) -> None:
@@ -104,6 +110,8 @@ class House:
         if isinstance(question, ImageTaken):
             return None
         assert isinstance(question, ProducerIdsWanted)
+        if not self.has_ids:
+            return None
         self.blocks += 1
         return (self.blocks * 1000, PRODUCER_IDS)
 
@@ -176,6 +184,41 @@ async def test_parts_are_executed_and_their_work_is_measured(
         assert outcome(reply).base_offset == 0
         assert reply.worked_ns > 0
         assert at.env.metrics.snapshot().logs[0].end_offset == 1
+
+
+async def test_producer_ids_that_the_controller_cannot_give_are_asked_for_again(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        at.has_ids = False
+        assert (await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply is None
+        at.has_ids = True
+        assert (await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply == 1000
+
+
+async def test_log_that_cannot_be_opened_is_reported_until_it_can(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with house(make_env) as at:
+        processor = await at.processor()
+        monkeypatch.setattr(os, "replace", full)
+        with await_block(await at.block()) as block:
+            reply = await processor.ask(at.append(block))
+        assert outcome(reply).error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await at.ask(LogsWanted("t")) == {}
+        (condition,) = await at.ask(ConditionsWanted())
+        assert condition.kind is ConditionKind.STORAGE_FAILED
+        assert "No space left on device" in condition.text
+        monkeypatch.undo()
+        await trio.sleep(PROBE_S)
+        await wait_all_tasks_blocked()
+        assert await at.ask(ConditionsWanted()) == ()
+        with await_block(await at.block()) as block:
+            assert outcome(await processor.ask(at.append(block))).base_offset == 0
 
 
 class await_block:  # noqa: N801 - reads as what it does

@@ -173,7 +173,10 @@ class WorkerScope(Protocol):
         ...
 
     def log(self, topic: str, partition: int) -> Log | None:
-        """The log of a partition that this worker owns and the image knows, else None."""
+        """The log of a partition that this worker owns and the image knows, else None.
+
+        Raises ``LogError`` if it cannot be opened.
+        """
         ...
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
@@ -191,8 +194,11 @@ class WorkerScope(Protocol):
         """Returns when one of the partitions has grown or the deadline has passed."""
         ...
 
-    async def next_producer_id(self) -> int:
-        """A producer id that nobody else has, from a block that the controller handed out."""
+    async def next_producer_id(self) -> int | None:
+        """A unique producer id, from a block that the controller handed out.
+
+        None while no block can be had, because the config store cannot be written.
+        """
         ...
 
 

@@ -76,11 +76,11 @@ def execute(scope: WorkerScope, part: Part) -> Reply:
 
 
 def _delete(scope: WorkerScope, wanted: Wanted) -> Done:
-    log = scope.log(wanted.topic, wanted.partition)
-    if log is None:
-        return Done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    offset = log.high_watermark if wanted.offset == TO_THE_END else wanted.offset
     try:
+        log = scope.log(wanted.topic, wanted.partition)
+        if log is None:
+            return Done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        offset = log.high_watermark if wanted.offset == TO_THE_END else wanted.offset
         return Done(low_watermark=log.delete_records(offset))
     except LogError as error:
         return Done(error.code)

@@ -155,7 +155,10 @@ def _read(scope: WorkerScope, part: Part) -> Reply:
 
 
 def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: bool) -> Found:
-    log = scope.log(wanted.topic, wanted.partition)
+    try:
+        log = scope.log(wanted.topic, wanted.partition)
+    except LogError as error:
+        return Found(error.code)
     known = scope.image.partition(wanted.topic, wanted.partition)
     if log is None or known is None:
         return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

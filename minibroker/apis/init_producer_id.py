@@ -34,16 +34,22 @@ def _is_refused(request: InitProducerIdRequest) -> bool:
     return request.transactional_id is not None or half_given
 
 
-async def execute(scope: WorkerScope, _part: None) -> int:
-    """A fresh producer id."""
+async def execute(scope: WorkerScope, _part: None) -> int | None:
+    """A fresh producer id, or None if there is none now."""
     return await scope.next_producer_id()
 
 
 def merge(
-    ctx: Context, request: InitProducerIdRequest, replies: Mapping[Owner, int]
+    ctx: Context, request: InitProducerIdRequest, replies: Mapping[Owner, int | None]
 ) -> InitProducerIdResponse:
     """The id with epoch 0, or the refusal."""
     for producer_id in replies.values():
+        if producer_id is None:  # Kafka's error for this: clients retry after a pause.
+            return InitProducerIdResponse(
+                error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                producer_id=NONE,
+                producer_epoch=NONE,
+            )
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     if request.transactional_id is not None:
         ctx.unserved = TRANSACTIONS
@@ -52,7 +58,7 @@ def merge(
     )
 
 
-API: Api[InitProducerIdRequest, None, int, InitProducerIdResponse] = Api(
+API: Api[InitProducerIdRequest, None, int | None, InitProducerIdResponse] = Api(
     key=ApiKey.INIT_PRODUCER_ID,
     versions=(0, 5),
     split=split,

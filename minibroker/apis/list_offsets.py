@@ -125,11 +125,11 @@ async def _search(
 async def _search_one(scope: WorkerScope, wanted: Wanted, batch: LargeBatchError) -> Found:
     while True:
         at = await scope.off_loop(batch.search)
-        log = scope.log(wanted.topic, wanted.partition)
-        known = scope.image.partition(wanted.topic, wanted.partition)
-        if log is None or known is None:
-            return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         try:
+            log = scope.log(wanted.topic, wanted.partition)
+            known = scope.image.partition(wanted.topic, wanted.partition)
+            if log is None or known is None:
+                return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if at is None and wanted.timestamp != MAX_TIMESTAMP:
                 at = log.offset_for_time(wanted.timestamp, batch.next_offset)
         except LargeBatchError as following:
@@ -147,7 +147,10 @@ def _found_at(at: TimestampOffset | None, epoch: int) -> Found:
 
 
 def _look_up(scope: WorkerScope, wanted: Wanted) -> Found:
-    log = scope.log(wanted.topic, wanted.partition)
+    try:
+        log = scope.log(wanted.topic, wanted.partition)
+    except LogError as error:
+        return Found(error.code)
     known = scope.image.partition(wanted.topic, wanted.partition)
     if log is None or known is None:
         return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -145,18 +145,18 @@ async def _append_large(
 
 
 async def _append_one_large(scope: WorkerScope, batch: Batch, records: bytes) -> Outcome:
-    log = scope.log(batch.topic, batch.partition)
-    if log is None:
-        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    prepare = partial(prepare_batch, records, log.config, now_ms=scope.wall_ms())
     try:
+        log = scope.log(batch.topic, batch.partition)
+        if log is None:
+            return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        prepare = partial(prepare_batch, records, log.config, now_ms=scope.wall_ms())
         prepared = await scope.off_loop(prepare)
+        log = scope.log(batch.topic, batch.partition)
+        if log is None:  # The topic was deleted in the meantime.
+            return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _append_prepared(scope, batch, log, prepared)
     except LogError as error:
         return _rejected(error)
-    log = scope.log(batch.topic, batch.partition)
-    if log is None:  # The topic was deleted in the meantime.
-        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return _append_prepared(scope, batch, log, prepared)
 
 
 def _is_zstd(records: memoryview) -> bool:
@@ -167,7 +167,10 @@ def _is_zstd(records: memoryview) -> bool:
 
 
 def _append(scope: WorkerScope, batch: Batch, *, zstd_allowed: bool) -> Outcome:
-    log = scope.log(batch.topic, batch.partition)
+    try:
+        log = scope.log(batch.topic, batch.partition)
+    except LogError as error:
+        return _rejected(error)
     if log is None:
         return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if batch.ref is None:

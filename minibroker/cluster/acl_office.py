@@ -14,9 +14,10 @@ import trio
 from minibroker.cluster import stored_acls
 from minibroker.cluster.acls import Binding, Filter, plan_creation, plan_deletion
 from minibroker.cluster.image import AclsChanged, Change, Image, Update
-from minibroker.cluster.store.tree import Operation, Store
+from minibroker.cluster.store.tree import Operation, Store, UnwritableError
 from minibroker.cluster.topics import Refusal
 from minibroker.security.acl import Pattern, Rule
+from protocol.errors import ErrorCode
 
 Found = list[tuple[Pattern, Rule]]
 
@@ -36,7 +37,11 @@ class AclOffice:
             plans = plan_creation(self._image, wanted)
             changes = [plan for plan in plans if isinstance(plan, AclsChanged)]
             refusals = tuple(plan if isinstance(plan, Refusal) else None for plan in plans)
-            return refusals, await self._keep_acls(changes)
+            try:
+                return refusals, await self._keep_acls(changes)
+            except UnwritableError as error:
+                unwritable = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                return tuple(refusal or unwritable for refusal in refusals), []
 
     async def delete_acls(
         self, wanted: Sequence[Filter]
@@ -44,7 +49,12 @@ class AclOffice:
         """Remove what each filter finds: that, or why it is none, and the updates to publish."""
         async with self._lock:
             answers, changes = plan_deletion(self._image, wanted)
-            return answers, await self._keep_acls(changes)
+            try:
+                return answers, await self._keep_acls(changes)
+            except UnwritableError as error:
+                unwritable = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                found = [unwritable if isinstance(one, list) and one else one for one in answers]
+                return found, []
 
     async def take_over_acls(self, pattern: Pattern) -> list[Update]:
         """Look again at a pattern's rules, which others may have written; `LayoutError`."""

@@ -54,11 +54,14 @@ class Allowance:
         self._take = take if counts else freely
         self._free_bytes = free_bytes
         self._answers: dict[str, bool] = {}
+        self._needed_bytes: dict[str, int] = {}
 
     def check(self, name: str, plan: Plan, partitions: int) -> Plan | Refusal:
         """A plan for a topic, or why it is too much now."""
-        needed, free = partitions * PARTITION_BYTES + KEPT_FREE_BYTES, self._free_bytes()
+        self._needed_bytes[name] = partitions * PARTITION_BYTES
+        needed, free = sum(self._needed_bytes.values()) + KEPT_FREE_BYTES, self._free_bytes()
         if 0 <= free < needed:
+            del self._needed_bytes[name]
             text = f"{partitions} partitions need {needed} bytes, and {free} are free"
             return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text)
         if name not in self._answers:

@@ -372,6 +372,8 @@ def _refused(refusal: Refusal) -> BackendError:
         return Conflict(refusal.code.name, refusal.text)
     if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return NotFound(refusal.code.name, refusal.text)
+    if refusal.code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return Unavailable(refusal.code.name, refusal.text, "Free space where the data is stored.")
     return BackendError(refusal.code.name, refusal.text)
 
 

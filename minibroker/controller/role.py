@@ -24,7 +24,7 @@ from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
 from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.quotas_in_force import QuotasInForce
-from minibroker.cluster.store.tree import Store, StoreError
+from minibroker.cluster.store.tree import Store, StoreError, UnwritableError
 from minibroker.cluster.topic_recovery import FoundLogs
 from minibroker.config import (
     ACCEPTOR_MODE,
@@ -45,6 +45,7 @@ from minibroker.controller.stores import open_store
 from minibroker.controller.subscribers import Subscribers
 from minibroker.controller.topic_changes import TopicChanges
 from minibroker.network.identity import keyring
+from minibroker.observability.log import Log
 from minibroker.observability.metrics import Series
 from minibroker.observability.quota_gauges import read_gauges
 from minibroker.quotas.manager import Mutated, MutationQuota, Quotas
@@ -60,6 +61,7 @@ from minibroker.roles.environment import (
     role_name,
 )
 from minibroker.roles.questions import ApiPart, ApiReply, ProducerIdsWanted
+from minibroker.roles.storage_watch import StorageWatch
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.worktime import Account
 from minibroker.storage.data_directory import (
@@ -71,7 +73,6 @@ from minibroker.storage.data_directory import (
     read_meta_properties,
     write_meta_properties,
 )
-from minibroker.storage.failures import free_bytes
 
 if TYPE_CHECKING:
     from minibroker.config.dynamic import Configs
@@ -83,9 +84,10 @@ _logger = logging.getLogger(__name__)
 
 async def controller(env: Environment) -> None:
     """Runs until ``env.stopping``, then closes the store."""
+    storage = StorageWatch(env, Log(env.name))
     with _told_to_people():
         is_unmarked = lacks_mark(env.data_dir)
-        store = await open_store(env.settings, env.data_dir)
+        store = await open_store(env.settings, env.data_dir, storage.failed)
     try:
         with _told_to_people():
             cluster = await ClusterController.start(
@@ -95,12 +97,12 @@ async def controller(env: Environment) -> None:
                 random=env.random,
                 wall_ms=env.clock.wall_ms(),
                 found_logs=_found_logs(env),
-                free_bytes=partial(free_bytes, str(env.data_dir)),
+                free_bytes=storage.free_bytes,
             )
             _mark(env.data_dir, cluster.image)
             if is_unmarked:
                 _log_adoption(env.data_dir, cluster.image)
-        await _Controller(env, cluster, store).run()
+        await _Controller(env, cluster, store, storage).run()
     finally:
         with trio.CancelScope(shield=True):  # It never waits long, and would else stay open.
             await store.close()
@@ -142,9 +144,12 @@ def _log_adoption(data_dir: Path, image: Image) -> None:
 class _Controller:
     """Implements ``apis.base.ControllerScope``."""
 
-    def __init__(self, env: Environment, cluster: ClusterController, store: Store) -> None:
+    def __init__(
+        self, env: Environment, cluster: ClusterController, store: Store, storage: StorageWatch
+    ) -> None:
         self._env = env
         self._store = store
+        self._storage = storage
         self._deposed = ""
         self._born = env.clock.now()
         self.cluster = cluster
@@ -209,6 +214,7 @@ class _Controller:
         env = self._env
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._subscribers.run)
+            nursery.start_soon(self._storage.run)
             nursery.start_soon(self._take_roles, nursery)
             nursery.start_soon(self._changes.run)
             nursery.start_soon(self._topics.run)
@@ -247,7 +253,10 @@ class _Controller:
         if isinstance(question, ApiPart):
             return await self._execute(question)
         if isinstance(question, ProducerIdsWanted):
-            return tuple(await self.cluster.allocate_producer_ids())
+            try:
+                return tuple(await self.cluster.allocate_producer_ids())
+            except UnwritableError:
+                return None
         raise TypeError(f"the controller has no answer to {type(question).__name__}")
 
     async def _execute(self, question: ApiPart) -> ApiReply:

@@ -13,6 +13,7 @@ from minibroker.cluster.store.sqlite import SqliteStore
 from minibroker.cluster.store.tree import Store, StoreError
 from minibroker.config import ZOOKEEPER_CONNECT, Settings
 from minibroker.storage.data_directory import SESSION_FILE, STORE_FILE
+from minibroker.storage.failures import StorageFailed, ignore_failure
 
 
 def store_path(data_dir: Path) -> Path:
@@ -20,11 +21,16 @@ def store_path(data_dir: Path) -> Path:
     return data_dir / STORE_FILE
 
 
-async def open_store(settings: Settings, data_dir: Path) -> Store:
-    """The store that the settings name; `StoreError` if it can't be used."""
+async def open_store(
+    settings: Settings, data_dir: Path, failed: StorageFailed = ignore_failure
+) -> Store:
+    """The store that the settings name; `StoreError` if it can't be used.
+
+    ``failed`` is called when a file of the store cannot be read or written.
+    """
     connect = settings[ZOOKEEPER_CONNECT]
     if connect is None:
-        return SqliteStore(store_path(data_dir))
+        return SqliteStore(store_path(data_dir), failed)
     try:
         from minibroker.cluster.store.zookeeper import ZooKeeperStore
         from minibroker.cluster.store.zookeeper_client import access_from

@@ -435,7 +435,7 @@ STORAGE_ERRORS: Final = Metric(
     "minibroker_storage_errors_total",
     Kind.COUNTER,
     ("error",),
-    "Reads and writes of logs that failed, by the system's name of the error, e.g. ENOSPC.",
+    "Reads and writes of logs and of the config store that failed, by error, e.g. ENOSPC.",
     "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
 )
 TRUNCATED_RECORDS: Final = Metric(

@@ -9,16 +9,12 @@ succeeds. Kafka takes the log directory offline instead (``LogDirFailureChannel`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from minibroker.observability.conditions import ConditionKind, Conditions
 from minibroker.observability.log import Log
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.storage.failures import describe, is_unwritable, probe
 from minibroker.storage.recovery import Truncation
-
-PROBE_S: Final = 1.0
-"""How often, in real time, a storage that failed is tried again."""
 
 
 class StorageHealth:

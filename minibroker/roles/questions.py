@@ -91,7 +91,9 @@ class GroupsWanted(NamedTuple):
 
 
 class ProducerIdsWanted(NamedTuple):
-    """Asks the controller for a block of producer ids: ``(first, count)``."""
+    """Asks the controller for a block of producer ids: ``(first, count)``, or None if the config
+    store cannot be written now.
+    """
 
 
 class Append(NamedTuple):

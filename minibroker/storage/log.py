@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from minibroker.storage.batch_search import TimestampOffset
@@ -130,9 +130,16 @@ class Log:
         link or was not created by a broker, and OSError.
         """
         directory = partition_directory(data_dir, topic, partition)
+        is_new = not os.path.lexists(directory)
         os.makedirs(directory, exist_ok=True)
         if topic_id is not None:
-            claim_directory(directory, topic_id)
+            try:
+                claim_directory(directory, topic_id)
+            except OSError:
+                if is_new:  # Without the mark no broker would ever remove it.
+                    with suppress(OSError):
+                        os.rmdir(directory)
+                raise
         files = SegmentFiles() if files is None else files
         try:
             recovered = recover(directory, config, files, now_ms=now_ms)

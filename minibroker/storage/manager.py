@@ -37,6 +37,7 @@ from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.records import TimestampType
+from protocol.types import Uuid
 
 Partition = tuple[str, int]
 
@@ -224,24 +225,36 @@ class LogManager:
             for topic_id, name in before.topic_names.items()
             if topic_id not in after.topic_names
         }
-        if gone:
-            for partition in [key for key in self._logs if key[0] in gone]:
-                self._delete(partition)
+        for name in gone:
+            for partition in before.topics[name].partitions:
+                self._delete(name, partition.index, before.topics[name].topic_id)
         if gone or before.configs != after.configs:
             self._configs.clear()
             for (topic, _), log in self._logs.items():
                 log.config = self._config(after, topic)
 
-    def _delete(self, partition: Partition) -> None:
+    def _delete(self, topic: str, index: int, topic_id: Uuid) -> None:
         """Close a log's file at once, and remove its directory now or with a later retention."""
-        log = self._logs.pop(partition)
-        log.abandon()
-        self._undeleted[partition] = log.directory
+        partition = topic, index
+        directory = partition_directory(self._data_dir, topic, index)
+        log = self._logs.pop(partition, None)
         try:
+            if log is not None:
+                log.abandon()
+            elif not self._has_unopened(partition, topic_id):
+                return
+            self._undeleted[partition] = directory
             self._delete_directory(partition)
         except OSError as error:
-            self._failed(log.directory, error)
-            _warn("a deleted partition's files remain for now", log.directory, why=error)
+            self._failed(directory, error)
+            _warn("a deleted partition's files remain for now", directory, why=error)
+
+    def _has_unopened(self, partition: Partition, topic_id: Uuid) -> bool:
+        """Whether there is a directory of this topic whose log could not be opened so far."""
+        if not self._owns(*partition):
+            return False
+        directory = partition_directory(self._data_dir, *partition)
+        return not os.path.islink(directory) and read_topic_id(directory) == topic_id
 
     def _delete_directory(self, partition: Partition) -> None:
         """Free the name of a deleted log's directory, if it is not free. Raises OSError."""

@@ -15,6 +15,8 @@ import stat
 from contextlib import suppress
 from typing import Final
 
+from minibroker.storage.failures import FULL
+
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
@@ -90,12 +92,18 @@ def replace_file(path: str, text: str, *, sync: bool) -> None:
     Raises OSError.
     """
     temporary = path + TEMPORARY
-    with open(temporary, "w", encoding="utf-8", opener=_open_no_link) as file:
-        file.write(text)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=_open_no_link) as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in FULL:  # What was written takes space that is needed elsewhere.
+            with suppress(OSError):
+                os.unlink(temporary)
+        raise
 
 
 def remove_files(directory: str, offset: int, suffixes: tuple[str, ...]) -> None:

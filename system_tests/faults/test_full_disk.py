@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from system_tests.faults.conftest import Starter
-from system_tests.harness.brokers import RunningBroker
-from system_tests.harness.control import ask
+from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
+from system_tests.harness.control import ask, processes
 from system_tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.minibroker
@@ -37,6 +38,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["mount", *options], check=True)
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Use up the last byte of a disk; returns the file that takes it."""
+    filler = disk / "filler"
+    with suppress(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filler
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Let no file of a directory be opened for writing; those that are open stay writable."""
+    subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(directory)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
 
 
 def produced(broker: RunningBroker, topic: str, count: int) -> int:
@@ -124,16 +145,133 @@ def test_groups_do_not_rebalance_over_and_over(
     consumer.close()
 
 
+def test_full_disk_that_only_the_controller_meets_is_shown_and_ends(
+    start: Starter, fresh: Names, small_disk: Path
+) -> None:
+    broker, topic = start(data_dir=small_disk / "data"), fresh("t")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    filler = fill(small_disk)
+    with pytest.raises(KafkaException, match=r"bytes, and .* are free"):
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    health = ask(broker, "GET", "/v1/health")
+    assert (health["status"], health["conditions"][0]["process"]) == ("degraded", "controller")
+    assert broker.printed().count("controller ERROR storage cannot be written") == 1
+    assert 'minibroker_storage_errors_total{error="ENOSPC"}' in metrics(broker)
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "message.timeout.ms": 60_000,
+        }
+    )
+    delivered: list[object] = []
+    producer.produce(topic, b"v", on_delivery=lambda error, _: delivered.append(error))
+    wait_until(
+        lambda: producer.poll(0.1) or 'api="InitProducerId",result="error"' in metrics(broker),
+        "the producer to ask for an id in vain",
+    )
+    assert "a handler broke" not in broker.printed()
+    filler.unlink()
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    wait_until(lambda: producer.poll(0.1) or delivered, "the record to be delivered")
+    assert delivered == [None]
+    wait_until(lambda: not conditions(broker), "the condition to end")
+
+
+def test_worker_killed_on_a_full_disk_serves_its_logs_once_there_is_room(
+    start: Starter, fresh: Names, small_disk: Path
+) -> None:
+    data = small_disk / "data"
+    broker, kept, deleted = start(data_dir=data), fresh("kept"), fresh("deleted")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for topic in (kept, deleted):
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+        assert produced(broker, topic, 3) == 3
+    filler = fill(small_disk)
+    for name, process in processes(broker).items():
+        if name.startswith("worker") and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": fresh("g")})
+    wait_until(lambda: "storage_failed" in conditions(broker), "the full disk to be met")
+    with pytest.raises(KafkaException, match=r"KAFKA_STORAGE_ERROR|disk error"):
+        reader.get_watermark_offsets(TopicPartition(kept, 0), timeout=10)
+    admin.delete_topics([deleted])[deleted].result()
+    wait_until(
+        lambda: not [name for name in os.listdir(data) if name.startswith(deleted)],
+        "the deleted topic's directory to be gone",
+    )
+    filler.unlink()
+    wait_until(lambda: not conditions(broker), "the condition to end")
+    assert reader.get_watermark_offsets(TopicPartition(kept, 0), timeout=10) == (0, 3)
+    assert produced(broker, kept, 3) == 3
+    reader.close()
+    assert "Traceback" not in broker.printed()
+
+
+def test_read_only_file_system_is_shown_until_it_can_be_written(
+    start: Starter, fresh: Names, small_disk: Path
+) -> None:
+    data = small_disk / "data"
+    broker, topic = start(data_dir=data), fresh("t")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    with read_only(data):
+        assert produced(broker, topic, 1) == 0
+        health = ask(broker, "GET", "/v1/health")
+        assert health["status"] == "degraded"
+        assert "Read-only file system" in health["conditions"][0]["text"]
+        assert 'minibroker_storage_errors_total{error="EROFS"' in metrics(broker)
+    wait_until(lambda: not conditions(broker), "the condition to end")
+    assert produced(broker, topic, 3) == 3
+    assert broker.printed().count("storage cannot be written") == 1
+
+
+@pytest.mark.parametrize("problem", ["full", "read-only"])
+def test_start_on_a_disk_that_cannot_be_written_says_why(
+    start: Starter, small_disk: Path, problem: str
+) -> None:
+    if problem == "full":
+        fill(small_disk)
+    with ExitStack() as undone:
+        if problem == "read-only":
+            undone.enter_context(read_only(small_disk))
+        with pytest.raises(StartFailed) as failed:
+            start(data_dir=small_disk / "data")
+    text = str(failed.value)
+    assert "Traceback" not in text
+    assert "No space left" in text or "Read-only file system" in text or "is full" in text
+    assert str(small_disk / "data") in text
+
+
+def test_small_memory_directory_of_a_container_fills_visibly(fresh: Names) -> None:
+    mounted = f'mount -t tmpfs -o size={DISK_BYTES} tmpfs /dev/shm && exec "$@"'
+    namespace = ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted, "sh"]
+    if subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system, not even in a namespace")
+    broker = start_minibroker(wrapper=namespace)
+    try:
+        topic, again = fresh("big"), fresh("again")
+        assert 0 < filled(broker, topic) < DISK_BYTES // len(RECORD) + 1
+        health = ask(broker, "GET", "/v1/health")
+        assert "/dev/shm/minibroker-" in health["conditions"][0]["text"]
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.delete_topics([topic])[topic].result()
+        wait_until(lambda: not conditions(broker), "the condition to end")
+        admin.create_topics([NewTopic(again, 1, 1)])[again].result()
+        assert produced(broker, again, 3) == 3
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.printed()
+    finally:
+        broker.forget()
+
+
 def test_stop_and_start_on_a_full_disk_are_clean(
     start: Starter, fresh: Names, small_disk: Path
 ) -> None:
     topic, data = fresh("t"), small_disk / "data"
     broker = start(data_dir=data)
     acknowledged = filled(broker, topic)
-    filler = small_disk / "filler"
-    with suppress(OSError), open(filler, "wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    filler = fill(small_disk)
     assert broker.stop() == 0
     printed = broker.printed()
     assert "Traceback" not in printed

@@ -97,9 +97,22 @@ def start_minibroker(
     settings: Mapping[str, str] | None = None,
     listener: str = "PLAINTEXT://127.0.0.1:0",
     environment: Mapping[str, str] | None = None,
+    wrapper: Sequence[str] = (),
 ) -> RunningBroker:
-    """Start `minibroker start --json` with this interpreter and wait for its line."""
-    command = [sys.executable, "-m", "minibroker", "start", "--listener", listener, "--json"]
+    """Start `minibroker start --json` with this interpreter and wait for its line.
+
+    `wrapper` is a command that runs the one after it in its own process, as `env` does.
+    """
+    command = [
+        *wrapper,
+        sys.executable,
+        "-m",
+        "minibroker",
+        "start",
+        "--listener",
+        listener,
+        "--json",
+    ]
     if data_dir is not None:
         command += ["--data-dir", str(data_dir)]
     for name, value in (settings or {}).items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count
+from collections.abc import Iterator
+from itertools import count, repeat
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ class Worker:
     """A worker that hands out the ids of one block."""
 
     def __init__(self, first: int) -> None:
-        self._ids = count(first)
+        self._ids: Iterator[int | None] = count(first)
 
-    async def next_producer_id(self) -> int:
+    async def next_producer_id(self) -> int | None:
         return next(self._ids)
 
 
@@ -62,4 +63,12 @@ async def test_transactions_and_half_an_id_are_refused(
     response = await staffed.ask(API, request_, 4)
     assert staffed.asked == {}
     assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert (response.producer_id, response.producer_epoch) == (-1, -1)
+
+
+async def test_init_producer_id_without_a_block_of_ids_makes_clients_retry(staffed: Any) -> None:
+    for worker in staffed.workers.values():
+        worker._ids = repeat(None)
+    response = await staffed.ask(API, InitProducerIdRequest(transactional_id=None), 4)
+    assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (response.producer_id, response.producer_epoch) == (-1, -1)

@@ -11,10 +11,11 @@ from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import apply_update
 from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import Create
+from minibroker.cluster.store.tree import Create, UnwritableError
 from minibroker.cluster.topics import Refusal
 from minibroker.config import Settings
 from minibroker.security.acl import Pattern, Resource
+from protocol.errors import ErrorCode
 
 READ = Binding(2, "cats", 3, "User:alice", "*", 3, 3)
 ON = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -82,3 +83,32 @@ async def test_rules_that_cannot_be_read_stop_the_start_if_they_are_in_force() -
     with pytest.raises(ControllerStartError, match="/kafka-acl/Topic/cats"):
         await restarted(store, ON)
     await store.close()
+
+
+async def test_rules_that_the_store_cannot_write_are_refused_and_not_in_the_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = SqliteStore(MEMORY)
+    cluster = await started(store, ON)
+    await cluster.create_acls([READ])
+    before = cluster.image
+
+    async def full(_: object) -> None:
+        raise UnwritableError("store", "cannot be written")
+
+    monkeypatch.setattr(store, "multi", full)
+    bad = READ._replace(operation=0)
+    refusals, updates = await cluster.create_acls([READ._replace(name="dogs"), bad])
+    assert [refusal and refusal.code for refusal in refusals] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert updates == []
+    everything = Filter(1, None, 1, None, None, 1, 1)
+    nothing = everything._replace(name="dogs", resource=2, pattern_type=3)
+    answers, updates = await cluster.delete_acls([everything, nothing])
+    assert isinstance(answers[0], Refusal)
+    assert answers[0].code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert answers[1:] == [[]]
+    assert updates == []
+    assert cluster.image == before

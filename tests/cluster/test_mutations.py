@@ -41,3 +41,12 @@ def test_partitions_without_room_for_their_files_are_refused() -> None:
 
 def test_unknown_free_space_refuses_nothing() -> None:
     assert Allowance(freely, free_bytes=lambda: -1).check("a", "plan", 10**6) == "plan"
+
+
+def test_topics_of_one_request_need_room_together() -> None:
+    free = KEPT_FREE_BYTES + 3 * PARTITION_BYTES
+    allowance = Allowance(freely, free_bytes=lambda: free)
+    assert allowance.check("a", "plan", 2) == "plan"
+    assert isinstance(allowance.check("b", "plan", 2), Refusal)
+    assert allowance.check("a", "plan", 2) == "plan"  # tried again
+    assert allowance.check("c", "plan", 1) == "plan"

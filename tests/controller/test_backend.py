@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -266,6 +267,19 @@ async def test_what_can_not_be_done_is_refused_with_kafkas_names(at: At) -> None
         with pytest.raises(NotFound) as unknown:
             await missing
         assert unknown.value.code == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+async def test_topic_that_the_store_cannot_write_is_unavailable(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(SqliteStore, "_transaction", full)
+    with pytest.raises(Unavailable) as refused:
+        await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    assert (refused.value.code, refused.value.status) == ("KAFKA_STORAGE_ERROR", 503)
+    assert "Free space" in refused.value.hint
 
 
 async def test_a_deleted_topic_is_gone(at: At) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from minibroker.config import Settings
 from minibroker.controller import controller
 from minibroker.controller.config_changes import KEPT_S
 from minibroker.controller.stores import open_store, store_path
+from minibroker.observability.conditions import ConditionKind
 from minibroker.roles.environment import CONTROLLER, Environment, RoleRefusedError
 from minibroker.roles.questions import (
     ApiPart,
@@ -35,9 +37,11 @@ from minibroker.roles.questions import (
     ProducerIdsWanted,
     Welcome,
 )
+from minibroker.roles.storage_watch import PROBE_S
 from minibroker.runtime.link import Conversation, PeerFailed
 from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.data_directory import META_PROPERTIES, read_meta_properties
+from minibroker.storage.failures import StorageFailed
 from protocol.registry import ApiKey
 from tests.roles.conftest import MakeEnvironment
 
@@ -152,6 +156,24 @@ async def test_producer_ids_are_handed_out_in_blocks(
     assert len(set(ids)) == len(ids) == 4000
 
 
+async def test_producer_ids_of_a_store_that_cannot_be_written_are_none_and_a_condition(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with house(make_env) as at:
+        worker, _ = await at.follow("worker-0")
+        monkeypatch.setattr(SqliteStore, "_transaction", full)
+        assert await worker.ask(ProducerIdsWanted()) is None
+        assert [each.kind for each in at.env.conditions.all()] == [ConditionKind.STORAGE_FAILED]
+        monkeypatch.undo()
+        assert await worker.ask(ProducerIdsWanted()) is not None
+        await trio.sleep(PROBE_S)
+        await wait_all_tasks_blocked()
+        assert at.env.conditions.all() == ()
+
+
 async def test_what_it_does_not_know_it_says(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -197,8 +219,8 @@ async def test_a_controller_that_is_deposed_ends(
     ready = trio.Event()
     stores: list[Store] = []
 
-    async def open_and_tell(settings: Settings, data_dir: Path) -> Store:
-        stores.append(await open_store(settings, data_dir))
+    async def open_and_tell(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
+        stores.append(await open_store(settings, data_dir, failed))
         return stores[0]
 
     monkeypatch.setattr("minibroker.controller.role.open_store", open_and_tell)
@@ -220,8 +242,8 @@ async def test_topics_of_other_hands_reach_all_who_follow(
 ) -> None:
     stores: list[Store] = []
 
-    async def open_and_tell(settings: Settings, data_dir: Path) -> Store:
-        stores.append(await open_store(settings, data_dir))
+    async def open_and_tell(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
+        stores.append(await open_store(settings, data_dir, failed))
         return stores[0]
 
     monkeypatch.setattr("minibroker.controller.role.open_store", open_and_tell)

@@ -11,6 +11,7 @@ import pytest
 
 from minibroker.cluster.image import ConfigChanged, Image, Partition, Topic, TopicCreated, apply
 from minibroker.config import Settings
+from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager, log_config
@@ -316,3 +317,44 @@ def test_topic_of_the_same_name_waits_for_a_deleted_log_that_could_not_be_rename
             need(manager, again)
     assert need(manager, again).log_end_offset == 0
     assert [path.name for path in tmp_path.iterdir()] == ["t-0"]
+
+
+def test_deleted_topic_whose_log_could_not_be_opened_leaves_no_directory(
+    manager: LogManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = image(topic("t", b"1", 3))
+    need(manager, known)
+    manager.close(now_ms=NOW_MS)
+    for others in ("t-1", "t-2"):
+        (tmp_path / others).mkdir()
+    write_topic_id(str(tmp_path / "t-1"), b"1" * 16)  # of another worker
+    write_topic_id(str(tmp_path / "t-2"), b"2" * 16)  # of another topic
+    manager.follow(known, Image())
+    assert sorted(os.listdir(tmp_path)) == ["t-1", "t-2"]
+
+
+def test_deleted_topic_behind_a_symbolic_link_is_not_touched(
+    manager: LogManager, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    write_topic_id(str(tmp_path / "elsewhere"), b"1" * 16)
+    (tmp_path / "t-0").symlink_to("elsewhere")
+    manager.follow(image(topic("t", b"1")), Image())
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "t-0"]
+
+
+def test_new_directory_that_cannot_be_marked_is_removed(
+    manager: LogManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(LogError) as raised:
+        need(manager, image(topic("t", b"1")))
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "t-0").mkdir()
+    with pytest.raises(LogError):
+        need(manager, image(topic("t", b"1")))
+    assert os.listdir(tmp_path / "t-0") == []

@@ -9,12 +9,14 @@ time uses a file.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any, Final
 
 import trio
 
@@ -38,6 +40,7 @@ from minibroker.cluster.store.tree import (
     Set,
     Store,
     StoreError,
+    UnavailableError,
     UnwritableError,
     check_data,
     check_path,
@@ -45,7 +48,7 @@ from minibroker.cluster.store.tree import (
     sequence_text,
 )
 from minibroker.cluster.store.watches import Watches
-from minibroker.storage.failures import free_bytes
+from minibroker.storage.failures import StorageFailed, free_bytes, ignore_failure
 
 MEMORY = ":memory:"
 _COMPANIONS = ("-wal", "-shm")
@@ -65,6 +68,19 @@ CREATE TABLE node (
 CREATE INDEX node_parent ON node (parent);
 INSERT INTO node (path, parent, data) VALUES ('/', '', x'');
 """
+
+
+_SYSTEM_ERRORS: Final = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+}
+
+
+def _system_error(error: sqlite3.OperationalError) -> OSError:
+    """The error of the file system behind SQLite's, which keeps it to itself."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
+    number = _SYSTEM_ERRORS.get(code & 0xFF, errno.EIO)
+    return OSError(number, os.strerror(number))
 
 
 def _frees_space(operations: Sequence[Operation]) -> bool:
@@ -96,9 +112,13 @@ class SqliteStore(Store):
     takes tenths of a millisecond plus one sync, and topics are not created by the thousand.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        """Open or create the file; `StoreError` if it is no store or not of this format."""
+    def __init__(self, path: Path | str, failed: StorageFailed = ignore_failure) -> None:
+        """Open or create the file; `StoreError` if it is no store or not of this format.
+
+        ``failed`` is called when it cannot be read or written later.
+        """
         self._path = str(path)
+        self._failed = failed
         self._watches = Watches()
         self._reserve = Reserve(None if self._path == MEMORY else self._path)
         try:
@@ -142,23 +162,28 @@ class SqliteStore(Store):
     async def get(self, path: str) -> Node:
         await trio.lowlevel.checkpoint()
         check_path(path)
-        row = self._db.execute("SELECT data, version FROM node WHERE path = ?", (path,)).fetchone()
-        if row is None:
+        rows = self._read("SELECT data, version FROM node WHERE path = ?", path)
+        if not rows:
             raise NoNodeError(path, "does not exist")
-        return Node(*row)
+        return Node(*rows[0])
 
     async def exists(self, path: str) -> bool:
         await trio.lowlevel.checkpoint()
         check_path(path)
-        return self._version(path) is not None
+        return bool(self._read("SELECT 1 FROM node WHERE path = ?", path))
 
     async def children(self, path: str) -> list[str]:
-        await trio.lowlevel.checkpoint()
-        check_path(path)
-        if self._version(path) is None:
+        if not await self.exists(path):
             raise NoNodeError(path, "does not exist")
-        rows = self._db.execute("SELECT path FROM node WHERE parent = ? ORDER BY path", (path,))
+        rows = self._read("SELECT path FROM node WHERE parent = ? ORDER BY path", path)
         return [child.rpartition("/")[2] for (child,) in rows]
+
+    def _read(self, query: str, path: str) -> list[Any]:
+        try:
+            return self._db.execute(query, (path,)).fetchall()
+        except sqlite3.OperationalError as error:
+            self._failed(self._path, _system_error(error))
+            raise UnavailableError(self._path, f"cannot be read: {error}") from None
 
     async def multi(self, operations: Sequence[Operation]) -> list[Result]:
         await trio.lowlevel.checkpoint()
@@ -189,6 +214,7 @@ class SqliteStore(Store):
         return results, events
 
     def _unwritable(self, error: sqlite3.OperationalError) -> UnwritableError:
+        self._failed(self._path, _system_error(error))
         free = free_bytes(self._path)
         return UnwritableError(
             self._path, f"cannot be written: {error}; {free} bytes are free; free some space"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import stat
 from pathlib import Path
@@ -10,7 +11,13 @@ import pytest
 
 from minibroker.cluster.store.reserve import SUFFIX
 from minibroker.cluster.store.sqlite import FORMAT, SqliteStore
-from minibroker.cluster.store.tree import Delete, NoNodeError, StoreError, UnwritableError
+from minibroker.cluster.store.tree import (
+    Delete,
+    NoNodeError,
+    StoreError,
+    UnavailableError,
+    UnwritableError,
+)
 
 
 def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
@@ -117,4 +124,33 @@ async def test_deletion_on_a_full_disk_uses_the_reserve(
     assert len(attempts) == 3
     monkeypatch.undo()
     assert not await store.exists("/a")
+    await store.close()
+
+
+async def test_store_that_runs_full_reports_the_system_error(tmp_path: Path) -> None:
+    failures: list[tuple[str, int | None]] = []
+    path = tmp_path / "store"
+    store = SqliteStore(path, lambda at, error: failures.append((at, error.errno)))
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(UnwritableError, match=r"database or disk is full; \d+ bytes are free"):
+        await store.create("/a", bytes(100_000))
+    assert failures == [(str(path), errno.ENOSPC)]
+    assert not await store.exists("/a")
+    store._db.execute("PRAGMA query_only = on")
+    with pytest.raises(UnwritableError):
+        await store.create("/a")
+    assert failures[1:] == [(str(path), errno.EROFS)]
+    await store.close()
+
+
+async def test_store_that_cannot_be_read_is_unavailable(tmp_path: Path) -> None:
+    failures: list[int | None] = []
+    store = SqliteStore(tmp_path / "store", lambda _, error: failures.append(error.errno))
+    await store.create("/a")
+    store._db.execute("DROP TABLE node")  # SQLite raises the same error as for a failed read.
+    for read in (store.get, store.exists, store.children):
+        with pytest.raises(UnavailableError, match="cannot be read"):
+            await read("/a")
+    assert failures == [errno.EIO] * 3
     await store.close()
