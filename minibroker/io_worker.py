@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -23,9 +23,10 @@ from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.config import LOG_RETENTION_CHECK_INTERVAL_MS, OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
+from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import Log as EventLog
 from minibroker.observability.metrics import LogFigures
-from minibroker.roles.environment import FIRST_LIFE, Environment, RoleRefusedError
+from minibroker.roles.environment import Environment
 from minibroker.roles.follower import Follower
 from minibroker.roles.purgatory import Purgatory
 from minibroker.roles.questions import (
@@ -39,7 +40,7 @@ from minibroker.roles.questions import (
     ProducerIdsWanted,
     TailWanted,
 )
-from minibroker.roles.storage_watch import StorageWatch
+from minibroker.roles.storage_watch import StorageWatch, pauses_s
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
@@ -180,14 +181,9 @@ class _Worker:
             nursery.start_soon(self._follower.run)
             await self._follower.wait_image()
             found = self._logs.recover(self.image, now_ms=self.wall_ms())
-            refusal = self._load_groups(
-                [number for topic, number in found if topic == OFFSETS_TOPIC]
-            )
-            if refusal is None:
-                await self._run_services(nursery)
+            self.groups.load([number for topic, number in found if topic == OFFSETS_TOPIC])
+            await self._run_services(nursery)
             nursery.cancel_scope.cancel()
-        if refusal is not None:
-            raise RoleRefusedError(refusal)
 
     async def _run_services(self, nursery: trio.Nursery) -> None:
         """Run what serves others until ``env.stopping``."""
@@ -195,24 +191,26 @@ class _Worker:
         nursery.start_soon(self._retain)
         nursery.start_soon(self._flush)
         nursery.start_soon(self._storage.run)
+        nursery.start_soon(self._load_remaining_groups)
         nursery.start_soon(self._take_peers, nursery)
         self._env.ready()
         await self._env.stopping.wait()
 
-    def _load_groups(self, partitions: Sequence[int]) -> str | None:
-        """Restore the groups, or say why the broker may not start: a group that was left out would
-        seem to have committed no offsets. A later life dies and tries again.
-        """
-        try:
-            self.groups.load(partitions)
-        except LogError as error:
-            if self._env.incarnation > FIRST_LIFE:
-                raise
-            return (
-                f"{error.text}: groups would lose their committed offsets; restore the directory, "
-                "or move it elsewhere to start without these groups"
-            )
-        return None
+    async def _load_remaining_groups(self) -> None:
+        """Load the groups of logs that could not be opened, as soon as they can be."""
+        conditions, kind = self._env.conditions, ConditionKind.GROUPS_NOT_LOADED
+        for pause_s in pauses_s():
+            unloaded = dict(self.groups.unloaded)
+            if not unloaded:
+                break
+            why = next(iter(unloaded.values()))
+            text = f"groups of {len(unloaded)} partitions of {OFFSETS_TOPIC} must wait: {why}"
+            if conditions.set(kind, OFFSETS_TOPIC, text, self.wall_ms()):
+                self._log.error("groups can't be loaded; it is tried again", why=text)
+            await self._env.clock.sleep_real(pause_s)
+            self.groups.load(unloaded)
+        if conditions.clear(kind, OFFSETS_TOPIC):
+            self._log.warning("all groups are loaded")
 
     def _owns(self, topic: str, partition: int) -> bool:
         return partition_owner(topic, partition, self._env.workers) == self.index

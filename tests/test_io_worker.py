@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.apis import fetch, produce
+from minibroker.apis import fetch, offset_commit, produce
 from minibroker.cluster.image import (
     Image,
     Partition,
@@ -24,8 +24,9 @@ from minibroker.cluster.image import (
     apply,
     apply_update,
 )
-from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
+from minibroker.cluster.placement import OFFSETS_TOPIC, offsets_partition, partition_owner
 from minibroker.config import Settings
+from minibroker.coordinator.events import CommitRequested
 from minibroker.io_worker import io_worker
 from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.definitions import PURGATORY
@@ -34,7 +35,6 @@ from minibroker.roles.environment import (
     PROCESSOR,
     WORKER,
     Environment,
-    RoleRefusedError,
 )
 from minibroker.roles.questions import (
     ApiPart,
@@ -52,7 +52,6 @@ from minibroker.roles.questions import (
 from minibroker.roles.storage_watch import PROBE_S
 from minibroker.runtime.arena import Block, Part
 from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
-from minibroker.storage.checkpoint import write_topic_id
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch
 from protocol.registry import ApiKey
@@ -362,20 +361,34 @@ async def test_the_next_life_goes_on_from_the_logs(
             assert outcome(await processor.ask(at.append(block))).base_offset == 1
 
 
-async def test_start_is_refused_when_an_offsets_log_cannot_be_opened(
+async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_can_be(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     number = next(n for n in range(4) if partition_owner(OFFSETS_TOPIC, n, WORKERS) == 0)
+    group_id = next(name for name in "abcdefgh" if offsets_partition(name, 4) == number)
+    simple = CommitRequested(member_id="", generation=-1)
+    offsets = {("t", 0): offset_commit.Position(7, -1, "")}
+    commit = ApiPart(ApiKey.OFFSET_COMMIT, offset_commit.Part(group_id, simple, offsets, None))
     async with house(make_env) as at:
         directory = at.env.data_dir / f"{OFFSETS_TOPIC}-{number}"
-    directory.mkdir()
-    write_topic_id(str(directory), b"o" * 16)
-    (directory / f"{0:020}.log").mkdir()
-    with pytest.RaisesGroup(
-        pytest.RaisesExc(RoleRefusedError, match="lose their committed offsets")
-    ):
-        async with house(make_env):
-            pass
+        processor = await at.processor()
+        assert (await processor.ask(commit)).reply == {("t", 0): ErrorCode.NONE}
+    in_the_way = directory / f"{0:020}.log"
+    kept = in_the_way.rename(directory / "kept")
+    in_the_way.mkdir()
+    async with house(make_env) as at:
+        await wait_all_tasks_blocked()
+        (condition,) = at.env.conditions.all()
+        assert (condition.kind, condition.subject) == ("groups_not_loaded", OFFSETS_TOPIC)
+        assert str(directory) in condition.text
+        assert await at.ask(GroupsWanted()) == []
+        await trio.sleep(20)
+        assert len(at.env.conditions.all()) == 1
+        in_the_way.rmdir()
+        kept.rename(in_the_way)
+        await trio.sleep(20)
+        assert at.env.conditions.all() == ()
+        assert [group.group_id for group in await at.ask(GroupsWanted())] == [group_id]
 
 
 async def test_the_controller_is_told_of_logs_and_groups(

@@ -26,7 +26,7 @@ DEAD: Final = "Dead"
 NOT_FOUND_SINCE: Final = 6
 
 Part = tuple[str, ...]
-Reply = dict[str, GroupDescription | None]
+Reply = dict[str, GroupDescription | ErrorCode]
 
 
 def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, Part]:
@@ -38,8 +38,9 @@ def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, Part]:
 
 
 def execute(scope: WorkerScope, part: Part) -> Reply:
-    """Describes those that there are."""
-    return {group_id: scope.groups.describe(group_id) for group_id in part}
+    """Each group, or why it is missing."""
+    groups = scope.groups
+    return {group_id: groups.describe(group_id) or groups.missing(group_id) for group_id in part}
 
 
 def merge(
@@ -50,16 +51,17 @@ def merge(
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(
         groups=[
-            _described(ctx, group_id, found.get(group_id), operations)
-            for group_id in request.groups
+            _described(ctx, group_id, found[group_id], operations) for group_id in request.groups
         ]
     )
 
 
 def _described(
-    ctx: Context, group_id: str, shown: GroupDescription | None, operations: int
+    ctx: Context, group_id: str, shown: GroupDescription | ErrorCode, operations: int
 ) -> DescribedGroup:
-    if shown is None:
+    if shown is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return DescribedGroup(group_id=group_id, error_code=shown)
+    if isinstance(shown, ErrorCode):
         missing = DescribedGroup(
             group_id=group_id, group_state=DEAD, authorized_operations=operations
         )

@@ -29,7 +29,12 @@ class Listed(NamedTuple):
 Part = frozenset[str]
 """Wanted states in lower case; none for all."""
 
-Reply = tuple[Listed, ...]
+
+class Reply(NamedTuple):
+    """A worker's groups, and an error if these are not all."""
+
+    error: ErrorCode
+    groups: tuple[Listed, ...]
 
 
 def split(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, Part]:
@@ -43,10 +48,14 @@ def split(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, Part]:
 
 def execute(scope: WorkerScope, part: Part) -> Reply:
     """This worker's groups."""
-    return tuple(
-        Listed(group.group_id, group.protocol_type, group.state)
-        for group in scope.groups.list_groups()
-        if not part or group.state.lower() in part
+    loading = bool(scope.groups.unloaded)
+    return Reply(
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
+        tuple(
+            Listed(group.group_id, group.protocol_type, group.state)
+            for group in scope.groups.list_groups()
+            if not part or group.state.lower() in part
+        ),
     )
 
 
@@ -54,9 +63,9 @@ def merge(
     _ctx: Context, _request: ListGroupsRequest, replies: Mapping[Owner, Reply]
 ) -> ListGroupsResponse:
     """All of them, by id."""
-    found = sorted(listed for reply in replies.values() for listed in reply)
+    found = sorted(listed for reply in replies.values() for listed in reply.groups)
     return ListGroupsResponse(
-        error_code=ErrorCode.NONE,
+        error_code=max((reply.error for reply in replies.values()), default=ErrorCode.NONE),
         groups=[
             ListedGroup(
                 group_id=listed.group_id,

@@ -9,11 +9,12 @@ left out. Echoes ``KafkaApis.handleOffsetFetchRequest`` and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
 from minibroker.apis.topic_names import unknown_topic
+from minibroker.coordinator.offsets import OffsetTable
 from protocol.errors import ErrorCode
 from protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -29,6 +30,7 @@ from protocol.messages.offset_fetch import (
 from protocol.registry import ApiKey
 from protocol.types import ZERO_UUID
 
+GROUP_ERROR_SINCE: Final = 2
 SEVERAL_GROUPS_SINCE: Final = 8
 TOPIC_IDS_SINCE: Final = 10
 
@@ -52,8 +54,17 @@ class Found(NamedTuple):
 
 Part = tuple[Wanted, ...]
 Topics = tuple[tuple[str, tuple[Found, ...]], ...]
-Reply = dict[int, Topics]
-"""By a group's place in the request, what was found for the topics asked, in their order."""
+
+
+class Fetched(NamedTuple):
+    """What was found for a group's topics, in the order of the request, and the group's error."""
+
+    error: ErrorCode
+    topics: Topics
+
+
+Reply = dict[int, Fetched]
+"""By a group's place in the request."""
 
 
 def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, Part]:
@@ -99,14 +110,21 @@ def _known(
 
 def execute(scope: WorkerScope, part: Part) -> Reply:
     """Looks the offsets up."""
-    return {wanted.place: tuple(_look_up(scope, wanted)) for wanted in part}
+    return {wanted.place: _fetch(scope, wanted) for wanted in part}
 
 
-def _look_up(scope: WorkerScope, wanted: Wanted) -> Iterator[tuple[str, tuple[Found, ...]]]:
-    table = scope.groups.committed(wanted.group_id)
-    topics = wanted.topics
+def _fetch(scope: WorkerScope, wanted: Wanted) -> Fetched:
+    table, topics, error = scope.groups.committed(wanted.group_id), wanted.topics, ErrorCode.NONE
+    if table is None:
+        table, error = OffsetTable(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if topics is None:
         topics = tuple((name, tuple(table.partitions(name))) for name in table.topics())
+    return Fetched(error, tuple(_look_up(table, topics)))
+
+
+def _look_up(
+    table: OffsetTable, topics: Iterable[tuple[str, tuple[int, ...]]]
+) -> Iterator[tuple[str, tuple[Found, ...]]]:
     for name, partitions in topics:
         known = table.partitions(name)
         found = []
@@ -124,16 +142,25 @@ def merge(
     ctx: Context, request: OffsetFetchRequest, replies: Mapping[Owner, Reply]
 ) -> OffsetFetchResponse:
     """The groups in the order of the request."""
-    found = {place: topics for reply in replies.values() for place, topics in reply.items()}
-    groups = [
-        OffsetFetchResponseGroup(
-            group_id=group.group_id, topics=list(_topics(ctx, group, found.get(place, ())))
-        )
-        for place, group in enumerate(_groups(ctx, request))
-    ]
+    found = {place: fetched for reply in replies.values() for place, fetched in reply.items()}
+    groups = [_group(ctx, group, found[place]) for place, group in enumerate(_groups(ctx, request))]
     if ctx.version >= SEVERAL_GROUPS_SINCE:
         return OffsetFetchResponse(groups=groups)
-    return OffsetFetchResponse(topics=[_older(topic) for topic in groups[0].topics])
+    topics = [_older(topic) for topic in groups[0].topics]
+    return OffsetFetchResponse(error_code=groups[0].error_code, topics=topics)
+
+
+def _group(
+    ctx: Context, group: OffsetFetchRequestGroup, fetched: Fetched
+) -> OffsetFetchResponseGroup:
+    if fetched.error is not ErrorCode.NONE and ctx.version >= GROUP_ERROR_SINCE:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fetched.error)
+    topics = list(_topics(ctx, group, fetched.topics))
+    if fetched.error is not ErrorCode.NONE:
+        for topic in topics:
+            for partition in topic.partitions:
+                partition.error_code = fetched.error
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
 
 def _topics(

@@ -82,10 +82,11 @@ class HealthCondition(NamedTuple):
 
     process: Annotated[str, Doc("Role and index, e.g. `worker-0`.")]
     kind: Annotated[
-        Literal["storage_failed", "records_truncated", "not_responding"],
+        Literal["storage_failed", "records_truncated", "groups_not_loaded", "not_responding"],
         Doc(
             "`storage_failed` ends by itself when a write succeeds; `records_truncated` stays "
-            "until the process restarts; `not_responding` is a process that did not answer in a "
+            "until the process restarts; `groups_not_loaded` ends when the logs of committed "
+            "offsets can be opened; `not_responding` is a process that did not answer in a "
             "second."
         ),
     ]

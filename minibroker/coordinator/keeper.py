@@ -45,6 +45,8 @@ class GroupKeeper:
         self.limits = limits
         self.groups: dict[str, Group] = {}
         self.journals: dict[int, Journal] = {}
+        self.unloaded: dict[int, str] = {}
+        """Partitions whose groups are not known yet, as their log could not be opened, and why."""
         self._partitions = partitions
         self._open_log = open_log
         self._random_bits = random_bits
@@ -65,15 +67,27 @@ class GroupKeeper:
     # ----------------------------------------------------------------------- coming and going
 
     def load(self, partitions: Iterable[int], at: Moment) -> list[Group]:
-        """Reads these partitions back; the groups still have to be told that they were.
+        """Restores the groups of these partitions; each still has to be told so.
 
-        Raises ``LogError`` if one can't be read.
+        A partition whose log cannot be opened remains in ``unloaded``.
         """
         loaded = []
         for partition in partitions:
-            for group_id, stored in fold(self._journal(partition).replay()).items():
+            try:
+                journal = self._journal(partition)
+            except LogError as error:
+                self.unloaded[partition] = error.text
+                continue
+            for group_id, stored in fold(journal.replay()).items():
                 loaded.append(self._restore(group_id, stored, at))
+            self.unloaded.pop(partition, None)
         return loaded
+
+    def is_loaded(self, group_id: str) -> bool:
+        """Whether it is known if there is a group of this id."""
+        if not self.unloaded:
+            return True
+        return offsets_partition(group_id, self._partitions) not in self.unloaded
 
     def _restore(self, group_id: str, stored: Stored, at: Moment) -> Group:
         if stored.image is None:
@@ -106,6 +120,7 @@ class GroupKeeper:
     def clear(self) -> None:
         """Forgets all groups and lets go of the logs, which then say nothing."""
         self.groups.clear()
+        self.unloaded.clear()
         self._stored.clear()
         journals, self.journals = self.journals, {}
         for partition, journal in journals.items():

@@ -109,11 +109,27 @@ class GroupService:
     # ------------------------------------------------------------------------ life of a worker
 
     def load(self, partitions: Iterable[int]) -> int:
-        """Reads the groups of these partitions back; returns how many. Raises ``LogError``."""
+        """Restores the groups of these partitions; returns how many groups there are.
+
+        A partition whose log cannot be opened remains in ``unloaded``: ``load`` it again later.
+        """
         groups = self._keeper.load(partitions, self._moment())
         for group in groups:
             self._tell(group, Restored())
         return len(groups)
+
+    @property
+    def unloaded(self) -> Mapping[int, str]:
+        """Partitions that could not be loaded, and why. Until they are, requests for their groups
+        are answered with COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        return self._keeper.unloaded
+
+    def missing(self, group_id: str) -> ErrorCode:
+        """The error for a group that was looked up and not found."""
+        if self._keeper.is_loaded(group_id):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def run(self) -> None:
         """Keeps the time of all groups. Runs until cancelled."""
@@ -145,7 +161,8 @@ class GroupService:
         The event's waiter is filled in here, as in all that follow.
         """
         error = join_refusal(self.limits, group_id, event)
-        if error is ErrorCode.NONE and not self.can_store:
+        loaded = self._keeper.is_loaded(group_id)
+        if error is ErrorCode.NONE and not (loaded and self.can_store):
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         group = self._keeper.groups.get(group_id)
         if error is ErrorCode.NONE and group is None:
@@ -166,9 +183,11 @@ class GroupService:
         return self._ask(group, event, SyncResult)
 
     def heartbeat(self, group_id: str, event: HeartbeatReceived) -> HeartbeatResult:
+        """A group that is not loaded yet answers without an error, as Kafka's does."""
         group, error = self._find(group_id)
         if group is None:
-            return HeartbeatResult(error)
+            loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return HeartbeatResult(ErrorCode.NONE if loading else error)
         return self._ask_now(group, event, HeartbeatResult)
 
     def leave(self, group_id: str, event: LeaveRequested) -> LeaveResult:
@@ -182,6 +201,8 @@ class GroupService:
     def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
         if not group_id:
             return None, ErrorCode.INVALID_GROUP_ID
+        if not self._keeper.is_loaded(group_id):
+            return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return self._keeper.groups.get(group_id), ErrorCode.UNKNOWN_MEMBER_ID
 
     # ------------------------------------------------------------------------------- offsets
@@ -198,8 +219,8 @@ class GroupService:
         management (a negative generation) makes a group by committing.
         """
         group = self._keeper.groups.get(group_id)
-        if group is None and event.generation >= 0:
-            return dict.fromkeys(offsets, ErrorCode.GROUP_ID_NOT_FOUND)
+        if group is None and (event.generation >= 0 or not self._keeper.is_loaded(group_id)):
+            return dict.fromkeys(offsets, self.missing(group_id))
         group = group or self._keeper.create(group_id, self._moment())
         if group is None:
             return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
@@ -211,10 +232,14 @@ class GroupService:
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         return errors | self._keeper.commit(group, fitting, self._wall_ms())
 
-    def committed(self, group_id: str) -> OffsetTable:
-        """A group's offsets, to be looked at only; none if there is no such group."""
+    def committed(self, group_id: str) -> OffsetTable | None:
+        """A group's offsets, to be read only; empty if there is no such group, None if its
+        partition is not loaded.
+        """
         group = self._keeper.groups.get(group_id)
-        return OffsetTable() if group is None else group.offsets
+        if group is None:
+            return OffsetTable() if self._keeper.is_loaded(group_id) else None
+        return group.offsets
 
     def delete_offsets(
         self, group_id: str, keys: Iterable[tuple[str, int]]
@@ -222,8 +247,7 @@ class GroupService:
         """Forgets offsets of topics that no member consumes: the group's error, then one each."""
         group = self._keeper.groups.get(group_id)
         if not group_id or group is None:
-            missing = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
-            return missing, {}
+            return self.missing(group_id) if group_id else ErrorCode.INVALID_GROUP_ID, {}
         if group.state is not GroupState.EMPTY and not group.is_consumer_group:
             return ErrorCode.NON_EMPTY_GROUP, {}
         errors = {
@@ -257,7 +281,7 @@ class GroupService:
         """Deletes a group without members, and its offsets."""
         group = self._keeper.groups.get(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            return self.missing(group_id)
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         return self._drop(group)

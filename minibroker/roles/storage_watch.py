@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
@@ -25,6 +25,14 @@ PROBE_S: Final = 1.0
 
 PROBE_MAX_S: Final = 8.0
 """The longest pause between two tries."""
+
+
+def pauses_s() -> Iterator[float]:
+    """The pauses between tries, without end."""
+    pause_s = PROBE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, PROBE_MAX_S)
 
 
 def _ignore_change(is_writable: bool) -> None:
@@ -63,10 +71,9 @@ class StorageWatch:
         """Try a storage that failed again and again until it can be written."""
         while True:
             await self._failing.wait()
-            pause_s = PROBE_S
-            await self._sleep(pause_s)
-            while not self.health.look_again():
-                pause_s = min(2 * pause_s, PROBE_MAX_S)
+            for pause_s in pauses_s():
                 await self._sleep(pause_s)
+                if self.health.look_again():
+                    break
             self._failing = trio.Event()
             self._changed(True)

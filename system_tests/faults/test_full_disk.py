@@ -86,6 +86,12 @@ def filled(broker: RunningBroker, topic: str) -> int:
     return produced(broker, topic, DISK_BYTES // len(RECORD) + 1)
 
 
+def kill_workers(broker: RunningBroker) -> None:
+    for name, process in processes(broker).items():
+        if name.startswith("worker") and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def metrics(broker: RunningBroker) -> str:
     assert broker.control_url is not None
     with urllib.request.urlopen(broker.control_url.rstrip("/") + "/metrics") as answer:
@@ -188,9 +194,7 @@ def test_worker_killed_on_a_full_disk_serves_its_logs_once_there_is_room(
         admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
         assert produced(broker, topic, 3) == 3
     filler = fill(small_disk)
-    for name, process in processes(broker).items():
-        if name.startswith("worker") and process.pid is not None:
-            os.kill(process.pid, signal.SIGKILL)
+    kill_workers(broker)
     reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": fresh("g")})
     wait_until(lambda: "storage_failed" in conditions(broker), "the full disk to be met")
     with pytest.raises(KafkaException, match=r"KAFKA_STORAGE_ERROR|disk error"):
@@ -206,6 +210,30 @@ def test_worker_killed_on_a_full_disk_serves_its_logs_once_there_is_room(
     assert produced(broker, kept, 3) == 3
     reader.close()
     assert "Traceback" not in broker.printed()
+
+
+def test_groups_of_a_worker_killed_on_a_full_disk_are_loaded_once_there_is_room(
+    start: Starter, fresh: Names, small_disk: Path
+) -> None:
+    broker, topic, group = start(data_dir=small_disk / "data"), fresh("t"), fresh("g")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    assert produced(broker, topic, 3) == 3
+    committed = TopicPartition(topic, 0, 2)
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    assert reader.commit(offsets=[committed], asynchronous=False)[0].error is None
+    filler = fill(small_disk)
+    kill_workers(broker)
+    wait_until(lambda: "groups_not_loaded" in conditions(broker), "the groups to be missed")
+    with pytest.raises(KafkaException):
+        print(reader.committed([committed], timeout=3))
+    filler.unlink()
+    wait_until(lambda: not conditions(broker), "the conditions to end")
+    assert reader.committed([committed], timeout=10)[0].offset == 2
+    reader.close()
+    printed = broker.printed()
+    assert "Traceback" not in printed
+    assert printed.count("groups can't be loaded") == printed.count("all groups are loaded") == 1
 
 
 def test_read_only_file_system_is_shown_until_it_can_be_written(

@@ -40,6 +40,7 @@ from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.machine import handle
 from minibroker.coordinator.states import GroupState
 from minibroker.storage.config import LogConfig
+from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from protocol.errors import ErrorCode
 
@@ -259,8 +260,11 @@ class Disk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.logs: dict[int, Log] = {}
+        self.broken: set[int] = set()
 
     def open(self, partition: int) -> Log:
+        if partition in self.broken:
+            raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space")
         if partition not in self.logs:
             self.logs[partition] = Log.open(
                 self.directory, OFFSETS_TOPIC, partition, OFFSETS_LOG, now_ms=START_MS

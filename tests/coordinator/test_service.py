@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from minibroker.coordinator import keeper as keeper_module
 from minibroker.coordinator.events import JoinResult, Leaver, SyncResult
 from minibroker.coordinator.limits import GroupLimits
-from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
 from minibroker.coordinator.service import GroupService
 from minibroker.storage.errors import LogError
 from protocol.errors import ErrorCode
@@ -78,6 +78,11 @@ class Worker:
             for topic, offset in offsets.items()
         }
         return self.groups.commit("g", self.say.commit(0, *who), values)
+
+    def committed(self, group_id: str = "g") -> OffsetTable:
+        found = self.groups.committed(group_id)
+        assert found is not None
+        return found
 
     async def pair(self) -> tuple[JoinResult, JoinResult]:
         """A stable group of two."""
@@ -159,7 +164,7 @@ async def test_heartbeats_go_on_after_a_kill_as_if_nothing_had_been(
         assert worker.beat(leader) is OK
         assert worker.beat(other) is OK
         assert (await worker.sync(other)).assignment == other.member_id.encode()
-        found = worker.groups.committed("g").get("t", 0)
+        found = worker.committed().get("t", 0)
         assert found is not None
         assert found.offset == 42
         await trio.sleep(9)
@@ -221,8 +226,50 @@ async def test_what_is_asked_of_no_group(
     assert groups.delete_offsets("g", [("t", 0)]) == (missing, {})
     assert groups.delete_offsets("", [("t", 0)]) == (invalid, {})
     assert groups.describe("g") is None
-    assert len(groups.committed("g")) == 0
+    assert len(worker.committed()) == 0
     assert groups.list_groups() == []
+
+
+async def test_requests_for_a_group_that_is_not_loaded_are_answered_with_load_in_progress(
+    autojump_clock: MockClock, worker: Worker, say: type[Words]
+) -> None:
+    assert worker.commit(t=5) == {("t", 0): OK}
+    (partition,) = worker.disk.partitions()
+    worker.disk.broken.add(partition)
+    worker.groups = groups = worker.start()
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert groups.unloaded == {partition: "no space"}
+    assert (await worker.join()).error is loading
+    assert (await settled(groups.sync("g", say.sync(0, "m", 1)))).error is loading
+    assert groups.heartbeat("g", say.beat(0, "m", 1)).error is OK
+    assert groups.leave("g", say.leave(0, "m")).error is loading
+    assert worker.commit(t=6) == {("t", 0): loading}
+    offsets = {("t", 0): CommittedOffset(6, -1, "", 0)}
+    assert groups.commit("g", say.commit(0, "m", 1), offsets) == {("t", 0): loading}
+    assert groups.committed("g") is None
+    assert groups.delete_offsets("g", [("t", 0)]) == (loading, {})
+    assert groups.delete_group("g") is loading
+    assert groups.missing("g") is loading
+    assert groups.missing("another") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert len(worker.committed("another")) == 0
+
+    assert groups.load(groups.unloaded.copy()) == 0
+    worker.disk.broken.clear()
+    assert groups.load(groups.unloaded.copy()) == 1
+    assert not groups.unloaded
+    assert [each for *each, _ in worker.committed()] == [["t", 0]]
+    assert worker.commit(t=6) == {("t", 0): OK}
+
+
+async def test_unloaded_partitions_are_forgotten_with_the_offsets_topic(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
+    worker.commit(t=5)
+    worker.disk.broken.update(worker.disk.partitions())
+    worker.groups = worker.start()
+    worker.groups.reset()
+    assert not worker.groups.unloaded
+    assert len(worker.committed()) == 0
 
 
 async def test_a_bad_session_timeout_makes_no_group(
@@ -246,7 +293,7 @@ async def test_a_consumer_without_a_group_commits_and_finds_its_offsets(
 ) -> None:
     assert worker.commit(t=5, u=6) == {("t", 0): OK, ("u", 0): OK}
     worker.groups = worker.start()
-    assert [each for *each, _ in worker.groups.committed("g")] == [["t", 0], ["u", 0]]
+    assert [each for *each, _ in worker.committed()] == [["t", 0], ["u", 0]]
     overview = worker.groups.list_groups()[0]
     assert (overview.state, overview.protocol_type, overview.offsets) == ("Empty", "", 2)
 
@@ -268,7 +315,7 @@ async def test_a_commit_that_does_not_fit_changes_nothing(
     async with worker.running():
         await worker.pair()
         assert worker.commit(None, t=1) == {("t", 0): ErrorCode.UNKNOWN_MEMBER_ID}
-        assert len(worker.groups.committed("g")) == 0
+        assert len(worker.committed()) == 0
 
 
 async def test_groups_with_members_are_not_deleted(
@@ -300,7 +347,7 @@ async def test_offsets_of_consumed_topics_are_not_deleted(
             ("old", 0): OK,
             ("old", 1): OK,
         }
-        assert worker.groups.committed("g").topics() == ["t"]
+        assert worker.committed().topics() == ["t"]
 
 
 async def test_offsets_of_other_protocols_wait_until_the_group_is_empty(
@@ -316,9 +363,9 @@ async def test_offsets_of_deleted_topics_are_forgotten(
 ) -> None:
     worker.commit(t=1, u=2)
     worker.groups.topics_deleted(["t", "never"])
-    assert worker.groups.committed("g").topics() == ["u"]
+    assert worker.committed().topics() == ["u"]
     worker.groups = worker.start()
-    assert worker.groups.committed("g").topics() == ["u"]
+    assert worker.committed().topics() == ["u"]
 
 
 async def test_offsets_and_idle_groups_expire(
@@ -331,7 +378,7 @@ async def test_offsets_and_idle_groups_expire(
         await trio.sleep(4 * 60)
         worker.commit(u=1)
         await trio.sleep(2 * 60)
-        assert worker.groups.committed("g").topics() == ["u"]
+        assert worker.committed().topics() == ["u"]
         await trio.sleep(4 * 60)
         assert worker.groups.list_groups() == []
     worker.groups = worker.start()
@@ -356,7 +403,7 @@ async def test_a_reset_drops_everything_and_sends_waiters_away(
         worker.commit(u=1)
         assert (await worker.join()).generation == 1
     worker.groups = worker.start()
-    assert worker.groups.committed("g").topics() == ["u"]
+    assert worker.committed().topics() == ["u"]
 
 
 async def test_a_full_disk_is_told_and_the_group_goes_on(

@@ -22,7 +22,7 @@ from minibroker.apis.access.guard import (
 from minibroker.apis.base import Context
 from minibroker.apis.join_group import NULLABLE_PROTOCOL_SINCE
 from minibroker.apis.offset_commit import TOPIC_IDS_SINCE as COMMIT_IDS_SINCE
-from minibroker.apis.offset_fetch import SEVERAL_GROUPS_SINCE
+from minibroker.apis.offset_fetch import GROUP_ERROR_SINCE, SEVERAL_GROUPS_SINCE
 from minibroker.apis.offset_fetch import TOPIC_IDS_SINCE as FETCH_IDS_SINCE
 from minibroker.apis.operations import NOT_ASKED
 from minibroker.security.acl import Operation, Resource
@@ -61,7 +61,6 @@ KEY_RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID, 2: Reso
 group's, CLUSTER_ACTION. A key of any other type is refused to anybody.
 """
 
-OFFSETS_WITH_ERROR_SINCE: Final = 2
 """From this version on OffsetFetch can say of a whole group what is wrong."""
 
 
@@ -274,7 +273,7 @@ def offset_fetch(ctx: Context, request: Any) -> Finish | Refused:
 
 def _older_offset_fetch(ctx: Context, request: Any) -> Finish | Refused:
     if not ctx.allows(Operation.DESCRIBE, Resource.GROUP, request.group_id):
-        if ctx.version >= OFFSETS_WITH_ERROR_SINCE:
+        if ctx.version >= GROUP_ERROR_SINCE:
             return Refused(OffsetFetchResponse(error_code=_GROUP_REFUSED))
         topics = [_not_fetched_older(topic, _GROUP_REFUSED) for topic in request.topics or ()]
         return Refused(OffsetFetchResponse(topics=topics))

@@ -1,0 +1,130 @@
+"""Requests for groups whose partition of ``__consumer_offsets`` could not be loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis import (
+    delete_groups,
+    describe_groups,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+)
+from minibroker.coordinator.events import CommitRequested
+from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.storage.errors import LogError
+from protocol.errors import ErrorCode
+from protocol.messages.delete_groups import DeleteGroupsRequest
+from protocol.messages.describe_groups import DescribeGroupsRequest
+from protocol.messages.list_groups import ListGroupsRequest
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@pytest.fixture
+async def unloaded(group_desk: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A desk where the groups of ``g``'s owner are not loaded, and group ``other`` is."""
+    owner = group_desk.context(offset_fetch.API.key, 8).group_owner("g")
+    other = next(
+        name
+        for name in "hijklmn"
+        if group_desk.context(offset_fetch.API.key, 8).group_owner(name) != owner
+    )
+    simple = CommitRequested(member_id="", generation=-1)
+    offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
+    group_desk.workers[1 - owner].groups.commit(other, simple, offsets)
+    worker = group_desk.workers[owner]
+
+    def fail(partition: int) -> Any:
+        raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {partition} cannot be opened")
+
+    monkeypatch.setattr(worker.groups._keeper, "_open_log", fail)
+    worker.groups.load(range(50))
+    group_desk.other = other
+    return group_desk
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+async def test_offset_fetch_of_one_group_says_that_it_is_loading(
+    unloaded: Any, version: int
+) -> None:
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    response = await unloaded.ask(
+        offset_fetch.API, OffsetFetchRequest(group_id="g", topics=topics), version
+    )
+    if version == 1:
+        (found,) = response.topics[0].partitions
+        assert (found.error_code, found.committed_offset) == (LOADING, -1)
+    else:
+        assert (response.error_code, response.topics) == (LOADING, [])
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+async def test_offset_fetch_of_several_groups_says_which_is_loading(
+    unloaded: Any, version: int
+) -> None:
+    topic_id = bytes(unloaded.controller.image.topics["t"].topic_id)
+    topics = [OffsetFetchRequestTopics(name="t", topic_id=topic_id, partition_indexes=[0])]
+    groups = [
+        OffsetFetchRequestGroup(group_id=name, topics=topics) for name in ("g", unloaded.other)
+    ]
+    response = await unloaded.ask(offset_fetch.API, OffsetFetchRequest(groups=groups), version)
+    loading, loaded = response.groups
+    assert (loading.error_code, loading.topics) == (LOADING, [])
+    assert loaded.error_code == ErrorCode.NONE
+    assert loaded.topics[0].partitions[0].committed_offset == 1
+
+
+async def test_offset_commit_is_answered_for_each_partition(unloaded: Any) -> None:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=9)]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
+    request = OffsetCommitRequest(
+        group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics
+    )
+    response = await unloaded.ask(offset_commit.API, request, 8)
+    assert [each.error_code for each in response.topics[0].partitions] == [LOADING]
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_describe_groups_does_not_show_a_loading_group_as_dead(
+    unloaded: Any, version: int
+) -> None:
+    request = DescribeGroupsRequest(groups=["g", unloaded.other])
+    loading, loaded = (await unloaded.ask(describe_groups.API, request, version)).groups
+    assert (loading.error_code, loading.group_state) == (LOADING, "")
+    assert (loaded.error_code, loaded.group_state) == (ErrorCode.NONE, "Empty")
+
+
+async def test_list_groups_lists_what_is_loaded_with_an_error(unloaded: Any) -> None:
+    response = await unloaded.ask(list_groups.API, ListGroupsRequest(), 5)
+    assert response.error_code == LOADING
+    assert [group.group_id for group in response.groups] == [unloaded.other]
+
+
+async def test_a_loading_group_is_not_deleted_and_keeps_its_offsets(unloaded: Any) -> None:
+    response = await unloaded.ask(delete_groups.API, DeleteGroupsRequest(groups_names=["g"]), 2)
+    assert [result.error_code for result in response.results] == [LOADING]
+    partitions = [OffsetDeleteRequestPartition(partition_index=0)]
+    topics = [OffsetDeleteRequestTopic(name="t", partitions=partitions)]
+    request = OffsetDeleteRequest(group_id="g", topics=topics)
+    assert (await unloaded.ask(offset_delete.API, request, 0)).error_code == LOADING
