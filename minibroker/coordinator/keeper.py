@@ -67,7 +67,7 @@ class GroupKeeper:
     # ----------------------------------------------------------------------- coming and going
 
     def load(self, partitions: Iterable[int], at: Moment) -> list[Group]:
-        """Restores the groups of these partitions; each still has to be told so.
+        """Restores the groups of these partitions; each still has to get ``Restored``.
 
         A partition whose log cannot be opened remains in ``unloaded``.
         """

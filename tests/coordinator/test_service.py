@@ -253,9 +253,9 @@ async def test_requests_for_a_group_that_is_not_loaded_are_answered_with_load_in
     assert groups.missing("another") is ErrorCode.GROUP_ID_NOT_FOUND
     assert len(worker.committed("another")) == 0
 
-    assert groups.load(groups.unloaded.copy()) == 0
+    assert groups.load(tuple(groups.unloaded)) == 0
     worker.disk.broken.clear()
-    assert groups.load(groups.unloaded.copy()) == 1
+    assert groups.load(tuple(groups.unloaded)) == 1
     assert not groups.unloaded
     assert [each for *each, _ in worker.committed()] == [["t", 0]]
     assert worker.commit(t=6) == {("t", 0): OK}
