@@ -23,7 +23,7 @@ from minibroker.network.telling import PENDING_MAX
 from minibroker.runtime.restarts import RESTARTS_MAX
 from protocol.messages.api_versions import ApiVersionsRequest
 from system_tests.faults.conftest import Starter
-from system_tests.faults.test_killed_processes import kill
+from system_tests.faults.killing import kill
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.waiting import PATIENCE_S, wait_until

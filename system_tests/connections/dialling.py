@@ -75,9 +75,11 @@ class Client:
         return not select.select([self.socket], [], [], 0)[0]
 
     def ask(self, request: Message, version: int) -> Any:
-        """The response to any request."""
+        """The response to any request; ConnectionResetError if the broker closes the connection."""
         self._send(request, version)
         body = self._receive()
+        if not body:
+            raise ConnectionResetError("the broker closed the connection")
         key = type(request).__api_key__
         assert key is not None
         _, at = decode_response_header(body, key, version)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
@@ -16,35 +15,12 @@ from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record, drain
 from system_tests.faults.conftest import Starter, end_for_good
 from system_tests.harness.brokers import RunningBroker, StartFailed
+from system_tests.harness.fingerprints import create_foreign_files, fingerprint
 from system_tests.harness.processes import tree
 
 pytestmark = pytest.mark.minibroker
 
 Names = Callable[[str], str]
-
-
-def fingerprint(root: Path) -> dict[str, str]:
-    """Every file, directory and link below ``root``, with a hash of its content."""
-    found = {}
-    for folder, names, files in os.walk(root):
-        for name in (*names, *files):
-            path = Path(folder, name)
-            if path.is_symlink():
-                content = os.readlink(path).encode()
-            else:
-                content = path.read_bytes() if path.is_file() else b""
-            found[str(path.relative_to(root))] = hashlib.sha256(content).hexdigest()
-    return found
-
-
-def foreign_files(root: Path) -> None:
-    """Files of a user: folders named like partitions, a Kafka log directory, links."""
-    (root / "photos-2024").mkdir(parents=True)
-    (root / "photos-2024" / "beach.jpg").write_bytes(os.urandom(1000))
-    (root / "backup-1").mkdir()
-    (root / "backup-1" / f"{0:020d}.log").write_bytes(os.urandom(1000))
-    (root / "old-delete").mkdir()
-    (root / "link-0").symlink_to(root / "photos-2024")
 
 
 def produced(broker: RunningBroker, topic: str, count: int = 10) -> None:
@@ -82,7 +58,7 @@ def meta_properties(data: Path) -> dict[str, str]:
 
 
 def test_foreign_directory_is_refused_and_unchanged(start: Starter, tmp_path: Path) -> None:
-    foreign_files(tmp_path / "data")
+    create_foreign_files(tmp_path / "data")
     before = fingerprint(tmp_path)
     with pytest.raises(StartFailed, match=r"was not created by a broker.*backup-1, link-0"):
         start(data_dir=tmp_path / "data")
@@ -97,7 +73,7 @@ def test_foreign_files_in_a_brokers_directory_are_unchanged(
     produced(broker, topic)
     ended(broker)
     before = fingerprint(data)
-    foreign_files(data)
+    create_foreign_files(data)
     foreign = {name: each for name, each in fingerprint(data).items() if name not in before}
     broker = start(data_dir=data)
     assert len(consumed(broker, topic, fresh("group"))) == 10

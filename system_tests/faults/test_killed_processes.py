@@ -11,6 +11,7 @@ import pytest
 
 from system_tests.faults.conftest import Starter
 from system_tests.faults.history import judge
+from system_tests.faults.killing import ROLES, kill, names_of
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import processes, wait_ready
@@ -19,7 +20,6 @@ from system_tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.minibroker
 
-ROLES = ("acceptor", "processor", "worker", "controller")
 SEED = 20_260_801
 BeginRun = Callable[..., Run]
 Mode = tuple[str, ...]
@@ -27,25 +27,6 @@ MODES = pytest.mark.parametrize(
     "mode", [(), ("--set", "acceptor.mode=sharded")], ids=["single", "sharded"]
 )
 """Who accepts: one process for all, or each processor for itself."""
-
-
-def kill(broker: RunningBroker, name: str) -> None:
-    """SIGKILL one process and wait until another has its place."""
-    before = processes(broker)[name]
-    assert before.pid is not None
-    os.kill(before.pid, signal.SIGKILL)
-
-    def replaced() -> bool:
-        now = processes(broker)[name]
-        return now.pid not in {None, before.pid} and now.restarts > before.restarts
-
-    wait_until(replaced, f"{name} to be started again")
-
-
-def names_of(broker: RunningBroker, role: str) -> list[str]:
-    found = [name for name in processes(broker) if name.split("-")[0] == role]
-    assert found, f"no process is called {role}: {sorted(processes(broker))}"
-    return found
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -40,7 +40,13 @@ class VerifiableProducer:
     """Sends the next number of each key in turn; a key always goes to the same partition."""
 
     def __init__(
-        self, servers: str, topic: str, partitions: int, history: History, *, idempotent: bool
+        self,
+        settings: Mapping[str, str],
+        topic: str,
+        partitions: int,
+        history: History,
+        *,
+        idempotent: bool,
     ) -> None:
         self._topic = topic
         self._partitions = partitions
@@ -52,7 +58,7 @@ class VerifiableProducer:
         self._producer = Producer(
             {
                 **IMPATIENT,
-                "bootstrap.servers": servers,
+                **settings,
                 "enable.idempotence": idempotent,
                 "acks": "all",
                 "linger.ms": 2,
@@ -116,7 +122,9 @@ class VerifiableProducer:
 class VerifiableConsumer:
     """A member of a group that commits what it was handed, at every few records and revocation."""
 
-    def __init__(self, servers: str, topic: str, group: str, seen: list[Entry]) -> None:
+    def __init__(
+        self, settings: Mapping[str, str], topic: str, group: str, seen: list[Entry]
+    ) -> None:
         self._seen = seen
         self._stopping = threading.Event()
         self._abandoned = False
@@ -124,7 +132,7 @@ class VerifiableConsumer:
         self._consumer = Consumer(
             {
                 **IMPATIENT,
-                "bootstrap.servers": servers,
+                **settings,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -176,26 +184,35 @@ class VerifiableConsumer:
 
 
 class Run:
-    """A producer and two consumers at work on a topic of their own."""
+    """A producer and two consumers at work on a topic of their own.
+
+    ``security`` holds the settings with which they authenticate themselves.
+    """
 
     def __init__(
-        self, servers: str, topic: str, *, partitions: int = 4, idempotent: bool = True
+        self,
+        servers: str,
+        topic: str,
+        *,
+        partitions: int = 4,
+        idempotent: bool = True,
+        security: Mapping[str, str] | None = None,
     ) -> None:
-        self._servers = servers
+        self._settings = {"bootstrap.servers": servers, **(security or {})}
         self._topic = topic
         self._partitions = partitions
         self.history = History()
         self._create_topic()
         self.producer = VerifiableProducer(
-            servers, topic, partitions, self.history, idempotent=idempotent
+            self._settings, topic, partitions, self.history, idempotent=idempotent
         )
         self.consumers = []
         for name in ("consumer-0", "consumer-1"):
             seen = self.history.consumed.setdefault(name, [])
-            self.consumers.append(VerifiableConsumer(servers, topic, f"{topic}-group", seen))
+            self.consumers.append(VerifiableConsumer(self._settings, topic, f"{topic}-group", seen))
 
     def _create_topic(self) -> None:
-        admin = AdminClient({**IMPATIENT, "bootstrap.servers": self._servers})
+        admin = AdminClient({**IMPATIENT, **self._settings})
         [created] = admin.create_topics([NewTopic(self._topic, self._partitions, 1)]).values()
         created.result(PATIENCE_S)
 
@@ -228,7 +245,7 @@ class Run:
     def finish(self) -> History:
         """Stop sending, read the whole log, let the consumers catch up, and stop them."""
         self.producer.stop()
-        self.history.log = read_log(self._servers, self._topic, self._partitions)
+        self.history.log = read_log(self._settings, self._topic, self._partitions)
         wanted = {entry.place for entry in self.history.log}
         wait_until(
             lambda: wanted <= self._consumed_places(), "consumers at the end", within_s=PATIENCE_S
@@ -247,25 +264,25 @@ class Run:
             consumer.abandon()
 
 
-def end_offsets(servers: str, topic: str, partitions: int) -> dict[int, int]:
-    admin = AdminClient({**IMPATIENT, "bootstrap.servers": servers})
+def end_offsets(settings: Mapping[str, str], topic: str, partitions: int) -> dict[int, int]:
+    admin = AdminClient({**IMPATIENT, **settings})
     wanted = {TopicPartition(topic, at): OffsetSpec.latest() for at in range(partitions)}
     answers = admin.list_offsets(wanted)
     return {at.partition: answer.result(PATIENCE_S).offset for at, answer in answers.items()}
 
 
-def read_log(servers: str, topic: str, partitions: int) -> list[Entry]:
+def read_log(settings: Mapping[str, str], topic: str, partitions: int) -> list[Entry]:
     """Read every partition from its beginning to the end that it has now."""
-    ends = end_offsets(servers, topic, partitions)
+    ends = end_offsets(settings, topic, partitions)
     left = {at: end for at, end in ends.items() if end > 0}
-    settings: dict[str, Any] = {
+    auditing: dict[str, Any] = {
         **IMPATIENT,
-        "bootstrap.servers": servers,
+        **settings,
         "group.id": f"{topic}-audit",
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
     }
-    auditor = Consumer(settings)
+    auditor = Consumer(auditing)
     auditor.assign([TopicPartition(topic, at, 0) for at in left])
     entries = []
     deadline = time.monotonic() + PATIENCE_S

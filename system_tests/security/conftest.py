@@ -69,25 +69,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 @contextmanager
 def securing(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Secured]:
     """A secured broker with its certificates in a folder; no secret may have been printed."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "authority.pem")
-    server = authority.issue_cert("localhost", "127.0.0.1")
-    server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    _write(authority.issue_cert("carol.example", common_name="carol"), folder / "carol.pem")
-    users = " ".join(f'user_{name}="{secret}"' for name, secret in PASSWORDS.items())
-    settings = {
-        "group.initial.rebalance.delay.ms": "0",
-        "ssl.keystore.location": f"{folder}/server.pem",
-        "ssl.truststore.location": f"{folder}/authority.pem",
-        "listener.name.ssl.ssl.client.auth": "required",
-        "ssl.principal.mapping.rules": "RULE:^CN=([^,]*),.*$/$1/L",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{JAAS} {users};",
-        "connections.max.reauth.ms": "3000",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:{ROOT};User:alice;User:carol",
-        **(more or {}),
-    }
+    settings = {**secured_settings(folder), **(more or {})}
     listeners = [
         word for name in ("SASL_SSL", "SSL") for word in ("--listener", f"{name}://127.0.0.1:0")
     ]
@@ -101,6 +83,28 @@ def securing(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Se
         assert not any(secret in printed for secret in PASSWORDS.values())
     finally:
         running.forget()
+
+
+def secured_settings(folder: Path) -> dict[str, str]:
+    """The settings of a secured broker, whose certificates are written to a folder."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    _write(authority.issue_cert("carol.example", common_name="carol"), folder / "carol.pem")
+    users = " ".join(f'user_{name}="{secret}"' for name, secret in PASSWORDS.items())
+    return {
+        "group.initial.rebalance.delay.ms": "0",
+        "ssl.keystore.location": f"{folder}/server.pem",
+        "ssl.truststore.location": f"{folder}/authority.pem",
+        "listener.name.ssl.ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=([^,]*),.*$/$1/L",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{JAAS} {users};",
+        "connections.max.reauth.ms": "3000",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ROOT};User:alice;User:carol",
+    }
 
 
 def _write(issued: trustme.LeafCert, file: Path) -> None:
