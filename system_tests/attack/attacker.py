@@ -1,0 +1,44 @@
+"""One attack as a process of its own: ``python -m system_tests.attack.attacker NAME …``.
+
+Owns which attacks there are. The invariant: the process ends by itself at its deadline, and its
+last line is a JSON object with what it did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from system_tests.attack.attacks import batches, connections, descriptors, frames, sasl, tls
+from system_tests.attack.targets import Target
+
+Attack = Callable[[Target, str, float], Counter[str]]
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "frames": frames.attack,
+    "batches": batches.attack,
+    "connections": connections.attack,
+    "descriptors": descriptors.attack,
+    "tls": tls.attack,
+    "sasl": sasl.attack,
+}
+NICE: Final = 5
+"""Attackers leave the processors to the broker and to honest clients, which are to be measured."""
+
+
+def main(name: str, seed: str, seconds: str, target: str) -> None:
+    os.nice(NICE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    deadline = time.monotonic() + float(seconds)
+    print(json.dumps(ATTACKS[name](Target.decoded(target), seed, deadline)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
