@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.connections.address import client_ip
+from minibroker.quotas.values import limit_text
 
 Answer: TypeAlias = dict[str, Any]
 """The JSON of ``GET /v1/connections``."""
@@ -131,7 +132,7 @@ def _rate(rate: float | None, limit: float | None) -> Piece:
         return Piece("-")
     if limit is None:
         return Piece(f"{rate:.1f}")
-    return Piece(f"{rate:.1f}/{limit:g}", Paint.ALARM if rate >= limit else Paint.PLAIN)
+    return Piece(f"{rate:.1f}/{limit_text(limit)}", Paint.ALARM if rate >= limit else Paint.PLAIN)
 
 
 def _waiting(count: int) -> Piece:

@@ -18,6 +18,7 @@ from minibroker.cli.access import Servers, bootstrap_option
 from minibroker.cli.commands import Group
 from minibroker.cli.control import control_option, find_control
 from minibroker.cli.output import emit, table
+from minibroker.quotas.values import limit_text, measured_text
 
 UNITS: Final = {
     "produce": "B/s",
@@ -82,8 +83,8 @@ def _row(use: dict[str, Any]) -> list[str]:
         use["type"],
         unquote_plus(use["user"]) or "-",
         use["client_id"] or "-",
-        f"{use['rate']:.6g} {unit}",
-        "-" if use["quota"] is None else f"{use['quota']:.6g} {unit}",
+        f"{measured_text(use['rate'])} {unit}",
+        "-" if use["quota"] is None else f"{limit_text(use['quota'])} {unit}",
         "-" if use["share"] is None else f"{use['share']:.0%}",
         "-" if use["throttle_ms"] is None else f"{use['throttle_ms']:.0f} ms",
         use["path"] or "-",
@@ -138,7 +139,9 @@ def explain(
 
 def _explanation(found: dict[str, Any]) -> Iterator[str]:
     unit, throttle = UNITS[found["type"]], found["throttle"]
-    yield f"{found['key']} of user '{found['user']}', client-id '{found['client_id']}'"
+    user = "any user" if found["user"] is None else f"user '{found['user']}'"
+    client = "any client-id" if found["client_id"] is None else f"client-id '{found['client_id']}'"
+    yield f"{found['key']} of {user}, {client}"
     if throttle is not None:
         yield ""
         yield (
@@ -152,7 +155,7 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
         [
             ">" if level["holds"] else "",
             level["path"],
-            "-" if level["value"] is None else f"{level['value']:.10g}",
+            "-" if level["value"] is None else limit_text(level["value"]),
             level["why"],
         ]
         for level in found["levels"]
@@ -160,11 +163,11 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
     yield table(["", "WHERE", "VALUE", "WHY"], rows)
     yield ""
     if found["samples"]:
-        rows = [[f"{at['ago_ms']} ms ago", f"{at['total']:.10g}"] for at in found["samples"]]
+        rows = [[f"{at['ago_ms']} ms ago", measured_text(at["total"])] for at in found["samples"]]
         yield table(["SAMPLE BEGAN", "COUNTED"], rows)
         yield ""
-    yield f"Rate:     {found['rate']:.10g} {unit} over {found['window_ms']} ms"
-    quota = "none" if found["quota"] is None else f"{found['quota']:.10g} {unit}"
+    yield f"Rate:     {measured_text(found['rate'])} {unit} over {found['window_ms']} ms"
+    quota = "none" if found["quota"] is None else f"{limit_text(found['quota'])} {unit}"
     yield f"Quota:    {quota}"
     of = "for a request that costs nothing itself" if throttle is None else "at that moment"
     yield f"Throttle: {found['throttle_ms']} ms {of}"

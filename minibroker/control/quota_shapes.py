@@ -98,8 +98,13 @@ class QuotaExplained(NamedTuple):
     """Why somebody is throttled, or isn't."""
 
     type: QuotaKind
-    user: str
-    client_id: str
+    user: Annotated[
+        str | None,
+        Doc("Null for a throttle if all users with this client-id share the counter."),
+    ]
+    client_id: Annotated[
+        str | None, Doc("Null for a throttle if all client-ids of this user share the counter.")
+    ]
     key: Annotated[str, Doc("The quota's name, e.g. `producer_byte_rate`.")]
     sharing: Annotated[str, Doc("With whom the counter is shared, and why.")]
     levels: Annotated[tuple[QuotaLevel, ...], Doc("In the order of precedence.")]

@@ -77,12 +77,16 @@ def quota_explained(
 ) -> shown.QuotaExplained:
     """Why somebody is throttled, or isn't, or was; ``NotFound`` if that throttle isn't kept."""
     throttle = _asked_for(ledger, question.throttle) if question.throttle else None
+    user: str | None
+    client_id: str | None
     if throttle is None:
         kind, who, cause = TYPES[question.type], (question.user, question.client_id), None
         tags = tags_of(quotas.table, kind, quotas.bits[kind], who)
+        user, client_id = question.user, question.client_id
     else:
         kind, tags, cause = QuotaType(throttle.kind), throttle.tags, throttle.cause
         who = (desanitize(tags.user), tags.client)
+        user, client_id = who[0] or None, who[1] or (None if tags.user else "")
     found = explain(
         quotas.table, kind, quotas.bits[kind], who, entry=ledger.entry(kind, tags, now_ms),
         window_ms=ledger.window_ms, tags=tags, cause=cause,
@@ -90,8 +94,8 @@ def quota_explained(
     quota = None if found.bound is None else found.bound.value
     return shown.QuotaExplained(
         type=KINDS[kind],
-        user=who[0],
-        client_id=who[1],
+        user=user,
+        client_id=client_id,
         key=KEY_OF[kind],
         sharing=found.sharing,
         levels=tuple(shown.QuotaLevel(*level) for level in found.considered),

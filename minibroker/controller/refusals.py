@@ -14,6 +14,7 @@ from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.connections.address import client_ip
 from minibroker.network.happenings import Happening, Limit, Refusal
 from minibroker.observability.definitions import CloseReason
+from minibroker.quotas.values import limit_text
 from minibroker.roles.environment import PROCESSOR, role_name
 
 
@@ -62,7 +63,7 @@ def _given(limit: Limit) -> str:
 
 def _quota(limit: Limit) -> str:
     whose = "of all addresses" if limit.whose == DEFAULT_NAME else f"of the ip {limit.whose}"
-    return f"the quota {limit.setting}={limit.value:g} {whose}"
+    return f"the quota {limit.setting}={limit_text(limit.value)} {whose}"
 
 
 _DISTRUSTED: Final = {

@@ -28,6 +28,7 @@ from minibroker.quotas.entity import (
 )
 from minibroker.quotas.ledger import Entry, Sample
 from minibroker.quotas.rate import Cause, java_round, throttle_ms
+from minibroker.quotas.values import limit_text, measured_text
 
 KEY_OF: Final = {kind: key for key, kind in KEYS.items()}
 SETTING_OF: Final = {
@@ -153,11 +154,11 @@ def _from_rate(
     if target is None:
         return 0, "no quota holds, so nothing is delayed"
     if rate <= target:
-        return 0, f"{_number(rate)} is not above {_number(target)}, so nothing is delayed"
+        return 0, f"{measured_text(rate)} is not above {limit_text(target)}, so nothing is delayed"
     delay_ms = throttle_ms(rate, target, span_ms)
     worked_out = (
-        f"(rate - quota) / quota * window = ({_number(rate)} - {_number(target)}) / "
-        f"{_number(target)} * {span_ms} ms = {delay_ms} ms"
+        f"(rate - quota) / quota * window = ({measured_text(rate)} - {limit_text(target)}) / "
+        f"{limit_text(target)} * {span_ms} ms = {delay_ms} ms"
     )
     if cap_ms is not None and delay_ms > cap_ms:
         return cap_ms, f"{worked_out}, but never more than one window: {cap_ms} ms"
@@ -171,10 +172,6 @@ def _from_tokens(tokens: float, target: float | None) -> tuple[int, str]:
         return 0, "there are tokens left, so nothing is refused or delayed"
     delay_ms = java_round(-tokens / target * 1000)
     return delay_ms, (
-        f"-tokens / quota * 1000 = {_number(-tokens)} / {_number(target)} * 1000 = "
+        f"-tokens / quota * 1000 = {measured_text(-tokens)} / {limit_text(target)} * 1000 = "
         f"{delay_ms} ms, as of the last request"
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:.10g}"

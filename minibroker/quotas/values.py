@@ -27,6 +27,8 @@ WHOLE_KEYS: Final[Mapping[str, int]] = {
 """Quotas that are whole numbers, and the largest each can be."""
 
 _FRACTION_MAX: Final = 1e-6
+_EXPONENT_FROM: Final = 1e15
+_WHOLE_FROM: Final = 100
 
 
 def is_quota(key: str, *, of_ip: bool) -> bool:
@@ -50,6 +52,16 @@ def value_problem(key: str, value: float) -> str | None:
     if abs(value - round(value)) > _FRACTION_MAX:
         return f"{key} cannot be a fractional value."
     return None
+
+
+def limit_text(value: float) -> str:
+    """A limit for people: every digit that was set, and no exponent."""
+    return f"{value:.15g}" if value < _EXPONENT_FROM else f"{value:.0f}"
+
+
+def measured_text(value: float) -> str:
+    """A measured value for people: three digits, or all those before the point."""
+    return f"{value:.0f}" if abs(value) >= _WHOLE_FROM else f"{value:.3g}"
 
 
 def value_text(key: str, value: float) -> str:

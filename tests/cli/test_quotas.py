@@ -137,6 +137,25 @@ def test_a_throttle_is_explained_by_its_number(command: Any, play: Any) -> None:
     assert "Throttle: 10000 ms at that moment" in shown
 
 
+def test_figures_have_no_false_precision_and_limits_every_digit(command: Any, play: Any) -> None:
+    quota = {"rate": 60073.94268, "quota": 1048576.0}
+    play({"counting": True, "uses": [{**USE, **quota}], "throttles": []})
+    assert "60074 B/s  1048576 B/s" in command("quotas", "list").stdout
+    play({**EXPLAINED, **quota, "samples": [{"ago_ms": 5, "total": 0.03126999}]})
+    shown = command("quotas", "explain", "--client-id", "c").stdout
+    assert "Rate:     60074 B/s over" in shown
+    assert "Quota:    1048576 B/s" in shown
+    assert "5 ms ago      0.0313" in shown
+
+
+def test_throttle_of_a_shared_counter_is_of_any_user(command: Any, play: Any) -> None:
+    play({**EXPLAINED, "throttle": THROTTLE, "user": None})
+    shown = command("quotas", "explain", "--throttle", "17").stdout
+    assert shown.startswith(f"{EXPLAINED['key']} of any user, client-id 'c'")
+    play({**EXPLAINED, "throttle": THROTTLE, "client_id": None})
+    assert "of user 'u v', any client-id" in command("quotas", "explain", "--throttle", "17").stdout
+
+
 @pytest.mark.parametrize("words", [["list"], ["explain"]])
 def test_programs_get_the_answer(command: Any, play: Any, words: list[str]) -> None:
     play(EXPLAINED)

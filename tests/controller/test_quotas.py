@@ -7,7 +7,7 @@ import pytest
 from minibroker.control.backend import NotFound
 from minibroker.control.quota_shapes import QuotaQuestion, QuotaThrottle
 from minibroker.controller.quotas import quota_explained, quotas_view
-from minibroker.quotas.entity import USER, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import CLIENT, USER, Entity, QuotaTable, QuotaType
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas, Throttle
 from minibroker.quotas.rate import Cause
@@ -55,7 +55,7 @@ def test_a_throttle_is_explained_as_it_was_found() -> None:
         quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): bound}}, USER))
         quotas.throttled(quotas.produced(WHO, 61_440, 0), WHO, ApiKey.PRODUCE, 0)
     told = quota_explained(quotas, ledger, QuotaQuestion(throttle="1"), 500)
-    assert (told.type, told.user, told.client_id) == ("produce", "u v", "")
+    assert (told.type, told.user, told.client_id) == ("produce", "u v", None)
     assert told.throttle == QuotaThrottle(1, 500, "produce", "u%20v", "", "Produce", 50_000)
     assert (told.rate, told.quota, told.window_ms, told.throttle_ms) == (6144, 1024, 10_000, 50_000)
     assert "(6144 - 1024) / 1024 * 10000 ms = 50000 ms" in told.formula
@@ -63,6 +63,18 @@ def test_a_throttle_is_explained_as_it_was_found() -> None:
     assert told.samples == ((500, 122_880.0),)
     last = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
     assert (last.throttle is not None, last.quota, last.rate) == (True, 4096, 12_288)
+
+
+def test_throttle_of_all_users_of_a_client_id_names_no_user() -> None:
+    ledger = Ledger(11, 1000, shared=False)
+    quotas = Quotas(ledger)
+    quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity(client="c"): 1024.0}}, CLIENT))
+    quotas.throttled(quotas.produced(("alice", "c"), 61_440, 0), ("alice", "c"), ApiKey.PRODUCE, 0)
+    was = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
+    now = quota_explained(quotas, ledger, QuotaQuestion(client_id="c"), 500)
+    assert (was.user, was.client_id, now.user, now.client_id) == (None, "c", "ANONYMOUS", "c")
+    assert (was.path, was.quota, was.sharing) == (now.path, now.quota, now.sharing)
+    assert set(was.levels) == {level for level in now.levels if "ANONYMOUS" not in level.path}
 
 
 def test_a_change_of_topics_that_was_held_is_explained_by_its_tokens() -> None:

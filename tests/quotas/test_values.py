@@ -7,6 +7,8 @@ import pytest
 from minibroker.quotas.values import (
     CONNECTION_CREATION_RATE,
     is_quota,
+    limit_text,
+    measured_text,
     value_problem,
     value_text,
 )
@@ -43,3 +45,19 @@ def test_whole_numbers_are_written_whole() -> None:
     assert value_text("producer_byte_rate", 2.0**63) == str(2**63 - 1)
     assert value_text("producer_byte_rate", 1e6) == "1000000"
     assert value_text("request_percentage", 12.0) == "12.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1048576.0, "1048576"), (12.5, "12.5"), (0.001, "0.001"), (2.0**63, "9223372036854775808")],
+)
+def test_limit_text_shows_every_digit_that_was_set(value: float, text: str) -> None:
+    assert limit_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(60073.94268, "60074"), (99.449, "99.4"), (0.031269, "0.0313"), (0.0, "0"), (-80.0, "-80")],
+)
+def test_measured_text_shows_no_digits_that_were_not_measured(value: float, text: str) -> None:
+    assert measured_text(value) == text
