@@ -19,7 +19,7 @@ def main() -> None:
     import click
 
     from minibroker.cli.app import app
-    from minibroker.cli.errors import CliError, ExitCode
+    from minibroker.cli.errors import CliError, ExitCode, OutputFailed
 
     try:
         with app.make_context("minibroker", sys.argv[1:]) as context:
@@ -29,14 +29,16 @@ def main() -> None:
     except click.ClickException as mistake:
         mistake.show()
         sys.exit(mistake.exit_code)
-    except CliError as error:
-        sys.stdout.flush()
-        print(f"minibroker: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output went away (`minibroker consume … | head`): nothing to report,
-        # and nothing left to flush at exit.
+    except (OutputFailed, BrokenPipeError) as error:
+        # What could not be written is still buffered and would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ExitCode.OK)
+        if not isinstance(error, OutputFailed):
+            # The reader of the output has ended: `minibroker consume … | head`.
+            sys.exit(ExitCode.OK)
+        print(f"minibroker: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except CliError as error:
+        print(f"minibroker: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -22,7 +22,7 @@ from minibroker.cli.access import DEFAULT_BOOTSTRAP, OPEN, Access
 from minibroker.cli.errors import CliError, Dropped, Refused, Unreachable, UsageMistake, check
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
 from protocol.compiler import decoder, encode
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import EncodeError, ErrorCode, ProtocolError
 from protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -211,6 +211,8 @@ class Connection:
             return Unreachable(f"{self.address} gave no answer to {key.name} in time")
         if isinstance(error, OSError):
             return Dropped(f"{self.address} broke the connection off: {error}")
+        if isinstance(error, EncodeError):
+            return UsageMistake(f"an argument cannot be sent: {error}")
         if isinstance(error, ProtocolError):
             return Unreachable(f"{self.address} gave an answer that is no {key.name}: {error}")
         return error

@@ -7,11 +7,11 @@ exit code. It needs no broker. The nearest thing elsewhere is Wireshark's Kafka 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import click
 
@@ -22,6 +22,7 @@ from protocol.dissect import Direction, api_named, dissect, render
 from protocol.dissect.pieces import dissect_segment, frames, is_segment
 
 INPUT_BYTES_MAX: Final = 128 * 1024 * 1024
+_SHOWN_MAX: Final = 100
 _HEX: Final = re.compile(rb"\s*(?:(?:0x)?[0-9a-fA-F]+[\s:,]*)+")
 _HEX_MARKS: Final = re.compile(r"0x|[\s:,]")
 
@@ -82,12 +83,27 @@ def read_source(source: str) -> bytes:
     if source == "-":
         if sys.stdin.isatty():
             note("paste hex, Ctrl-D ends")
-        return from_content(sys.stdin.buffer.read(INPUT_BYTES_MAX))
-    if Path(source).is_file():
-        return from_content(Path(source).read_bytes()[:INPUT_BYTES_MAX])
-    if _HEX.fullmatch(source.encode()):
-        return from_hex(source)
-    raise UsageMistake(f"{source}: there is no such file, and it is not hex either")
+        return _read(sys.stdin.buffer, "standard input")
+    try:
+        with open(source, "rb") as file:
+            return _read(file, source)
+    except OSError as error:
+        if _HEX.fullmatch(os.fsencode(source)):
+            return from_hex(source)
+        raise UsageMistake(
+            f"{source[:_SHOWN_MAX]}: this is not hex, and as a file it cannot be read: "
+            f"{error.strerror}"
+        ) from None
+
+
+def _read(file: BinaryIO, name: str) -> bytes:
+    content = file.read(INPUT_BYTES_MAX + 1)
+    if len(content) > INPUT_BYTES_MAX:
+        raise UsageMistake(
+            f"{name} has more than {INPUT_BYTES_MAX} bytes; dissect a part of it, e.g. "
+            "head -c 1000000 FILE | minibroker dissect"
+        )
+    return from_content(content)
 
 
 def from_content(content: bytes) -> bytes:

@@ -34,7 +34,8 @@ class ExitCode(IntEnum):
 
 EXIT_CODES_HELP = """\b
 Exit codes: 0 done · 1 the broker refused · 2 wrong command line · 3 no broker there ·
-            4 bad setting · 5 consume timed out with too few messages · 130 interrupted"""
+            4 bad setting · 5 consume timed out with too few messages · 130 interrupted ·
+            143 terminated"""
 
 
 class CliError(Exception):
@@ -63,6 +64,10 @@ class BadConfig(CliError):
     """A setting is refused."""
 
     exit_code = ExitCode.CONFIG
+
+
+class OutputFailed(CliError):
+    """Standard output cannot be written."""
 
 
 class TooFew(CliError):

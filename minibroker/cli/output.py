@@ -11,6 +11,8 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
+from minibroker.cli.errors import OutputFailed
+
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Left-aligned columns under ``headings``; numbers are aligned to the right."""
@@ -45,9 +47,17 @@ def json_line(value: Mapping[str, object]) -> str:
 
 
 def emit(line: str) -> None:
-    """Print ``line`` to standard output at once, so that a reader in a pipe sees it."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """Print ``line`` to standard output at once, so that a reader in a pipe sees it.
+
+    Raises ``OutputFailed``.
+    """
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"standard output cannot be written: {error.strerror}") from None
 
 
 def note(line: str) -> None:

@@ -73,6 +73,16 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert ended.returncode == 0
 
 
+def test_output_that_cannot_be_written_is_an_error_with_a_reason() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "minibroker", "settings", "list"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.stderr == (
+        "minibroker: standard output cannot be written: No space left on device\n"
+    )
+    assert ended.returncode == 1
+
+
 @pytest.mark.parametrize("name", LATE)
 def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
     command = app.get_command(click.Context(app), name)

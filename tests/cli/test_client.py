@@ -122,6 +122,16 @@ async def test_what_a_broker_does_not_serve_is_said(fake_broker: Any) -> None:
         await in_thread(lambda: client.ask(ListGroupsRequest(), ListGroupsResponse))
 
 
+async def test_an_argument_that_cannot_be_sent_is_not_the_brokers_fault(fake_broker: Any) -> None:
+    fake_broker.answers[ApiKey.LIST_GROUPS] = lambda _: ListGroupsResponse()
+    request = ListGroupsRequest(states_filter=["\udcff"])
+    with (
+        await in_thread(lambda: Client(fake_broker.address)) as client,
+        pytest.raises(UsageMistake, match=r"cannot be sent: ListGroupsRequest.*states_filter"),
+    ):
+        await in_thread(lambda: client.ask(request, ListGroupsResponse))
+
+
 async def test_a_connection_that_broke_is_made_anew(fake_broker: Any) -> None:
     fake_broker.answers[ApiKey.LIST_GROUPS] = lambda _: ListGroupsResponse()
     with await in_thread(lambda: Client(fake_broker.address)) as client:

@@ -49,9 +49,35 @@ def test_a_frame_comes_from_a_file_from_hex_or_from_standard_input(
     assert read_source("-") == FRAME
 
 
-def test_what_is_neither_file_nor_hex_is_refused() -> None:
-    with pytest.raises(UsageMistake, match=r"nowhere\.bin: there is no such file"):
-        read_source("nowhere.bin")
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("nowhere.bin", "No such file or directory"),
+        ("/", "Is a directory"),
+        ("/proc/self/mem", "Input/output error"),
+        ("\udcff\udcfe", "No such file or directory"),
+        ("not hex" * 1000, "File name too long"),
+    ],
+)
+def test_what_is_neither_file_nor_hex_is_refused(source: str, problem: str) -> None:
+    with pytest.raises(UsageMistake, match=f"not hex, and as a file it cannot be read: {problem}"):
+        read_source(source)
+
+
+def test_hex_may_be_longer_than_a_file_name() -> None:
+    assert read_source("00" * 5000) == bytes(5000)
+
+
+def test_input_that_is_too_large_is_refused_and_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "large.log"
+    monkeypatch.setattr(command, "INPUT_BYTES_MAX", len(FRAME))
+    file.write_bytes(FRAME)
+    assert read_source(str(file)) == FRAME
+    file.write_bytes(FRAME + b"0")
+    with pytest.raises(UsageMistake, match=f"more than {len(FRAME)} bytes; dissect a part of it"):
+        read_source(str(file))
 
 
 def test_the_tree_names_fields_and_offsets() -> None:
