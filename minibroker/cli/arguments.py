@@ -8,6 +8,7 @@ such values come from files or a ``ConfigProvider``.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -20,8 +21,8 @@ _STATUS: Final = Path("/proc/self/stat")
 _ARGUMENTS: Final = Path("/proc/self/cmdline")
 
 
-def mask_arguments(secrets: Iterable[str]) -> None:
-    """Overwrite each of ``secrets`` in the arguments of this process; forked ones inherit that.
+def mask_arguments(pairs: Iterable[str]) -> None:
+    """Overwrite the value of each ``NAME=VALUE`` in this process's arguments, before any fork.
 
     Where the system does not say where the arguments are, nothing is changed.
     """
@@ -32,8 +33,9 @@ def mask_arguments(secrets: Iterable[str]) -> None:
         return
     if not start:
         return
-    for secret in filter(None, (each.encode(errors="surrogateescape") for each in secrets)):
-        at = shown.find(secret)
+    for pair in map(os.fsencode, pairs):
+        name_bytes = pair.find(b"=") + 1
+        at = shown.find(pair)
         while at >= 0:
-            ctypes.memset(start + at, _MASK[0], len(secret))
-            at = shown.find(secret, at + len(secret))
+            ctypes.memset(start + at + name_bytes, _MASK[0], len(pair) - name_bytes)
+            at = shown.find(pair, at + len(pair))

@@ -8,6 +8,7 @@ not there, or when anything about the command line is wrong.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -100,6 +101,9 @@ that are blank or begin with # say nothing.
 
 Exit codes: 0 done · 1 anything else, as kafka-configs.sh has it
 """
+
+_SECRET: Final = re.compile(r"password|jaas\.config", re.IGNORECASE)
+"""What is in the names of configs that are secret, and in values that set a SCRAM credential."""
 
 _WITH_QUOTA_FILE: Final = {"bootstrap", "command_config", "alter", "quota_file"}
 
@@ -270,6 +274,10 @@ def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
         raise UsageMistake("--add-config and --delete-config belong to --alter")
     if given["alter"] and given["everything"]:
         raise UsageMistake("--all belongs to --describe")
+    if text is not None and _SECRET.search(text):
+        from minibroker.cli.arguments import mask_arguments
+
+        mask_arguments([text])
     additions = {} if text is None else parse_additions(text)
     if file is not None:
         from minibroker.config import ConfigError, read_properties

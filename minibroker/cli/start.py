@@ -121,7 +121,7 @@ def hide_secrets(pairs: Sequence[str]) -> None:
         name, _, value = pair.partition("=")
         declared = broker_setting(name.strip())
         if declared is not None and declared.sensitive and not value.strip().startswith("${"):
-            secrets.append(value)
+            secrets.append(pair)
     if secrets:
         from minibroker.cli.arguments import mask_arguments
 

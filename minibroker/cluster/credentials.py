@@ -116,12 +116,15 @@ def iterations(image: Image, user: str) -> dict[int, int]:
 
 
 def shapes(image: Image, mechanism: str) -> tuple[CredentialShape, ...]:
-    """Iterations and salt lengths of all users' credentials of a mechanism, the commonest first."""
+    """Iterations and salt lengths of users' credentials of a mechanism, the commonest first.
+
+    Credentials with too few iterations are left out: a server shows nothing of those.
+    """
     counts: Counter[tuple[int, int]] = Counter()
     for (kind, _), config in image.configs.items():
         text = config.get(mechanism) if kind == USER else None
         kept = None if text is None else parse_credential(text)
-        if kept is not None:
+        if kept is not None and kept.iterations >= ITERATIONS_MIN:
             counts[kept.iterations, len(kept.salt)] += 1
     return tuple(CredentialShape(*shape, count) for shape, count in counts.most_common(SHAPES_MAX))
 

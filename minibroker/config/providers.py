@@ -1,9 +1,9 @@
-"""Values that a setting takes from elsewhere: the environment or a file.
+"""Values that a setting takes from elsewhere: the environment, a file or a directory.
 
-Owns the two forms of Kafka's ``ConfigProvider`` that need no class of the user's. It must never
+Owns the three forms of Kafka's ``ConfigProvider`` that need no class of the user's. It must never
 know which setting is resolved. Invariant: no error repeats a value, because most are secrets.
-Echoes ``EnvVarConfigProvider`` and ``FileConfigProvider`` (KIP-297, KIP-887), which here need no
-``config.providers``.
+Echoes ``EnvVarConfigProvider``, ``FileConfigProvider`` and ``DirectoryConfigProvider`` (KIP-297,
+KIP-421, KIP-887), which here need no ``config.providers``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Final
 
 from minibroker.config.types import BadValueError
 
-_REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]*)\}")
+_REFERENCE: Final = re.compile(r"\$\{(env|file|directory):([^}]*)\}")
 
 
 def resolve(value: str, environment: Mapping[str, str]) -> str:
-    """``value`` with each ``${env:NAME}`` and ``${file:PATH:KEY}`` replaced.
+    """``value`` with each ``${env:NAME}``, ``${file:PATH:KEY}`` (of a properties file) and
+    ``${directory:PATH:FILE}`` (a file's whole content) replaced.
 
     Raises BadValueError if the variable, the file or the key does not exist.
     """
@@ -28,7 +29,9 @@ def resolve(value: str, environment: Mapping[str, str]) -> str:
 
     def found(match: re.Match[str]) -> str:
         kind, what = match.groups()
-        return _variable(what, environment) if kind == "env" else _from_file(what)
+        if kind == "env":
+            return _variable(what, environment)
+        return _from_file(what) if kind == "file" else _from_directory(what)
 
     return _REFERENCE.sub(found, value)
 
@@ -38,6 +41,19 @@ def _variable(name: str, environment: Mapping[str, str]) -> str:
         return environment[name]
     except KeyError:
         raise BadValueError(f"the environment has no variable {name}") from None
+
+
+def _from_directory(what: str) -> str:
+    directory, separator, name = what.rpartition(":")
+    if not separator or "/" in name or name in {"", ".", ".."}:
+        raise BadValueError(f"${{directory:{what}}} must be ${{directory:PATH:FILE}}")
+    path = Path(directory, name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadValueError(f"{path} is not text in UTF-8") from None
 
 
 def _from_file(what: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from minibroker.cli import arguments
 from minibroker.cli.app import app
 from minibroker.cli.errors import CliError
 from minibroker.testing import MiniBroker
@@ -172,6 +173,25 @@ def test_a_file_says_what_to_set(configs: Any, tmp_path: Path) -> None:
 )
 def test_what_is_refused_exits_with_one(configs: Any, words: str, told: str) -> None:
     assert told in configs(*words.split())
+
+
+@pytest.mark.parametrize(
+    ("add", "masked"),
+    [
+        ("SCRAM-SHA-256=[password=secret]", True),
+        ("listener.name.a.ssl.key.password=secret", True),
+        ("listener.name.a.plain.sasl.jaas.config=secret", True),
+        ("retention.ms=1000", False),
+    ],
+)
+def test_secrets_are_masked_in_the_process_list(
+    monkeypatch: pytest.MonkeyPatch, add: str, masked: bool
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(arguments, "mask_arguments", found.extend)
+    words = ["configs", "--user", "a", "--alter", "--add-config", add, "--bootstrap-server", ":1"]
+    CliRunner().invoke(app, words)
+    assert found == ([add] if masked else [])
 
 
 def test_the_entry_point_exits_with_one_too(own: MiniBroker) -> None:

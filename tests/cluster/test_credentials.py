@@ -13,7 +13,7 @@ from minibroker.cluster.credentials import (
 )
 from minibroker.cluster.image import USER, ConfigChanged, Image, apply
 from minibroker.cluster.topics import Refusal
-from minibroker.security.scram import Credential, CredentialShape
+from minibroker.security.scram import Credential, CredentialShape, credential_text
 from protocol.errors import ErrorCode
 
 CREDENTIAL = Credential(b"salt", b"stored", b"server", 4096)
@@ -81,6 +81,8 @@ def test_shapes_are_those_of_one_mechanism_the_commonest_first() -> None:
     image = after(Image(), set_to("a"), set_to("b", count=8192), set_to("c", count=8192))
     image = after(image, set_to("a", mechanism=2, count=5000))
     image = apply(image, ConfigChanged(USER, "d", {**QUOTA, "SCRAM-SHA-256": "nonsense"}))
+    too_few = credential_text(CREDENTIAL._replace(iterations=4095))
+    image = apply(image, ConfigChanged(USER, "e", {"SCRAM-SHA-256": too_few}))
     salt = len(CREDENTIAL.salt)
     assert shapes(image, "SCRAM-SHA-256") == (
         CredentialShape(8192, salt, 2),

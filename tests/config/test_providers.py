@@ -34,11 +34,21 @@ def test_resolve_reads_a_key_of_a_properties_file(tmp_path: Path) -> None:
     assert resolve(f"${{file:{path}:key.password}}", {}) == "s3cret"
 
 
+def test_resolve_reads_a_whole_file_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("s3crét\n", encoding="utf-8")
+    assert resolve(f"<${{directory:{tmp_path}:password}}>", {}) == "<s3crét\n>"
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
         ("${env:MISSING}", "the environment has no variable MISSING"),
         ("${file:nowhere}", "must be"),
+        ("${directory:nowhere}", "must be"),
+        ("${directory:/tmp:../etc/passwd}", "must be"),
+        ("${directory:/tmp:..}", "must be"),
+        ("${directory:/tmp:}", "must be"),
+        ("${directory:/no/such:key}", "/no/such/key cannot be read: No such file"),
         ("${file:/no/such/file:key}", "/no/such/file cannot be read: No such file"),
     ],
 )
