@@ -166,7 +166,7 @@ _KEYS: Final = np.array(
 
 
 class Run:
-    """Events that are collected. ``make_room`` comes before ``read``."""
+    """Events that are collected. ``has_room`` says whether more can be read."""
 
     def __init__(self, rows: int = ROWS_MAX) -> None:
         self._rows = rows
@@ -201,7 +201,12 @@ class Run:
         )
 
     def read(self, raw: Raw) -> list[tuple[int, str]]:
-        """Take in at most ``TOGETHER`` events; number and reason of each that is malformed."""
+        """Take in at most ``TOGETHER`` events; number and reason of each that is malformed.
+
+        Raises ValueError, and takes in none, if they are more than there is room for or do not lie
+        in their data: the compiled reader checks no bounds.
+        """
+        self._check(raw)
         ends, before = raw.starts + raw.sizes, self.count
         self.count, others = parsing.read_events(
             raw.data, raw.starts, ends, self.count, _SCHEMA.plan, self._follow, self._recent,
@@ -216,6 +221,19 @@ class Run:
         # While they are near the processor.
         split(self.values, before, self.count, MASKS, _KEYS, self._keys)
         return faults
+
+    def _check(self, raw: Raw) -> None:
+        count, sizes = len(raw.starts), np.maximum(raw.sizes, 0)
+        if count != len(sizes) or count > TOGETHER or not self.has_room(count, int(sizes.sum())):
+            raise ValueError(f"no room for {count} events of {sizes.sum()} bytes in all")
+        if not count:
+            return
+        first, last = int(raw.starts.min()), int((raw.starts + sizes).max())
+        if first < 0 or last > len(raw.data) - SLACK:
+            raise ValueError(
+                f"events lie from byte {first} to {last} of data with {len(raw.data)} bytes, of "
+                f"which the last {SLACK} must not be used"
+            )
 
     def _put(self, event: Mapping[str, Any]) -> None:
         masks = [0, 0]

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.activity.schema import FIELDS
-from minibroker.pipeline.columns import TOGETHER, Run, bytes_in, bytes_of, pieces
+from minibroker.pipeline.columns import TOGETHER, Raw, Run, bytes_in, bytes_of, pieces
 from minibroker.pipeline.events import Malformed, parse_event
 from minibroker.pipeline.filing import raw_of
 from minibroker.pipeline.texts import TEXTS_MAX
+from minibroker.pipeline.words import SLACK
 from tests.pipeline.made import event, run_of, table_of_run, written
 
 
@@ -130,6 +132,25 @@ def test_there_is_room_for_so_many_rows_and_texts() -> None:
     assert run.has_room(1, 1 << 26)
     many = Run(TEXTS_MAX)
     assert not many.has_room(TEXTS_MAX // 2, 1)
+
+
+def test_more_events_than_there_is_room_for_are_rejected() -> None:
+    run = Run(rows=10)
+    with pytest.raises(ValueError, match="no room for 11 events"):
+        run.read(raw_of(pa.array([b"{}"] * 11)))
+    with pytest.raises(ValueError, match=f"no room for {TOGETHER + 1} events"):
+        Run().read(raw_of(pa.array([b"{}"] * (TOGETHER + 1))))
+    raw = raw_of(pa.array([b"{}", b"{}"]))
+    with pytest.raises(ValueError, match="no room for 2 events"):
+        run.read(raw._replace(sizes=raw.sizes[:1]))
+    assert run.count == 0
+
+
+@pytest.mark.parametrize(("start", "size"), [(-1, 2), (0, 3), (1 << 40, 0), (2, 1)])
+def test_events_outside_of_their_data_are_rejected(start: int, size: int) -> None:
+    raw = Raw(np.zeros(2 + SLACK, np.uint8), np.array([start]), np.array([size]))
+    with pytest.raises(ValueError, match="events lie from byte"):
+        Run().read(raw)
 
 
 def test_events_are_read_in_parts_that_are_together_everything() -> None:
