@@ -66,7 +66,7 @@ def figures(activity: DataFrame, source: str, quarantined: int | None = None) ->
             points=_points(slots, leaders[:SERIES_MAX]),
             latency=latency,
             connections=_connections(activity, step_s),
-            heat=_heat(slots),
+            heat=_heat(activity, slots, step_s, cover.last_us),
         )
     finally:
         slots.unpersist()
@@ -215,15 +215,45 @@ def _points(slots: DataFrame, leaders: Sequence[Who]) -> tuple[Point, ...]:
     return tuple(sorted(points, key=lambda each: (each.start_s, whos.index(each.who))))
 
 
-def _heat(slots: DataFrame) -> tuple[Heat, ...]:
-    """The slots in which those who were held longest were held."""
-    held = slots.where(F.col("throttle_ms") > 0)
-    longest = held.groupBy("user", "client_id").agg(*_added(("throttle_ms",)))
+def _heat(activity: DataFrame, slots: DataFrame, step_s: int, last_us: int) -> tuple[Heat, ...]:
+    """When those were throttled that were throttled longest, each throttle in all of its slots."""
+    longest = (
+        slots.where(F.col("throttle_ms") > 0)
+        .groupBy("user", "client_id")
+        .agg(*_added(("throttle_ms",)))
+    )
     order = longest.orderBy(F.desc("throttle_ms"), "user", "client_id").limit(HEAT_MAX)
     leaders = [Who(row.user, row.client_id) for row in order.collect()]
-    rows = _ranked(held, leaders).where(F.col("rank") < len(leaders)).collect()
+    if not leaders:
+        return ()
+    held = _requests(activity).where(F.col("throttle_ms") > 0)
+    ranked = _ranked(held, leaders).where(F.col("rank") < len(leaders))
+    rows = throttles(ranked, step_s, last_us).collect()
     cells = [Heat(row.start_s, leaders[row.rank], row.throttled, row.throttle_ms) for row in rows]
     return tuple(sorted(cells, key=lambda each: (leaders.index(each.who), each.start_s)))
+
+
+def throttles(held: DataFrame, step_s: int, last_us: int) -> DataFrame:
+    """For how long each ``rank`` was throttled in each slot up to the last event's.
+
+    A throttle begins at its event and lasts for ``throttle_ms``, so it may be in several slots.
+    """
+    step_ms, weight = step_s * 1000, 1 / F.col("sample")
+    begin, end = F.floor(F.col("time_us") / 1000), F.col("begin_ms") + F.col("throttle_ms")
+    last = F.least(F.floor((F.col("end_ms") - 1) / step_ms), F.lit(last_us // 1000 // step_ms))
+    first = F.floor(F.col("begin_ms") / step_ms)
+    overlap = F.least("end_ms", F.col("slot_ms") + step_ms) - F.greatest("begin_ms", "slot_ms")
+    return (
+        held.withColumn("begin_ms", begin)
+        .withColumn("end_ms", end)
+        .withColumn("slot", F.explode(F.sequence(first, last)))
+        .withColumn("slot_ms", F.col("slot") * step_ms)
+        .groupBy("rank", (F.col("slot") * step_s).alias("start_s"))
+        .agg(
+            F.sum(weight).alias("throttled"),
+            F.sum(weight * overlap).alias("throttle_ms"),
+        )
+    )
 
 
 def _connections(activity: DataFrame, step_s: int) -> tuple[Connections, ...]:

@@ -223,8 +223,8 @@ def heat(figures: Figures) -> Drawing:
             "who": label[cell.who],
             "v": cell.throttle_ms / 1000 * 60 / figures.seen_s(cell.start_s),
             "told": f"{words.moment(cell.start_s * 1_000_000)} · {label[cell.who]}: "
-            f"{words.count(cell.throttled)} requests held, "
-            f"{words.duration(cell.throttle_ms)} in all",
+            f"{words.many(cell.throttled, 'request')} held, "
+            f"{words.duration(cell.throttle_ms)} in this time",
         }
         for cell in figures.heat
     ]
@@ -362,7 +362,7 @@ def _time(figures: Figures | None = None) -> Spec:
     if figures is not None:
         starts = figures.starts_s
         scale["domain"] = [starts[0] * 1000, (starts[-1] + figures.step_s) * 1000]
-    axis = {"grid": False, "labelOverlap": "greedy", "labelSeparation": 14, "format": _TIMES}
+    axis = {"grid": False, "labelOverlap": "parity", "labelSeparation": 8, "format": _TIMES}
     return {"field": "t", "type": "temporal", "scale": scale, "axis": axis}
 
 
@@ -397,7 +397,10 @@ def _drawn(
     layers: Sequence[Spec], title: str, width: int, height: int, values: Sequence[Spec] | None
 ) -> str:
     narrow = width == NARROW
-    axis = {**_CONFIG["axis"], **({"labelLimit": 130, "tickCount": 3} if narrow else {})}
+    axis = {
+        **_CONFIG["axis"],
+        **({"labelLimit": 130, "tickCount": 3} if narrow else {"tickCount": 8}),
+    }
     spec: Spec = {
         "width": width,
         "height": height,

@@ -76,6 +76,24 @@ def test_each_figure_is_what_the_events_add_up_to(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
+def test_throttle_is_shown_in_every_slot_in_which_the_sender_was_held(spark: SparkSession) -> None:
+    start_ms = START_US // 1000
+    found = figures(
+        spark,
+        [
+            request(0, throttle_ms=2500),
+            request(1, time_us=START_US + 1_900_000, throttle_ms=200, sample=0.5),
+            request(2, time_us=START_US + 3_000_000, throttle_ms=60_000),
+            request(3, time_us=START_US + 3_500_000),
+        ],
+    )
+    assert found.step_s == 1
+    assert [(c.start_s * 1000 - start_ms, c.throttled, c.throttle_ms) for c in found.heat] == [
+        (0, 1, 1000), (1000, 3, 1200), (2000, 3, 700), (3000, 1, 1000),
+    ]  # fmt: skip
+    assert found.total.throttle_ms == 62_900
+
+
 def test_what_is_sampled_is_counted_for_what_it_stands_for(spark: SparkSession) -> None:
     events = [request(0, sample=0.5), request(1, sample=0.25), connection(2, "closed", sample=0.5)]
     found = figures(spark, events)

@@ -3,12 +3,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
+from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from minibroker.pipeline.report import plots
-from minibroker.pipeline.report.figures import REST, Figures, Fit, Heat, Who
+from minibroker.pipeline.report.figures import REST, Figures, Fit, Heat, Who, step_for
 from tests.pipeline.report.made import ALICE, MALLORY, START_S, figures, lonely
 
 
@@ -58,10 +59,22 @@ def test_a_name_is_text_in_a_plot_too() -> None:
 def test_the_map_has_a_cell_for_what_was_held_and_its_colour_says_how_long() -> None:
     drawing = plots.heat(figures())
     alice, mallory = sorted(told(drawing.wide), key=lambda text: "alice" not in text)
-    assert alice.endswith("alice / etl: 1 requests held, 1 min 30 s in all")
-    assert mallory.endswith("20 requests held, 800 ms in all")
+    assert alice.endswith("alice / etl: 1 request held, 1 min 30 s in this time")
+    assert mallory.endswith("20 requests held, 800 ms in this time")
     assert 'fill="var(--h5)"' in drawing.wide  # 90 s in a minute
     assert 'fill="var(--h1)"' in drawing.wide
+
+
+@pytest.mark.parametrize("span_s", [100, 613, 3000, 7000, 40_000, 100_000, 700_000])
+def test_labels_of_the_time_axis_are_at_equal_distances(span_s: int) -> None:
+    made = figures()
+    last_us = made.coverage.first_us + span_s * 1_000_000
+    step_s = step_for(made.coverage.first_us, last_us)
+    coverage = made.coverage._replace(last_us=last_us)
+    for svg in plots.heat(replace(made, coverage=coverage, step_s=step_s)):
+        shown = re.findall(r'translate\(([\d.]+)[^>]*opacity="1"[^>]*>(?:\d\d:\d\d|Nov )', svg)
+        gaps = {round(float(b) - float(a)) for a, b in pairwise(shown)}
+        assert max(gaps) - min(gaps) <= 1, shown
 
 
 def test_who_was_held_longest_is_at_the_top() -> None:
