@@ -180,6 +180,23 @@ def test_unserved_client_is_shown_as_a_warning(limited: Limited, look: Look) -> 
     assert "It asked for transactions: remove transactional.id" in warning
 
 
+def test_condition_is_shown_above_both_views_while_it_lasts(limited: Limited, look: Look) -> None:
+    broker = limited()
+    page = look(broker)
+    assert not page.find("#conditions-panel").is_displayed()
+    pid = processes(broker)["worker-0"].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        page.wait(lambda: "not responding" in page.text("#conditions"), "the condition to show")
+        assert page.texts("#conditions strong") == ["worker-0"]
+        page.find("#tab-quotas").click()
+        assert page.find("#conditions-panel").is_displayed()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    page.wait(lambda: not page.find("#conditions-panel").is_displayed(), "the condition to end")
+
+
 def test_where_processors_accept_no_acceptor_is_drawn(
     limited: Limited, dial: Dial, look: Look
 ) -> None:

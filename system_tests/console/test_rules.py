@@ -120,9 +120,32 @@ def test_unserved_client_becomes_a_warning_that_names_it(rules: Browser) -> None
     warning = call(rules, "model", "warningOf", client)
     assert warning["about"] == "app, lib 1.2"
     assert warning["text"] == "It asked for transactions: remove transactional.id."
-    assert (warning["ip"], warning["times"], warning["ago"]) == ("10.0.0.7", 3, 40)
+    assert (warning["who"], warning["times"], warning["ago"]) == ("10.0.0.7", 3, 40)
     silent = {**client, "client_id": None, "software_name": None, "software_version": None}
     assert call(rules, "model", "warningOf", silent)["about"] == ""
+
+
+def test_conditions_and_processes_that_do_not_run_are_what_is_wrong(rules: Browser) -> None:
+    health = {
+        "processes": [
+            {"name": "acceptor", "state": "running"},
+            {"name": "worker-0", "state": "restarting"},
+        ],
+        "conditions": [
+            {
+                "process": "worker-1",
+                "kind": "storage_failed",
+                "subject": "/data",
+                "text": "/data: No space left on device; 0 bytes are free",
+                "since_ms": 5,
+            }
+        ],
+    }
+    down, failed = call(rules, "model", "conditionsOf", health)
+    assert (down["who"], down["about"]) == ("worker-0", "restarting")
+    assert (failed["who"], failed["about"]) == ("worker-1", "storage failed")
+    assert failed["text"] == "/data: No space left on device; 0 bytes are free"
+    assert call(rules, "model", "conditionsOf", {"processes": [], "conditions": []}) == []
 
 
 def test_who_stays_keeps_its_seat_and_newcomers_take_the_first_free(rules: Browser) -> None:

@@ -3,7 +3,7 @@
 // one scene, the last one; if the broker doesn't answer, it says so and shows that scene as old.
 
 import { element, Meter, write } from "./dom.js";
-import { advance, ipOf, NOTHING } from "./model.js";
+import { advance, conditionsOf, ipOf, NOTHING } from "./model.js";
 import { Addresses, Chosen, ofAddress, Refusals, Warnings } from "./panels.js";
 import { ask, poll } from "./polling.js";
 import { Explained, Throttles, Uses } from "./quotas.js";
@@ -14,6 +14,9 @@ import * as words from "./words.js";
 
 /** Between two questions about quotas, whose rates are averages over seconds anyway. */
 const QUOTAS_PERIOD_MS = 500;
+
+/** Between two questions about the health of the broker. */
+const HEALTH_PERIOD_MS = 2000;
 
 const place = (id) => document.getElementById(id);
 
@@ -36,6 +39,7 @@ const stage = new Stage({ choose: chooseMark, point: showTip });
 const addresses = new Addresses(place("addresses"), { choose: chooseAddress, point: pointAddress });
 const refusals = new Refusals(place("refusals"));
 const warnings = new Warnings(place("warnings"));
+const conditions = new Warnings(place("conditions"));
 const details = new Chosen(place("chosen"), { choose: chooseConnection });
 
 const uses = new Uses(place("uses"), { choose: explain });
@@ -48,7 +52,7 @@ function draw() {
     stage.draw(scene, isShown);
     addresses.show(scene, chosen.ip);
     refusals.show(scene);
-    warnings.show(scene);
+    warnings.show(scene.warnings);
     place("warnings-panel").hidden = scene.warnings.length === 0;
     showChosen();
   }
@@ -187,6 +191,12 @@ function onShow() {
 
 // The broker -------------------------------------------------------------------------------------
 
+function onHealth(health) {
+  const found = conditionsOf(health);
+  conditions.show(found);
+  place("conditions-panel").hidden = found.length === 0;
+}
+
 function onAnswer(answer) {
   scene = advance(scene, answer);
   answeredAt = performance.now();
@@ -207,3 +217,4 @@ function onSilence(why, pause) {
 poll("v1/connections", onAnswer, onSilence);
 // Whether the broker answers is told by the other one.
 poll("v1/quotas", onQuotas, () => {}, QUOTAS_PERIOD_MS);
+poll("v1/health", onHealth, () => {}, HEALTH_PERIOD_MS);

@@ -204,7 +204,18 @@ export function warningOf(client) {
   const { protocol, advice, requests: times, ago_ms: ago } = client;
   const about = [id, name && `${name} ${version}`].filter(Boolean).join(", ");
   const text = `It asked for ${protocol}: ${advice}.`;
-  return { key: JSON.stringify([id, name, version, protocol]), ip: host, about, times, ago, text };
+  return { key: JSON.stringify([id, name, version, protocol]), who: host, about, times, ago, text };
+}
+
+/** What is wrong with the broker's processes: those that do not run, and their conditions. */
+export function conditionsOf({ processes, conditions }) {
+  const down = processes.filter(({ state }) => state !== "running");
+  return [
+    ...down.map(({ name, state }) => ({ key: name, who: name, about: state, text: "This process does not serve now." })),
+    ...conditions.map(({ process, kind, subject, text }) => {
+      return { key: JSON.stringify([process, kind, subject]), who: process, about: kind.replaceAll("_", " "), text };
+    }),
+  ];
 }
 
 /** The address without the port: `127.0.0.1` of `127.0.0.1:5`, `::1` of `[::1]:5`. */

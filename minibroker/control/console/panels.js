@@ -111,7 +111,7 @@ export class Refusals {
   }
 }
 
-/** Clients that ask for a protocol which is not served. */
+/** Conditions of the broker's processes, or clients that ask for a protocol which is not served. */
 export class Warnings {
   constructor(root) {
     this.parts = new WeakMap();
@@ -123,22 +123,25 @@ export class Warnings {
     });
   }
 
-  make({ about, text }) {
-    const parts = { ip: element("strong"), times: element("span", "times"), ago: element("span", "ago") };
-    const head = element("div", "refusal-head", parts.ip, parts.times, element("span", "at", about), parts.ago);
-    const item = element("li", "", head, element("p", "", text));
+  make({ about }) {
+    const parts = {
+      who: element("strong"), times: element("span", "times"), ago: element("span", "ago"), text: element("p"),
+    };
+    const head = element("div", "refusal-head", parts.who, parts.times, element("span", "at", about), parts.ago);
+    const item = element("li", "", head, parts.text);
     this.parts.set(item, parts);
     return item;
   }
 
-  fill(item, { ip, times, ago }) {
+  fill(item, { who, times = 1, ago = null, text }) {
     const parts = this.parts.get(item);
-    write(parts.ip, ip);
+    write(parts.who, who);
     write(parts.times, times > 1 ? `× ${words.count(times)}` : "");
-    write(parts.ago, words.ago(ago));
+    write(parts.ago, ago === null ? "" : words.ago(ago));
+    write(parts.text, text);
   }
 
-  show({ warnings }) {
+  show(warnings) {
     this.items.update(warnings, (warning) => warning.key);
   }
 }

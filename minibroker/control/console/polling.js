@@ -64,11 +64,9 @@ export async function ask(url) {
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? "it takes too long" : "nobody listens there");
   }
-  if (response.ok) {
-    return response.json().catch(() => {
-      throw new Error("its answer broke off");
-    });
-  }
-  const refusal = await response.json().catch(() => null);
-  throw new Error(refusal?.error?.message ?? `it answered ${response.status}`);
+  const answer = await response.json().catch(() => null);
+  // The health of a broker that is not ready has the status 503, but is no error.
+  if (answer !== null && answer.error === undefined) return answer;
+  if (response.ok) throw new Error("its answer broke off");
+  throw new Error(answer?.error?.message ?? `it answered ${response.status}`);
 }
