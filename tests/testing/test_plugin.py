@@ -212,3 +212,42 @@ def test_broker_that_dies_is_reported_and_replaced(pytester: pytest.Pytester) ->
     result.stdout.fnmatch_lines(
         ["*The broker died: it was killed by SIGKILL. The next test gets a new one.*"]
     )
+
+
+def test_broker_of_several_workers_that_dies_is_replaced_by_one_for_all(
+    pytester: pytest.Pytester, is_gone: Callable[[int], bool]
+) -> None:
+    killer = """
+        import os, signal
+        from pathlib import Path
+
+        def test_first(minibroker):
+            while not Path("waiting").exists():
+                pass
+            os.kill(minibroker.pid, signal.SIGKILL)
+            while minibroker.ended() is None:
+                pass
+            raise AssertionError("the broker is dead")
+        """
+    other = """
+        from pathlib import Path
+
+        def test_first(minibroker):
+            Path("waiting").touch()
+            while minibroker.ended() is None:
+                pass
+        """
+    both = """
+
+        def test_second(minibroker, minibroker_topic, record_property):
+            assert minibroker.control.get("v1", "topics", minibroker_topic)
+            record_property("said", f"pid {minibroker.pid}")
+        """
+    pytester.makepyfile(test_killer=killer + both, test_other=other + both)
+    result = pytester.runpytest_subprocess(
+        "-n", "2", "--dist=loadfile", "--junitxml=report.xml", *WITHOUT_RANDOM
+    )
+    result.assert_outcomes(passed=3, failed=1)
+    first, second = re.findall(r"pid (\d+)", (pytester.path / "report.xml").read_text())
+    assert first == second
+    assert is_gone(int(first))
