@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -312,9 +312,11 @@ class AttackedBroker:
             self.problem(Invariant.STALLS, f"{len(stalled)} stalls, the longest: {longest}")
         failed = failures(counted)
         self.report.counts["errors of honest clients"] += len(failed)
-        kinds = Counter(f"{each.request}: {each.error}" for each in failed)
-        for kind, count in kinds.items():
-            self.problem(Invariant.DISCONNECTS, f"{count} times {kind}")
+        kinds: dict[str, list[Sample]] = defaultdict(list)
+        for each in failed:
+            kinds[f"{each.request}: {each.error}"].append(each)
+        for kind, found in kinds.items():
+            self.problem(Invariant.DISCONNECTS, f"{len(found)} times {kind}, first: {found[0]}")
 
     def _check_history(self) -> None:
         if self._run is None:

@@ -115,7 +115,7 @@ class Prober(threading.Thread):
         self._metronome = metronome
         self._client: Client | None = None
         self._pids: dict[str, int] = {}
-        self._served_by = self._processor
+        self._served_by: str | None = None
         self.ending = threading.Event()
         self.seen = Seen()
 
@@ -138,10 +138,14 @@ class Prober(threading.Thread):
                 self.ending.wait(RECONNECT_PAUSE_S)
 
     def _work(self, value: bytes) -> None:
-        both = (self._served_by, self._worker)
+        if self._served_by is None and self._client is not None:
+            self._served_by = self._processor_of(self._client)
+        serving = () if self._served_by is None else (self._served_by,)
+        # While the control API is away, nothing is known of the processes.
+        both = (*serving, self._worker) if serving else ()
         offset = self._timed("Produce", both, lambda: self._produce(value))
         self._timed("Fetch", both, lambda: self._fetch(offset, value))
-        self._timed("Metadata", (self._served_by,), self._metadata)
+        self._timed("Metadata", serving, self._metadata)
         # Its group's coordinator may be any worker.
         self._timed("OffsetCommit", (), lambda: self._commit(offset))
 
@@ -176,8 +180,8 @@ class Prober(threading.Thread):
                     rejected.append(self._client)
                 self._client = self._dial()
                 self._metadata()
-                self._served_by = self._processor_of(self._client) or "unknown"
-                if self._served_by in {self._processor, "unknown"}:
+                self._served_by = self._processor_of(self._client)
+                if self._served_by in {self._processor, None}:
                     break
         finally:
             for each in rejected:
