@@ -20,11 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from minibroker.storage.batch_search import TimestampOffset
-from minibroker.storage.checkpoint import (
-    Checkpoint,
-    claim_directory,
-    write_checkpoint,
-)
+from minibroker.storage.checkpoint import Checkpoint, claim_directory, write_checkpoint
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.failures import StorageFailed, ignore_failure
@@ -43,13 +39,7 @@ from minibroker.storage.slices import FileSlice
 from minibroker.storage.snapshots import remove_unused_snapshots, write_snapshot
 from minibroker.storage.validation import Origin, PreparedBatch, prepare_batch
 from protocol.errors import DecodeError, ErrorCode
-from protocol.records import (
-    HEADER_BYTES,
-    NO_TIMESTAMP,
-    Buffer,
-    TimestampType,
-    stamped_header,
-)
+from protocol.records import HEADER_BYTES, NO_TIMESTAMP, Buffer, TimestampType, stamped_header
 from protocol.types import Uuid
 
 __all__ = ["Appended", "Log", "Origin", "TimestampOffset"]
@@ -247,7 +237,10 @@ class Log:
             max_timestamp=max_timestamp,
             is_log_append_time=stamp is not None,
         )
-        active.write(head, memoryview(records)[HEADER_BYTES : header.size])
+        is_flush_due = last_offset + 1 - self._flushed_offset >= config.flush_messages
+        if is_flush_due:
+            self._sync_sealed()
+        active.write(head, memoryview(records)[HEADER_BYTES : header.size], sync=is_flush_due)
         active.note(
             base_offset,
             last_offset,
@@ -259,8 +252,9 @@ class Log:
         if header.producer_id >= 0 and not header.is_control:
             self._producers.record(header, last_offset, max_timestamp)
         self._producers.end_offset = last_offset + 1
-        if last_offset + 1 - self._flushed_offset >= config.flush_messages:
-            self.flush(now_ms=now_ms)
+        if is_flush_due:
+            with suppress(LogError):  # The batch is on the disk; the next flush writes the rest.
+                self._finish_flush(now_ms)
         log_append_time_ms = NO_TIMESTAMP if stamp is None else stamp
         return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
 
@@ -430,9 +424,18 @@ class Log:
     def flush(self, *, now_ms: int) -> None:
         """Put all records on the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
         with self._touching_files("flushed"):
-            for segment in self._sealed[bisect_right(self._bases, self._recovery_point - 1) :]:
-                segment.sync()
+            self._sync_sealed()
             self._active.sync()
+        self._finish_flush(now_ms)
+
+    def _sync_sealed(self) -> None:
+        for segment in self._sealed[bisect_right(self._bases, self._recovery_point - 1) :]:
+            segment.sync()
+
+    def _finish_flush(self, now_ms: int) -> None:
+        """Write index entries and the checkpoint, after the records."""
+        with self._touching_files("flushed"):
+            self._active.write_indexes()
             if self._recovery_point < self._active.base_offset:
                 self._recovery_point = self._active.base_offset
                 self._checkpoint(sync=True)

@@ -202,15 +202,17 @@ class ActiveSegment(Segment):
             self.created_ms,
         )
 
-    def write(self, head: bytes, body: memoryview) -> None:
+    def write(self, head: bytes, body: memoryview, *, sync: bool = False) -> None:
         """Write a batch's bytes at the end. It counts only once it is noted; raises OSError.
 
-        What a failed write leaves behind is cut off or, if even that fails, overwritten by the
-        next batch.
+        With ``sync`` all records are on the disk afterwards. What a failed write leaves behind is
+        cut off or, if even that fails, overwritten by the next batch.
         """
         fd = self._descriptor()
         try:
             _write_all(fd, head, body, self.size)
+            if sync:
+                os.fsync(fd)
         except OSError:
             os.ftruncate(fd, self.size)
             raise
@@ -275,11 +277,6 @@ class ActiveSegment(Segment):
         is_last = slot + 1 == len(self._recent_positions)
         end = self.size if is_last else self._recent_positions[slot + 1]
         return position, end - position
-
-    def sync(self) -> None:
-        """Have the kernel put the records on the disk, and the index entries in their files."""
-        self.write_indexes()
-        os.fsync(self._descriptor())
 
     def write_indexes(self) -> None:
         """Append the entries that the files lack; files from before are overwritten."""

@@ -7,6 +7,7 @@ operation that fails is tried again, as clients and the worker's timers do.
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import errno
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import pytest
 
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
-from minibroker.storage.log import Log
+from minibroker.storage.log import Appended, Log
 from minibroker.storage.segment_files import SegmentFiles
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch, iter_batches, iter_records
@@ -26,6 +27,7 @@ from protocol.records import Record, build_batch, iter_batches, iter_records
 NOW_MS = 1_700_000_000_000
 T = TypeVar("T")
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms=0)
+FLUSHED = dataclasses.replace(CONFIG, flush_messages=1)
 CALLS = (
     *("open", "pwritev", "ftruncate", "fsync", "replace", "unlink", "listdir", "mkdir"),
     *("pread", "stat"),
@@ -60,8 +62,9 @@ class Faults:
 class Scenario:
     """A log that is used, killed and closed, and what it acknowledged."""
 
-    def __init__(self, folder: Path, faults: Faults) -> None:
+    def __init__(self, folder: Path, faults: Faults, config: LogConfig) -> None:
         self.folder = folder
+        self.config = config
         self.faults = faults
         self.files = SegmentFiles(2)
         self.acknowledged: dict[int, bytes] = {}
@@ -72,7 +75,7 @@ class Scenario:
         return self.tried(
             lambda: Log.open(
                 self.folder,
-                *("t", 0, CONFIG),
+                *("t", 0, self.config),
                 now_ms=NOW_MS,
                 topic_id=b"1" * 16,
                 files=self.files,
@@ -98,9 +101,17 @@ class Scenario:
             base_sequence=self.sequence if idempotent else -1,
         )
         self.sequence += idempotent
-        appended = self.tried(lambda: self.log.append(batch, now_ms=NOW_MS))
+        appended = self.tried(lambda: self.append_once(batch))
         assert appended.base_offset not in self.acknowledged
         self.acknowledged[appended.base_offset] = value
+
+    def append_once(self, batch: bytes) -> Appended:
+        end_offset = self.log.log_end_offset
+        try:
+            return self.log.append(batch, now_ms=NOW_MS)
+        except LogError:
+            assert self.log.log_end_offset == end_offset
+            raise
 
     def check(self) -> None:
         self.faults.is_paused = True
@@ -153,14 +164,15 @@ class Scenario:
         self.log.abandon()
 
 
+@pytest.mark.parametrize("config", [CONFIG, FLUSHED], ids=["unflushed", "flushed"])
 def test_log_whose_file_calls_fail_once_keeps_what_it_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: LogConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "counted").mkdir()
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as context:
         faults = Faults(context)
-        Scenario(tmp_path / "counted", faults).run()
+        Scenario(tmp_path / "counted", faults, config).run()
         calls = faults.calls
     assert calls > 100
     for failing in range(1, calls + 1):
@@ -170,7 +182,7 @@ def test_log_whose_file_calls_fail_once_keeps_what_it_acknowledged(
             faults = Faults(context)
             faults.failing, faults.errno = failing, ERRORS[failing % len(ERRORS)]
             try:
-                Scenario(folder, faults).run()
+                Scenario(folder, faults, config).run()
             except BaseException as error:
                 raise AssertionError(f"with call {failing} failing") from error
         assert len(os.listdir("/proc/self/fd")) == before, f"with call {failing} failing"
