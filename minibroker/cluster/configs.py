@@ -113,7 +113,7 @@ def plan_alteration(
         return _plan_topic(image, wanted)
     unknown = sorted(set(hosts_named([wanted])) & set(unresolvable))
     if unknown:
-        text = f"{_OVERRIDES.name}: nobody knows {', '.join(unknown)}; name hosts that can be "
+        text = f"{_OVERRIDES.name}: cannot resolve {', '.join(unknown)}; name hosts that can be "
         return Refusal(ErrorCode.INVALID_REQUEST, f"{text}looked up, or their addresses")
     plan = _plan_broker(image, settings, wanted)
     if isinstance(plan, ConfigChanged) and wanted.name:

@@ -1,9 +1,8 @@
-"""Why somebody was turned away, in words.
+"""Describes rejected connections in a sentence.
 
-Owns one sentence for every reason: what was refused, by which limit with its value and the name
-under which it is set, and what to do. Pure; never who decides. Invariant: a sentence names the
-limit that was met and no other, an override or a quota with the address that it is for. Kafka
-leaves its clients without a word.
+Owns one sentence for each reason: what was rejected, the limit with its value and the name of its
+setting, and what to do. It must never know how a connection is rejected. Invariant: a sentence names
+only the limit that was exceeded; of an override or a quota also the address. Kafka only logs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from minibroker.roles.environment import PROCESSOR, role_name
 
 
 def sentence(refusal: Refusal) -> str:
-    """Why a connection was turned away or sent away."""
+    """Describe why a connection was rejected or closed."""
     happening, limit, why = refusal
     host = client_ip(happening.host)
     if limit is None:
@@ -27,24 +26,24 @@ def sentence(refusal: Refusal) -> str:
     match happening.reason:
         case CloseReason.DROPPED:
             return (
-                f"{host} was turned away: the broker had {_connections(limit)}, the most that "
+                f"{host} was rejected: the broker had {_connections(limit)}, the most that "
                 f"{_given(limit)} allows; close some, or raise the limit."
             )
         case CloseReason.MAX_CONNECTIONS:
             return (
-                f"{host} was sent away: the broker had more connections than {_given(limit)} "
+                f"{host} was disconnected: the broker had more connections than {_given(limit)} "
                 f"allows, and this one was the least recently used; close some, or raise the limit."
             )
         case CloseReason.IP_RATE if limit.value == 0:
-            return f"{host} was turned away: {_quota(limit)} lets nobody in; raise or remove it."
+            return f"{host} was rejected: {_quota(limit)} allows no connection; raise or remove it."
         case CloseReason.IP_RATE:
             return (
-                f"{host} was turned away: it connected more often in a second than {_quota(limit)} "
-                f"allows; keep connections open, or raise the quota."
+                f"{host} was rejected: its connection rate exceeded {_quota(limit)}; keep connections "
+                f"open, or raise the quota."
             )
         case _:
             return (
-                f"{host} was turned away: it had {_connections(limit)}, the most that "
+                f"{host} was rejected: it had {_connections(limit)}, the most that "
                 f"{_given(limit)} allows; close some, or raise the limit."
             )
 
@@ -56,7 +55,7 @@ def _connections(limit: Limit) -> str:
 
 
 def _given(limit: Limit) -> str:
-    """As it was set: ``host:number`` is one entry of several."""
+    """The setting as it was given; of an override only the entry of this host."""
     entry = str(limit.value) if limit.whose is None else f"{limit.whose}:{limit.value}"
     return f"{limit.setting}={entry}"
 
@@ -68,15 +67,15 @@ def _quota(limit: Limit) -> str:
 
 _DISTRUSTED: Final = {
     CloseReason.TLS_FAILED: (
-        "TLS was not agreed on",
+        "the TLS handshake failed",
         "check that the client speaks TLS, trusts the broker's certificate and has one if it must.",
     ),
     CloseReason.AUTHENTICATION_FAILED: (
-        "it did not prove who it is",
+        "authentication failed",
         "check the client's mechanism, user name and secret.",
     ),
     CloseReason.SESSION_EXPIRED: (
-        "its proof of who it is had expired",
+        "its session had expired",
         "check that the client can authenticate again (connections.max.reauth.ms).",
     ),
 }
@@ -85,9 +84,9 @@ _DISTRUSTED: Final = {
 def _distrusted(happening: Happening, why: str) -> str:
     for reason, (what, advice) in _DISTRUSTED.items():
         if reason == happening.reason:
-            # What a client chose may hold anything, such as escapes of a terminal.
+            # The client chose this text, so it may contain terminal escapes.
             plain = "".join(character if character.isprintable() else "?" for character in why)
-            return f"{client_ip(happening.host)} was turned away: {what} ({plain}); {advice}"
+            return f"{client_ip(happening.host)} was rejected: {what} ({plain}); {advice}"
     return ""
 
 
@@ -99,6 +98,6 @@ def _without_limit(happening: Happening) -> str:
             f"served; connect again."
         )
     return (
-        f"{client_ip(happening.host)} was turned away: {process} may open no more files; close "
+        f"{client_ip(happening.host)} was rejected: {process} has no descriptors left; close "
         f"connections, or raise the system's limit (ulimit -n)."
     )

@@ -138,12 +138,14 @@ class Door:
         if not unknown or self._settings[overrides] != started[overrides]:
             return ""
         return (
-            f"{overrides.name}={started.text(overrides.name)} ({started.where(overrides)}): nobody "
-            f"knows {', '.join(unknown)}; name hosts that can be looked up, or their addresses"
+            f"{overrides.name}={started.text(overrides.name)} ({started.where(overrides)}): cannot "
+            f"resolve {', '.join(unknown)}; name hosts that can be looked up, or their addresses"
         )
 
     def _unknown(self, host: str, error: OSError) -> None:
-        self._log.warning("a limit is left out, as nobody knows its host", host=host, why=error)
+        self._log.warning(
+            "a limit is not applied, as its host cannot be resolved", host=host, why=error
+        )
 
     def notify(self) -> None:
         """Wakes those who wait for a slot, and who sees to it that there are not too many."""

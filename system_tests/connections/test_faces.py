@@ -1,4 +1,4 @@
-"""Why somebody was turned away or waits, as people read it: over HTTP and in the terminal."""
+"""Reasons of rejected and delayed connections, over HTTP and in the terminal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def printed(broker: RunningBroker) -> str:
 
 
 class Case(NamedTuple):
-    """How somebody from 127.0.0.2 comes to be turned away, and what is said of it."""
+    """Settings that reject a connection from 127.0.0.2, and the reason that is given."""
 
     settings: tuple[str, ...]
     allowed: int
@@ -100,7 +100,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_limit_that_turned_somebody_away_is_named_with_its_value(
+def test_rejected_connection_names_the_limit_and_its_value(
     name: str, limited: Limited, dial: Dial
 ) -> None:
     case = CASES[name]
@@ -109,7 +109,7 @@ def test_a_limit_that_turned_somebody_away_is_named_with_its_value(
     (refused,) = dial(broker, 1, "127.0.0.2")
     assert refused.hung_up()
     (refusal,) = connections(broker)["refusals"]
-    text = f"127.0.0.2 was turned away: {case.text}; close some, or raise the limit."
+    text = f"127.0.0.2 was rejected: {case.text}; close some, or raise the limit."
     assert (refusal["reason"], refusal["text"]) == (name.split(maxsplit=1)[0], text)
     assert refusal["listener"] == "PLAINTEXT"
     host, port = refused.socket.getsockname()
@@ -120,16 +120,16 @@ def test_a_limit_that_turned_somebody_away_is_named_with_its_value(
 @pytest.mark.parametrize(
     ("ip", "rate", "why"),
     [
-        ("127.0.0.2", 0.0, "=0 of the ip 127.0.0.2 lets nobody in; raise or remove it."),
-        (None, 0.0, "=0 of all addresses lets nobody in; raise or remove it."),
+        ("127.0.0.2", 0.0, "=0 of the ip 127.0.0.2 allows no connection; raise or remove it."),
+        (None, 0.0, "=0 of all addresses allows no connection; raise or remove it."),
         (
             "127.0.0.2",
             1.0,
-            "=1 of the ip 127.0.0.2 allows; keep connections open, or raise the quota.",
+            "=1 of the ip 127.0.0.2; keep connections open, or raise the quota.",
         ),
     ],
 )
-def test_a_quota_that_turned_somebody_away_is_named_with_whose_it_is(
+def test_rejected_connection_names_the_quota_and_its_entity(
     ip: str | None, rate: float, why: str, limited: Limited, dial: Dial
 ) -> None:
     broker = limited("connection.ip.throttle.recheck=false", "quota.window.num=2")
@@ -139,12 +139,14 @@ def test_a_quota_that_turned_somebody_away_is_named_with_whose_it_is(
     assert clients[-1].hung_up()
     refusal = connections(broker)["refusals"][0]
     assert refusal["reason"] == "ip_connection_creation_rate"
-    assert refusal["text"].startswith("127.0.0.2 was turned away: ")
+    assert refusal["text"].startswith("127.0.0.2 was rejected: ")
     assert refusal["text"].endswith(f"the quota connection_creation_rate{why}")
     assert refusal["text"] in printed(broker)
 
 
-def test_who_is_sent_away_for_others_is_told_so(limited: Limited, dial: Dial) -> None:
+def test_least_recently_used_connection_that_is_closed_names_the_limit(
+    limited: Limited, dial: Dial
+) -> None:
     broker = limited()
     first, *rest = dial(broker, 4, "127.0.0.2")
     for client in (first, *rest):
@@ -157,7 +159,7 @@ def test_who_is_sent_away_for_others_is_told_so(limited: Limited, dial: Dial) ->
     (refusal,) = connections(broker)["refusals"]
     assert refusal["reason"] == "max_connections"
     assert refusal["text"] == (
-        "127.0.0.2 was sent away: the broker had more connections than max.connections=4 allows, "
+        "127.0.0.2 was disconnected: the broker had more connections than max.connections=4 allows, "
         "and this one was the least recently used; close some, or raise the limit."
     )
     assert refusal["text"] in printed(broker)
@@ -195,7 +197,7 @@ def test_processors_that_accept_for_themselves_say_why_as_well(
     assert (seen["mode"], seen["total"]) == ("sharded", 1)
     (refusal,) = seen["refusals"]
     assert refusal["text"] == (
-        "127.0.0.2 was turned away: it had 1 connection, the most that "
+        "127.0.0.2 was rejected: it had 1 connection, the most that "
         "kafka_connections_max_overrides=127.0.0.2:1 allows; close some, or raise the limit."
     )
     drawn = printed(broker)

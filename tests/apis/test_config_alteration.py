@@ -66,7 +66,7 @@ async def test_limits_of_hosts_that_nobody_knows_are_refused(
         name = "max.connections.per.ip.overrides"
         return Wish(BROKER_TYPE, "1", (Operation(name, Op.SET, text),))
 
-    text = "max.connections.per.ip.overrides: nobody knows gone.test; name hosts that can be "
+    text = "max.connections.per.ip.overrides: cannot resolve gone.test; name hosts that can be "
     text += "looked up, or their addresses"
     assert await ask(desk, overrides("gone.test:1, 10.0.0.2:3, here.test:2")) == [(42, text)]
     assert desk.controller.published == []

@@ -23,14 +23,14 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
         (
             refusal("kafka_connections_max", "kafka_connections_max", 20),
             (
-                "10.0.0.7 was turned away: the broker had 20 connections, the most that "
+                "10.0.0.7 was rejected: the broker had 20 connections, the most that "
                 "kafka_connections_max=20 allows; close some, or raise the limit."
             ),
         ),
         (
             refusal("kafka_connections_max_per_ip", "kafka_connections_max_per_ip", 1),
             (
-                "10.0.0.7 was turned away: it had 1 connection, the most that "
+                "10.0.0.7 was rejected: it had 1 connection, the most that "
                 "kafka_connections_max_per_ip=1 allows; close some, or raise the limit."
             ),
         ),
@@ -39,57 +39,57 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
                 "kafka_connections_max_per_ip", "kafka_connections_max_overrides", 0, "10.0.0.7"
             ),
             (
-                "10.0.0.7 was turned away: it had no connection, the most that "
+                "10.0.0.7 was rejected: it had no connection, the most that "
                 "kafka_connections_max_overrides=10.0.0.7:0 allows; close some, or raise the limit."
             ),
         ),
         (
             refusal("max_connections_per_ip", "max.connections.per.ip", 2),
             (
-                "10.0.0.7 was turned away: it had 2 connections, the most that "
+                "10.0.0.7 was rejected: it had 2 connections, the most that "
                 "max.connections.per.ip=2 allows; close some, or raise the limit."
             ),
         ),
         (
             refusal("ip_connection_creation_rate", "connection_creation_rate", 2.5, "10.0.0.7"),
             (
-                "10.0.0.7 was turned away: it connected more often in a second than the quota "
-                "connection_creation_rate=2.5 of the ip 10.0.0.7 allows; keep connections open, or "
-                "raise the quota."
+                "10.0.0.7 was rejected: its connection rate exceeded the quota "
+                "connection_creation_rate=2.5 of the ip 10.0.0.7; keep connections open, or raise "
+                "the quota."
             ),
         ),
         (
             refusal("ip_connection_creation_rate", "connection_creation_rate", 0, "<default>"),
             (
-                "10.0.0.7 was turned away: the quota connection_creation_rate=0 of all addresses "
-                "lets nobody in; raise or remove it."
+                "10.0.0.7 was rejected: the quota connection_creation_rate=0 of all addresses "
+                "allows no connection; raise or remove it."
             ),
         ),
         (
             refusal("max_connections", "max.connections", 4, kind="closed"),
             (
-                "10.0.0.7 was sent away: the broker had more connections than max.connections=4 "
+                "10.0.0.7 was disconnected: the broker had more connections than max.connections=4 "
                 "allows, and this one was the least recently used; close some, or raise the limit."
             ),
         ),
         (
             distrusted("tls_failed", "HTTP_REQUEST"),
             (
-                "10.0.0.7 was turned away: TLS was not agreed on (HTTP_REQUEST); check that the "
+                "10.0.0.7 was rejected: the TLS handshake failed (HTTP_REQUEST); check that the "
                 "client speaks TLS, trusts the broker's certificate and has one if it must."
             ),
         ),
         (
             distrusted("authentication_failed", "no user \x1b[2J\n"),
             (
-                "10.0.0.7 was turned away: it did not prove who it is (no user ?[2J?); check the "
+                "10.0.0.7 was rejected: authentication failed (no user ?[2J?); check the "
                 "client's mechanism, user name and secret."
             ),
         ),
         (
             distrusted("session_expired", "too late"),
             (
-                "10.0.0.7 was turned away: its proof of who it is had expired (too late); check "
+                "10.0.0.7 was rejected: its session had expired (too late); check "
                 "that the client can authenticate again (connections.max.reauth.ms)."
             ),
         ),
@@ -100,7 +100,7 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
         (
             refusal("limit"),
             (
-                "10.0.0.7 was turned away: processor-1 may open no more files; close connections, "
+                "10.0.0.7 was rejected: processor-1 has no descriptors left; close connections, "
                 "or raise the system's limit (ulimit -n)."
             ),
         ),
@@ -114,4 +114,4 @@ def test_a_reason_in_words(told: Refusal, text: str) -> None:
 def test_an_address_is_called_what_its_limit_calls_it() -> None:
     happening = Happening(1, 1.0, "refused", "A", "::ffff:10.0.0.7", 5, 1, "max_connections_per_ip")
     told = Refusal(happening, Limit("max.connections.per.ip", 2))
-    assert sentence(told).startswith("10.0.0.7 was turned away: ")
+    assert sentence(told).startswith("10.0.0.7 was rejected: ")

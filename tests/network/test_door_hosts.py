@@ -91,7 +91,7 @@ async def test_a_host_with_a_quota_is_looked_up_once(
         for name, rate in [("here.test", "0"), ("gone.test", "6"), ("::1", "8")]:
             await at.configure("ips", name, {IP_RATE: rate})
         assert resolver.asked == ["here.test", "gone.test"]
-        assert caplog.text.count("nobody knows its host") == 1
+        assert caplog.text.count("its host cannot be resolved") == 1
         (shut_out,) = await at.connect(1, "10.0.0.2")
         await at.configure("ips", "here.test", {})
         (free,) = await at.connect(1, "10.0.0.2")
@@ -115,7 +115,7 @@ async def test_a_broker_does_not_start_with_a_host_that_nobody_knows(
         text = await shut.unknown_host()
         nursery.cancel_scope.cancel()
     assert text == (
-        "max.connections.per.ip.overrides=no.such:1,10.0.0.1:2 (--set): nobody knows no.such; "
+        "max.connections.per.ip.overrides=no.such:1,10.0.0.1:2 (--set): cannot resolve no.such; "
         "name hosts that can be looked up, or their addresses"
     )
 

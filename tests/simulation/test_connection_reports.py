@@ -189,7 +189,7 @@ async def test_who_does_not_say_who_it_is_is_told_from_who_meets_a_limit(
         autojump_clock.jump(0.7)
         (refusal,) = (await broker.look()).refusals
         assert (refusal.ago_ms, refusal.reason) == (0, "authentication_failed")
-        assert refusal.text.startswith("10.0.0.1 was turned away: it did not prove who it is (")
+        assert refusal.text.startswith("10.0.0.1 was rejected: authentication failed (")
 
 
 async def set_rate(broker: Seen, ip: str, rate: float) -> None:

@@ -76,7 +76,7 @@ export class Refusals {
   constructor(root) {
     this.parts = new WeakMap();
     const list = element("ol", "refusals");
-    this.empty = element("p", "empty", "Nobody was turned away lately.");
+    this.empty = element("p", "empty", "No connection was rejected recently.");
     root.append(list, this.empty);
     this.items = new Keyed(list, {
       make: (refusal) => this.make(refusal),
