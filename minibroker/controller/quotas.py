@@ -117,8 +117,11 @@ def _asked_for(ledger: Ledger, which: str) -> NamedThrottle:
     for throttle in kept:
         if which in {shown.LAST, str(throttle.number)}:
             return throttle
-    span = f", those kept are {kept[-1].number} to {kept[0].number}" if kept else ""
-    raise NotFound("NO_SUCH_THROTTLE", f"no throttle {which} is kept{span}", "See /v1/quotas.")
+    if not kept:
+        text = "no request has been throttled since the start, or its counter has expired"
+    else:
+        text = f"there is no throttle {which}; the last are {kept[-1].number} to {kept[0].number}"
+    raise NotFound("NO_SUCH_THROTTLE", text, "See /v1/quotas.")
 
 
 def _path(kind: QuotaType, bound: Bound | None) -> str | None:

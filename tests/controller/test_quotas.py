@@ -92,11 +92,11 @@ def test_a_change_of_topics_that_was_held_is_explained_by_its_tokens() -> None:
 def test_a_throttle_that_is_not_kept_is_told_so() -> None:
     ledger = Ledger(11, 1000, shared=False)
     quotas = Quotas(ledger)
-    with pytest.raises(NotFound, match=r"no throttle last is kept$"):
+    with pytest.raises(NotFound, match="no request has been throttled"):
         quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 0)
     quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): 1.0}}, USER))
     quotas.throttled(quotas.produced(WHO, 9000, 0), WHO, ApiKey.PRODUCE, 0)
-    with pytest.raises(NotFound, match="no throttle 7 is kept, those kept are 1 to 1"):
+    with pytest.raises(NotFound, match="there is no throttle 7; the last are 1 to 1"):
         quota_explained(quotas, ledger, QuotaQuestion(throttle="7"), 0)
 
 
