@@ -49,7 +49,7 @@ from minibroker.network.idle import IdleOrder
 from minibroker.network.metering import Meter
 from minibroker.network.notices import Notices
 from minibroker.network.open_files import OpenFiles
-from minibroker.network.sending import RecordsGone
+from minibroker.network.sending import RecordsGone, RecordsUnreadable
 from minibroker.network.telling import teller
 from minibroker.network.turnstile import Turnstile
 from minibroker.network.unserved_clients import UnservedClients
@@ -81,6 +81,16 @@ DISTRUSTED: Final = frozenset(
     {CloseReason.TLS_FAILED, CloseReason.AUTHENTICATION_FAILED, CloseReason.SESSION_EXPIRED}
 )
 """Ends of those who did not prove who they are."""
+
+CLOSE_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
+    (StreamClosed, CloseReason.CLIENT_RESET),
+    (UnsupportedVersion, CloseReason.UNSUPPORTED_VERSION),
+    (ProtocolError, CloseReason.BAD_REQUEST),
+    (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
+    (RecordsGone, CloseReason.RECORDS_GONE),
+    (RecordsUnreadable, CloseReason.RECORDS_UNREADABLE),
+)
+"""The first that matches an error is counted."""
 
 TRIM_INTERVAL_S: Final = 30.0
 """How often memory of past bursts and files that were removed are given back."""
@@ -440,16 +450,9 @@ class _Processor:
         text = str(error)
         if isinstance(error, BadFrame | Unidentified):
             return error.reason, text
-        if isinstance(error, StreamClosed):
-            return CloseReason.CLIENT_RESET, text
-        if isinstance(error, UnsupportedVersion):
-            return CloseReason.UNSUPPORTED_VERSION, text
-        if isinstance(error, ProtocolError):
-            return CloseReason.BAD_REQUEST, text
-        if isinstance(error, CloseConnection):
-            return CloseReason.ACKS_ZERO_ERROR, text
-        if isinstance(error, RecordsGone):
-            return CloseReason.RECORDS_GONE, text
+        for kind, reason in CLOSE_REASONS:
+            if isinstance(error, kind):
+                return reason, text
         if isinstance(error, PeerLost):
             return CloseReason.PEER_LOST, "the process that owns what was asked for died"
         if not isinstance(error, PeerFailed):  # That process has logged it already.

@@ -35,12 +35,17 @@ class RecordsGone(Exception):
     """Records that an owner found were deleted before they could be sent; a client asks again."""
 
 
+class RecordsUnreadable(Exception):
+    """A segment file cannot be opened or read: no descriptor is free, or the disk is damaged."""
+
+
 async def send_response(
     stream: ByteStream, files: OpenFiles, header: bytes, chunks: Sequence[Chunk]
 ) -> int:
     """Sends length, header and chunks; returns the number of bytes.
 
-    Raises ``StreamClosed``, or ``RecordsGone`` if a file is not as its owner said.
+    Raises ``StreamClosed``, ``RecordsGone`` if a file is not as its owner said, or
+    ``RecordsUnreadable``.
     """
     size = len(header) + sum(map(len, chunks))
     start = _LENGTH.pack(size) + header
@@ -54,12 +59,21 @@ async def send_response(
 def _open(files: OpenFiles, piece: FileSlice) -> OpenFile:
     try:
         return files.get(piece.path)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise RecordsGone(f"{piece.path} can't be read: {error.strerror}") from None
+    except OSError as error:
+        raise _unreadable(piece, error) from None
+
+
+def _unreadable(piece: FileSlice, error: OSError) -> RecordsUnreadable:
+    return RecordsUnreadable(f"{piece.path} can't be read: {error.strerror}")
 
 
 def _read(file: OpenFile, piece: FileSlice, start: int, length: int) -> bytes:
-    data = os.pread(file.descriptor, length, piece.position + start)
+    try:
+        data = os.pread(file.descriptor, length, piece.position + start)
+    except OSError as error:
+        raise _unreadable(piece, error) from None
     if len(data) < length:
         raise RecordsGone(f"{piece.path} is shorter than its index says")
     return data

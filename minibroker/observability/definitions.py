@@ -73,6 +73,7 @@ class CloseReason(StrEnum):
     SESSION_EXPIRED = "session_expired"
     ACKS_ZERO_ERROR = "acks_zero_error"
     RECORDS_GONE = "records_gone"
+    RECORDS_UNREADABLE = "records_unreadable"
     PEER_LOST = "peer_lost"
     STOPPING = "stopping"
     RESET = "reset"

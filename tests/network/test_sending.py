@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from minibroker.network.sending import (
     COPIED_PIECE_MAX,
     Chunk,
     RecordsGone,
+    RecordsUnreadable,
     send_response,
 )
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
@@ -106,6 +108,29 @@ async def test_a_file_that_is_gone_is_noticed_before_the_first_byte(
         await send_response(
             stream, files, b"head", [b"ab", FileSlice(str(tmp_path / "gone.log"), 0, length)]
         )
+    assert stream.writes == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "length"),
+    [
+        ("open", errno.EMFILE, 10),
+        ("open", errno.EMFILE, 2 * COPIED_BYTES_MAX),
+        ("open", errno.EIO, 10),
+        ("pread", errno.EIO, 10),
+    ],
+)
+async def test_file_that_cannot_be_opened_or_read_is_not_reported_as_gone(
+    segment: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int, length: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    stream = Counting()
+    piece = FileSlice(str(segment), 0, length)
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(RecordsUnreadable, match=os.strerror(error)):
+        await send_response(stream, OpenFiles(FEW), b"head", [piece])
     assert stream.writes == 0
 
 
