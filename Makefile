@@ -42,6 +42,14 @@ system-test: $(VENV)/.installed-dev ## Whole brokers under faults; the log read 
 	$(BIN)/python .ci/totals.py $(REPORTS)/system.xml || status=1; \
 	exit $$status
 
+attack: $(VENV)/.installed-dev ## Attack brokers for an hour (ATTACK_S=…; ATTACK_SEED=… replays a run)
+	@mkdir -p $(REPORTS); rm -f $(REPORTS)/attack*
+	@status=0; \
+	$(BIN)/pytest system_tests/attack/test_attack.py -q -s --junitxml=$(REPORTS)/attack.xml $(ARGS) \
+	    || status=1; \
+	$(BIN)/python .ci/totals.py $(REPORTS)/attack.xml || status=1; \
+	exit $$status
+
 lint: $(VENV)/.installed-dev ## Style, security, types, layers, and that generated pages are current
 	$(BIN)/ruff check $(SOURCES) .ci
 	$(BIN)/ruff format --check $(SOURCES) .ci
@@ -96,4 +104,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: help run test system-test lint format docs docs-check bench sim clean nuke
+.PHONY: help run test system-test attack lint format docs docs-check bench sim clean nuke

@@ -31,12 +31,16 @@ from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
 from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.fingerprints import create_foreign_files, fingerprint
+from system_tests.harness.jars import PROJECT
 from system_tests.harness.processes import resident_bytes, tree
 
 STOP_WITHIN_S: Final = 30.0
 MEMORY_PAUSE_S: Final = 1.0
 FAULT_TAIL_S: Final = 1.0
 """After a killed process is replaced, its clients find it again."""
+
+LOGS: Final = PROJECT / "build" / "reports"
+"""Next to the reports of tests."""
 
 PROBE_TOPIC: Final = "honest-probe"
 RUN_TOPIC: Final = "honest-run"
@@ -346,6 +350,13 @@ class AttackedBroker:
             self._recording.communicate(timeout=ATTACKER_OVERTIME_S)
             self._recording = None
 
+    def _save_log(self) -> None:
+        """Keep the log of a broker with problems: its folder is removed."""
+        if any(problem.round == self.name for problem in self.report.problems):
+            LOGS.mkdir(parents=True, exist_ok=True)
+            name = f"attack-{self.round.seed.replace('/', '-')}-{self.folder.name}.log"
+            (LOGS / name).write_text("\n".join(self._printed))
+
     def close(self) -> None:
         """End everything that still runs, and remove the broker's files."""
         self._ending.set()
@@ -361,5 +372,6 @@ class AttackedBroker:
             family = tree(self.broker.pid)
             if family:
                 kill_all(self.broker)
-            self.broker.forget()
+            self._keep_log()
+        self._save_log()
         shutil.rmtree(self.folder, ignore_errors=True)

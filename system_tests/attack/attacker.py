@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from system_tests.attack.attacks import batches, connections, descriptors, frames, sasl, tls
@@ -20,14 +21,16 @@ from system_tests.attack.targets import Target
 
 Attack = Callable[[Target, str, float], Counter[str]]
 
-ATTACKS: Final[dict[str, Attack]] = {
-    "frames": frames.attack,
-    "batches": batches.attack,
-    "connections": connections.attack,
-    "descriptors": descriptors.attack,
-    "tls": tls.attack,
-    "sasl": sasl.attack,
+ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
+    "frames": (frames.attack, 1),
+    "batches": (batches.attack, 1),
+    "connections": (connections.attack, 1),
+    "descriptors": (descriptors.attack, 1),
+    "tls": (tls.attack, 8),
+    "sasl": (sasl.attack, 8),
 }
+"""Each attack, and in how many threads it runs: more than one if it waits for answers."""
+
 NICE: Final = 5
 """Attackers leave the processors to the broker and to honest clients, which are to be measured."""
 
@@ -37,7 +40,13 @@ def main(name: str, seed: str, seconds: str, target: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     deadline = time.monotonic() + float(seconds)
-    print(json.dumps(ATTACKS[name](Target.decoded(target), seed, deadline)))
+    attack, threads = ATTACKS[name]
+    with ThreadPoolExecutor(threads) as pool:
+        running = [
+            pool.submit(attack, Target.decoded(target), f"{seed} {number}", deadline)
+            for number in range(threads)
+        ]
+        print(json.dumps(sum((each.result() for each in running), Counter[str]())))
 
 
 if __name__ == "__main__":

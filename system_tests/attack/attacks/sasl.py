@@ -63,15 +63,25 @@ class Session:
 
     def run(self) -> None:
         """Take random steps until the broker closes the connection, which raises."""
-        steps = (self._handshake, self._handshake, self._prove, self._prove, self._prove_wrongly)
+        steps = (self._log_in, self._handshake, self._prove, self._prove, self._prove_wrongly)
         others = (self._request, self._request, self._versions, self._outlive)
+        if self._dice.random() < 0.5:
+            self._log_in()
         for _ in range(self._dice.randrange(1, STEPS_MAX)):
             self._counts["SASL steps"] += 1
             self._dice.choice((*steps, *others))()
 
+    def _log_in(self) -> None:
+        """Authenticate in order; a second time it is as another principal, in most cases."""
+        self._begin("PLAIN")
+        self._prove()
+
     def _handshake(self) -> None:
-        self._mechanism = self._dice.choice(MECHANISMS)
-        self._client.ask(SaslHandshakeRequest(mechanism=self._mechanism), 1)
+        self._begin(self._dice.choice(MECHANISMS))
+
+    def _begin(self, mechanism: str) -> None:
+        self._mechanism = mechanism
+        self._client.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
 
     def _prove(self) -> None:
         user = self._dice.choice(sorted(PASSWORDS))
