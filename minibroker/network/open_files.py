@@ -1,8 +1,9 @@
 """The segment files that a processor has open: the last used ones, and those being sent.
 
 Owns their descriptors and how many there may be. It must never know responses or connections.
-Invariant: a file stays open as long as something refers to it, and as long as ``generation`` is the
-same, a path is the same file. Kafka keeps the files of all logs open instead.
+Invariant: a file stays open as long as something refers to it, as long as ``generation`` is the
+same, a path is the same file, and one file can be opened however many connections there are, unless
+all that are open are being sent. Kafka keeps the files of all logs open instead.
 """
 
 from __future__ import annotations
@@ -58,8 +59,15 @@ class OpenFile:
             os.close(self.descriptor)
 
 
+def _reserved() -> OpenFile | None:
+    """A descriptor that no connection takes, or None if there is none left."""
+    with suppress(OSError):
+        return OpenFile(os.devnull, _Count())
+    return None
+
+
 class OpenFiles:
-    """The segment files used last. For one thread."""
+    """The segment files used last, and a reserve descriptor for the next one. For one thread."""
 
     def __init__(self, descriptors_max: int) -> None:
         """``descriptors_max`` is the number of descriptors of this process."""
@@ -67,6 +75,7 @@ class OpenFiles:
         self._cached_max = min(CACHED_MAX, max(1, self.limit // CACHED_SHARE))
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
         self._count = _Count()
+        self._reserve = _reserved()
         self.generation = 0
         """Changes when a path may have become another file."""
 
@@ -92,18 +101,25 @@ class OpenFiles:
         return file
 
     def _open(self, path: str) -> OpenFile:
-        try:
-            return OpenFile(path, self._count)
-        except OSError as error:
-            if error.errno not in OUT_OF_DESCRIPTORS or not self._files:
-                raise
-        self._files.clear()
+        """Open a file, if need be with the descriptor of another one or with the reserve."""
+        for give_up in (self._files.clear, self._use_reserve):
+            try:
+                return OpenFile(path, self._count)
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+            give_up()
         return OpenFile(path, self._count)
+
+    def _use_reserve(self) -> None:
+        self._reserve = None
 
     def forget(self) -> None:
         """Close all that are not being sent: a path may soon be another file."""
         self.generation += 1
         self._files.clear()
+        if self._reserve is None:  # Before a new connection takes what was closed.
+            self._reserve = _reserved()
 
     def forget_removed(self) -> None:
         """Close those that were removed since, which take up space as long as they are open."""

@@ -25,8 +25,8 @@ def open_descriptors() -> int:
 
 
 def test_few_files_stay_open_and_the_longest_unused_goes_first(tmp_path: Path) -> None:
-    before = open_descriptors()
     files = OpenFiles(MANY)
+    before = open_descriptors()
     paths = [tmp_path / f"{number}.log" for number in range(CACHED_MAX + 1)]
     for path in paths:
         path.write_bytes(b"x")
@@ -88,14 +88,33 @@ def test_open_files_without_a_descriptor_close_those_that_are_not_in_use(
         files.forget()
         with pytest.raises(FileNotFoundError):
             files.get(str(tmp_path / "none"))
-    with no_descriptor_left(), pytest.raises(OSError, match="Too many open files"):
-        files.get(str(third))
     del in_use
 
 
-def test_open_files_that_were_removed_are_closed(segment: Path, tmp_path: Path) -> None:
-    before = open_descriptors()
+def test_open_files_without_a_descriptor_use_the_reserve(segment: Path, tmp_path: Path) -> None:
     files = OpenFiles(MANY)
+    other = tmp_path / "other.log"
+    other.touch()
+    with no_descriptor_left():
+        in_use = files.get(str(segment))
+        with pytest.raises(OSError, match="Too many open files"):
+            files.get(str(other))
+    del in_use
+
+
+def test_reserve_is_taken_back_when_a_topic_is_deleted(segment: Path) -> None:
+    files = OpenFiles(MANY)
+    with no_descriptor_left():
+        for _ in range(3):
+            assert files.get(str(segment)).descriptor >= 0
+            files.forget()
+            with pytest.raises(OSError, match="Too many open files"):
+                os.dup(0)
+
+
+def test_open_files_that_were_removed_are_closed(segment: Path, tmp_path: Path) -> None:
+    files = OpenFiles(MANY)
+    before = open_descriptors()
     kept = tmp_path / "kept.log"
     kept.touch()
     files.get(str(segment))
