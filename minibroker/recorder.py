@@ -65,6 +65,12 @@ time."""
 SEQUENCE_MAX: Final = 2**62
 """A number that no event of ours ever has, so that none overflows however many follow."""
 
+PRODUCER_ID_RETRY_S: Final = 1.0
+"""The pause, in real time, after the controller had no producer id to give."""
+
+EPOCH_MAX: Final = 2**15 - 1
+"""The last epoch of a producer id, which Kafka does not use either."""
+
 _SEQUENCE_MASK: Final = 2**31 - 1
 
 
@@ -122,13 +128,23 @@ class _Recorder:
             await self._follower.wait_image()
             nursery.start_soon(self._owner.run)
             self._sequence = max(self._env.clock.real_us(), await self._last_sequence() + 1)
-            self._producer_id, _ = await self._follower.ask(ProducerIdsWanted())
+            await self._become_producer()
             nursery.start_soon(self._take_senders, nursery)
             nursery.start_soon(self._write_all)
             self._env.ready()
             await self._env.stopping.wait()
             await self._finish()
             nursery.cancel_scope.cancel()
+
+    async def _become_producer(self) -> None:
+        """Get a producer id, as soon as the controller can store that it is used."""
+        while True:
+            block = await self._follower.ask(ProducerIdsWanted())
+            if block is not None:
+                break
+            await self._env.clock.sleep_real(PRODUCER_ID_RETRY_S)
+        self._producer_id, _ = block
+        self._epoch = self._batch_sequence = 0
 
     async def _last_sequence(self) -> int:
         """The number of the last event in the topic, -1 without one."""
@@ -259,6 +275,8 @@ class _Recorder:
         # Whatever the owner knows of this producer, it takes the first batch of a new epoch.
         self._epoch += 1
         self._batch_sequence = 0
+        if self._epoch == EPOCH_MAX:
+            await self._become_producer()
         return False
 
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from minibroker import recorder as recorder_module
 from minibroker.activity.events import Happening, pack
 from minibroker.activity.schema import TOPIC
 from minibroker.cluster.image import Image
@@ -75,6 +76,8 @@ class House:
         self.events: list[dict[str, Any]] = []
         self.owner: Conversation | None = None
         self.dies_of_it = False
+        self.ids_from = 0.0
+        self.ids_given = 0
 
     async def live(self) -> None:
         await recorder(self.env)
@@ -96,7 +99,10 @@ class House:
             case ImageTaken():
                 return None
             case ProducerIdsWanted():
-                return (4000, 10)
+                if trio.current_time() < self.ids_from:
+                    return None
+                self.ids_given += 1
+                return (3990 + 10 * self.ids_given, 10)
             case TailWanted(topic, partition):
                 assert (topic, partition) == (TOPIC, 0)
                 return self.tail
@@ -130,10 +136,12 @@ class House:
 
 
 @asynccontextmanager
-async def house(make_env: MakeEnvironment, tail: bytes = b"") -> AsyncIterator[House]:
+async def house(
+    make_env: MakeEnvironment, tail: bytes = b"", ids_from: float = 0
+) -> AsyncIterator[House]:
     async with trio.open_nursery() as nursery:
         at = House(make_env, nursery)
-        at.tail = tail
+        at.tail, at.ids_from = tail, ids_from
         nursery.start_soon(at.be, CONTROLLER)
         nursery.start_soon(at.be, role_name(WORKER, 0))
         nursery.start_soon(at.live)
@@ -271,3 +279,32 @@ async def test_the_last_events_are_written_when_the_broker_stops(
         channel.close()
     assert at.marks() == [1]
     assert at.dropped() == [1]
+
+
+async def test_recorder_waits_for_a_producer_id_while_none_can_be_stored(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, ids_from=20) as at:
+        assert trio.current_time() >= 20
+        channel = await at.processor()
+        await channel.send(Told(pack([event(trio.current_time(), 1)]), 0))
+        await channel.receive()
+        assert at.marks() == [1]
+
+
+async def test_recorder_takes_a_new_producer_id_when_its_epochs_are_used_up(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "EPOCH_MAX", 3)
+    async with house(make_env) as at:
+        at.refusal = "the disk is full"
+        channel = await at.processor()
+        for number in range(8):
+            await channel.send(Told(pack([event(number, number)]), 0))
+            await channel.receive()
+        at.refusal = ""
+        await channel.send(Told(pack([event(9, 9)]), 0))
+        await channel.receive()
+        assert at.marks()[-1] == 9
+        assert at.headers[-1].producer_id > 4000
+        assert at.headers[-1].producer_epoch < 3

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -68,27 +69,34 @@ class _Server:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._open: set[_Connection] = set()
+        self._changed = trio.Event()
+        """Set when a connection ends or begins to wait for its client."""
         self._ticks = count()
 
     async def accept(self, listening: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         """Take connections for ever; the one idle for longest makes way when all places are taken.
 
-        Raises the ``OSError`` when the process is out of files for another reason than idle
-        connections: it is then better started anew.
+        Raises the ``OSError`` if the process is out of descriptors and there are no connections
+        that could free any: the process is then restarted.
         """
         while True:
             try:
                 accepted, _ = await listening.accept()
             except OSError as error:
-                if error.errno in _OUT_OF_FILES and not self._make_way():
-                    raise
+                if error.errno in _OUT_OF_FILES:
+                    if not self._open:
+                        raise
+                    self._make_way()
+                    await self._changed.wait()
                 await trio.lowlevel.checkpoint()
                 continue
             if len(self._open) >= CONNECTIONS_MAX and not self._make_way():
                 _log.warning("control connection refused: all are at work", limit=CONNECTIONS_MAX)
                 accepted.close()
                 continue
-            connection = _Connection(self._app, trio.SocketStream(accepted), self._ticks)
+            connection = _Connection(
+                self._app, trio.SocketStream(accepted), self._ticks, self._notify
+            )
             self._open.add(connection)
             nursery.start_soon(self._serve, connection)
 
@@ -99,6 +107,11 @@ class _Server:
             pass  # the client went away in the middle; its own affair
         finally:
             self._open.discard(connection)
+            self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     def _make_way(self) -> bool:
         waiting = [connection for connection in self._open if connection.waits]
@@ -118,12 +131,19 @@ class _Server:
 class _Connection:
     """One connection: requests one after the other, answered in order."""
 
-    def __init__(self, app: ASGIApp, stream: trio.SocketStream, ticks: count[int]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        stream: trio.SocketStream,
+        ticks: count[int],
+        began_waiting: Callable[[], None],
+    ) -> None:
         self._app = app
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX_BYTES)
         self._scope = trio.CancelScope()
         self._ticks = ticks
+        self._began_waiting = began_waiting
         self._stopping = False
         self.waits = True
         """Whether the client is who keeps us waiting."""
@@ -190,6 +210,7 @@ class _Connection:
 
     async def _wait(self, operation: Any, argument: Any) -> Any:
         self.waits, self.since = True, next(self._ticks)
+        self._began_waiting()
         try:
             return await operation(argument)
         finally:

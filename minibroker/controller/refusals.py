@@ -1,8 +1,8 @@
 """Describes rejected connections in a sentence.
 
 Owns one sentence for each reason: what was rejected, the limit with its value and the name of its
-setting, and what to do. It must never know how a connection is rejected. Invariant: a sentence names
-only the limit that was exceeded; of an override or a quota also the address. Kafka only logs.
+setting, and what to do. It must never know how a connection is rejected. Invariant: a sentence
+names only the limit that was exceeded; of an override or a quota also the address. Kafka only logs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def sentence(refusal: Refusal) -> str:
             return f"{host} was rejected: {_quota(limit)} allows no connection; raise or remove it."
         case CloseReason.IP_RATE:
             return (
-                f"{host} was rejected: its connection rate exceeded {_quota(limit)}; keep connections "
-                f"open, or raise the quota."
+                f"{host} was rejected: its connection rate exceeded {_quota(limit)}; keep "
+                f"connections open, or raise the quota."
             )
         case _:
             return (

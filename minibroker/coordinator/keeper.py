@@ -189,6 +189,10 @@ class GroupKeeper:
         except LogError as error:
             _logger.warning("group %r could not be written: %s", group.group_id, error)
             return error.code
+        except Exception:
+            # Without an error code the members would wait for this generation until they time out.
+            _logger.exception("group %r could not be written", group.group_id)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 
     def _rewrite_if_due(self, group: Group, now_ms: int) -> None:

@@ -4,7 +4,8 @@ Owns this process's copy of the cluster image, never what follows from a change;
 role's ``on_image``. Invariant: a change is answered when ``on_image`` has returned, and what it may
 have given to wait for is over, so a change that the controller reports as done has reached
 everybody. A reborn controller sends the whole image anew; the role sees it as one more step from
-the old image to the new one.
+the old image to the new one. If ``on_image`` fails, ``run`` raises and the role is restarted: half
+of a change may have been applied, and the next image would not show the other half as a change.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Follower:
         self._configs = configs
         self.link = Link(self._dial, self._greet, self._answer)
         self._welcomed = trio.Event()
+        self._failed = trio.Event()
+        self._failure: Exception | None = None
         self.image = Image()
         env.metrics.watch_gauges(self._condition_gauges)
 
@@ -90,7 +93,25 @@ class Follower:
 
     def _take(self, image: Image) -> Awaitable[None] | None:
         before, self.image = self.image, image
-        return None if image is before else self._on_image(before, image)
+        if image is before:
+            return None
+        try:
+            rest = self._on_image(before, image)
+        except Exception as error:
+            self._fail(error)
+            raise
+        return None if rest is None else self._finish(rest)
+
+    async def _finish(self, rest: Awaitable[None]) -> None:
+        try:
+            await rest
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._failed.set()
 
     def _answer(self, question: Any) -> Any:
         if isinstance(question, Update):
@@ -128,5 +149,12 @@ class Follower:
         await self.link.wait_connected()
 
     async def run(self) -> None:
-        """Follows until cancelled."""
-        await self.link.run()
+        """Follows until cancelled; raises what ``on_image`` raised."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._raise_failure)
+            await self.link.run()
+
+    async def _raise_failure(self) -> None:
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure

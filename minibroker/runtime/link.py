@@ -237,13 +237,15 @@ class Conversation:
     async def _answer(self, nursery: trio.Nursery, number: int, payload: Any) -> None:
         try:
             answer = self._on_ask(payload)
+            if not inspect.isawaitable(answer):
+                await self._channel.send((_ANSWER, number, answer))
+                return
+        except ChannelClosed:
+            raise
         except Exception as error:  # noqa: BLE001 - told to the asker and logged
             await self._send_failure(number, error)
             return
-        if inspect.isawaitable(answer):
-            nursery.start_soon(self._answer_later, number, answer)
-        else:
-            await self._channel.send((_ANSWER, number, answer))
+        nursery.start_soon(self._answer_later, number, answer)
 
     async def _answer_later(self, number: int, answer: Awaitable[Any]) -> None:
         with trio.CancelScope() as scope:

@@ -159,8 +159,8 @@ def test_least_recently_used_connection_that_is_closed_names_the_limit(
     (refusal,) = connections(broker)["refusals"]
     assert refusal["reason"] == "max_connections"
     assert refusal["text"] == (
-        "127.0.0.2 was disconnected: the broker had more connections than max.connections=4 allows, "
-        "and this one was the least recently used; close some, or raise the limit."
+        "127.0.0.2 was disconnected: the broker had more connections than max.connections=4 "
+        "allows, and this one was the least recently used; close some, or raise the limit."
     )
     assert refusal["text"] in printed(broker)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import socket
@@ -270,3 +271,32 @@ def test_a_taken_address_is_named() -> None:
 def test_the_url_can_be_reached_from_here(host: str, shown: str) -> None:
     with open_listener(host, 0) as listener:
         assert listener_url(listener) == f"http://{shown}:{listener.getsockname()[1]}"
+
+
+async def test_server_out_of_descriptors_accepts_again_when_a_connection_is_idle(
+    served: Served, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.talk(get())
+    failures = [OSError(errno.EMFILE, "Too many open files")] * 2
+    accept = trio._socket._SocketType.accept
+
+    async def fail(listening: Any) -> Any:
+        await trio.lowlevel.wait_readable(listening)
+        if failures:
+            raise failures.pop()
+        return await accept(listening)
+
+    monkeypatch.setattr(trio._socket._SocketType, "accept", fail)
+    # This one is taken by the call that was waiting already.
+    backend.gate, backend.asked = trio.Event(), trio.Event()
+    working = await served.connect()
+    await working.send_all(get())
+    await backend.asked.wait()
+    waiting = await served.connect()
+    await waiting.send_all(get())
+    await trio.testing.wait_all_tasks_blocked()
+    backend.gate.set()
+    assert (await read_answer(working))[0] == 200
+    assert (await read_answer(waiting))[0] == 200
+    for stream in (working, waiting):
+        await stream.aclose()

@@ -193,3 +193,21 @@ def test_ids_come_from_the_randomness_given(disk: Disk) -> None:
     same = made(open_keeper(disk), "g")
     assert group.make_id() == same.make_id()
     assert len(group.make_id()) == 36
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("a bug")])
+def test_any_failure_to_write_a_group_is_an_error_code_for_its_members(
+    keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    group = made(keeper, "g")
+    journal = keeper.journal("g")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(journal, "write", fail)
+        offsets = {("t", 0): CommittedOffset(1, -1, "", 0)}
+        assert keeper.commit(group, offsets, 0) == {("t", 0): ErrorCode.UNKNOWN_SERVER_ERROR}
+    assert group.offsets.get("t", 0) is None
+    assert keeper.commit(group, offsets, 0) == {("t", 0): ErrorCode.NONE}

@@ -223,3 +223,31 @@ async def test_a_role_holds_no_configs_that_it_has_no_use_for(make_env: MakeEnvi
         assert follower.image.configs == {(BROKER, "x"): {"k": "v"}}
 
     await with_controller(env, Follower(env, configs=(TOPIC, BROKER)), play)
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("a bug")])
+@pytest.mark.parametrize("later", [False, True], ids=["at-once", "later"])
+async def test_follower_whose_image_step_fails_ends_so_that_the_role_is_restarted(
+    make_env: MakeEnvironment, error: Exception, later: bool
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    def on_image(before: Image, after: Image) -> Awaitable[None] | None:
+        if after.number < 6:
+            return None
+        if later:
+            return fail()
+        raise error
+
+    follower = Follower(make_env(WORKER), on_image=on_image)
+
+    async def play(controller: Controller, _: Follower, nursery: trio.Nursery) -> None:
+        conversation = await controller.meet()
+        await follower.wait_image()
+        with pytest.raises(PeerFailed):
+            await conversation.ask(update(6))
+        await trio.sleep_forever()
+
+    with pytest.RaisesGroup(type(error), flatten_subgroups=True):
+        await with_controller(follower._env, follower, play)

@@ -441,3 +441,20 @@ async def test_looking_gives_up_and_sleeps_until_the_answer_comes(nursery: trio.
         await wait_all_tasks_blocked()
         conversation.close()
     assert answers == ["slow"]
+
+
+async def test_answer_that_cannot_be_sent_is_a_failure_and_the_conversation_goes_on(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker, channel = peers.join(lambda payload: payload)
+    send = channel.send
+
+    async def fail_once(message: Any) -> None:
+        if message[2] == "unsendable":
+            raise TypeError("it cannot be pickled")
+        await send(message)
+
+    monkeypatch.setattr(channel, "send", fail_once)
+    with pytest.raises(PeerFailed, match="TypeError: it cannot be pickled"):
+        await asker.ask("unsendable")
+    assert await asker.ask("fine") == "fine"
