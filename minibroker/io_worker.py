@@ -45,6 +45,7 @@ from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.link import Conversation
+from minibroker.runtime.off_loop import OffLoop
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
@@ -90,7 +91,7 @@ class _Worker:
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
-        self._off_loop = trio.CapacityLimiter(1)
+        self._off_loop = OffLoop(env.work_time)
         self._follower = Follower(
             env,
             on_image=self._on_image,
@@ -138,19 +139,7 @@ class _Worker:
         self._purgatory.wake((topic, partition))
 
     async def off_loop(self, work: Callable[[], T]) -> T:
-        account = Account()
-
-        def measured() -> T:
-            began_ns = time.thread_time_ns()
-            try:
-                return work()
-            finally:
-                account.worked_ns = time.thread_time_ns() - began_ns
-
-        try:
-            return await trio.to_thread.run_sync(measured, limiter=self._off_loop)
-        finally:
-            self._env.work_time.add(account.worked_ns)
+        return await self._off_loop.run(work)
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)

@@ -1,0 +1,58 @@
+"""Long work outside the event loop: in a thread, one piece at a time.
+
+Owns the thread and the processor time that it used. It must never know what the work is. Invariant:
+work that fails leaves nothing behind but its exception; buffers of the failed calls are released
+before it is raised again.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from minibroker.runtime.worktime import Account, WorkTime
+
+T = TypeVar("T")
+
+
+class OffLoop:
+    """Runs functions in a thread; the time they take is added to ``work_time``."""
+
+    def __init__(self, work_time: WorkTime) -> None:
+        self._work_time = work_time
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Wait for earlier work, then for this one."""
+        account = Account()
+
+        def measured() -> T:
+            began_ns = time.thread_time_ns()
+            try:
+                return work()
+            except Exception as error:
+                _release_locals(error)
+                raise
+            finally:
+                account.worked_ns = time.thread_time_ns() - began_ns
+
+        try:
+            return await trio.to_thread.run_sync(measured, limiter=self._limiter)
+        finally:
+            self._work_time.add(account.worked_ns)
+
+
+def _release_locals(error: BaseException) -> None:
+    """Clear the variables of the calls that an exception ended, and those of its context.
+
+    trio keeps the exception of a thread in a reference cycle, so each decompressed batch would stay
+    in memory until the garbage collector runs.
+    """
+    following: BaseException | None = error
+    while following is not None:
+        traceback.clear_frames(following.__traceback__)
+        following = following.__context__

@@ -1,0 +1,67 @@
+"""Work in a thread: it is measured, runs alone, and leaves nothing behind when it fails."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from minibroker.runtime.off_loop import OffLoop
+from minibroker.runtime.worktime import Account, WorkTime
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Buffer:
+    """Stands for decompressed bytes."""
+
+
+def decompress(made: list[weakref.ref[Buffer]]) -> None:
+    buffer = Buffer()
+    made.append(weakref.ref(buffer))
+    raise ValueError("damaged")
+
+
+def fail(made: list[weakref.ref[Buffer]]) -> None:
+    try:
+        decompress(made)
+    except ValueError as error:
+        raise KeyError("rejected") from error
+
+
+async def test_off_loop_returns_the_result_and_adds_its_time() -> None:
+    work_time = WorkTime()
+    account = Account()
+    with work_time.charge(account):
+        assert await OffLoop(work_time).run(lambda: sum(range(100_000))) == 4_999_950_000
+    assert account.worked_ns > 0
+
+
+async def test_off_loop_runs_one_piece_of_work_at_a_time() -> None:
+    off_loop, running = OffLoop(WorkTime()), threading.Lock()
+
+    def work() -> None:
+        assert running.acquire(blocking=False)
+        running.release()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(off_loop.run, work)
+
+
+async def test_off_loop_work_that_fails_releases_its_buffers(without_collector: None) -> None:
+    made: list[weakref.ref[Buffer]] = []
+    with pytest.raises(KeyError) as caught:
+        await OffLoop(WorkTime()).run(lambda: fail(made))
+    assert [each() for each in made] == [None]
+    assert "in decompress" in "".join(traceback.format_exception(caught.value))
