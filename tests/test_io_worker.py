@@ -137,7 +137,8 @@ class House:
 
     async def block(self, value: bytes = b"v") -> Block:
         records = build_batch([Record(0, 0, None, value)])
-        block = await self.part.allocate(len(records))
+        block = self.part.allocate_nowait(len(records))
+        assert block is not None
         block.view[:] = records
         return block
 

@@ -156,7 +156,18 @@ QUEUED_MAX_REQUEST_BYTES = setting(
     valid=any_valid(equals(-1), at_least(1)),
     doc="The shared memory that requests in flight lie in, in bytes; when it is full, sockets are "
     "not read. It is divided equally among the network processors. -1 takes "
-    "`socket.request.max.bytes` for each network processor.",
+    "`socket.request.max.bytes` for each network processor. Requests of at most 64 KiB have "
+    "memory of their own beside it, at most 4 MiB for each network processor.",
+)
+QUEUED_MAX_REQUEST_BYTES_PER_IP = setting(
+    "queued.max.request.bytes.per.ip",
+    LONG,
+    default=-1,
+    valid=any_valid(equals(-1), at_least(1)),
+    doc="How many bytes of each network processor's request memory one client address may hold "
+    "for requests that have not arrived whole; its further ones wait, and those of other addresses "
+    "do not. One request is always admitted. -1 takes half of the memory. Raise it if many clients "
+    "with large requests come from one address, such as a proxy's. Not a Kafka setting.",
 )
 QUEUED_MAX_REQUESTS = setting(
     "queued.max.requests",

@@ -2,7 +2,8 @@
 
 Owns a connection's bytes up to a whole frame, never what is in it. Invariant: memory for a body
 is taken from the processor's part of the arena and only after its length has been checked, so the
-arena's size bounds what clients can make us hold; while it is full nothing more is read.
+arena's size bounds what clients can make us hold; while it is full nothing more is read. A request
+that has not arrived whole makes a claim, which may be evicted if its bytes come too slowly.
 ``socket.request.max.bytes``; Kafka's ``NetworkReceive`` and ``MemoryPool`` (KIP-72).
 """
 
@@ -15,6 +16,7 @@ from typing import Final
 from minibroker.config import SOCKET_REQUEST_MAX_BYTES
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.arena import Block, Part
+from minibroker.runtime.request_memory import Claim, TooManyWaiting
 from minibroker.runtime.stream import ByteStream
 
 SCRATCH_BYTES: Final = 32 * 1024
@@ -37,19 +39,22 @@ class BadFrame(Exception):
 class FrameReader:
     """Cuts one connection's bytes into bodies of requests.
 
-    ``scratch`` may be shared by all readers of a process: it is used only between waiting and the
-    next step.
+    ``number`` is the connection's, ``address`` its client's, for claims. ``now`` gives real
+    seconds, however the broker's clock is turned. ``scratch`` may be shared by all readers of a
+    process: it is used only between waiting and the next step.
     """
 
     __slots__ = (
+        "_address",
+        "_filled",
         "_left",
         "_now",
+        "_number",
         "_part",
         "_request_bytes_max",
         "_scratch",
         "_setting",
         "_stream",
-        "receiving_since",
     )
 
     def __init__(
@@ -59,16 +64,20 @@ class FrameReader:
         request_bytes_max: int,
         scratch: memoryview,
         now: Callable[[], float],
+        *,
+        number: int,
+        address: str,
     ) -> None:
         self._stream = stream
+        self._number = number
+        self._address = address
         self._part = part
         self._request_bytes_max = request_bytes_max
         self._setting = SOCKET_REQUEST_MAX_BYTES.name
         self._scratch = scratch
         self._now = now
         self._left = b""
-        self.receiving_since: float | None = None
-        """Since when (seconds) memory is held for a body that has not come whole; or None."""
+        self._filled = 0
 
     @contextmanager
     def bounded(self, request_bytes_max: int, setting: str) -> Iterator[None]:
@@ -94,31 +103,48 @@ class FrameReader:
                 return None
             data += self._scratch[:count]
         size = self._checked(data)
+        end = LENGTH_BYTES + size
+        if len(data) < end:
+            self._left = data  # Not lost if a wait is cancelled.
+            return await self._receive(size)
         block = self._part.allocate_nowait(size)
         if block is None:
-            self._left = data  # Not lost if the wait is cancelled.
-            block = await self._part.allocate(size)
-        try:
-            await self._fill(block, data, size)
-        except BaseException:
-            block.release()
-            raise
+            self._left = data
+            block = await self._allocate(Claim(self._number, self._address, size, whole=True))
+        block.view[:] = data[LENGTH_BYTES:end]
+        self._left = data[end:]
         return block
 
-    async def _fill(self, block: Block, data: bytes, size: int) -> None:
-        end = LENGTH_BYTES + size
-        if len(data) >= end:
-            block.view[:] = data[LENGTH_BYTES:end]
-            self._left = data[end:]
-            return
-        filled = len(data) - LENGTH_BYTES
-        block.view[:filled] = data[LENGTH_BYTES:]
-        self._left = b""
-        self.receiving_since = self._now()
-        filled += await self._stream.receive_exactly(block.view[filled:])
-        if filled < size:
-            raise _cut_short(filled, size)
-        self.receiving_since = None
+    def arrived(self) -> int:
+        """Bytes that have come of the body that is being received."""
+        return self._filled + self._stream.arrived()
+
+    async def _receive(self, size: int) -> Block:
+        """Receive the rest of a body that has not arrived whole."""
+        claim = Claim(self._number, self._address, size)
+        block = await self._allocate(claim)
+        try:
+            body = self._left[LENGTH_BYTES:]
+            self._left = b""
+            self._filled = filled = len(body)
+            block.view[:filled] = body
+            claim.since = self._now()
+            filled += await self._stream.receive_exactly(block.view[filled:])
+            if filled < size:
+                raise _cut_short(filled, size)
+        except BaseException:
+            self._part.finish(claim)
+            block.release()
+            raise
+        self._part.finish(claim)
+        return block
+
+    async def _allocate(self, claim: Claim) -> Block:
+        try:
+            block = self._part.claim(claim)
+        except TooManyWaiting as error:
+            raise BadFrame(CloseReason.LIMIT, str(error)) from None
+        return await self._part.wait_granted(claim) if block is None else block
 
     def _checked(self, data: bytes) -> int:
         size = int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)

@@ -23,6 +23,7 @@ from minibroker.config import (
     ACCEPTOR_MODE,
     CONNECTIONS_MAX_IDLE_MS,
     MAX_CONNECTIONS,
+    QUEUED_MAX_REQUEST_BYTES_PER_IP,
     QUEUED_MAX_REQUESTS,
     SHARDED,
     SOCKET_REQUEST_MAX_BYTES,
@@ -41,6 +42,7 @@ from minibroker.network.accepted import (
 )
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
+from minibroker.network.eviction import evict_slow_claims
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
 from minibroker.network.happenings import Happenings, Limit
@@ -98,12 +100,6 @@ TRIM_INTERVAL_S: Final = 30.0
 DRAIN_S: Final = 1.0
 """How long clients may take to read their last answers when the broker stops."""
 
-MEMORY_CHECK_S: Final = 1.0
-"""How often it is looked whether a slow client keeps memory that others wait for."""
-
-SLOW_S: Final = 2.0
-"""How long a body may take to arrive while others wait for memory."""
-
 
 async def processor(env: Environment) -> None:
     """Runs until ``env.stopping``, then lets requests in flight end."""
@@ -118,7 +114,8 @@ class _Processor:
         self._teller = teller(env)
         tell = None if self._teller is None else self._teller.happened
         self._happenings = Happenings(env.incarnation, env.clock.now, tell)
-        self._part = env.arena.open_part(env.index)
+        per_ip = env.settings[QUEUED_MAX_REQUEST_BYTES_PER_IP]
+        self._part = env.arena.open_part(env.index, None if per_ip < 0 else per_ip)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._unserved = UnservedClients(self._log, env.clock.now)
         self._files = OpenFiles(descriptors_max())
@@ -220,7 +217,7 @@ class _Processor:
                 nursery.start_soon(self._teller.run)
             nursery.start_soon(self._meter.run)
             nursery.start_soon(self._close_idle)
-            nursery.start_soon(self._close_slow)
+            nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
             async with trio.open_nursery() as serving:
                 self._serving = serving
                 serving.start_soon(self._take_connections if gate is None else gate.run)
@@ -401,7 +398,15 @@ class _Processor:
         await self._identities.begin(client)
         request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
         now = self._env.clock.now
-        reader = FrameReader(client.stream, self._part, request_bytes_max, self._scratch, now)
+        reader = FrameReader(
+            client.stream,
+            self._part,
+            request_bytes_max,
+            self._scratch,
+            self._env.clock.real_s,
+            number=client.number,
+            address=client.caller.client_host,
+        )
         client.reader = reader
         if not await self._identities.prove(client, reader):
             return
@@ -470,17 +475,6 @@ class _Processor:
                 self._idle.forget(number)
             oldest = self._idle.oldest_use()
             await trio.sleep_until((now if oldest is None else oldest) + idle_s)
-
-    async def _close_slow(self) -> None:
-        while True:
-            await trio.sleep(MEMORY_CHECK_S)
-            if not self._part.statistics().waiting:
-                continue
-            late = self._env.clock.now() - SLOW_S
-            for client in self._clients.values():
-                since = None if client.reader is None else client.reader.receiving_since
-                if since is not None and since <= late:
-                    client.close(CloseReason.SLOW_CLIENT, "others wait for its request's memory")
 
     async def _trim(self) -> None:
         while True:

@@ -154,6 +154,9 @@ class TlsStream(ByteStream):
         self._tls = context.wrap_bio(self._received, self._due, server_side=server_side)
         self._closed = False
         self._agreed = False
+        self._taken = 0
+        """Bytes of TLS received so far."""
+        self._taken_before = 0
         self.waits = inner.waits
         self.peer = inner.peer
         self.local = inner.local
@@ -204,6 +207,17 @@ class TlsStream(ByteStream):
             except ssl.SSLError as error:
                 raise StreamClosed(_why(error)) from None
 
+    async def receive_exactly(self, view: memoryview) -> int:
+        self._taken_before = self._taken - self._received.pending
+        return await super().receive_exactly(view)
+
+    def arrived(self) -> int:
+        # Encrypted bytes are counted, as those of a record can't be read before its last one.
+        return self._taken - self._taken_before + self._inner.unread()
+
+    def unread(self) -> int:
+        return self._received.pending + self._inner.unread()
+
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
         rest = memoryview(data)
         while rest:
@@ -247,6 +261,7 @@ class TlsStream(ByteStream):
             self._received.write_eof()
             return False
         self._received.write(_scratch[:count])
+        self._taken += count
         return True
 
     async def _flush(self, *, more: bool = False) -> None:

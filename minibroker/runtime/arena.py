@@ -1,8 +1,8 @@
 """Shared memory for request bodies: received into by one process, read in place by another.
 
 It must never know what lies in it, nor keep a block for anybody: who allocates releases.
-Its invariant: live blocks never overlap, everything released is again one stretch, and waiters
-are served in the order they came, so no request waits for ever behind luckier ones.
+Its invariant: live blocks never overlap, and everything released is again one stretch. The rules of
+who gets memory and who waits are in `request_memory`; this module has the bytes and the tasks.
 It echoes Kafka's `MemoryPool` (KIP-72, `queued.max.request.bytes`): full means sockets aren't read.
 
 The mapping is made before the fork and divided into equal parts, one for each process that
@@ -16,23 +16,17 @@ be overwritten, so each part has a count of its lives in shared memory, referenc
 from __future__ import annotations
 
 import mmap
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import outcome
 import trio
 
-from minibroker.runtime.extents import Extents
-
-ALIGNMENT: Final = 64
-"""Blocks start and end on cache lines, so neighbours never share one between processes."""
+from minibroker.runtime.request_memory import ALIGNMENT, Claim, RequestMemory, part_bytes
 
 PART_BYTES_MIN: Final = 64 * 1024
 PARTS_MAX: Final = 512
-WAITING_MAX: Final = 100_000
-"""Waiters a part: above any sensible number of connections a process holds."""
-
 RESIDENT_BYTES_KEPT: Final = 2 * 1024 * 1024
 """Pages a part keeps when it is trimmed, so that everyday requests meet warm memory."""
 
@@ -67,7 +61,7 @@ class ArenaRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartStatistics:
-    """Bytes of a part, of them in blocks, the most there ever were, and tasks that wait."""
+    """Bytes of a part, of them in blocks, the most there ever were, and claims that wait."""
 
     size: int
     used: int
@@ -112,65 +106,84 @@ class Block:
         part._take_back(self.offset, self._reserved)  # noqa: SLF001
 
 
-class _Waiter(NamedTuple):
-    task: trio.lowlevel.Task
-    size: int
-
-
 class Part:
     """One process's share. Its books live in that process: call nothing here from another."""
 
-    def __init__(self, index: int, life: int, memory: mmap.mmap, begin: int, size: int) -> None:
+    def __init__(
+        self, index: int, life: int, memory: mmap.mmap, begin: int, books: RequestMemory
+    ) -> None:
         self.index = index
         self.life = life
-        self.size = size
         self._mapping = memory
         self._begin = begin
-        self._memory = memoryview(memory)[begin : begin + size]
-        self._extents = Extents(size)
-        self._waiters: deque[_Waiter] = deque()
-        self._used = 0
-        self._peak = 0
+        self._memory = memoryview(memory)[begin : begin + books.size]
+        self._books = books
+        self._tasks: dict[Claim, trio.lowlevel.Task] = {}
+        self._contended = trio.Event()
         # Nothing at or above was written since the last trim; of a former life nobody knows.
-        self._touched = size if life > 1 else 0
+        self._touched = books.size if life > 1 else 0
         self._quiet = True  # the part was empty all the time since the last trim
 
     def allocate_nowait(self, size: int) -> Block | None:
-        """A block of `size` bytes, or None if there's no room or others wait already.
+        """A block for a request that has arrived whole, or None if it has to wait.
 
         Raises `RequestTooLargeError` for more than the part, `ValueError` for less than 1.
         """
-        if self._waiters:
+        if not 0 < size <= self._books.largest:
             self._check(size)
+        reserved = (size + (ALIGNMENT - 1)) & -ALIGNMENT
+        start = self._books.take(reserved)
+        if start is None:
             return None
-        return self._carve(size)
+        self._quiet = False
+        end = start + reserved
+        if end > self._touched:  # noqa: PLR1730 - a call of `max` costs more
+            self._touched = end
+        return Block(self, start, reserved, self._memory[start : start + size])
 
-    async def allocate(self, size: int) -> Block:
-        """As `allocate_nowait`, but waits for room in the order of asking.
+    def claim(self, claim: Claim) -> Block | None:
+        """A block for a claim, or None if it has to wait: then `wait_granted` must follow.
 
-        Always a point of cancellation; other tasks run only if it has to wait. Raises
-        `ArenaError` if `WAITING_MAX` tasks wait already.
+        Call `finish` when the body of an unfinished request has arrived. Raises as
+        `allocate_nowait`, and `TooManyWaiting`.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        block = self.allocate_nowait(size)
-        if block is not None:
-            return block
-        if len(self._waiters) >= WAITING_MAX:
-            raise ArenaError(f"{WAITING_MAX} tasks wait for shared memory already")
-        waiter = _Waiter(trio.lowlevel.current_task(), size)
-        self._waiters.append(waiter)
+        self._check(claim.size)
+        return self._block(claim) if self._books.claim(claim) else None
+
+    async def wait_granted(self, claim: Claim) -> Block:
+        """The block for a claim that waits."""
+        self._tasks[claim] = trio.lowlevel.current_task()
+        self._contended.set()
 
         def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
-            self._waiters.remove(waiter)
-            self._serve()  # it may have been the large one at the head that held up the others
+            del self._tasks[claim]
+            self._books.abandon(claim)
+            self._grant()  # It may have been a large one that held up the others.
             return trio.lowlevel.Abort.SUCCEEDED
 
         granted: Block = await trio.lowlevel.wait_task_rescheduled(abort)
         return granted
 
+    def finish(self, claim: Claim) -> None:
+        """A claim's body has arrived or will not; it no longer counts against its address."""
+        self._books.finish(claim)
+        if self._books.waiting:
+            self._grant()
+
+    async def wait_contended(self) -> None:
+        """Returns while claims wait, or as soon as one does."""
+        if not self._books.waiting:
+            self._contended = trio.Event()
+            await self._contended.wait()
+
+    def evict(self, now: float, arrived: Callable[[Claim], int]) -> list[Claim]:
+        """Claims whose connections must be closed, as `RequestMemory.evict`."""
+        return self._books.evict(now, arrived)
+
     def statistics(self) -> PartStatistics:
         """How full the part is and was; reserved bytes, that is rounded up to cache lines."""
-        return PartStatistics(self.size, self._used, self._peak, len(self._waiters))
+        books = self._books
+        return PartStatistics(books.size, books.used, books.peak, books.waiting)
 
     def trim(self) -> int:
         """Gives the pages of past bursts back to the system; how many bytes. Call it now and then.
@@ -178,8 +191,9 @@ class Part:
         It acts only if the part is empty and was so since the last call: under steady load it
         would take away pages that the next request needs again.
         """
-        quiet, self._quiet = self._quiet, not self._used
-        if not quiet or self._used or self._touched <= RESIDENT_BYTES_KEPT:
+        used = self._books.used
+        quiet, self._quiet = self._quiet, not used
+        if not quiet or used or self._touched <= RESIDENT_BYTES_KEPT:
             return 0
         end = -(-self._touched // mmap.PAGESIZE) * mmap.PAGESIZE
         # Only MADV_REMOVE frees pages of a shared mapping; MADV_DONTNEED just unmaps them here.
@@ -192,69 +206,64 @@ class Part:
     def _check(self, size: int) -> None:
         if size < 1:
             raise ValueError(f"a block has at least 1 byte, not {size}")
-        if size > self.size:
+        largest = self._books.largest
+        if size > largest:
             raise RequestTooLargeError(
-                f"{size} bytes were asked for, and a part of the shared memory has {self.size}: "
+                f"{size} bytes were asked for, and a part of the shared memory has {largest}: "
                 f"make the memory larger or the largest request smaller"
             )
 
-    def _carve(self, size: int) -> Block | None:
-        if not 0 < size <= self.size:
-            self._check(size)
-        reserved = (size + (ALIGNMENT - 1)) & -ALIGNMENT
-        start = self._extents.take(reserved)
-        if start is None:
-            return None
+    def _block(self, claim: Claim) -> Block:
+        start = claim.start
+        assert start is not None
         self._quiet = False
-        self._used += reserved
-        self._peak = max(self._peak, self._used)
-        self._touched = max(self._touched, start + reserved)
-        return Block(self, start, reserved, self._memory[start : start + size])
+        self._touched = max(self._touched, start + claim.reserved)
+        return Block(self, start, claim.reserved, self._memory[start : start + claim.size])
 
     def _take_back(self, start: int, reserved: int) -> None:
-        self._used -= reserved
-        merged = self._extents.give(start, reserved)
-        # Nothing else has changed since the head of the queue was refused, so only this
-        # extent can suit it.
-        if self._waiters and merged.size >= self._waiters[0].size:
-            self._serve()
+        self._books.give(start, reserved)
+        if self._books.waiting:
+            self._grant()
 
-    def _serve(self) -> None:
-        while self._waiters:
-            block = self._carve(self._waiters[0].size)
-            if block is None:
-                return
-            trio.lowlevel.reschedule(self._waiters.popleft().task, outcome.Value(block))
+    def _grant(self) -> None:
+        for claim in self._books.grant():
+            task = self._tasks.pop(claim)
+            trio.lowlevel.reschedule(task, outcome.Value(self._block(claim)))
 
 
 class Arena:
     """The whole mapping. Make it before the fork; each process opens its part after it."""
 
-    def __init__(self, memory: mmap.mmap, parts: int, part_size: int) -> None:
+    def __init__(self, memory: mmap.mmap, parts: int, large_bytes: int) -> None:
         self._mapping = memory
         self._memory = memoryview(memory)
         self._lives = self._memory[: parts * _LIFE_BYTES].cast("q")
+        self._large_bytes = large_bytes
         self.parts = parts
-        self.part_size = part_size
+        self.part_size = part_bytes(large_bytes)
 
     @classmethod
     def create(cls, size: int, parts: int) -> Arena:
         """An arena of `size` bytes, rounded up to whole pages for each of `parts` parts.
 
-        The system provides pages only where something is written.
+        The regions for small requests come on top. The system provides pages only where something
+        is written.
         """
         if not 1 <= parts <= PARTS_MAX:
             raise ValueError(f"an arena has 1 to {PARTS_MAX} parts, not {parts}")
-        part_size = -(-size // (parts * mmap.PAGESIZE)) * mmap.PAGESIZE
-        if part_size < PART_BYTES_MIN:
+        large_bytes = -(-size // (parts * mmap.PAGESIZE)) * mmap.PAGESIZE
+        if large_bytes < PART_BYTES_MIN:
             raise ValueError(
                 f"{size} bytes in {parts} parts are too little: a part has at least "
                 f"{PART_BYTES_MIN} bytes"
             )
-        return cls(mmap.mmap(-1, _HEAD_BYTES + parts * part_size), parts, part_size)
+        memory = mmap.mmap(-1, _HEAD_BYTES + parts * part_bytes(large_bytes))
+        return cls(memory, parts, large_bytes)
 
-    def open_part(self, index: int) -> Part:
+    def open_part(self, index: int, address_bytes_max: int | None = None) -> Part:
         """The part for its one owner, to be called once by each life of it, after the fork.
+
+        `address_bytes_max` is as for `RequestMemory`.
 
         Every call begins a new life of the part, with nothing allocated: references from the
         life before are stale from now on.
@@ -267,7 +276,7 @@ class Arena:
             self._lives[index],
             self._mapping,
             _HEAD_BYTES + index * self.part_size,
-            self.part_size,
+            RequestMemory(self._large_bytes, address_bytes_max),
         )
 
     def view(self, ref: ArenaRef) -> memoryview:

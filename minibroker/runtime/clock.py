@@ -96,6 +96,11 @@ class Clock(Protocol):
         long as the machine's clock is not set back.
         """
 
+    def real_s(self) -> float:
+        """Monotonic real seconds, however the clock is turned, for what `sleep_real` paces. Where
+        all is simulated, so are these.
+        """
+
     async def sleep_real(self, seconds: float) -> None:
         """Let real seconds pass, however the clock is turned: for what others outside do, and
         for what must end. Where all is simulated, so are these.
@@ -209,6 +214,10 @@ class SharedClock(trio.abc.Clock):
         """Real microseconds since 1970."""
         return int(self._wall() * 1_000_000)
 
+    def real_s(self) -> float:
+        """Monotonic real seconds."""
+        return self._real()
+
     async def sleep_real(self, seconds: float) -> None:
         """Let real seconds pass."""
         await self._alarms.sleep(seconds)
@@ -308,6 +317,10 @@ class SimulatedClock:
         """Milliseconds since 1970: the fixed base plus `now()`."""
         # Rounded first: 0.001 * n seconds times 1000 may fall just short of n.
         return self._wall_base_ms + int(round(self.now() * 1000, 6))
+
+    def real_s(self) -> float:
+        """The mock clock's seconds: there are no others."""
+        return self.now()
 
     async def sleep_real(self, seconds: float) -> None:
         """The mock clock's seconds: there are no others."""

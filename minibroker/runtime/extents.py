@@ -23,18 +23,18 @@ class Extent(NamedTuple):
 
 
 class Extents:
-    """The free extents of the range 0 to `size`. Sizes are positive."""
+    """The free extents of a range of `size` from `start`. Sizes are positive."""
 
     __slots__ = ("_bins", "_filled", "_size_at", "_start_of_end")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, start: int = 0) -> None:
         self._size_at: dict[int, int] = {}
         self._start_of_end: dict[int, int] = {}
         # Dicts serve as sets with a cheap `popitem`, which takes the extent freed last: its
         # memory is most likely still in the processor's cache.
         self._bins: list[dict[int, None]] = [{} for _ in range(size.bit_length())]
         self._filled = 0
-        self._add(0, size)
+        self._add(start, size)
 
     def take(self, size: int) -> int | None:
         """The start of a stretch of `size` that is now taken, or None if none is as long."""

@@ -8,8 +8,11 @@ a stream that failed stays failed, and says why in ``StreamClosed``. One contrac
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import sys
+import termios
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -25,6 +28,8 @@ LOW_WATER_FROM_BYTES: Final = 64 * 1024
 
 LOW_WATER_BYTES_MAX: Final = 512 * 1024
 """The most that is waited for before any of it is taken."""
+
+_INT_BYTES: Final = 4
 
 Address = tuple[str, int]
 
@@ -42,6 +47,8 @@ class ByteStream(ABC):
     """How often a call could not go on at once so far."""
     before_waiting: Callable[[], object]
     """Called each time before one waits; whoever else is to run does so after that."""
+    _filled = 0
+    """What ``receive_exactly`` has taken so far."""
 
     @abstractmethod
     async def receive_into(self, view: memoryview) -> int:
@@ -49,13 +56,21 @@ class ByteStream(ABC):
 
     async def receive_exactly(self, view: memoryview) -> int:
         """Fills ``view``; returns its length, or less when the peer has ended before."""
-        filled = 0
+        self._filled = filled = 0
         while filled < len(view):
             count = await self.receive_into(view[filled:])
             if count == 0:
                 break
-            filled += count
+            self._filled = filled = filled + count
         return filled
+
+    def arrived(self) -> int:
+        """Bytes that have come for the ``receive_exactly`` under way, taken or not."""
+        return self._filled + self.unread()
+
+    @abstractmethod
+    def unread(self) -> int:
+        """Bytes that have come and were not taken yet, at least."""
 
     @abstractmethod
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
@@ -109,7 +124,7 @@ class SocketStream(ByteStream):
         # A large body trickles in as the kernel gets it. Woken for each trickle, this process
         # would spend more on waking than on copying, so the kernel is told to wait for more.
         low_water = 1
-        filled = 0
+        self._filled = filled = 0
         try:
             while filled < len(view):
                 wanted = min(len(view) - filled, LOW_WATER_BYTES_MAX)
@@ -122,11 +137,17 @@ class SocketStream(ByteStream):
                 count = await self.receive_into(view[filled:])
                 if count == 0:
                     break
-                filled += count
+                self._filled = filled = filled + count
         finally:
             if low_water > 1 and not self._closed:
                 self._set_low_water(1)
         return filled
+
+    def unread(self) -> int:
+        if self._closed:
+            return 0
+        count = fcntl.ioctl(self._socket, termios.FIONREAD, bytes(_INT_BYTES))
+        return int.from_bytes(count, sys.byteorder)
 
     def _set_low_water(self, count: int) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
@@ -238,6 +259,9 @@ class MemoryStream(ByteStream):
         del pipe.buffer[:count]
         pipe.notify()
         return count
+
+    def unread(self) -> int:
+        return len(self._incoming.buffer)
 
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
         del more  # Nothing is held back in memory.

@@ -14,7 +14,13 @@ import trustme
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.network.tls import TlsStream
-from minibroker.runtime.stream import ByteStream, SocketStream, StreamClosed, memory_stream_pair
+from minibroker.runtime.stream import (
+    LOW_WATER_FROM_BYTES,
+    ByteStream,
+    SocketStream,
+    StreamClosed,
+    memory_stream_pair,
+)
 
 Pair = tuple[ByteStream, ByteStream]
 
@@ -74,6 +80,30 @@ async def test_bytes_pass_in_order(pair: Pair) -> None:
     await client.send_all(b"one ", more=True)
     await client.send_all(memoryview(b"two"))
     assert await receive_exactly(server, 7) == b"one two"
+
+
+async def test_bytes_that_arrived_are_known_before_all_have_come(pair: Pair) -> None:
+    client, server = pair
+    size = LOW_WATER_FROM_BYTES * 2
+    view = memoryview(bytearray(size))
+    for _ in range(2):  # The second count begins anew.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.receive_exactly, view)
+            await wait_all_tasks_blocked()
+            await client.send_all(bytes(1000))
+            # TLS adds a few bytes to each record.
+            await arrival(server, 1000, 1100)
+            await client.send_all(bytes(size - 1001))
+            await arrival(server, size - 1, size + 1000)
+            await client.send_all(b"x")
+        assert bytes(view[-1:]) == b"x"
+
+
+async def arrival(stream: ByteStream, least: int, most: int) -> None:
+    with trio.fail_after(20):
+        while stream.arrived() < least:
+            await trio.lowlevel.checkpoint()
+    assert stream.arrived() <= most
 
 
 async def test_large_data_passes_and_its_sender_waits(pair: Pair) -> None:

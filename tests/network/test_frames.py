@@ -12,7 +12,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
 from minibroker.observability.definitions import CloseReason
+from minibroker.runtime import request_memory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena, Part
+from minibroker.runtime.request_memory import ALIGNMENT, Claim
 from minibroker.runtime.stream import MemoryStream, StreamClosed, memory_stream_pair
 
 LARGEST = PART_BYTES_MIN // 2
@@ -31,7 +33,8 @@ class Wire:
         self.client, server = memory_stream_pair()
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.server = server
-        self.reader = FrameReader(server, part, LARGEST, scratch, trio.current_time)
+        now = trio.current_time
+        self.reader = FrameReader(server, part, LARGEST, scratch, now, number=1, address="10.0.0.1")
 
     async def bodies(self) -> list[bytes]:
         """All bodies up to the end."""
@@ -164,10 +167,10 @@ async def test_closing_on_this_side_gives_the_memory_back(wire: Wire) -> None:
         wire.server.close()
 
 
-async def test_nothing_is_read_while_memory_is_full(wire: Wire) -> None:
-    taken = await wire.part.allocate(PART_BYTES_MIN)
-    await wire.client.send_all(framed(b"late"))
-    wire.end()
+@pytest.mark.parametrize("sent", [8, 6], ids=["whole", "unfinished"])
+async def test_nothing_is_read_while_memory_is_full(wire: Wire, sent: int) -> None:
+    taken = [wire.part.allocate_nowait(PART_BYTES_MIN) for _ in range(2)]
+    await wire.client.send_all(framed(b"late")[:sent])
     found: list[bytes] = []
 
     async def read() -> None:
@@ -176,23 +179,86 @@ async def test_nothing_is_read_while_memory_is_full(wire: Wire) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
+        await wire.client.send_all(framed(b"late")[sent:])
+        wire.end()
+        await wait_all_tasks_blocked()
         assert (found, wire.part.statistics().waiting) == ([], 1)
-        taken.release()
+        for block in taken:
+            assert block is not None
+            block.release()
     assert found == [b"late"]
 
 
-async def test_it_is_known_since_when_memory_is_held_for_a_body_that_lags(
-    wire: Wire, autojump_clock: MockClock
+async def test_request_that_waits_for_memory_is_whole_after_a_cancelled_wait(wire: Wire) -> None:
+    taken = [wire.part.allocate_nowait(PART_BYTES_MIN) for _ in range(2)]
+    await wire.client.send_all(framed(b"late"))
+    wire.end()
+    with trio.move_on_after(0):
+        await wire.reader.next()
+    for block in taken:
+        assert block is not None
+        block.release()
+    assert await wire.bodies() == [b"late"]
+
+
+async def test_too_many_waiting_requests_end_the_connection(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await trio.sleep(7)
-    since = [wire.reader.receiving_since]
+    monkeypatch.setattr(request_memory, "WAITING_MAX", 0)
+    taken = [wire.part.allocate_nowait(PART_BYTES_MIN) for _ in range(2)]
+    await wire.client.send_all(framed(b"late"))
+    with pytest.raises(BadFrame, match="0 requests wait for memory") as caught:
+        await wire.reader.next()
+    assert caught.value.reason is CloseReason.LIMIT
+    for block in taken:
+        assert block is not None
+        block.release()
+
+
+async def test_reader_knows_how_much_of_a_body_has_arrived(wire: Wire) -> None:
     await wire.client.send_all(b"\0\0\0\5ab")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wire.bodies)
-        await trio.sleep(3)
-        since.append(wire.reader.receiving_since)
-        await wire.client.send_all(b"cde")
-        await trio.sleep(1)
-        since.append(wire.reader.receiving_since)
+        await wait_all_tasks_blocked()
+        assert wire.reader.arrived() == 2
+        await wire.client.send_all(b"c")
+        await wait_all_tasks_blocked()
+        assert wire.reader.arrived() == 3
+        await wire.client.send_all(b"de")
         wire.end()
-    assert since == [None, 7, None]
+
+
+async def test_late_claim_is_named_until_its_body_has_arrived(
+    wire: Wire, autojump_clock: MockClock
+) -> None:
+    await trio.sleep(7)
+    await wire.client.send_all(b"\0\0\0\5ab")
+    taken = [wire.part.allocate_nowait(PART_BYTES_MIN - ALIGNMENT) for _ in range(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wire.bodies)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(wait_for_memory, wire.part)
+        await trio.sleep(0.5)
+        assert evicted(wire) == []
+        await trio.sleep(0.5)
+        assert evicted(wire) == []
+        await trio.sleep(12)
+        assert evicted(wire) == [1]
+        await wire.client.send_all(b"cde")
+        await wait_all_tasks_blocked()
+        assert evicted(wire) == []
+        wire.end()
+        for block in taken:
+            assert block is not None
+            block.release()
+
+
+async def wait_for_memory(part: Part) -> None:
+    claim = Claim(2, "10.0.0.2", PART_BYTES_MIN)
+    assert part.claim(claim) is None
+    (await part.wait_granted(claim)).release()
+
+
+def evicted(wire: Wire) -> list[int]:
+    claims = wire.part.evict(trio.current_time(), lambda _: wire.reader.arrived())
+    return [claim.connection for claim in claims]

@@ -22,7 +22,6 @@ from minibroker.roles.questions import (
     DetailsWanted,
     Greeting,
 )
-from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import MemoryStream, StreamClosed
 from minibroker.storage.slices import FileSlice
@@ -233,39 +232,6 @@ async def test_connections_stay_for_ever_if_so_configured(
         await at.connect()
         await trio.sleep(80_000)
         assert at.still_open() == 1
-
-
-async def test_a_slow_body_is_given_up_only_when_others_wait_for_its_memory(
-    make_env: MakeEnvironment, autojump_clock: MockClock
-) -> None:
-    settings = f"socket.request.max.bytes={PART_BYTES_MIN}"
-    async with house(make_env, settings, arena=Arena.create(PART_BYTES_MIN, 1)) as at:
-        slow = await at.connect()
-        await slow.stream.send_all(PART_BYTES_MIN.to_bytes(4, "big") + b"a")
-        await trio.sleep(60)
-        assert at.still_open() == 1
-        other = await at.connect()
-        asked = trio.current_time()
-        assert (await other.ask(HELLO, 4)).error_code == 0
-        assert trio.current_time() - asked < 2
-        assert at.closed() == {CloseReason.SLOW_CLIENT: 1}
-
-
-async def test_a_body_that_is_quick_enough_is_waited_for(
-    make_env: MakeEnvironment, autojump_clock: MockClock
-) -> None:
-    settings = f"socket.request.max.bytes={PART_BYTES_MIN}"
-    async with house(make_env, settings, arena=Arena.create(PART_BYTES_MIN, 1)) as at:
-        large, other = await at.connect(), await at.connect()
-        whole = frame(HELLO, 4)
-        body = whole[4:] + bytes(PART_BYTES_MIN - len(whole) + 4)
-        await large.stream.send_all(len(body).to_bytes(4, "big") + body[:30_000])
-        await other.tell(HELLO, 4)
-        await trio.sleep(1.5)
-        await large.stream.send_all(body[30_000:])
-        for client in (large, other):
-            await client.receive_frame()
-        assert at.closed() == {}
 
 
 async def test_at_the_end_idle_connections_close_and_requests_are_answered(

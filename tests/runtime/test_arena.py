@@ -12,9 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.runtime import arena as arena_module
 from minibroker.runtime.arena import (
-    ALIGNMENT,
+    PART_BYTES_MIN,
     PARTS_MAX,
     RESIDENT_BYTES_KEPT,
     Arena,
@@ -26,8 +25,10 @@ from minibroker.runtime.arena import (
     RequestTooLargeError,
     StaleReferenceError,
 )
+from minibroker.runtime.request_memory import ALIGNMENT, SMALL_REGION_BYTES, Claim, part_bytes
 
-PART = 64 * 1024
+PART = 1024 * 1024
+WHOLE = part_bytes(PART)
 
 
 @pytest.fixture
@@ -46,13 +47,17 @@ def take(part: Part, size: int) -> Block:
     return block
 
 
+async def claimed(part: Part, claim: Claim) -> Block:
+    return part.claim(claim) or await part.wait_granted(claim)
+
+
 def test_a_block_is_as_long_as_asked_and_accounted_in_cache_lines(part: Part) -> None:
     block = take(part, 100)
     assert len(block.view) == 100
     assert not block.view.readonly
-    assert part.statistics() == PartStatistics(size=PART, used=2 * ALIGNMENT, peak=128, waiting=0)
+    assert part.statistics() == PartStatistics(size=WHOLE, used=2 * ALIGNMENT, peak=128, waiting=0)
     block.release()
-    assert part.statistics() == PartStatistics(size=PART, used=0, peak=128, waiting=0)
+    assert part.statistics() == PartStatistics(size=WHOLE, used=0, peak=128, waiting=0)
 
 
 def test_a_reference_leads_to_the_same_bytes(arena: Arena) -> None:
@@ -71,7 +76,7 @@ def test_a_reference_outside_of_its_block_is_refused(part: Part, start: int, len
         take(part, 100).ref(start, length)
 
 
-@pytest.mark.parametrize("ref", [(2, 0, 1), (-1, 0, 1), (0, -1, 1), (0, PART, 1), (0, 0, -1)])
+@pytest.mark.parametrize("ref", [(2, 0, 1), (-1, 0, 1), (0, -1, 1), (0, WHOLE, 1), (0, 0, -1)])
 def test_a_reference_outside_of_the_arena_is_refused(
     arena: Arena, part: Part, ref: tuple[int, int, int]
 ) -> None:
@@ -107,12 +112,12 @@ def test_a_released_block_cannot_be_used(part: Part) -> None:
         block.ref(0, 1)
 
 
-async def test_more_than_a_part_is_refused_at_once(part: Part) -> None:
+def test_more_than_a_part_is_refused_at_once(part: Part) -> None:
     take(part, PART).release()
     with pytest.raises(RequestTooLargeError, match=f"{PART + 1} bytes were asked for"):
         part.allocate_nowait(PART + 1)
     with pytest.raises(RequestTooLargeError, match="make the memory larger"):
-        await part.allocate(PART + 1)
+        part.claim(Claim(1, "a", PART + 1))
 
 
 @pytest.mark.parametrize("size", [0, -1])
@@ -121,7 +126,9 @@ def test_a_block_has_at_least_a_byte(part: Part, size: int) -> None:
         part.allocate_nowait(size)
 
 
-@pytest.mark.parametrize(("size", "parts"), [(PART, 2), (PART, 0), (PART, PARTS_MAX + 1), (0, 1)])
+@pytest.mark.parametrize(
+    ("size", "parts"), [(PART_BYTES_MIN, 2), (PART, 0), (PART, PARTS_MAX + 1), (0, 1)]
+)
 def test_an_absurd_arena_is_refused(size: int, parts: int) -> None:
     with pytest.raises(ValueError, match="part"):
         Arena.create(size, parts)
@@ -137,7 +144,7 @@ def test_random_use_never_mixes_bytes_and_leaves_nothing(part: Part) -> None:
     rng = random.Random(2)
     live: list[tuple[Block, bytes]] = []
     for number in range(3000):
-        block = part.allocate_nowait(rng.choice([1, 63, 64, 65, 1000, 5000, 20000]))
+        block = part.allocate_nowait(rng.choice([1, 63, 64, 65, 1000, 20_000, 70_000, 300_000]))
         if block is None or len(live) > 40:
             victim, content = live.pop(rng.randrange(len(live)))
             assert bytes(victim.view) == content
@@ -152,73 +159,78 @@ def test_random_use_never_mixes_bytes_and_leaves_nothing(part: Part) -> None:
     take(part, PART).release()
 
 
-async def test_waiters_are_served_in_the_order_they_came(part: Part) -> None:
-    held = [take(part, PART // 4) for _ in range(4)]
-    served: list[str] = []
+async def test_waiting_claim_is_granted_when_memory_is_released(part: Part) -> None:
+    held = [take(part, PART // 2) for _ in range(2)]
+    granted: list[Block] = []
 
-    async def ask(name: str, size: int) -> None:
-        block = await part.allocate(size)
-        served.append(name)
-        assert len(block.view) == size
+    async def ask(size: int, address: str) -> None:
+        granted.append(await claimed(part, Claim(1, address, size)))
 
     async with trio.open_nursery() as nursery:
-        for name, size in [("large", PART // 2), ("small", 1), ("medium", PART // 8)]:
-            nursery.start_soon(ask, name, size)
-            await trio.testing.wait_all_tasks_blocked()
-        assert part.statistics().waiting == 3
+        nursery.start_soon(ask, PART, "a")
+        nursery.start_soon(ask, PART, "b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert part.statistics().waiting == 2
         held[0].release()
         await trio.testing.wait_all_tasks_blocked()
-        assert served == [], "the large one is first, and a quarter is not enough"
-        assert part.allocate_nowait(1) is None, "nobody overtakes those who wait"
+        assert granted == []
         held[1].release()
         await trio.testing.wait_all_tasks_blocked()
-        assert served == ["large"]
-        held[2].release()
-    assert sorted(served[1:]) == ["medium", "small"]
+        assert [len(block.view) for block in granted] == [PART]
+        granted[0].release()
     assert part.statistics().waiting == 0
 
 
-async def test_a_waiter_that_gives_up_lets_the_others_pass(part: Part) -> None:
+async def test_finished_claim_lets_its_address_have_the_next(part: Part) -> None:
+    claim = Claim(1, "a", PART * 2 // 5)
+    await claimed(part, claim)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(claimed, part, Claim(2, "a", PART * 2 // 5))
+        await trio.testing.wait_all_tasks_blocked()
+        assert part.statistics().waiting == 1
+        part.finish(claim)
+    assert part.statistics().waiting == 0
+
+
+async def test_cancelled_claim_lets_the_others_pass(part: Part) -> None:
     held = [take(part, PART // 2), take(part, PART // 4)]
     granted: list[Block] = []
 
     async def ask(size: int, scope: trio.CancelScope) -> None:
         with scope:
-            granted.append(await part.allocate(size))
+            granted.append(await claimed(part, Claim(1, str(size), size)))
 
     large, small = trio.CancelScope(), trio.CancelScope()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, PART, large)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(ask, 1000, small)
+        nursery.start_soon(ask, PART // 8, small)
         await trio.testing.wait_all_tasks_blocked()
         large.cancel()
     assert large.cancelled_caught
     assert not small.cancelled_caught
     for block in [*held, *granted]:
         block.release()
-    assert part.statistics() == PartStatistics(
-        size=PART, used=0, peak=PART * 3 // 4 + 1024, waiting=0
-    )
+    assert part.statistics() == PartStatistics(size=WHOLE, used=0, peak=PART * 7 // 8, waiting=0)
 
 
-async def test_waiting_is_bounded(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_module, "WAITING_MAX", 1)
-    block = take(part, PART)
+async def test_contention_is_noticed_when_a_claim_waits(part: Part) -> None:
+    held = take(part, PART)
+    noticed = trio.Event()
+
+    async def watch() -> None:
+        await part.wait_contended()
+        noticed.set()
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(part.allocate, 1)
+        nursery.start_soon(watch)
         await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(ArenaError, match="1 tasks wait"):
-            await part.allocate(1)
-        block.release()
-
-
-async def test_a_cancelled_task_gets_nothing(part: Part) -> None:
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await part.allocate(1)
-    assert scope.cancelled_caught
-    assert part.statistics().used == 0
+        assert not noticed.is_set()
+        nursery.start_soon(claimed, part, Claim(1, "a", PART))
+        await trio.testing.wait_all_tasks_blocked()
+        await noticed.wait()
+        await part.wait_contended()
+        held.release()
 
 
 def resident_bytes(pid: int | str = "self") -> int:
@@ -229,26 +241,27 @@ def resident_bytes(pid: int | str = "self") -> int:
 def test_pages_of_a_burst_are_given_back_when_the_part_stays_idle() -> None:
     burst = 16 * RESIDENT_BYTES_KEPT
     part = Arena.create(burst, 1).open_part(0)
-    block = take(part, burst)
+    small, block = take(part, 1), take(part, burst)
+    small.view[:] = b"x"
     block.view[:] = b"x" * burst
     assert part.trim() == 0, "it is in use"
+    small.release()
     block.release()
     full = resident_bytes()
     assert part.trim() == 0, "it was in use since the last call"
-    assert part.trim() == burst - RESIDENT_BYTES_KEPT
+    assert part.trim() == SMALL_REGION_BYTES + burst - RESIDENT_BYTES_KEPT
     assert full - resident_bytes() > burst // 2
     assert part.trim() == 0, "nothing is left to give"
-    block = take(part, burst)
-    assert bytes(block.view[:1]) == b"x", "everyday pages stay"
-    assert bytes(block.view[-1:]) == b"\0"
+    assert bytes(take(part, 1).view) == b"x", "everyday pages stay"
+    assert bytes(take(part, burst).view[-1:]) == b"\0"
 
 
 def test_pages_of_a_former_life_are_given_back() -> None:
     arena = Arena.create(4 * RESIDENT_BYTES_KEPT, 1)
-    take(arena.open_part(0), arena.part_size).view[-1] = 1
+    take(arena.open_part(0), 4 * RESIDENT_BYTES_KEPT).view[-1] = 1
     reborn = arena.open_part(0)
-    assert reborn.trim() == 3 * RESIDENT_BYTES_KEPT
-    assert take(reborn, arena.part_size).view[-1] == 0
+    assert reborn.trim() == arena.part_size - RESIDENT_BYTES_KEPT
+    assert take(reborn, 4 * RESIDENT_BYTES_KEPT).view[-1] == 0
 
 
 def test_everyday_use_is_not_trimmed(part: Part) -> None:
