@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.arena import Arena
@@ -91,6 +91,7 @@ async def test_slow_claim_is_evicted_in_real_time_while_the_clock_is_frozen(
     async with house(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
         slow, other = await at.connect(), await at.connect()
         await slow.stream.send_all(large_hello()[:7])
+        await wait_all_tasks_blocked()
         autojump_clock.autojump_threshold = float("inf")
         frozen = trio.current_time()
         await other.stream.send_all(large_hello())
