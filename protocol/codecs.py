@@ -1,9 +1,9 @@
 """How each codec's bytes are framed and unframed; loaded when a batch is compressed at all.
 
 Owns the calls into cramjam and zlib, in the framings that Kafka's clients use, and never allocates
-more than the limit that it is given. A broker that stores what producers send needs none of this
-until somebody asks for an offset by time, so ``protocol.compression`` loads it late (1.3 MB).
-Echoes ``org.apache.kafka.common.compress`` (KIP-57 for LZ4's framing, KIP-110 for Zstandard).
+more than the limit that it is given. Many programs never compress, so ``protocol.compression``
+loads it late (1.3 MB); a broker loads it before its fork. Echoes
+``org.apache.kafka.common.compress`` (KIP-57 for LZ4's framing, KIP-110 for Zstandard).
 """
 
 from __future__ import annotations

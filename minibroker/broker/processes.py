@@ -30,6 +30,7 @@ from minibroker.broker.house import (
     raise_descriptor_limit,
 )
 from minibroker.broker.layout import ROLES, Seat, seats, stop_groups
+from minibroker.broker.preload import preload
 from minibroker.config import (
     ACTIVITY_ENABLE,
     ADVERTISED_LISTENERS,
@@ -104,6 +105,7 @@ def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False)
     try:
         raise_descriptor_limit()
         check_identities(settings)
+        preload(settings)
         needs_store = settings[ZOOKEEPER_CONNECT] is None and not rebuild_topics
         with open_house(settings.data_dir, settings[NODE_ID], needs_store=needs_store) as house:
             shared = _share(settings, house, rebuild_topics)

@@ -9,15 +9,23 @@ on it, so that a restarted controller is found at the same port. Nothing of Kafk
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from minibroker.config.listeners import META_ADDRESSES
+from minibroker.observability.log import Log
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from minibroker.control.backend import Backend
+
+_log = Log("control")
+
+LOAD_RETRY_S: Final = 1.0
+"""The pause before the control API is loaded again."""
 
 LISTEN_BACKLOG: Final = 64
 """Connections the kernel holds while the controller is busy or being restarted."""
@@ -63,6 +71,7 @@ async def serve(
     stopping: trio.Event,
     *,
     allowed_hosts: Iterable[str] = (),
+    sleep: Callable[[float], Awaitable[None]] = trio.sleep,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the control API on ``listener`` until ``stopping`` is set.
@@ -70,17 +79,29 @@ async def serve(
     Started at once, as the socket listens: the first request waits while what answers it is
     loaded, and ``make_backend`` called. Returns when those at work at the end are answered; cancel
     it if that takes too long.
-    ``allowed_hosts`` are names, besides IP addresses and ``localhost``, that requests may give for
-    this broker.
+    ``sleep`` waits in real time; what cannot be loaded, e.g. for want of descriptors, is tried
+    again. ``allowed_hosts`` are names, besides IP addresses and ``localhost``, that requests may
+    give for this broker.
     """
     task_status.started()
     if not await _somebody_asks(listener, stopping):
         return
-    from minibroker.control.http import make_app
+    while (app := _load(make_backend, allowed_hosts)) is None:
+        await sleep(LOAD_RETRY_S)
     from minibroker.control.server import serve_app
 
-    app = make_app(make_backend(), allowed_hosts)
     await serve_app(app, listener, stopping)
+
+
+def _load(make_backend: Callable[[], Backend], allowed_hosts: Iterable[str]) -> ASGIApp | None:
+    try:
+        from minibroker.control import server  # noqa: F401
+        from minibroker.control.http import make_app
+
+        return make_app(make_backend(), allowed_hosts)
+    except OSError as error:
+        _log.error("the control API can't be loaded; it is tried again", why=error)
+        return None
 
 
 async def _somebody_asks(listener: socket.socket, stopping: trio.Event) -> bool:

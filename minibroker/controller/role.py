@@ -225,7 +225,14 @@ class _Controller:
             if env.control is not None:
                 hosts = [host for host, _ in env.endpoints.values()]
                 nursery.start_soon(
-                    partial(serve, self._backend, env.control, env.stopping, allowed_hosts=hosts)
+                    partial(
+                        serve,
+                        self._backend,
+                        env.control,
+                        env.stopping,
+                        allowed_hosts=hosts,
+                        sleep=env.clock.sleep_real,
+                    )
                 )
             await env.stopping.wait()
             nursery.cancel_scope.cancel()

@@ -37,8 +37,9 @@ WARM: Final = (
     "minibroker.control.http",
     "minibroker.control.server",
     "minibroker.controller.backend",
+    "protocol.codecs",
 )
-"""What a broker imports only after the fork, to save memory in the roles that never need it."""
+"""What a broker imports late, to save memory in the roles that never need it."""
 
 Start = Callable[[Settings], int]
 """Runs a broker to its end: says ready on standard output, returns the exit status."""

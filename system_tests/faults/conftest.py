@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +16,12 @@ from system_tests.harness.waiting import wait_until
 
 class Starter(Protocol):
     def __call__(
-        self, *arguments: str, data_dir: Path | None = None, listener: str = ...
+        self,
+        *arguments: str,
+        data_dir: Path | None = None,
+        listener: str = ...,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> RunningBroker: ...
 
 
@@ -40,10 +45,21 @@ def start() -> Iterator[Starter]:
     started: list[RunningBroker] = []
 
     def begin(
-        *arguments: str, data_dir: Path | None = None, listener: str = "PLAINTEXT://127.0.0.1:0"
+        *arguments: str,
+        data_dir: Path | None = None,
+        listener: str = "PLAINTEXT://127.0.0.1:0",
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> RunningBroker:
-        started.append(start_minibroker(*arguments, data_dir=data_dir, listener=listener))
-        return started[-1]
+        broker = start_minibroker(
+            *arguments,
+            data_dir=data_dir,
+            listener=listener,
+            settings=settings,
+            environment=environment,
+        )
+        started.append(broker)
+        return broker
 
     yield begin
     for running in started:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import trio
 
-from minibroker.control.serve import open_listener
+from minibroker.control.serve import LOAD_RETRY_S, open_listener, serve
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,21 @@ trio.run(main)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
+
+
+async def test_control_api_that_cannot_be_loaded_is_tried_again() -> None:
+    tries: list[float] = []
+
+    def make_backend() -> Any:
+        if len(tries) < 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        raise KeyError("it is loaded")
+
+    async def sleep(seconds: float) -> None:
+        tries.append(seconds)
+
+    with open_listener("127.0.0.1", 0) as listener:
+        async with await trio.open_tcp_stream(*listener.getsockname()[:2]):
+            with pytest.raises(KeyError, match="it is loaded"):
+                await serve(make_backend, listener, trio.Event(), sleep=sleep)
+    assert tries == [LOAD_RETRY_S] * 2

@@ -1,0 +1,41 @@
+"""Modules that are loaded before the fork, by settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+AUTHORIZER = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+TLS = ("listeners=SSL://127.0.0.1:0", "ssl.keystore.location=/server.pem")
+PROGRAM = """
+import sys
+from minibroker.broker.preload import preload
+from minibroker.config import Settings
+preload(Settings.from_sources(pairs=sys.argv[1:]))
+print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "loaded", "missing"),
+    [
+        (
+            (),
+            {"difflib", "protocol.codecs", "encodings.utf_16_le"},
+            {"minibroker.apis.access.table", "minibroker.network.tls"},
+        ),
+        ((AUTHORIZER,), {"minibroker.apis.access.table"}, {"minibroker.network.tls"}),
+        (TLS, {"minibroker.network.tls"}, {"minibroker.apis.access.table"}),
+    ],
+)
+def test_preload_imports_what_the_settings_need_and_no_more(
+    pairs: tuple[str, ...], loaded: set[str], missing: set[str]
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *pairs], capture_output=True, text=True, check=True
+    )
+    modules = set(run.stdout.split())
+    assert loaded <= modules
+    assert not missing & modules
