@@ -282,7 +282,8 @@ class Api(Generic[Request, Part, Reply, Response]):
     """Lowest version really served where the advertised minimum is lower (Produce)."""
     may_wait: bool = False
     """Whether ``execute`` may wait for other clients or for time; such a wait is cut short when
-    the broker stops."""
+    the broker stops. Its requests keep no memory and take no turns from others meanwhile, so it
+    has no records that are read in place."""
     cluster_action: bool = False
     """Whether it is for brokers: who may ask for it is not held by quotas of request time."""
     left_out: tuple[str, ...] = ()

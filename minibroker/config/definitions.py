@@ -175,7 +175,8 @@ QUEUED_MAX_REQUESTS = setting(
     default=500,
     valid=at_least(1),
     doc="How many requests each network processor may have under way at each I/O worker; further "
-    "ones wait.",
+    "ones wait. Fetch, JoinGroup and SyncGroup, which may wait for records or members, do not "
+    "count.",
 )
 SOCKET_LISTEN_BACKLOG_SIZE = setting(
     "socket.listen.backlog.size",

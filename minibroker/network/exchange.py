@@ -96,7 +96,7 @@ class Exchanges:
         try:
             header, response = await exchange.run()
         finally:
-            block.release()
+            exchange.free()
         chunks = _encoded(header, response)
         assert exchange.ctx is not None
         if exchange.ctx.unserved is not None:
@@ -259,7 +259,7 @@ class _Exchange(Spent):
     def __init__(self, shared: Exchanges, client: Client, block: Block) -> None:
         self._shared = shared
         self._client = client
-        self._block = block
+        self._block: Block | None = block
         self.ctx: Context | None = None
         self.request: Any = None
         """What was asked, once it is known."""
@@ -274,23 +274,33 @@ class _Exchange(Spent):
 
     async def run(self) -> tuple[RequestHeader, Any]:
         """The header, and the response or None where there is none."""
-        client, shared = self._client, self._shared
-        header, at = decode_request_header(self._block.view)
+        client, shared, block = self._client, self._shared, self._block
+        assert block is not None
+        header, at = decode_request_header(block.view)
         client.client_id = header.client_id
         client.in_flight = header.api_key
-        ctx = self.ctx = shared.context(client, header, self._block)
+        ctx = self.ctx = shared.context(client, header, block)
         api = _served(header)
         if api is None:
             return header, unsupported_version(ctx.served)
         schema = registry.schema(header.api_key)
-        request, _ = locating_decoder(schema.request, header.api_version)(self._block.view, at)
+        request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
         self.request = request
         if client.told and header.api_key == ApiKey.PRODUCE:
-            self.records = count_records(cast("ProduceRequest", request), self._block.view)
+            self.records = count_records(cast("ProduceRequest", request), block.view)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             introduced = cast("ApiVersionsRequest", request)
             client.introduce(introduced.client_software_name, introduced.client_software_version)
+        if api.may_wait:
+            # Only records are read in place, and waiting may take as long as the client likes.
+            self.free()
         return header, await self._answer(api, ctx, request)
+
+    def free(self) -> None:
+        """Release the request's memory if it is still held."""
+        if self._block is not None:
+            self._block.release()
+            self._block = None
 
     def promised(
         self, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
@@ -366,9 +376,16 @@ class _Exchange(Spent):
         if len(questions) == 1:
             link, question = questions[0]
             look = self._shared.may_look(api, owners[0])
-            answers = [await link.ask(question, look=look, meanwhile=self._prepare)]
+            answers = [
+                await link.ask(question, may_wait=api.may_wait, look=look, meanwhile=self._prepare)
+            ]
         else:
-            answers = await ask_together(questions, first_only=first_only, meanwhile=self._prepare)
+            answers = await ask_together(
+                questions,
+                may_wait=api.may_wait,
+                first_only=first_only,
+                meanwhile=self._prepare,
+            )
         for owner, answer in zip(owners, answers, strict=True):
             if answer is not None:
                 replies[owner] = answer.reply

@@ -31,6 +31,11 @@ itself; most answers are there within this time."""
 QUESTIONS_MAX: Final = 500
 """Unanswered questions of one side before the next one waits to be sent."""
 
+WAITING_QUESTIONS_MAX: Final = 100_000
+"""The same of questions whose handlers may wait, which take no room from the others. A connection
+has one at most, so there are never as many.
+"""
+
 _ASK: Final = 0
 _ANSWER: Final = 1
 _FAILED: Final = 2
@@ -79,11 +84,12 @@ class _Wait:
 class _Question:
     """A question under way: its number, who waits, and the answer once it is there."""
 
-    __slots__ = ("answer", "answered", "failed", "number", "wait")
+    __slots__ = ("answer", "answered", "failed", "number", "room", "wait")
 
-    def __init__(self, number: int, wait: _Wait) -> None:
+    def __init__(self, number: int, wait: _Wait, room: trio.Semaphore | None = None) -> None:
         self.number = number
         self.wait = wait
+        self.room = room
         self.answered = False
         self.answer: Any = None
         self.failed: Exception | None = None
@@ -127,15 +133,24 @@ class Conversation:
         self._on_ask = on_ask
         self._on_looked = on_looked
         self._room = trio.Semaphore(questions_max, max_value=questions_max)
+        self._waiting_room = trio.Semaphore(WAITING_QUESTIONS_MAX, max_value=WAITING_QUESTIONS_MAX)
         self._number = 0
         self._questions: dict[int, _Question] = {}
         self._answering: dict[int, trio.CancelScope] = {}
         self._over = False
 
     async def ask(
-        self, payload: object, *, look: bool = False, meanwhile: Callable[[], None] = _nothing
+        self,
+        payload: object,
+        *,
+        may_wait: bool = False,
+        look: bool = False,
+        meanwhile: Callable[[], None] = _nothing,
     ) -> Any:
         """The peer's answer. Raises ``PeerLost`` or ``PeerFailed``.
+
+        With ``may_wait`` the handler may wait for long, and the question does not count against
+        ``questions_max``.
 
         A cancelled question is withdrawn: the peer's handler is cancelled too. With ``look`` the
         answer is first looked for without sleeping, for ``LOOK_NS`` at most: only where the peer
@@ -143,7 +158,7 @@ class Conversation:
         once the peer can work.
         """
         wait = _Wait(1)
-        question = await self._put(payload, wait)
+        question = await self._put(payload, wait, may_wait=may_wait)
         try:
             meanwhile()
             if look and self._channel.apart:
@@ -156,14 +171,15 @@ class Conversation:
             self._forget(question)
         return question.result()
 
-    async def _put(self, payload: object, wait: _Wait) -> _Question:
+    async def _put(self, payload: object, wait: _Wait, *, may_wait: bool) -> _Question:
         """Sends a question; what goes wrong with that becomes its answer."""
+        room = self._waiting_room if may_wait else self._room
         try:
-            self._room.acquire_nowait()
+            room.acquire_nowait()
         except trio.WouldBlock:
-            await self._room.acquire()
+            await room.acquire()
         self._number += 1
-        question = _Question(self._number, wait)
+        question = _Question(self._number, wait, room)
         self._questions[question.number] = question
         try:
             if self._over:
@@ -200,7 +216,8 @@ class Conversation:
 
     def _forget(self, question: _Question) -> None:
         del self._questions[question.number]
-        self._room.release()
+        assert question.room is not None
+        question.room.release()
 
     async def _withdraw(self, question: _Question) -> None:
         if not question.answered:
@@ -305,11 +322,16 @@ class Link:
         self._over = False
 
     async def ask(
-        self, payload: object, *, look: bool = False, meanwhile: Callable[[], None] = _nothing
+        self,
+        payload: object,
+        *,
+        may_wait: bool = False,
+        look: bool = False,
+        meanwhile: Callable[[], None] = _nothing,
     ) -> Any:
         """As ``Conversation.ask``; waits first while the peer is being reborn."""
         conversation = await self.conversation()
-        return await conversation.ask(payload, look=look, meanwhile=meanwhile)
+        return await conversation.ask(payload, may_wait=may_wait, look=look, meanwhile=meanwhile)
 
     async def conversation(self) -> Conversation:
         """The conversation with the peer's present life, once it has been greeted.
@@ -368,6 +390,7 @@ class Link:
 async def ask_together(
     asked: Sequence[tuple[Link, object]],
     *,
+    may_wait: bool = False,
     first_only: bool = False,
     meanwhile: Callable[[], None] = _nothing,
 ) -> list[Any]:
@@ -389,7 +412,7 @@ async def ask_together(
                 question = _Question(0, wait)
                 question.settle(None, lost)
             else:
-                question = await conversation._put(payload, wait)  # noqa: SLF001
+                question = await conversation._put(payload, wait, may_wait=may_wait)  # noqa: SLF001
                 put.append((conversation, question))
             questions.append(question)
         meanwhile()

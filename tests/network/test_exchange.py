@@ -279,6 +279,7 @@ async def test_a_long_poll_ends_with_its_connection(desk: Desk) -> None:
         await wait_all_tasks_blocked()
         assert desk.ours.interruptible
         assert desk.ours.view(used=0.0).in_flight == ApiKey.FETCH
+        assert desk.memory_used == 0, "a request that waits would keep memory from others"
         desk.ours.scope.cancel()
     assert desk.memory_used == 0
 

@@ -234,6 +234,24 @@ async def test_connections_stay_for_ever_if_so_configured(
         assert at.still_open() == 1
 
 
+async def test_long_polls_take_no_turn_from_other_requests(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, "queued.max.requests=1") as at:
+        at.answering = trio.Event()
+        poll = fetch_request({("t", 0): 0}, {"t": b""}, wait_ms=1000, bytes_min=1)
+        for _ in range(3):
+            waiting = await at.connect()
+            await waiting.tell(poll, 12)
+        await wait_all_tasks_blocked()
+        assert len(at.asked) == 3
+        other = await at.connect()
+        await other.tell(LOOK, 1)
+        await wait_all_tasks_blocked()
+        assert len(at.asked) == 4
+        at.reply = FetchReply({}, 0, failed=False, due=True)
+
+
 async def test_at_the_end_idle_connections_close_and_requests_are_answered(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -161,6 +162,22 @@ async def test_questions_beyond_the_limit_wait(peers: Peers) -> None:
     assert sorted(seen) == [0, 1, 2, 3]
 
 
+async def test_question_that_may_wait_takes_no_room_from_others(peers: Peers) -> None:
+    async def handler(payload: str) -> str:
+        if payload == "waits":
+            await trio.sleep_forever()
+        return payload
+
+    asker, _ = peers.join(handler, questions_max=1)
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(partial(asker.ask, "waits", may_wait=True))
+        await wait_all_tasks_blocked()
+        with trio.fail_after(1):
+            assert await asker.ask("soon") == "soon"
+        nursery.cancel_scope.cancel()
+
+
 class Reborn:
     """A peer that can die; every dial reaches its newest life."""
 
@@ -257,12 +274,17 @@ async def test_when_nobody_dials_any_more_those_who_wait_are_told() -> None:
 class Company:
     """Several peers, each behind a link of its own."""
 
-    def __init__(self, nursery: trio.Nursery, handlers: list[Callable[[Any], Any]]) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        handlers: list[Callable[[Any], Any]],
+        questions_max: int = 10,
+    ) -> None:
         self.nursery = nursery
         self.channels: dict[int, Channel] = {}
         """The peers' ends by place, for links dial in any order."""
         self.links = [
-            Link(self._dialler(place, handler), _no_greeting)
+            Link(self._dialler(place, handler), _no_greeting, questions_max=questions_max)
             for place, handler in enumerate(handlers)
         ]
         for link in self.links:
@@ -317,6 +339,23 @@ async def test_one_answer_can_be_enough_and_the_others_are_withdrawn(
     assert await ask_together(asked, first_only=True) == [None, "b"]
     await wait_all_tasks_blocked()
     assert withdrawn.is_set()
+
+
+async def test_questions_together_that_may_wait_take_no_room_from_others(
+    nursery: trio.Nursery,
+) -> None:
+    async def handler(payload: str) -> str:
+        if payload == "waits":
+            await trio.sleep_forever()
+        return payload
+
+    company = Company(nursery, [handler, handler], questions_max=1)
+    waiting = [(link, "waits") for link in company.links]
+    for _ in range(3):
+        nursery.start_soon(partial(ask_together, waiting, may_wait=True))
+    await wait_all_tasks_blocked()
+    with trio.fail_after(1):
+        assert await ask_together([(link, "soon") for link in company.links]) == ["soon"] * 2
 
 
 async def test_a_lost_peer_is_told_only_when_the_others_have_answered(
