@@ -12,6 +12,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,34 @@ def test_no_file_is_dead() -> None:
         str(path) for path in sources(*PACKAGES) if needs_test(path) and dotted(path) not in used
     }
     assert not dead - ONLY_FOR_TESTS, "nothing imports these: " + ", ".join(dead - ONLY_FOR_TESTS)
+
+
+def module(path: Path) -> str:
+    """The name of the module in a file; that of a package is its folder's."""
+    return dotted(path).removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a file imports, wherever the statement is; names of packages and of their modules."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if Path(*full.split(".")).with_suffix(".py") in FILES else node.module
+
+
+FILES = frozenset(sources(*PACKAGES, *TESTS))
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    names = {module(path) for path in FILES}
+    graph = {module(path): names.intersection(imports(path)) - {module(path)} for path in FILES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail("these import each other: " + " -> ".join(error.args[1]))
 
 
 def test_what_is_only_for_tests_is_used_by_tests() -> None:

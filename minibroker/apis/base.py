@@ -67,6 +67,13 @@ def _nobody_asks(_operation: Operation, _resource: Resource, _name: str) -> None
     """Where there is no log."""
 
 
+class Denied:
+    """The caller may do nothing of what a request asks for; ``response`` says so."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+
 @dataclass(slots=True)
 class Context:
     """What ``split``, ``again`` and ``merge`` may look at.

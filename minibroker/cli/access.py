@@ -1,41 +1,18 @@
-"""Which servers a command asks, and how it is let in there.
+"""The options of every command that connects to a broker.
 
-Owns both as one value, and the two options that say so. It must never read the file itself, nor
-import what TLS and SASL need: most commands are let in without. Invariant: whoever gets a
-`Servers` need not know whether there is anything to prove.
+Owns ``--bootstrap-server`` and ``--command-config``. It must never import what TLS and SASL need
+unless a file is given. Invariant: a command gets them as one `Servers`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    import ssl
-
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-
-
-class Access(NamedTuple):
-    """Open doors if empty; a ``mechanism`` comes with its proof, begun anew for each connection."""
-
-    tls: ssl.SSLContext | None = None
-    mechanism: str | None = None
-    prove: Callable[[], Generator[bytes, bytes, None]] | None = None
-
-
-OPEN: Final = Access()
-
-
-class Servers(NamedTuple):
-    """``host:port,host:port`` of a cluster, and what lets us in."""
-
-    bootstrap: str = DEFAULT_BOOTSTRAP
-    access: Access = OPEN
-
+from minibroker.cli.servers import DEFAULT_BOOTSTRAP, OPEN, Servers
 
 _BOOTSTRAP = click.option(
     "--bootstrap-server",

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from minibroker import __version__
-from minibroker.cli.access import DEFAULT_BOOTSTRAP, OPEN, Access
 from minibroker.cli.errors import CliError, Dropped, Refused, Unreachable, UsageMistake, check
+from minibroker.cli.servers import DEFAULT_BOOTSTRAP, OPEN, Access
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
 from protocol.compiler import decoder, encode
 from protocol.errors import EncodeError, ErrorCode, ProtocolError

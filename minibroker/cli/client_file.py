@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from minibroker.cli.access import Access
 from minibroker.cli.errors import BadConfig
 from minibroker.cli.proofs import Proof, bearer, plain, scram, unsecured_token
+from minibroker.cli.servers import Access
 from minibroker.config.settings import ConfigError, Given
 from minibroker.security.client_properties import (
     CLAIM,

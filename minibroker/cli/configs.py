@@ -17,19 +17,19 @@ import click
 from click.core import ParameterSource
 
 from minibroker.cli import credentials
-from minibroker.cli.access import OPEN, Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Command
 from minibroker.cli.errors import CliError, ExitCode, UsageMistake, check
 from minibroker.cli.output import emit
+from minibroker.cli.servers import OPEN, Servers
 from minibroker.quotas.arguments import (
     BROKERS,
-    CLIENTS,
     DEFAULTS,
     IPS,
+    QUOTA_TYPES,
     TOPICS,
     TYPES,
-    USERS,
     ArgumentMistake,
     Entities,
     check_keys,
@@ -78,7 +78,6 @@ SOURCES: Final = (
 """Names of where a value came from, by Kafka's numbers."""
 
 RESOURCE_TYPES: Final = {TOPICS: 2, BROKERS: 4}
-QUOTA_TYPES: Final = {IPS: "ip", USERS: "user", CLIENTS: "client-id"}
 QUOTA_TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 SET, DELETE = 0, 1
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2

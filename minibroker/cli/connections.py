@@ -19,11 +19,12 @@ from typing import Final
 
 import click
 
-from minibroker.cli.access import Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command
 from minibroker.cli.connections_view import Line, Paint, Room, picture
 from minibroker.cli.control import Control, control_option, find_control
 from minibroker.cli.output import emit
+from minibroker.cli.servers import Servers
 
 PATH: Final = "/v1/connections"
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"

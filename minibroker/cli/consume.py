@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 import click
 
-from minibroker.cli.access import Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.committed import committed_offsets
@@ -25,6 +25,7 @@ from minibroker.cli.membership import Membership
 from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, text_or_none
 from minibroker.cli.reader import Message, Reader
+from minibroker.cli.servers import Servers
 
 POLL_MS: Final = 500
 HEARTBEAT_S: Final = 1.0

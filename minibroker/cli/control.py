@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from minibroker.cli.access import Servers
 from minibroker.cli.client import Client, parse_bootstrap
 from minibroker.cli.errors import CliError, Unreachable, UsageMistake
+from minibroker.cli.servers import Servers
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
 from protocol.messages.describe_configs import (
     DescribeConfigsRequest,

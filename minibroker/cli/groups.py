@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 import click
 
-from minibroker.cli.access import Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Group
 from minibroker.cli.committed import committed_offsets
 from minibroker.cli.errors import Refused, check
 from minibroker.cli.offsets import LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, table
+from minibroker.cli.servers import Servers
 from minibroker.cli.topics import report_each
 from protocol.compiler import decoder
 from protocol.errors import ErrorCode, ProtocolError

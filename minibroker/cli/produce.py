@@ -14,12 +14,13 @@ from typing import BinaryIO, Final
 
 import click
 
-from minibroker.cli.access import Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import note
 from minibroker.cli.sender import Sender
+from minibroker.cli.servers import Servers
 from protocol.compression import Compression
 from protocol.records import Record
 

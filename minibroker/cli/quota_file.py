@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from minibroker.cli.client import Client
-from minibroker.cli.configs import QUOTA_TYPES
 from minibroker.cli.errors import CliError, Refused, UsageMistake, check
 from minibroker.cli.output import emit
+from minibroker.quotas.arguments import QUOTA_TYPES
 from minibroker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
 from minibroker.quotas.values import value_text
 from protocol.messages.alter_client_quotas import (

@@ -14,10 +14,11 @@ from urllib.parse import unquote_plus, urlencode
 
 import click
 
-from minibroker.cli.access import Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Group
 from minibroker.cli.control import control_option, find_control
 from minibroker.cli.output import emit, table
+from minibroker.cli.servers import Servers
 from minibroker.quotas.values import limit_text, measured_text
 
 UNITS: Final = {

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import click
 
-from minibroker.cli.access import Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Group
 from minibroker.cli.errors import Refused, UsageMistake, check
 from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, table
+from minibroker.cli.servers import Servers
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import (
     CreatableTopic,

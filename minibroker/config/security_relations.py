@@ -8,19 +8,32 @@ still be no certificate.  Echoes Kafka's ``DefaultSslEngineFactory``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from minibroker.config import sasl_definitions as a
 from minibroker.config import security_definitions as s
 from minibroker.config.jaas import EXAMPLE as JAAS_EXAMPLE
-from minibroker.config.listeners import has_sasl, has_tls
+from minibroker.config.listeners import Listener, has_sasl, has_tls
 from minibroker.config.setting import MECHANISMS, Setting, listener_name
 
-if TYPE_CHECKING:
-    from minibroker.config.settings import Settings
+T = TypeVar("T")
 
 
-def problems(settings: Settings) -> Iterator[tuple[str, str]]:
+class ListenerSettings(Protocol):
+    """As much of ``Settings`` as the relations need."""
+
+    @property
+    def client_listeners(self) -> tuple[Listener, ...]: ...
+
+    @property
+    def given(self) -> tuple[str, ...]: ...
+
+    def security_protocol(self, listener: str) -> str: ...
+
+    def at_listener(self, listener: str, key: Setting[T], mechanism: str = ...) -> T: ...
+
+
+def problems(settings: ListenerSettings) -> Iterator[tuple[str, str]]:
     """What is wrong: (setting's name, what to mend) pairs."""
     for listener in settings.client_listeners:
         if has_tls(settings.security_protocol(listener.name)):
@@ -29,7 +42,7 @@ def problems(settings: Settings) -> Iterator[tuple[str, str]]:
             yield from _sasl_problems(settings, listener.name)
 
 
-def _tls_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]]:
+def _tls_problems(settings: ListenerSettings, listener: str) -> Iterator[tuple[str, str]]:
     file = settings.at_listener(listener, s.SSL_KEYSTORE_LOCATION)
     chain = settings.at_listener(listener, s.SSL_KEYSTORE_CERTIFICATE_CHAIN)
     key = settings.at_listener(listener, s.SSL_KEYSTORE_KEY)
@@ -54,7 +67,7 @@ def _tls_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]
         yield _given_name(settings, listener, s.SSL_CLIENT_AUTH), text
 
 
-def _sasl_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]]:
+def _sasl_problems(settings: ListenerSettings, listener: str) -> Iterator[tuple[str, str]]:
     mechanisms = settings.at_listener(listener, a.SASL_ENABLED_MECHANISMS)
     name = _given_name(settings, listener, a.SASL_ENABLED_MECHANISMS)
     if not mechanisms:
@@ -70,7 +83,7 @@ def _beside(other: Setting[Any]) -> str:
     return f"is given beside {other.name}; leave out one of them"
 
 
-def _given_name(settings: Settings, listener: str, key: Setting[Any]) -> str:
+def _given_name(settings: ListenerSettings, listener: str, key: Setting[Any]) -> str:
     """The name under which the value was given that holds for a listener."""
     own = listener_name(listener, key.name)
     return own if own in settings.given else key.name

@@ -27,11 +27,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from minibroker.control.backend import Backend, BackendError
 from minibroker.control.errors import error_json, json_bytes
+from minibroker.control.operation import Operation
 from minibroker.control.routes import (
     OPERATIONS,
     Answer,
     Elsewhere,
-    Operation,
     Site,
     Text,
 )

@@ -7,13 +7,12 @@ code. Nothing of Kafka's.
 
 from __future__ import annotations
 
-import json
-from functools import cache
+from collections.abc import Sequence
 from typing import Any, Final
 
 import minibroker
 from minibroker.control.errors import ErrorAnswer
-from minibroker.control.routes import OPERATIONS, Operation
+from minibroker.control.operation import Operation
 from minibroker.control.schema import component, components_of, json_schema
 
 ALWAYS: Final = {
@@ -29,16 +28,10 @@ WITH_BODY: Final = {
 """Refusals that every operation with a body has."""
 
 
-@cache
-def description_json() -> bytes:
-    """The document as it is served."""
-    return json.dumps(description(), indent=1).encode()
-
-
-def description() -> dict[str, Any]:
-    """The document as plain data."""
+def description(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The document of these operations as plain data."""
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
     return {
         "openapi": "3.1.0",
@@ -50,13 +43,13 @@ def description() -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": _components()},
+        "components": {"schemas": _components(operations)},
     }
 
 
-def _components() -> dict[str, Any]:
+def _components(operations: Sequence[Operation]) -> dict[str, Any]:
     mentioned: list[type] = [ErrorAnswer]
-    for operation in OPERATIONS:
+    for operation in operations:
         mentioned += [kind for kind in (operation.answer, operation.body) if isinstance(kind, type)]
     return {inner.__name__: component(inner) for kind in mentioned for inner in components_of(kind)}
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from minibroker.control.http import BODY_MAX_BYTES
 from minibroker.control.openapi import description
-from minibroker.control.routes import OPERATIONS, Operation
+from minibroker.control.operation import Operation
+from minibroker.control.routes import OPERATIONS
 from minibroker.control.server import CONNECTIONS_MAX
 
 _INTRODUCTION: Final = """\
@@ -47,7 +48,7 @@ curl -X POST $control_url/v1/reset
 def page() -> str:
     """The whole page as Markdown."""
     introduction = _INTRODUCTION % {"body": BODY_MAX_BYTES, "connections": CONNECTIONS_MAX}
-    schemas = description()["components"]["schemas"]
+    schemas = description(OPERATIONS)["components"]["schemas"]
     lines = [*_operations(), "", "## Shapes", ""]
     for name in sorted(schemas):
         lines += _shape(name, schemas[name])

@@ -8,7 +8,9 @@ no HTTP API; the operations on topics and groups do what its ``Admin`` client do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple, get_args
 
 from minibroker.control.backend import (
@@ -25,6 +27,7 @@ from minibroker.control.backend import (
     Topic,
     TopicList,
 )
+from minibroker.control.operation import Operation
 from minibroker.control.quota_shapes import (
     LAST,
     QuotaExplained,
@@ -65,43 +68,6 @@ class Answer(NamedTuple):
     status: int
 
 
-class Operation(NamedTuple):
-    """One thing the API does.
-
-    ``run`` gets the site and its arguments: the path's ``{parameter}`` if there is one, then the
-    body if ``body`` is a record, or what follows the path's ``?`` if ``query`` is one, of texts.
-    ``answer`` is a record, a media type, or None for no content. ``errors`` are the statuses it may
-    refuse with, beyond those every operation has.
-    """
-
-    method: str
-    path: str
-    summary: str
-    answer: type | str | None
-    run: Callable[..., Awaitable[object]]
-    body: type | None = None
-    query: type | None = None
-    status: int = 200
-    errors: Mapping[int, str] = {}
-    example: Mapping[str, Any] | None = None
-
-    @property
-    def name(self) -> str:
-        """The operation's id in the OpenAPI description."""
-        return self.run.__name__
-
-    @property
-    def parameter(self) -> str | None:
-        """The name of the path's parameter; it is always the last part of the path."""
-        return self.path[self.path.index("{") + 1 : -1] if "{" in self.path else None
-
-    def stands_at(self, path: str) -> bool:
-        """Whether the operation's path, filled in, is this one."""
-        if self.parameter is None:
-            return path == self.path
-        return path.startswith(self.path.partition("{")[0])
-
-
 async def get_index(_: Site) -> Elsewhere:
     """This list; a browser is led to the console."""
     lines = [f"{each.method:<6} {each.path:<24} {each.summary}" for each in OPERATIONS]
@@ -127,9 +93,15 @@ def _console_file(name: str) -> Text:
 
 async def get_description(_: Site) -> Text:
     """This API as an OpenAPI document."""
-    from minibroker.control.openapi import description_json
+    return Text(_description(), "application/json")
 
-    return Text(description_json(), "application/json")
+
+@cache
+def _description() -> bytes:
+    # Loaded by the first who looks: most brokers are never asked.
+    from minibroker.control.openapi import description
+
+    return json.dumps(description(OPERATIONS), indent=1).encode()
 
 
 async def get_metrics(site: Site) -> Text:

@@ -19,6 +19,9 @@ TOPICS, CLIENTS, USERS, BROKERS, IPS = "topics", "clients", "users", "brokers", 
 TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS)
 """In the order in which short options count, whatever their order on the command line."""
 
+QUOTA_TYPES: Final = {IPS: "ip", USERS: "user", CLIENTS: "client-id"}
+"""Types that can have quotas, and the protocol's names for them."""
+
 DEFAULTS: Final = (CLIENTS, USERS, BROKERS, IPS)
 """Types that have a default entity."""
 

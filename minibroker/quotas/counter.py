@@ -18,16 +18,16 @@ from __future__ import annotations
 import math
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, lockf
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from mmap import mmap
 
     from minibroker.quotas.entity import Tags
-    from minibroker.quotas.ledger import Ledger
     from minibroker.quotas.rate import Cause
 
 WORD: Final = 8
@@ -151,6 +151,32 @@ def span(oldest_ms: int, now_ms: int, samples: int, window_ms: int) -> int:
     return elapsed if elapsed > 0 else 1
 
 
+class CounterMemory(Protocol):
+    """As much of ``Ledger`` as a group needs; see there."""
+
+    samples: int
+    window_ms: int
+    lasting_ms: int
+    span_min_ms: int
+    lock_fd: int
+    memory: mmap
+    doubles: memoryview[float]
+    offsets: tuple[int, ...]
+    asides: tuple[int, ...]
+
+    def place(self, name: str, tags: Tags, now_ms: int) -> tuple[int, int]: ...
+
+    def next_sample(self, number: int, place: int) -> int: ...
+
+    def totals(self, at: int) -> tuple[float, ...]: ...
+
+    def unlock(self, at: int) -> None: ...
+
+    def note_throttle(
+        self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int
+    ) -> None: ...
+
+
 class Group:
     """Where the counters of one sharing group lie; any number of these may stand for the same.
 
@@ -159,7 +185,7 @@ class Group:
 
     __slots__ = ("base", "digest", "ledger", "name", "ordinal", "tags")
 
-    def __init__(self, ledger: Ledger, name: str, tags: Tags, now_ms: int) -> None:
+    def __init__(self, ledger: CounterMemory, name: str, tags: Tags, now_ms: int) -> None:
         self.ledger = ledger
         self.name = name
         self.tags = tags

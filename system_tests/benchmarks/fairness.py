@@ -33,6 +33,14 @@ from typing import NamedTuple
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from system_tests.benchmarks.client import PATIENCE_S, RunFailed, compiled, run
+from system_tests.benchmarks.fairness_timelines import (
+    BEFORE_S,
+    SITUATION_S,
+    SLICES_A_SECOND,
+    Flow,
+    Timeline,
+    Timelines,
+)
 from system_tests.benchmarks.measures import cpu_seconds, machine_busy_share, touch_memory
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER
 from system_tests.benchmarks.report import machine
@@ -41,8 +49,6 @@ from system_tests.harness.brokers import RunningBroker, start_kafka, start_minib
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.quotas.setting import set_quota
 
-SLICES_A_SECOND = 10
-BEFORE_S, SITUATION_S = 0.6, 2.0
 AHEAD_S = 0.4
 """What the clients have to start and connect."""
 
@@ -95,47 +101,6 @@ def order_of(run: int) -> list[str]:
     """The situations one after the other, alone before and after each."""
     first = run % len(BESIDE)
     return [ALONE] + [each for name in BESIDE[first:] + BESIDE[:first] for each in (name, ALONE)]
-
-
-Flow = list[float]
-"""Bytes of each tenth of a second."""
-
-
-class Timeline(NamedTuple):
-    """One neighbour's time beside each situation in some order, and what all got through."""
-
-    order: Sequence[str]
-    neighbour: Flow
-    abusers: Mapping[str, Flow]
-    worked_s: Sequence[float]
-    """What broker and neighbour worked, in processor seconds, in each situation."""
-
-    def rate(self, situation: str, flow: Flow) -> float:
-        """Bytes a second in a situation that there is once."""
-        return self._rate_at(self.order.index(situation), flow)
-
-    def alone(self, situation: str) -> float:
-        """The same of the neighbour alone, right before and right after one."""
-        return statistics.fmean(self._rate_at(at, self.neighbour) for at in self._beside(situation))
-
-    def share(self, situation: str) -> float:
-        """What the neighbour got of what it got alone."""
-        return self.rate(situation, self.neighbour) / self.alone(situation)
-
-    def share_of_work(self, situation: str) -> float:
-        """The same, of what it got for as much work, which other programs don't change."""
-        worked_s = statistics.fmean(self.worked_s[at] for at in self._beside(situation))
-        return self.share(situation) * worked_s / self.worked_s[self.order.index(situation)]
-
-    def _beside(self, situation: str) -> tuple[int, int]:
-        place = self.order.index(situation)
-        return place - 1, place + 1
-
-    def _rate_at(self, place: int, flow: Flow) -> float:
-        start = BEFORE_S + SITUATION_S * place
-        first = round(start * SLICES_A_SECOND)
-        last = round((start + SITUATION_S) * SLICES_A_SECOND)
-        return sum(flow[first:last]) / (last - first) * SLICES_A_SECOND
 
 
 class Peer:
@@ -236,10 +201,6 @@ def _flow(process: subprocess.Popen[str]) -> tuple[Flow, float]:
         raise RunFailed(f"{process.args!r}: status {process.returncode}")
     figures = json.loads(printed)
     return figures["slices"], figures["cpu_seconds"]
-
-
-Timelines = dict[tuple[str, str], list[Timeline]]
-"""By peer and neighbour."""
 
 
 def told(shares: Sequence[float]) -> str:

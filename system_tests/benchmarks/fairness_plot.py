@@ -13,7 +13,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from system_tests.benchmarks.fairness import (
+from system_tests.benchmarks.fairness_timelines import (
     BEFORE_S,
     SITUATION_S,
     SLICES_A_SECOND,

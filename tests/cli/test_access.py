@@ -6,8 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minibroker.cli.access import OPEN, Servers, bootstrap_option
+from minibroker.cli.access import bootstrap_option
 from minibroker.cli.errors import BadConfig
+from minibroker.cli.servers import OPEN, Servers
 
 
 def servers_of(*words: str, env: dict[str, str] | None = None) -> Servers:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.cli.access import Access
 from minibroker.cli.client import Client, Connection, foreign_protocol, parse_bootstrap
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cli.proofs import plain, scram
+from minibroker.cli.servers import Access
 from minibroker.config import HostPort
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from minibroker.cli.access import Access
 from minibroker.cli.client_file import read_access
 from minibroker.cli.errors import BadConfig
+from minibroker.cli.servers import Access
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"

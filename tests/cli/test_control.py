@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from minibroker.cli import control as module
-from minibroker.cli.access import Servers
 from minibroker.cli.control import Control, find_control
 from minibroker.cli.errors import CliError, ExitCode, Unreachable, UsageMistake
+from minibroker.cli.servers import Servers
 from minibroker.config.types import HostPort
 from minibroker.testing import MiniBroker
 

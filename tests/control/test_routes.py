@@ -8,7 +8,8 @@ from inspect import signature
 import pytest
 
 from minibroker.control.backend import ClockChange
-from minibroker.control.routes import OPERATIONS, Answer, Operation, Site, get_health, turn_clock
+from minibroker.control.operation import Operation
+from minibroker.control.routes import OPERATIONS, Answer, Site, get_health, turn_clock
 from minibroker.control.schema import InvalidJson, parse
 from minibroker.observability.totals import Totals
 

@@ -32,7 +32,8 @@ from protocol.registry import schema
 from protocol.schema import Array, Struct
 from protocol.types import Type
 from tests.simulation.client import SimulatedClient, frame
-from tests.simulation.world import LISTENER, logged_errors
+from tests.simulation.surroundings import LISTENER
+from tests.simulation.world import logged_errors
 
 CASES_PER_VERSION = 6
 PATIENCE_S = 5.0

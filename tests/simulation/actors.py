@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 import trio
@@ -34,9 +34,7 @@ from protocol.records import Record, build_batch, iter_batches, iter_records
 from protocol.schema import Message
 from tests.simulation.client import SimulatedClient
 from tests.simulation.history import Partition
-
-if TYPE_CHECKING:
-    from tests.simulation.world import World
+from tests.simulation.surroundings import World
 
 TICK_S: Final = 0.05
 STUCK_S: Final = 60.0

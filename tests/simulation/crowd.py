@@ -15,7 +15,7 @@ from minibroker.broker.tasks import TaskBroker
 from minibroker.runtime.stream import StreamClosed
 from protocol.messages.api_versions import ApiVersionsRequest
 from tests.simulation.client import SimulatedClient
-from tests.simulation.world import LISTENER
+from tests.simulation.surroundings import LISTENER
 
 HOSTS: Final = tuple(f"10.0.0.{number}" for number in range(6))
 HELLO: Final = ApiVersionsRequest(client_software_name="me", client_software_version="1")

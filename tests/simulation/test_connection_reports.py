@@ -32,7 +32,7 @@ from protocol.messages.alter_client_quotas import (
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.metadata import MetadataRequest
 from tests.simulation.client import SimulatedClient
-from tests.simulation.world import LISTENER
+from tests.simulation.surroundings import LISTENER
 
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 

@@ -39,7 +39,7 @@ from protocol.schema import Message
 from protocol.types import ZERO_UUID
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient, frame
-from tests.simulation.world import LISTENER
+from tests.simulation.surroundings import LISTENER
 
 PRODUCER, CONSUMER, TIME = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 MUTATION = "controller_mutation_rate"

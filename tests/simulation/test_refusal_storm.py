@@ -22,7 +22,7 @@ from minibroker.observability.definitions import COUNTED, QUEUE_USED
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient
 from tests.simulation.crowd import HELLO
-from tests.simulation.world import LISTENER
+from tests.simulation.surroundings import LISTENER
 
 SHUT_OUT, GUEST = "10.0.0.1", "10.0.0.2"
 STORMING = 700

@@ -29,7 +29,8 @@ from protocol.messages.incremental_alter_configs import (
 from tests.simulation.client import SimulatedClient
 from tests.simulation.crowd import HELLO, HOSTS, Visitors
 from tests.simulation.lag import LaggingSwitchboard
-from tests.simulation.world import LISTENER, logged_errors, scheduled_by
+from tests.simulation.surroundings import LISTENER
+from tests.simulation.world import logged_errors, scheduled_by
 
 RUNS = 6
 CLIENTS = 30

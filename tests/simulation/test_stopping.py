@@ -18,7 +18,7 @@ from protocol.schema import Message
 from protocol.types import ZERO_UUID
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient
-from tests.simulation.world import LISTENER
+from tests.simulation.surroundings import LISTENER
 
 WAIT_MS = 60_000
 JOIN = JoinGroupRequest(

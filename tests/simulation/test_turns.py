@@ -12,7 +12,7 @@ from minibroker.config import Settings
 from minibroker.runtime.clock import SimulatedClock
 from protocol.messages.api_versions import ApiVersionsRequest
 from tests.simulation.client import SimulatedClient, frame
-from tests.simulation.world import LISTENER
+from tests.simulation.surroundings import LISTENER
 
 AHEAD = 100
 

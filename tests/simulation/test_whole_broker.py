@@ -24,7 +24,8 @@ from protocol.records import Record, build_batch
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient
 from tests.simulation.history import Partition
-from tests.simulation.world import LISTENER, scheduled_by, simulate
+from tests.simulation.surroundings import LISTENER
+from tests.simulation.world import scheduled_by, simulate
 
 RUNS = 4
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -34,59 +33,30 @@ from tests.simulation.actors import (
     fetch_request,
     values,
 )
-from tests.simulation.client import SimulatedClient
-from tests.simulation.history import Anomaly, History, Log, Partition, judge
+from tests.simulation.history import Anomaly, Log, Partition, judge
 from tests.simulation.lag import LaggingSwitchboard
 from tests.simulation.members import Member
+from tests.simulation.surroundings import TOPICS, World
 
-LISTENER: Final = "PLAINTEXT"
-TOPICS: Final = {"a": 3, "b": 2}
 CALM_S: Final = 15.0
 """Time without kills in which all must come right: sessions end, groups settle."""
 SETTINGS: Final = ("group.initial.rebalance.delay.ms=100", "log.segment.bytes=4096")
 
 
-class World:
-    """What the actors of one run share."""
-
-    def __init__(self, broker: TaskBroker, clock: SimulatedClock, seed: int) -> None:
-        self.broker = broker
-        self.clock = clock
-        self.seed = seed
-        self.wall_ms = clock.wall_ms
-        self.history = History()
-        self.transcript: list[str] = []
-        self.calm = False
-        """Nothing is broken any more."""
-        self.quiet = False
-        """Who goes on and on may come to an end."""
-        self.topics = TOPICS
-        self.partitions = [(topic, index) for topic in TOPICS for index in range(TOPICS[topic])]
-        self._clients = count(1)
-
-    def tell(self, who: str, what: str) -> None:
-        """Adds a line to the transcript."""
-        self.transcript.append(f"{trio.current_time():.6f} {who} {what}")
-
-    async def connect(self, name: str) -> SimulatedClient:
-        """A new connection."""
-        stream = await self.broker.sources[LISTENER].connect()
-        return SimulatedClient(stream, f"{name}-{next(self._clients)}")
-
-    async def read_logs(self) -> Log:
-        """All values by partition and offset, as a new client reads them."""
-        reader = Consumer(self, "reader")
-        ids = {topic: await reader.topic_id(topic) for topic in self.topics}
-        log: dict[Partition, dict[int, str]] = {partition: {} for partition in self.partitions}
-        while True:
-            ends = {partition: len(found) for partition, found in log.items()}
-            request = fetch_request(ends, ids, wait_ms=0, bytes_min=0)
-            response = await reader.until(partial(reader.ask, request, (12, 12)))
-            for topic in response.responses:
-                for found in topic.partitions:
-                    log[topic.topic, found.partition_index].update(values(found.records))
-            if ends == {partition: len(found) for partition, found in log.items()}:
-                return log
+async def read_logs(world: World) -> Log:
+    """All values by partition and offset, as a new client reads them."""
+    reader = Consumer(world, "reader")
+    ids = {topic: await reader.topic_id(topic) for topic in world.topics}
+    log: dict[Partition, dict[int, str]] = {partition: {} for partition in world.partitions}
+    while True:
+        ends = {partition: len(found) for partition, found in log.items()}
+        request = fetch_request(ends, ids, wait_ms=0, bytes_min=0)
+        response = await reader.until(partial(reader.ask, request, (12, 12)))
+        for topic in response.responses:
+            for found in topic.partitions:
+                log[topic.topic, found.partition_index].update(values(found.records))
+        if ends == {partition: len(found) for partition, found in log.items()}:
+            return log
 
 
 async def play(world: World, producers: int, *, breaks: bool) -> list[Anomaly]:
@@ -109,7 +79,7 @@ async def play(world: World, producers: int, *, breaks: bool) -> list[Anomaly]:
         world.calm = True
         await trio.sleep(CALM_S)
         world.quiet = True
-    return judge(world.history, await world.read_logs())
+    return judge(world.history, await read_logs(world))
 
 
 class Run:

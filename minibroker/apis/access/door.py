@@ -12,14 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from minibroker.apis.base import Context, Owner, Round, ServedApi
-
-
-class Refused:
-    """Nothing of a request is allowed; ``response`` says so."""
-
-    def __init__(self, response: Any) -> None:
-        self.response = response
+from minibroker.apis.base import Context, Denied, Owner, Round, ServedApi
 
 
 def guarded(api: ServedApi) -> ServedApi:
@@ -30,19 +23,19 @@ def guarded(api: ServedApi) -> ServedApi:
             from minibroker.apis.access.table import GUARDS
 
             ctx.finish = GUARDS[api.key](ctx, request)
-            if isinstance(ctx.finish, Refused):
+            if isinstance(ctx.finish, Denied):
                 return {}
         return api.split(ctx, request)
 
     def merge(ctx: Context, request: Any, replies: Mapping[Owner, Any]) -> Any:
         if ctx.finish is None:
             return api.merge(ctx, request, replies)
-        if isinstance(ctx.finish, Refused):
+        if isinstance(ctx.finish, Denied):
             return ctx.finish.response
         return ctx.finish(api.merge(ctx, request, replies))
 
     def again(ctx: Context, request: Any, replies: Mapping[Owner, Any]) -> Round | None:
-        if api.again is None or isinstance(ctx.finish, Refused):
+        if api.again is None or isinstance(ctx.finish, Denied):
             return None
         return api.again(ctx, request, replies)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from minibroker.apis.access.door import Refused
 from minibroker.apis.access.guard import (
     ERRORS,
     Finish,
@@ -19,7 +18,7 @@ from minibroker.apis.access.guard import (
     authorized,
     need,
 )
-from minibroker.apis.base import Context
+from minibroker.apis.base import Context, Denied
 from minibroker.apis.join_group import NULLABLE_PROTOCOL_SINCE
 from minibroker.apis.offset_commit import TOPIC_IDS_SINCE as COMMIT_IDS_SINCE
 from minibroker.apis.offset_fetch import GROUP_ERROR_SINCE, SEVERAL_GROUPS_SINCE
@@ -76,12 +75,12 @@ def _member_guard(response: Callable[..., Any]) -> Guard:
     )
 
 
-def join_group(ctx: Context, request: Any) -> Refused | None:
+def join_group(ctx: Context, request: Any) -> Denied | None:
     """READ of the group."""
     if ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
         return None
     name = None if ctx.version >= NULLABLE_PROTOCOL_SINCE else ""
-    return Refused(
+    return Denied(
         JoinGroupResponse(
             error_code=_GROUP_REFUSED, generation_id=-1, protocol_name=name, members=[]
         )
@@ -93,7 +92,7 @@ heartbeat: Final = _member_guard(HeartbeatResponse)
 leave_group: Final = _member_guard(LeaveGroupResponse)
 
 
-def find_coordinator(ctx: Context, request: Any) -> Finish | Refused | None:
+def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
     """DESCRIBE of each group or transactional id."""
     resource = KEY_RESOURCES.get(request.key_type)
     if resource is None:
@@ -108,7 +107,7 @@ def find_coordinator(ctx: Context, request: Any) -> Finish | Refused | None:
     if ctx.version < 4:
         if may(request.key):
             return None
-        return Refused(
+        return Denied(
             FindCoordinatorResponse(
                 error_code=error, error_message=None, node_id=-1, host="", port=-1
             )
@@ -184,11 +183,11 @@ def delete_groups(ctx: Context, request: Any) -> Finish | None:
     return finish
 
 
-def offset_commit(ctx: Context, request: Any) -> Finish | Refused | None:
+def offset_commit(ctx: Context, request: Any) -> Finish | Denied | None:
     """READ of the group, and of each topic."""
     if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
         topics = [_not_committed(topic, _GROUP_REFUSED) for topic in request.topics]
-        return Refused(OffsetCommitResponse(topics=topics))
+        return Denied(OffsetCommitResponse(topics=topics))
 
     def name(topic: Any) -> str | None:
         by_id = ctx.version >= COMMIT_IDS_SINCE
@@ -217,10 +216,10 @@ def _not_committed(topic: Any, error: ErrorCode) -> OffsetCommitResponseTopic:
     )
 
 
-def offset_delete(ctx: Context, request: Any) -> Finish | Refused | None:
+def offset_delete(ctx: Context, request: Any) -> Finish | Denied | None:
     """DELETE of the group, READ of each topic."""
     if not ctx.allows(Operation.DELETE, Resource.GROUP, request.group_id):
-        return Refused(OffsetDeleteResponse(error_code=_GROUP_REFUSED))
+        return Denied(OffsetDeleteResponse(error_code=_GROUP_REFUSED))
     fine, refused = allowed(
         ctx, Operation.READ, Resource.TOPIC, request.topics, lambda topic: topic.name
     )
@@ -247,7 +246,7 @@ def offset_delete(ctx: Context, request: Any) -> Finish | Refused | None:
     return finish
 
 
-def offset_fetch(ctx: Context, request: Any) -> Finish | Refused:
+def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
     """DESCRIBE of each group, and of each topic; those that are not asked for by name are left
     out unless they may be seen.
     """
@@ -271,12 +270,12 @@ def offset_fetch(ctx: Context, request: Any) -> Finish | Refused:
     return finish
 
 
-def _older_offset_fetch(ctx: Context, request: Any) -> Finish | Refused:
+def _older_offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
     if not ctx.allows(Operation.DESCRIBE, Resource.GROUP, request.group_id):
         if ctx.version >= GROUP_ERROR_SINCE:
-            return Refused(OffsetFetchResponse(error_code=_GROUP_REFUSED))
+            return Denied(OffsetFetchResponse(error_code=_GROUP_REFUSED))
         topics = [_not_fetched_older(topic, _GROUP_REFUSED) for topic in request.topics or ()]
-        return Refused(OffsetFetchResponse(topics=topics))
+        return Denied(OffsetFetchResponse(topics=topics))
     hidden = _hide_topics(ctx, request)
 
     def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from minibroker.apis.access.door import Refused
-from minibroker.apis.base import Context
+from minibroker.apis.base import Context, Denied
 from minibroker.apis.operations import SUPPORTED, bits
 from minibroker.security.acl import CLUSTER_NAME, Operation, Resource
 from protocol.errors import ErrorCode
@@ -23,7 +22,7 @@ Finish = Callable[[Any], Any]
 """From an API's response to the one to send; either may be None, where there is none."""
 
 
-Guard = Callable[[Context, Any], "Finish | Refused | None"]
+Guard = Callable[[Context, Any], "Finish | Denied | None"]
 """From a request, which it may change, to what is to be done to the response; None for nothing."""
 
 ERRORS: Mapping[Resource, ErrorCode] = {
@@ -77,10 +76,10 @@ def need(
     and an error.
     """
 
-    def guard(ctx: Context, request: Any) -> Refused | None:
+    def guard(ctx: Context, request: Any) -> Denied | None:
         if ctx.allows(operation, resource, name(request)):
             return None
-        return Refused(refusal(request, ERRORS[resource]))
+        return Denied(refusal(request, ERRORS[resource]))
 
     return guard
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.apis.access.door import Refused
 from minibroker.apis.access.guard import ERRORS, Finish, allowed
-from minibroker.apis.base import CloseConnection, Context
+from minibroker.apis.base import CloseConnection, Context, Denied
 from minibroker.apis.fetch import is_follower_fetch
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
@@ -48,7 +47,7 @@ def _name(ctx: Context, name: Callable[[Any], str]) -> Callable[[Any], str | Non
     return lambda topic: ctx.image.topic_names.get(topic.topic_id)
 
 
-def produce(ctx: Context, request: Any) -> Finish | Refused | None:
+def produce(ctx: Context, request: Any) -> Finish | Denied | None:
     """WRITE of each topic, and of the transactional id."""
     if request.transactional_id is not None and not ctx.allows(
         Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
@@ -57,7 +56,7 @@ def produce(ctx: Context, request: Any) -> Finish | Refused | None:
         response = ProduceResponse(
             responses=[_not_written(topic, error) for topic in request.topic_data]
         )
-        return Refused(_or_hang_up(request, response))
+        return Denied(_or_hang_up(request, response))
     fine, refused = allowed(
         ctx,
         Operation.WRITE,
@@ -188,7 +187,7 @@ def _each_topic(
     return finish
 
 
-def init_producer_id(ctx: Context, request: Any) -> Refused | None:
+def init_producer_id(ctx: Context, request: Any) -> Denied | None:
     """WRITE of the transactional id; without one IDEMPOTENT_WRITE, or WRITE of any topic."""
     if request.transactional_id is not None:
         resource = Resource.TRANSACTIONAL_ID
@@ -200,6 +199,6 @@ def init_producer_id(ctx: Context, request: Any) -> Refused | None:
         )
     if fine:
         return None
-    return Refused(
+    return Denied(
         InitProducerIdResponse(error_code=ERRORS[resource], producer_id=NO_ID, producer_epoch=NO_ID)
     )

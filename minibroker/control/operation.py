@@ -1,0 +1,48 @@
+"""One operation of the control API.
+
+Owns the shape of a row of the table of operations. It must never know an operation. Invariant: a
+row says all that the application, the OpenAPI description and the reference need. Kafka has no HTTP
+API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+
+class Operation(NamedTuple):
+    """One thing the API does.
+
+    ``run`` gets the site and its arguments: the path's ``{parameter}`` if there is one, then the
+    body if ``body`` is a record, or what follows the path's ``?`` if ``query`` is one, of texts.
+    ``answer`` is a record, a media type, or None for no content. ``errors`` are the statuses it may
+    refuse with, beyond those every operation has.
+    """
+
+    method: str
+    path: str
+    summary: str
+    answer: type | str | None
+    run: Callable[..., Awaitable[object]]
+    body: type | None = None
+    query: type | None = None
+    status: int = 200
+    errors: Mapping[int, str] = {}
+    example: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation's id in the OpenAPI description."""
+        return self.run.__name__
+
+    @property
+    def parameter(self) -> str | None:
+        """The name of the path's parameter; it is always the last part of the path."""
+        return self.path[self.path.index("{") + 1 : -1] if "{" in self.path else None
+
+    def stands_at(self, path: str) -> bool:
+        """Whether the operation's path, filled in, is this one."""
+        if self.parameter is None:
+            return path == self.path
+        return path.startswith(self.path.partition("{")[0])

@@ -1,0 +1,25 @@
+"""A row of the table of operations."""
+
+from __future__ import annotations
+
+from minibroker.control.operation import Operation
+
+
+async def delete_topic() -> None:
+    """Stands for what an operation runs."""
+
+
+ROW = Operation("DELETE", "/v1/topics/{name}", "Delete a topic.", None, delete_topic)
+WITHOUT = ROW._replace(path="/v1/topics")
+
+
+def test_operation_is_called_as_what_it_runs() -> None:
+    assert ROW.name == "delete_topic"
+
+
+def test_operation_with_a_parameter_matches_every_value_of_it() -> None:
+    assert (ROW.parameter, WITHOUT.parameter) == ("name", None)
+    assert ROW.stands_at("/v1/topics/cats")
+    assert not ROW.stands_at("/v1/groups/cats")
+    assert WITHOUT.stands_at("/v1/topics")
+    assert not WITHOUT.stands_at("/v1/topics/cats")

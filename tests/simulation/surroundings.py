@@ -1,0 +1,48 @@
+"""What the actors of one simulated run share.
+
+Owns the broker under test, its clock, the history and the transcript. It must never know an actor.
+Invariant: everything random comes from the seed.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Final
+
+import trio
+
+from minibroker.broker.tasks import TaskBroker
+from minibroker.runtime.clock import SimulatedClock
+from tests.simulation.client import SimulatedClient
+from tests.simulation.history import History
+
+LISTENER: Final = "PLAINTEXT"
+TOPICS: Final = {"a": 3, "b": 2}
+
+
+class World:
+    """What the actors of one run share."""
+
+    def __init__(self, broker: TaskBroker, clock: SimulatedClock, seed: int) -> None:
+        self.broker = broker
+        self.clock = clock
+        self.seed = seed
+        self.wall_ms = clock.wall_ms
+        self.history = History()
+        self.transcript: list[str] = []
+        self.calm = False
+        """Nothing is broken any more."""
+        self.quiet = False
+        """Who goes on and on may come to an end."""
+        self.topics = TOPICS
+        self.partitions = [(topic, index) for topic in TOPICS for index in range(TOPICS[topic])]
+        self._clients = count(1)
+
+    def tell(self, who: str, what: str) -> None:
+        """Adds a line to the transcript."""
+        self.transcript.append(f"{trio.current_time():.6f} {who} {what}")
+
+    async def connect(self, name: str) -> SimulatedClient:
+        """A new connection."""
+        stream = await self.broker.sources[LISTENER].connect()
+        return SimulatedClient(stream, f"{name}-{next(self._clients)}")
