@@ -27,3 +27,6 @@ def preload(settings: Settings) -> None:
     protocols = (settings.security_protocol(one.name) for one in settings.client_listeners)
     if any(map(has_tls, protocols)):
         import minibroker.network.tls  # noqa: F401
+
+        for encoding in ("utf-16-be", "utf-32-be"):  # Of names in a renewed certificate.
+            codecs.lookup(encoding)

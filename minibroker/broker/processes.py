@@ -64,7 +64,7 @@ from minibroker.runtime.arena import Arena
 from minibroker.runtime.child import ChildLife, ChildSpec
 from minibroker.runtime.clock import SharedClock
 from minibroker.runtime.listening import TcpSource
-from minibroker.runtime.memory import resident_bytes
+from minibroker.runtime.memory import resident_memory
 from minibroker.runtime.orphans import bound_last_seconds, is_orphan, wait_until_gone
 from minibroker.runtime.supervisor import Event, EventKind, Exit, supervise
 from minibroker.runtime.switchboard import UnixSwitchboard
@@ -220,7 +220,7 @@ def _spec(shared: Shared, seat: Seat) -> ChildSpec:
 
 def _metrics(name: str) -> ProcessMetrics:
     made = ProcessMetrics(name)
-    made.watch_memory(resident_bytes)
+    made.watch_memory(resident_memory())
     return made
 
 

@@ -7,12 +7,23 @@ be done at every scrape. Stands in for the JVM's ``java.lang:type=Memory``.
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Callable
 from typing import Final
 
 _STATM: Final = "/proc/self/statm"
+_STATM_MAX_BYTES: Final = 256
 
 
-def resident_bytes() -> int:
-    """What of this process lies in RAM, shared or not."""
-    with open(_STATM, encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * mmap.PAGESIZE
+def resident_memory() -> Callable[[], int]:
+    """A function that returns how many bytes of this process are in RAM, shared or not.
+
+    It keeps a descriptor, so that it can be called when none is free. A forked process needs its
+    own.
+    """
+    statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+
+    def resident_bytes() -> int:
+        return int(os.pread(statm, _STATM_MAX_BYTES, 0).split()[1]) * mmap.PAGESIZE
+
+    return resident_bytes

@@ -27,7 +27,11 @@ print(*sys.modules)
             {"minibroker.apis.access.table", "minibroker.network.tls"},
         ),
         ((AUTHORIZER,), {"minibroker.apis.access.table"}, {"minibroker.network.tls"}),
-        (TLS, {"minibroker.network.tls"}, {"minibroker.apis.access.table"}),
+        (
+            TLS,
+            {"minibroker.network.tls", "encodings.utf_16_be", "encodings.utf_32_be"},
+            {"minibroker.apis.access.table"},
+        ),
     ],
 )
 def test_preload_imports_what_the_settings_need_and_no_more(
