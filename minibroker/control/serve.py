@@ -99,7 +99,7 @@ def _load(make_backend: Callable[[], Backend], allowed_hosts: Iterable[str]) -> 
         from minibroker.control.http import make_app
 
         return make_app(make_backend(), allowed_hosts)
-    except OSError as error:
+    except (OSError, ImportError) as error:
         _log.error("the control API can't be loaded; it is tried again", why=error)
         return None
 

@@ -71,12 +71,13 @@ trio.run(main)
     assert run.stdout == "set()\n"
 
 
-async def test_control_api_that_cannot_be_loaded_is_tried_again() -> None:
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "no files"), ImportError("no files")])
+async def test_control_api_that_cannot_be_loaded_is_tried_again(error: Exception) -> None:
     tries: list[float] = []
 
     def make_backend() -> Any:
         if len(tries) < 2:
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise error
         raise KeyError("it is loaded")
 
     async def sleep(seconds: float) -> None:
