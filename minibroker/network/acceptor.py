@@ -187,7 +187,7 @@ class _Acceptor:
             except OSError as error:
                 self.turned_away.close_all()
                 self._log.warning("connections wait", listener=listener, error=error)
-                await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
+                await self._env.clock.sleep_real(OUT_OF_DESCRIPTORS_PAUSE_S)
                 continue
             self._env.metrics.connection_accepted(listener)
             local, peer = addresses(connection)

@@ -158,7 +158,7 @@ class Gate:
             except OSError as error:
                 self._turned_away.close_all()
                 self._log.warning("connections wait", listener=listener, error=error)
-                await trio.sleep(OUT_OF_DESCRIPTORS_PAUSE_S)
+                await self._env.clock.sleep_real(OUT_OF_DESCRIPTORS_PAUSE_S)
                 continue
             self._begin(listener, connection)
             if self._somebody_came:

@@ -10,9 +10,7 @@ Kafka's ``KafkaChannel.prepare``, KIP-306 and KIP-368.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
-
-import trio
+from typing import TYPE_CHECKING
 
 from minibroker.config import (
     CONNECTION_FAILED_AUTHENTICATION_DELAY_MS,
@@ -32,14 +30,12 @@ if TYPE_CHECKING:
     from minibroker.cluster.image import Image
     from minibroker.network.client import Client
     from minibroker.network.frames import FrameReader
+    from minibroker.network.handshakes import Handshakes
     from minibroker.network.keyring import Keyring
     from minibroker.network.naming import Naming
     from minibroker.network.sasl import MakeContext, Proofs
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
-
-HANDSHAKE_S: Final = 10.0
-"""How long a client may take until TLS is agreed."""
 
 
 class Unidentified(Exception):
@@ -103,6 +99,11 @@ class Identities:
         self._clock = clock
         self._make_context = make_context
         self._keyring = keyring(settings)
+        self._handshakes: Handshakes | None = None
+        if self._keyring is not None:
+            from minibroker.network.handshakes import Handshakes
+
+            self._handshakes = Handshakes(clock)
         self._proofs: dict[str, Proofs] = {}
         self._names = _naming(settings)
         protocols = _protocols(settings)
@@ -119,6 +120,11 @@ class Identities:
         """Takes over keys and certificates that were renewed, for whoever comes from now on."""
         if self._keyring is not None:
             self._keyring.follow(after.configs)
+
+    async def close_late(self) -> None:
+        """Close connections whose TLS handshake takes too long. Runs until cancelled."""
+        if self._handshakes is not None:
+            await self._handshakes.close_late()
 
     async def begin(self, client: Client) -> None:
         """Everything before the first frame. Raises ``Unidentified``, or ``StreamClosed``."""
@@ -209,16 +215,15 @@ class Identities:
 
         stream = TlsStream(client.stream, context)
         client.stream = stream
-        with trio.move_on_after(HANDSHAKE_S):
-            try:
+        assert self._handshakes is not None
+        try:
+            with self._handshakes.under_way(client):
                 await stream.handshake()
-            except TlsFailed as failure:
-                await self._delay_failure()
-                raise Unidentified(CloseReason.TLS_FAILED, str(failure)) from None
-            return
-        text = f"TLS was not agreed within {HANDSHAKE_S:g} s"
-        raise Unidentified(CloseReason.TLS_FAILED, text)
+        except TlsFailed as failure:
+            await self._delay_failure()
+            raise Unidentified(CloseReason.TLS_FAILED, str(failure)) from None
 
     async def _delay_failure(self) -> None:
-        """Waits before a failure is told, so that trying many secrets takes long (KIP-306)."""
-        await trio.sleep(self._settings[CONNECTION_FAILED_AUTHENTICATION_DELAY_MS] / 1000)
+        """Wait in real time before a failure is reported, which slows down guessing (KIP-306)."""
+        delay_ms = self._settings[CONNECTION_FAILED_AUTHENTICATION_DELAY_MS]
+        await self._clock.sleep_real(delay_ms / 1000)

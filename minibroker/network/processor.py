@@ -217,6 +217,7 @@ class _Processor:
                 nursery.start_soon(self._teller.run)
             nursery.start_soon(self._meter.run)
             nursery.start_soon(self._close_idle)
+            nursery.start_soon(self._identities.close_late)
             nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
             async with trio.open_nursery() as serving:
                 self._serving = serving

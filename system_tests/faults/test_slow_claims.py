@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,6 +43,7 @@ SOON_S: Final = 20.0
 which forty claims would be evicted one after the other.
 """
 TOPIC: Final = "honest"
+TLS_HELLO_START: Final = bytes.fromhex("160301")
 
 Connect = Callable[[], socket.socket]
 
@@ -182,6 +184,26 @@ def test_others_are_served_while_forty_claims_trickle(
     wait_until(lambda: attackers.reconnected, "an evicted attacker to come back")
     attackers.end()
     wait_until(lambda: not waiting(attacked.broker), "the attackers' claims to be forgotten")
+
+
+def test_handshakes_that_stop_or_fail_end_on_a_frozen_clock(attacked: Attacked) -> None:
+    turn_clock(attacked.broker, freeze=True)
+    with ExitStack() as stack:
+        silent, begun, wrong = (
+            stack.enter_context(socket.create_connection(attacked.tls, PATIENCE_S))
+            for _ in range(3)
+        )
+        begun.sendall(TLS_HELLO_START)
+        wrong.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        for stream in (wrong, begun, silent):
+            read_to_end(stream)
+
+
+def read_to_end(stream: socket.socket) -> None:
+    """Wait until the broker closes a connection, whatever it sends before."""
+    with suppress(ConnectionResetError):
+        while stream.recv(1000):
+            pass
 
 
 def exchange(client: Client, partition: int, value: bytes) -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.network.identity import HANDSHAKE_S
+from minibroker.network.handshakes import HANDSHAKE_S
 from minibroker.network.tls import TlsFailed, TlsStream
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed

@@ -1,0 +1,68 @@
+"""TLS handshakes that take too long, in real time."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.network.accepted import Accepted
+from minibroker.network.client import Client
+from minibroker.network.handshakes import HANDSHAKE_S, Handshakes
+from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.stream import memory_stream_pair
+
+
+def a_client(number: int) -> Client:
+    stream = memory_stream_pair()[1]
+    return Client(Accepted("SSL", stream.local, stream.peer, number), stream, 0)
+
+
+async def test_handshake_that_takes_too_long_closes_only_its_connection(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    handshakes = Handshakes(SimulatedClock(autojump_clock))
+    nursery.start_soon(handshakes.close_late)
+    early, done, late = map(a_client, range(3))
+
+    async def shake(client: Client, seconds: float) -> None:
+        with client.scope, handshakes.under_way(client):
+            await trio.sleep(seconds)
+
+    nursery.start_soon(shake, early, 100)
+    nursery.start_soon(shake, done, HANDSHAKE_S - 1)
+    await trio.sleep(3)
+    nursery.start_soon(shake, late, 100)
+    await trio.sleep(HANDSHAKE_S - 2)
+    assert early.scope.cancelled_caught
+    assert early.close_reason is CloseReason.TLS_FAILED
+    assert early.close_text == "TLS was not agreed within 10 s"
+    assert (done.scope.cancel_called, late.scope.cancel_called) == (False, False)
+    await trio.sleep(3)
+    assert late.scope.cancelled_caught
+    assert not done.scope.cancel_called
+
+
+async def test_handshake_is_timed_in_real_time_whatever_the_clock_says(
+    autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_s, passed = 50.0, trio.Event()
+    slept: list[float] = []
+
+    async def sleep_real(_clock: SimulatedClock, seconds: float) -> None:
+        slept.append(seconds)
+        await passed.wait()
+
+    monkeypatch.setattr(SimulatedClock, "real_s", lambda _clock: real_s)
+    monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
+    handshakes = Handshakes(SimulatedClock(autojump_clock))
+    nursery.start_soon(handshakes.close_late)
+    client = a_client(1)
+    with client.scope, handshakes.under_way(client):
+        await trio.sleep(1000)
+        assert not client.scope.cancel_called
+        assert slept == [HANDSHAKE_S]
+        passed.set()
+        await wait_all_tasks_blocked()
+    assert client.scope.cancel_called
