@@ -24,7 +24,7 @@ ALIGNMENT: Final = 64
 """Blocks start and end on cache lines, so neighbours never share one between processes."""
 
 SMALL_REQUEST_BYTES_MAX: Final = 64 * 1024
-"""The largest request that may lie in the region for small requests."""
+"""The largest request that may use the region for small requests."""
 
 SMALL_REGION_BYTES: Final = 4 * 1024 * 1024
 """The region for small requests; at most as large as the other one."""
@@ -58,8 +58,8 @@ def part_bytes(large_bytes: int) -> int:
 class Claim:
     """Memory for a request that has not arrived whole, or found no room when it had (`whole`).
 
-    `start` is where it lies, once granted; `since` is when its bytes began to be received there,
-    in seconds; `arrived` is how many there were when that was last checked.
+    `start` is its offset, once granted; `since` is when receiving into it started, in seconds;
+    `arrived` is how many of its bytes had arrived when that was last checked.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Claim:
 
 
 class Region:
-    """A range of the memory, the unfinished claims that lie in it, and those that wait for it."""
+    """A range of the memory, the unfinished claims that hold some of it, and those that wait."""
 
     def __init__(self, start: int, size: int, address_bytes_max: int) -> None:
         self.extents = Extents(size, start)
@@ -273,7 +273,8 @@ class RequestMemory:
     def evict(self, now: float, arrived: Callable[[Claim], int]) -> list[Claim]:
         """Claims that arrive too slowly while others wait for their memory.
 
-        `arrived` tells how many bytes have come. Evicted claims are to be finished and freed.
+        `arrived` returns how many bytes of a claim have arrived. Evicted claims must be finished
+        and freed.
         """
         if not self.waiting:
             return []
@@ -282,7 +283,7 @@ class RequestMemory:
             if claim.since is not None and now - claim.since >= GRACE_S:
                 claim.arrived = arrived(claim)
         wanted = small.bytes_wanted()
-        # A small request may lie in the large region, too.
+        # A small request may use the large region, too.
         return [
             *small.too_late(now, wanted),
             *large.too_late(now, wanted + large.bytes_wanted()),
@@ -303,6 +304,6 @@ class RequestMemory:
         claim.start = start
         holder.hold(claim)
         self.used += claim.reserved
-        if self.used > self.peak:  # noqa: PLR1730 - likewise
+        if self.used > self.peak:  # noqa: PLR1730 - as in `take`
             self.peak = self.used
         return True

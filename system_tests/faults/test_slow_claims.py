@@ -49,7 +49,7 @@ Connect = Callable[[], socket.socket]
 
 
 class Attack:
-    """Connections that trickle, each made anew when the broker closes it."""
+    """Connections that trickle, each replaced when the broker closes it."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect

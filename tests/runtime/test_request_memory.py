@@ -341,7 +341,7 @@ class Histories(RuleBasedStateMachine):
                 assert len(region) <= 1 or sum(c.reserved for c in region) <= limit
 
     def teardown(self) -> None:
-        """Every waiter is granted in the end if no more come and each that lies ends."""
+        """Every waiter is granted in the end if no more come and every holder ends."""
         if not hasattr(self, "books"):
             return
         for start, reserved in self.taken:
