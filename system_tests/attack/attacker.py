@@ -23,7 +23,7 @@ Attack = Callable[[Target, str, float], Counter[str]]
 
 ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "frames": (frames.attack, 1),
-    "batches": (batches.attack, 1),
+    "batches": (batches.attack, 3),
     "connections": (connections.attack, 1),
     "descriptors": (descriptors.attack, 1),
     "tls": (tls.attack, 8),

@@ -28,7 +28,7 @@ from system_tests.attack.targets import Target
 from system_tests.connections.dialling import Client
 from system_tests.peers.records import produce
 
-STORED_MAX_BYTES: Final = 48 * 1024 * 1024
+STORED_MAX_BYTES: Final = 16 * 1024 * 1024
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The client id that Kafka lets write to internal topics."""
 
