@@ -1,12 +1,12 @@
-"""Usage added up in Arrow: events become cells, each part by itself, and cells all levels' rows.
+"""Usage aggregation in Arrow: events to cells, then cells to the rows of each level.
 
-Owns the sums of each level, and how parts travel; it must never know Spark, nor what of an event
-counts for which quota. Invariant: whatever the events' order and however they are cut into parts,
-the figures are the same, as only whole numbers are added; memory is that of a chunk of events, and
-of a slice of time of one broker. Kafka has no counterpart.
+Owns the sums of each level and the format in which partial sums are exchanged; it must never know
+Spark, or the rules by which an event counts for a quota. Invariant: the figures depend neither on
+the order of events nor on how they are partitioned, because only integers are added. Memory is
+bounded by a chunk of events, and by the cells of a broker's time slice. Kafka has no counterpart.
 
-All cells of a broker and a slice of time travel together, as the bytes of one batch, since Spark
-takes its time by the row.
+All cells of a broker and a time slice are exchanged as one serialized batch, because Spark's cost
+is per row.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from minibroker.pipeline.words import compiled
 
 CHUNK_ROWS: Final = 262_144
 CHUNK_BYTES: Final = 128 * 1024 * 1024
-"""Events that are looked at together, as many as there are before one of these is reached."""
+"""Events are processed in chunks, which end as soon as one of these limits is reached."""
 SLICE_S: Final = 60
-"""Of time, whose cells travel together; an interval if that is longer."""
+"""Length of a time slice, whose cells are exchanged together; a longer interval replaces it."""
 TOGETHER_BYTES: Final = 4 * 1024 * 1024
-"""Of cells that become rows together, as many slices as there are before this is reached."""
+"""Size of the cells that are aggregated together: slices are collected until it is reached."""
 
 WHOLE: Final = pa.schema(
     [
@@ -61,17 +61,17 @@ WHOLE: Final = pa.schema(
     ]
 )
 SENT: Final = "broker int, slice_us bigint, size int, cells binary"
-"""How parts travel, for Spark."""
+"""The Spark schema of partial sums."""
 
 _CODEC: Final = pa.Codec("lz4_raw")
-"""Of cells on their way, which Spark keeps in memory while it sorts them."""
+"""Compresses exchanged cells, which Spark keeps in memory while it sorts."""
 _MAX_AT: Final = len(SUMS)
-"""Where among the sums the largest is."""
-_NOBODY: Final = -1
+"""The column of the maximum, behind the sums."""
+_NO_ENTITY: Final = -1
 
 
 def parts(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.RecordBatch]:
-    """Columns as ``SENT`` says, for each chunk of events."""
+    """Aggregate each chunk of events into cells; the columns are those of ``SENT``."""
     every_us = every_s * 1_000_000
     slice_us = every_us * max(1, SLICE_S // every_s)
     for table in _chunks(tables):
@@ -81,16 +81,16 @@ def parts(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.RecordBatch]:
 
 
 def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Columns as in ``WHOLE`` from all parts, which come in the order of broker and slice."""
+    """Aggregate all cells into rows of ``WHOLE``; the input is sorted by broker and slice."""
     for cells in _complete(batches):
         yield from _Cells(cells).rows()
 
 
-# Travelling -----------------------------------------------------------------------------------
+# Exchange of cells -----------------------------------------------------------------------------
 
 
 def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Some at a time, as many as there are before one of the limits is reached."""
+    """Combine and split tables into chunks within the limits."""
     held: list[pa.Table] = []
     rows = size = 0
     for table in tables:
@@ -99,7 +99,7 @@ def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             rows += len(held[-1])
             size += held[-1].nbytes
             if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-                # Copied, so that what was read can go.
+                # Copied to release the tables that were read.
                 chunk, held, rows, size = pa.concat_tables(held).combine_chunks(), [], 0, 0
                 yield chunk
                 del chunk
@@ -108,7 +108,7 @@ def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _sent(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
-    """Cells, cut by broker and slice of time."""
+    """Serialize cells by broker and time slice."""
     brokers, starts_us = cells["broker"].to_numpy(), cells["start_us"].to_numpy()
     slices_us = starts_us - starts_us % slice_us
     changes = (np.diff(brokers) != 0) | (np.diff(slices_us) != 0)
@@ -120,14 +120,14 @@ def _sent(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
             "broker": pa.array(brokers[cuts].astype(np.int32)),
             "slice_us": slices_us[cuts],
             "size": pa.array([each.size for each in rows], pa.int32()),
-            # As bytes: Arrow never gives back what it was shown through a buffer of Python's.
+            # Copied to bytes: Arrow never releases a Python buffer passed to it.
             "cells": pa.array([_CODEC.compress(each, asbytes=True) for each in rows], pa.binary()),
         }
     )
 
 
 def _complete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Cells of whole slices, as many as there are before the limit is reached."""
+    """Deserialize cells, complete slices at a time, up to the size limit."""
     held: list[pa.RecordBatch] = []
     size = 0
     for _, those in itertools.groupby(_travelled(batches), itemgetter(0)):
@@ -149,11 +149,11 @@ def _travelled(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, i
             yield key, _CODEC.decompress(each.as_buffer(), size)
 
 
-# The whole ------------------------------------------------------------------------------------
+# Aggregation ------------------------------------------------------------------------------------
 
 
 class _Pairs(NamedTuple):
-    """Latencies in their order, with whose they are."""
+    """Latencies in ascending order, with their cells and quotas."""
 
     cells: Ints
     masks: Ints
@@ -162,14 +162,14 @@ class _Pairs(NamedTuple):
 
 
 class _Cells:
-    """All cells of some brokers and slices of time, perhaps several times."""
+    """The cells of some brokers and time slices; a cell may occur several times."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table = table.combine_chunks()
         brokers, starts_us = table["broker"].to_numpy(), table["start_us"].to_numpy()
         self._brokers, self._starts_us = brokers, starts_us
         self._moments = pairs_of(brokers - brokers.min(), starts_us)[1]
-        """A number for each broker and interval."""
+        """Index of each cell's (broker, interval)."""
         self._names = [_codes(table[name]) for name in NAMES]
         self._kept = [self._of_moments(table[name].to_numpy()) for name in ("written", "dropped")]
         counts = _together(table["counts"])
@@ -181,7 +181,7 @@ class _Cells:
         self._pairs = _in_order(_together(table["latencies"]))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Columns as in ``WHOLE``."""
+        """Aggregate the cells at each level; columns as in ``WHOLE``."""
         for level, names in enumerate(LEVELS.values()):
             heads, entities = self._entities(names)
             found = self._added(level, heads, entities)
@@ -189,18 +189,18 @@ class _Cells:
                 yield found
 
     def _of_moments(self, values: Ints) -> Ints:
-        """How many there are at each moment, by cell."""
+        """Sum ``values`` over each cell's (broker, interval)."""
         by_cell: Ints = added(self._moments, int(self._moments.max()) + 1, values)[self._moments]
         return by_cell
 
     def _entities(self, names: Sequence[str]) -> tuple[Ints, Ints]:
-        """(a cell of each, the number of each cell's or ``_NOBODY``)."""
+        """(the index of one cell for each entity, the entity of each cell or -1)."""
         codes = [self._names[NAMES.index(name)] for name in names]
         there = np.ones(len(self._table), np.bool_)
         for code in codes:
             there &= code > 0
         cells = np.flatnonzero(there)
-        found = np.full(len(self._table), _NOBODY, np.int64)
+        found = np.full(len(self._table), _NO_ENTITY, np.int64)
         if not len(cells):
             return cells, found
         those = joined([code[cells] for code in codes]) if codes else np.zeros_like(cells)
@@ -208,7 +208,7 @@ class _Cells:
         return cells[heads], found
 
     def _added(self, level: int, heads: Ints, entities: Ints) -> pa.RecordBatch:
-        """The rows of a level: of each entity those quotas that something counted for."""
+        """The rows of a level: one for each entity and quota for which anything was counted."""
         size = len(heads) * len(QUOTAS)
         sums = np.zeros((size, self._sums.shape[1]), np.int64)
         most = np.full((size, len(MOST)), np.nan)
@@ -256,7 +256,11 @@ def _add_up(
     entities: Any, quotas: Any, levels: Any, level: Any, sums: Any, most: Any, counted: Any,
     found: Any, largest: Any,
 ) -> None:  # fmt: skip
-    """Add up by entity and quota; what brokers measured and bounds count at their own level."""
+    """Add up cells by entity and quota.
+
+    The rates that brokers measured and their bounds count only at the level at which the broker
+    checked them.
+    """
     for row in range(len(entities)):
         if entities[row] < 0:
             continue
@@ -274,7 +278,7 @@ def _add_up(
 
 @compiled
 def _measure(entities: Any, masks: Any, starts: Any) -> None:
-    """Where each entity's and quota's latencies begin; ``starts`` is zero."""
+    """Compute where the latencies of each entity and quota start; ``starts`` comes in zeroed."""
     for row in range(len(entities)):
         if entities[row] >= 0:
             for quota in range(MASK_BITS):
@@ -287,7 +291,10 @@ def _measure(entities: Any, masks: Any, starts: Any) -> None:
 def _spread(
     entities: Any, masks: Any, numbers: Any, counts: Any, ends: Any, found: Any, counted: Any
 ) -> None:
-    """Put latencies where they belong, in their order; ``ends`` is where each entity's begin."""
+    """Distribute latencies to their entity and quota, keeping their order.
+
+    ``ends`` comes in as the start of each group and leaves as its end.
+    """
     for row in range(len(entities)):
         if entities[row] < 0:
             continue
@@ -308,7 +315,7 @@ def _in_order(lists: pa.ListArray) -> _Pairs:
 
 
 def _places(lists: pa.ListArray) -> Ints:
-    """Of each value the row that it is in."""
+    """The row index of each value of a list column."""
     found: Ints = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy()))
     return found
 

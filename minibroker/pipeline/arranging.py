@@ -1,8 +1,8 @@
-"""A run of events by the places that they go to, in the order of files, each event once.
+"""Sorts a run of events into the places (hour and bucket) of their files, and deduplicates it.
 
-Owns what follows from all events of a run together; it must never know files or Spark. Invariant:
-of events of one place with the same broker and sequence the first is kept, and the spans of
-sequences that are told are those of the events that are.
+Owns what depends on all events of a run together; it must never know files or Spark. Invariant: of
+the events of a place with the same broker and sequence only the first is kept, and the reported
+sequence spans are those of the kept events.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CONNECTION: Final = KINDS.index(str(EventKind.CONNECTION).encode())
 
 
 class Arranged(NamedTuple):
-    """What goes where."""
+    """The events of a run by place."""
 
     places: dict[str, Any]
-    """The rows of each place, in order."""
+    """Row numbers of each place, in the order of its file."""
     spans: Any
-    """(broker, first, last) of sequences that are there, in no order."""
+    """Rows of (broker, first, last): the sequences of the kept events, unsorted."""
     texts: list[bytes]
 
 
@@ -66,7 +66,7 @@ def _all_alike(values: Any) -> bool:
 
 
 def _by_time(keys: Keys) -> Any:
-    """All rows by time, then sequence, then broker. They mostly come so."""
+    """All rows by time, then sequence, then broker. The input is mostly sorted already."""
     order = np.argsort(keys.times, kind="stable")
     again = np.diff(keys.times[order]) == 0
     alike = np.flatnonzero(np.append(again, False) | np.insert(again, 0, False))
@@ -77,7 +77,7 @@ def _by_time(keys: Keys) -> Any:
 
 
 def _first_ones(*keys: Any) -> Any:
-    """Which rows are the first with their keys."""
+    """Flag the rows that are the first with their keys."""
     order = np.lexsort(keys[::-1])
     again = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
     first = np.ones(len(order), np.bool_)
@@ -86,7 +86,7 @@ def _first_ones(*keys: Any) -> Any:
 
 
 def _entities(keys: Keys, texts: list[bytes]) -> tuple[Any, Any, Any]:
-    """(the entity of each row, the rank of each entity in a file, the bucket of each row)."""
+    """(the entity of each row, the sort rank of each entity, the bucket of each row)."""
     users, clients = keys.users, keys.clients
     rows, entity_of = pairs_of(users, clients)
     names = [(_text(texts, users[row]), _text(texts, clients[row])) for row in rows]

@@ -1,9 +1,9 @@
-"""A live broker as Spark's Kafka connector is told of it: where it is, and how a job is let in.
+"""A live broker for Spark's Kafka connector: its addresses and the job's credentials.
 
-Owns the connector's options, and the words for what it says of a broker that lets nobody in; it
-must never open a connection. Invariant: no secret is an option, as Spark writes these into plans,
-logs and errors; Kafka's client reads them from the properties file itself, wherever it runs.
-Kafka's ``FileConfigProvider``.
+Owns the connector's options, and the messages for connection, authentication and authorization
+failures; it must never open a connection. Invariant: no secret is an option, because Spark writes
+options into plans, logs and errors; Kafka's client reads secrets from the properties file itself,
+on the machine where it runs (Kafka's ``FileConfigProvider``).
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ TOKEN_HANDLER: Final = {
     "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
     "OAuthBearerLoginCallbackHandler"
 }
-"""What reads a token from where ``TOKEN_URL`` says."""
+"""Reads the OAuth token from the location in ``TOKEN_URL``."""
 
 ANSWER_S: Final = 20
-"""For which Kafka's client waits for one answer: longer than any quota may keep one back."""
+"""Timeout of a request of Kafka's client: longer than the longest throttle of any quota."""
 TRIES: Final = 3
 SILENCE_S: Final = TRIES * ANSWER_S
-"""For which a broker may be silent, in the middle of a job, before the job ends."""
+"""How long a broker may stay silent during a job before the job fails."""
 _IN_TIME: Final = {
     "request.timeout.ms": str(1000 * ANSWER_S),
     "default.api.timeout.ms": str(1000 * ANSWER_S),
 }
-"""Of Kafka's client, however it asks; it would go on for minutes."""
+"""Timeouts of all Kafka clients; their defaults are minutes."""
 
 OPTION: Final = "--command-config"
 _UNSPEAKABLE: Final = re.compile(r"[:}]")
-"""What would end a path where Kafka's client is told to read a value from a file."""
+"""Characters that end a path in a ``FileConfigProvider`` reference."""
 _JAVA_KEY: Final = re.compile(rb"^-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", re.MULTILINE)
-"""PKCS #8, the one form of keys that Kafka's client in Java reads."""
+"""The header of PKCS #8, the only key format that Kafka's Java client reads."""
 _TO_PKCS8: Final = "openssl pkcs8 -topk8"
 _STACK_TRACE: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
 _NOTHING: Final = Given("", "", "")
 
 
 class Broker(NamedTuple):
-    """Some of a cluster's addresses, and what lets a job in there, if it takes anything."""
+    """Bootstrap addresses of a cluster, and the client's security settings if it needs any."""
 
     bootstrap: str
     client: ClientProperties | None = None
 
     def to_read(self) -> dict[str, str]:
-        """For Spark's connector, which asks again by itself; and then the task gives up."""
+        """Options for reading. Spark's connector retries by itself, then the task fails."""
         return {
             **self._options({}),
             "fetchOffset.numRetries": str(TRIES),
@@ -82,7 +82,7 @@ class Broker(NamedTuple):
         }
 
     def to_write(self) -> dict[str, str]:
-        """For Spark's connector, where Kafka's client does all that is to be done again."""
+        """Options for writing, where Kafka's producer does all retries."""
         within = str(1000 * SILENCE_S)
         return self._options({"max.block.ms": within, "delivery.timeout.ms": within})
 
@@ -94,8 +94,9 @@ class Broker(NamedTuple):
 
 
 def broker_at(bootstrap: str, file: str | None) -> Broker:
-    """A broker that is spoken to as a properties file says. Raises BadInput, which names the line
-    and never a secret.
+    """Describe a broker, with the client settings of a properties file.
+
+    Raises BadInput, which names the line and never a secret.
     """
     if file is None:
         return Broker(bootstrap)
@@ -123,7 +124,7 @@ def _look_for_key(client: ClientProperties) -> None:
 
 
 def _settings(client: ClientProperties) -> dict[str, str]:
-    """Of Kafka's client, which takes stores for Java's unless it is told of PEM."""
+    """Settings of Kafka's client. It expects Java keystores unless the type is set to PEM."""
     found = {PROTOCOL: client.protocol}
     if client.has_tls:
         found |= _of_tls(client)
@@ -152,22 +153,22 @@ def _of_tls(client: ClientProperties) -> dict[str, str]:
 
 
 def _in_file(client: ClientProperties, name: str) -> str:
-    """The place of a value that Kafka's client shall read itself."""
+    """A reference to a value that Kafka's client reads from the properties file itself."""
     return f"${{file:{client.file}:{name}}}"
 
 
-# What went wrong ----------------------------------------------------------------------------------
+# Error messages ---------------------------------------------------------------------------------
 
 
 class _Sign(NamedTuple):
-    """Of one reason why nobody is let in."""
+    """An error pattern, and the setting that most likely causes it."""
 
     seen: re.Pattern[str]
     setting: str
-    """That can mend it; told with its line if it was given."""
+    """Named in the message with its line if the file sets it."""
     remedy: str
     guess: str = ""
-    """If no settings were given, and these may not be what is missing."""
+    """Added if no properties file was given, as security settings may not be the cause."""
 
 
 _SIGNS: Final = (
@@ -196,13 +197,13 @@ _SIGNS: Final = (
           f" {PROTOCOL} right for the port in --from?",
           ": it may not run, or one of its addresses can't be reached from here"),
 )  # fmt: skip
-"""In what Kafka's client says, and minibroker's own. The first that is seen counts."""
+"""Matched against the errors of Kafka's client and of minibroker; the first match counts."""
 
 
 def why(spark: SparkSession, error: PySparkException, broker: Broker) -> str:
-    """What Spark says of a broker that could not be read or written, in words."""
+    """Explain Spark's error about a broker that could not be read or written."""
     before = str(spark.conf.get(_STACK_TRACE))
-    spark.conf.set(_STACK_TRACE, "true")  # or what began it would not be in the text
+    spark.conf.set(_STACK_TRACE, "true")  # The text contains the cause only with this.
     try:
         text = str(error)
     finally:
@@ -211,7 +212,7 @@ def why(spark: SparkSession, error: PySparkException, broker: Broker) -> str:
 
 
 def in_words(text: str, broker: Broker) -> str | None:
-    """What is said of a broker that lets nobody in, with what can mend it, if that is known."""
+    """Explain an error about a broker, with the setting that fixes it; None if it is unknown."""
     for sign in _SIGNS:
         found = sign.seen.search(text)
         if found is not None:
@@ -220,7 +221,7 @@ def in_words(text: str, broker: Broker) -> str | None:
 
 
 def _told(broker: Broker, sign: _Sign, seen: str) -> str:
-    seen = seen.partition(" SQLSTATE: ")[0]  # which is Spark's, and says nothing
+    seen = seen.partition(" SQLSTATE: ")[0]  # Spark's suffix, without information.
     said = f"{broker.bootstrap} can't be asked ({seen.strip()})"
     if broker.client is None:
         return (

@@ -1,11 +1,11 @@
-"""Events added up by cell: those of one broker, interval, user, client-id and address.
+"""Events aggregated by cell: broker, interval, user, client-id and address.
 
-Owns the first half of adding up, in which every event is looked at; it must never know Spark, nor
-what of an event counts for which quota. Invariant: cells that are told twice, of parts of the same
-events, add up to what they would be together, as only whole numbers are added; memory is that of
-the events that are given at once.
+Owns the first phase of aggregation, the only one that looks at each event; it must never know
+Spark, or the rules by which an event counts for a quota. Invariant: cells of different parts of the
+events add up to the cells of all of them, because only integers are added; memory is bounded by the
+events of one call.
 
-Every level's figures follow from cells alone, so no event has to be looked at again.
+The figures of every level follow from the cells alone, so events are never read again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minibroker.pipeline.words import compiled
 
 SUMS: Final = ("events", "amount", "requests", "errors", "throttled", "throttle_ms")
 MOST: Final = ("measured", "bound")
-"""Of these the largest counts, of events that the broker counted by the level; nan if none was."""
+"""Maxima over the events that the broker checked at the level; nan if there are none."""
 COUNT: Final = pa.struct(
     [
         ("quota", pa.int64()),
@@ -35,8 +35,8 @@ COUNT: Final = pa.struct(
         *((name, pa.float64()) for name in MOST),
     ]
 )
-"""What counted for a quota, by the place in ``QUOTAS``, of events that the broker counted by the
-level with this place in ``LEVELS``, or by none: -1.
+"""What counts for a quota, given by its index in ``QUOTAS``. ``level`` is the index in ``LEVELS``
+of the level at which the broker checked the events, or -1.
 """
 CELL: Final = pa.schema(
     [
@@ -49,28 +49,29 @@ CELL: Final = pa.schema(
         ("latencies", pa.list_(pa.int64())),
     ]
 )
-"""``written`` and ``dropped`` are of all events, also of those that count for nothing. A latency
-is one number with the quotas that it counts for, and how often it was seen.
+"""``written`` and ``dropped`` count all events, also those that count for no quota. A latency is
+packed into one integer with the mask of its quotas and the number of its occurrences.
 """
 
 MASK_BITS: Final = len(QUOTAS)
-"""Which quotas something counts for, a bit for each."""
+"""Size of the bit mask of the quotas for which an event counts."""
 PAIR_BITS: Final = latencies.BITS + MASK_BITS
-"""Of a latency and its quotas; how often they were seen is above."""
+"""Bits of a latency and its quota mask; the bits above hold the number of occurrences."""
 _PLACES: Final = len(LEVELS) + 1
-"""Of levels, and of none."""
+"""One for each level, and one for events without a level."""
 _NO_INTS: Final = np.empty(0, np.int64)
 _NO_FLOATS: Final = np.empty(0, np.float64)
 
 SIZE_MAX: Final = 1 << 20
-"""Of a part of a key; larger ones are numbered anew."""
+"""Largest range of a key's component; larger ones are renumbered densely."""
 KEYS_MAX: Final = 1 << 62
-"""Of a key, likewise."""
+"""Largest range of a combined key, which is renumbered too."""
 
 
 def cells_of(events: Events, every_us: int, slice_us: int) -> pa.RecordBatch:
-    """Columns as in ``CELL``; there is at least one event. Cells of a broker and a slice of time,
-    which holds whole intervals, lie together.
+    """Aggregate at least one event into cells; columns as in ``CELL``.
+
+    Cells of a broker and a time slice are adjacent; a slice contains complete intervals.
     """
     intervals = events.times_us // every_us
     rows, cells = _numbered(events, intervals, slice_us // every_us)
@@ -93,7 +94,7 @@ def cells_of(events: Events, every_us: int, slice_us: int) -> pa.RecordBatch:
 
 
 def _numbered(events: Events, intervals: Ints, in_slice: int) -> tuple[Ints, Ints]:
-    """(an event of each cell, the cell of each event)."""
+    """(the index of one event for each cell, the cell of each event)."""
     names = events.names()
     when = joined([intervals - intervals.min(), events.brokers - events.brokers.min()])
     rows, found = pairs_of(when, joined([names[name].numbers for name in NAMES]))
@@ -104,7 +105,7 @@ def _numbered(events: Events, intervals: Ints, in_slice: int) -> tuple[Ints, Int
 
 
 def joined(codes: Sequence[Ints]) -> Ints:
-    """A number for each different combination; none is below zero."""
+    """Combine codes: one non-negative integer for each distinct combination."""
     whole, span = np.zeros(len(codes[0]), np.int64), 1
     for code in codes:
         each, size = _compact(code) if int(code.max()) >= SIZE_MAX else (code, int(code.max()) + 1)
@@ -116,7 +117,7 @@ def joined(codes: Sequence[Ints]) -> Ints:
 
 
 def _compact(codes: Ints) -> tuple[Ints, int]:
-    """The same with none left out, and how many there are."""
+    """The codes renumbered without gaps, and the number of distinct ones."""
     values, found = np.unique(codes, return_inverse=True)
     return found.astype(np.int64), len(values)
 
@@ -128,24 +129,24 @@ def added(cells: Ints, count: int, values: Ints) -> Ints:
     return found
 
 
-# What counts for quotas -----------------------------------------------------------------------
+# Counts by quota --------------------------------------------------------------------------------
 
 
 class _Rows(NamedTuple):
-    """Of one quota, as in ``COUNT``; by row."""
+    """Rows of ``COUNT`` for one quota."""
 
     places: Ints
-    """The cell's number, times ``_PLACES``, and the level's place, from 1 on."""
+    """Cell index times ``_PLACES``, plus the level's index + 1."""
     sums: Any
-    """Of two dimensions, as the largest and how long somebody was held at most behind them."""
+    """Two-dimensional: a column for each of ``SUMS``, and one for the longest throttle."""
     most: Any
 
 
 class _Counts:
-    """In the making, quota by quota."""
+    """Builds the ``counts`` column quota by quota."""
 
     def __init__(self, events: Events, cells: Ints, count: int, masks: Ints) -> None:
-        """``masks`` is filled in: which quotas each event counts for."""
+        """``masks`` is an output: the mask of the quotas for which each event counts."""
         self._events, self._cells, self._count, self._masks = events, cells, count, masks
         self._seen = events.seen
         self._weights = events.for_all(PER_EVENT)
@@ -155,7 +156,7 @@ class _Counts:
         self._rows: list[_Rows] = []
 
     def add(self, number: int, counted: Counted) -> None:
-        """What counts for a quota of ``QUOTAS``."""
+        """Add the events that count for the quota with index ``number`` in ``QUOTAS``."""
         size = int(np.count_nonzero(counted.where))
         rows = _Rows(
             np.empty(size, np.int64),
@@ -175,7 +176,7 @@ class _Counts:
         self._quotas.append(np.full(found, number))
 
     def lists(self) -> pa.ListArray:
-        """Those of each cell."""
+        """The counts of each cell."""
         places, sums, most = (np.concatenate(each) for each in zip(*self._rows, strict=True))
         cells = places // _PLACES
         order, starts = ordered(np.arange(len(cells)), cells, self._count)
@@ -196,10 +197,10 @@ def _add_up(
     held_ms: Any, all_held_ms: Any, measured: Any, bound: Any,
     masks: Any, quota: Any, slots: Any, places: Any, sums: Any, most: Any,
 ) -> int:  # fmt: skip
-    """Fill ``places``, ``sums`` and ``most``; returns how many rows there are.
+    """Fill ``places``, ``sums`` and ``most``; return the number of rows.
 
-    ``slots`` has a place for each cell and level and is full of -1, also afterwards. Of ``own``,
-    ``measured`` and ``bound`` there may be none.
+    ``slots`` has an entry for each cell and level, all -1 before and after the call. ``own``,
+    ``measured`` and ``bound`` may be empty.
     """
     count = 0
     for row in range(len(cells)):
@@ -247,9 +248,9 @@ def _latencies(events: Events, cells: Ints, count: int, masks: Ints) -> pa.ListA
 
 @compiled
 def _count_alike(keys: Any, ends: Any) -> int:
-    """Put what is alike together, in place of it; returns how many there are.
+    """Merge equal keys in place, counting them; return the number of distinct keys.
 
-    ``ends`` is zero and gets where those of each cell end, from its second place on.
+    ``ends`` comes in zeroed; from its second entry on it receives the end of each cell's keys.
     """
     count = 0
     before = np.int64(-1)

@@ -1,9 +1,9 @@
-"""Raw events collected in columns, and what is malformed told.
+"""Collects raw events in columns, and reports malformed ones.
 
-Owns the way from bytes to columns of numbers, texts being numbers, too: compiled for the plain
-spelling, event by event for the rest. It must never know where events lie or go. Invariant: every
-event that came is either a row or a fault with its reason, and which of both is what
-``events.parse_event`` says; memory is that of ``ROWS_MAX`` rows, which are used again.
+Owns the conversion of bytes to integer columns, with strings replaced by their numbers: compiled
+code for the usual spelling, ``parse_event`` for the rest. It must never know where events come from
+or where they are written. Invariant: every event becomes either a row or a fault with a reason, as
+``events.parse_event`` decides; memory is that of ``ROWS_MAX`` rows, which are reused.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from minibroker.pipeline.texts import (
 from minibroker.pipeline.words import SLACK
 
 ROWS_MAX: Final = 500_000
-"""Events that are collected before they are filed."""
+"""Events collected before they are written to files."""
 TOGETHER: Final = 4_096
-"""Events that are read at once, at most."""
+"""Largest number of events in one call of `Run.read`."""
 
 _KINDS: Final = {
     Type.INT: parsing.INTEGER,
@@ -50,19 +50,17 @@ _KINDS: Final = {
 
 
 class Leaf(NamedTuple):
-    """Where a field's values are, and whether an event has one."""
+    """Location of a field's value and of its presence bit."""
 
     field: Field
     column: int
-    """Of the values; of a check, of nothing."""
+    """The value's column; a check has one without meaning."""
     mask: int
     bit: int
 
 
 class Raw(NamedTuple):
-    """Events as bytes, ``SLACK`` more of which may be read, one after the other; a size below 0
-    is no value at all.
-    """
+    """Consecutive events, followed by ``SLACK`` readable bytes; a size below 0 means null."""
 
     data: Any
     starts: Any
@@ -70,7 +68,7 @@ class Raw(NamedTuple):
 
 
 class _Schema:
-    """What the compiled reader must know, and where it leaves what."""
+    """The compiled reader's description of the schema and of the output columns."""
 
     def __init__(self) -> None:
         self.leaves: dict[tuple[str, ...], Leaf] = {}
@@ -110,7 +108,7 @@ class _Schema:
         )
 
     def first_guesses(self) -> Any:
-        """Which key may come after each one, after an event's brace and after each check's."""
+        """Initial guesses of the key behind each key, the event's brace and each check's brace."""
         keys = self.plan.keys
         guesses = np.zeros(len(keys) + 1 + len(FIELDS), np.int64)
         for at in np.flatnonzero(keys[: len(FIELDS), 1] == parsing.CHECK):
@@ -122,7 +120,7 @@ class _Schema:
         leaf = self.leaves[name] = Leaf(field, len(self.leaves), mask, bit)
         most = INT_MAX if field.type is Type.INT else LONG_MAX
         least = -most - 1 if field.name in SIGNED else 0
-        if field.type is Type.TEXT:  # A check's user and client are mostly the event's own.
+        if field.type is Type.TEXT:  # A check's user and client-id usually equal the event's.
             least = next((at for at, own in enumerate(FIELDS) if own.name == field.name), 0)
         return [0, _KINDS[field.type], leaf.column, least, most]
 
@@ -140,15 +138,15 @@ def _as_words(spelled: list[bytes]) -> Any:
 
 _SCHEMA: Final = _Schema()
 LEAVES: Final[Mapping[tuple[str, ...], Leaf]] = _SCHEMA.leaves
-"""By the names that lead there."""
+"""By the path of field names."""
 MASKS: Final = _SCHEMA.masks
-"""The first of two columns of masks behind the values: of an event's fields, of its checks'."""
+"""The first of two columns of presence masks: of the event's fields, and of its checks' fields."""
 KINDS: Final = tuple(str(kind).encode() for kind in EventKind)
-"""The first texts of every run, in this order."""
+"""The first strings of each run's string table, in this order."""
 
 
 class Keys(NamedTuple):
-    """What decides where events go, a number of each; -1 where an event has none."""
+    """The columns that decide where an event is filed; -1 where it has no value."""
 
     brokers: Any
     sequences: Any
@@ -166,7 +164,7 @@ _KEYS: Final = np.array(
 
 
 class Run:
-    """Events that are collected. ``has_room`` says whether more can be read."""
+    """Collects events until ``has_room`` says that there is no room for more."""
 
     def __init__(self, rows: int = ROWS_MAX) -> None:
         self._rows = rows
@@ -178,9 +176,9 @@ class Run:
         self.clear()
 
     def clear(self, size: int = 0) -> None:
-        """Forget all events, and have room for texts of at least so many bytes."""
+        """Remove all events, and make room for strings of at least ``size`` bytes."""
         self.count = 0
-        # The names of kinds come beside them.
+        # The names of the kinds need room in addition.
         self.texts: Texts = new_texts(max(size, BYTES_MAX) + sum(map(len, KINDS)))
         for kind in KINDS:
             self._number(kind)
@@ -188,11 +186,11 @@ class Run:
 
     @property
     def keys(self) -> Keys:
-        """What decides where the events go; good until the next ones are read."""
+        """The filing keys of the events; valid until the next ``read``."""
         return Keys(*self._keys[:, : self.count])
 
     def has_room(self, rows: int, size: int) -> bool:
-        """Whether so many events, of so many bytes in all, can be read."""
+        """Whether ``rows`` more events with ``size`` bytes in total fit."""
         used, known = self.texts, int(self.texts.count[0])
         return (
             self.count + rows <= self._rows
@@ -201,10 +199,10 @@ class Run:
         )
 
     def read(self, raw: Raw) -> list[tuple[int, str]]:
-        """Take in at most ``TOGETHER`` events; number and reason of each that is malformed.
+        """Read at most ``TOGETHER`` events; return (number, reason) of each malformed one.
 
-        Raises ValueError, and takes in none, if they are more than there is room for or do not lie
-        in their data: the compiled reader checks no bounds.
+        Raises ValueError, and reads none, if there is no room for them or they exceed their buffer:
+        the compiled reader checks no bounds.
         """
         self._check(raw)
         ends, before = raw.starts + raw.sizes, self.count
@@ -218,7 +216,7 @@ class Run:
                 self._put(parse_event(bytes_of(raw, number)))
             except Malformed as error:
                 faults.append((number, str(error)))
-        # While they are near the processor.
+        # Now, while the rows are in the CPU cache.
         split(self.values, before, self.count, MASKS, _KEYS, self._keys)
         return faults
 
@@ -261,20 +259,20 @@ class Run:
 
 
 def bytes_in(raw: Raw) -> int:
-    """How many bytes lie from the first event to the last, at least those of all of them."""
+    """Bytes from the first event to the last, an upper bound of their total size."""
     if not len(raw.starts):
         return 0
     return int(raw.starts[-1]) + max(int(raw.sizes[-1]), 0) - int(raw.starts[0])
 
 
 def bytes_of(raw: Raw, number: int) -> bytes | None:
-    """One of the events as it came."""
+    """The bytes of one event."""
     start, size = int(raw.starts[number]), int(raw.sizes[number])
     return None if size < 0 else raw.data[start : start + size].tobytes()
 
 
 def pieces(raw: Raw) -> list[tuple[Raw, int]]:
-    """Parts of at most ``TOGETHER`` events, and the number of the first of each."""
+    """Split into parts of at most ``TOGETHER`` events; each with the number of its first event."""
     if 0 < len(raw.starts) <= TOGETHER:
         return [(raw, 0)]
     return [

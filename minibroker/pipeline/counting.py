@@ -1,8 +1,8 @@
-"""What of an event counts for which quota, for many events at once, in Arrow.
+"""How much an event counts for each quota, vectorized in Arrow.
 
-Owns the rules by which quotas count, and the fields that they look at; it must never know Spark,
-nor who adds anything up. Invariant: amounts are whole numbers, and each event is looked at by
-itself, so that neither order nor cut of events matters. Kafka's rules are spread over
+Owns the rules by which quotas count, and the fields that they use; it must never know Spark, or
+what is done with the amounts. Invariant: amounts are integers and each event is judged by itself,
+so neither the order nor the partitioning of events matters. Kafka's rules are spread over
 ``KafkaApis``, ``ClientQuotaManager``, ``ControllerMutationQuota`` and ``ConnectionQuotas``.
 """
 
@@ -36,23 +36,23 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 CHECKS: Final = dict(zip(KEYS, ("produce", "fetch", "request", "mutation"), strict=True))
-"""The field with an event's look at a quota."""
+"""The event field that holds the broker's check of each quota."""
 _PLAIN: Final = (
     *("broker", "kind", "time_us", "sample", *NAMES, "api_key", "exempt", "request_bytes"),
     *("response_bytes", "throttle_ms", "network_ns", "io_ns", "total_ns", "checked_ns", "late_ns"),
     *("mutations", "mutations_refused", "happened", "delay_ms", "error_code", "dropped"),
 )
 LOOKED_AT: Final = ("user", "client_id", "rate", "bound", "throttle_ms")
-"""What of a look at a quota."""
+"""The fields used of a quota check."""
 FIELDS: Final = (*_PLAIN, *CHECKS.values())
-"""What is looked at of an event."""
+"""The fields used of an event."""
 PATHS: Final = (*_PLAIN, *(f"{check}.{name}" for check in CHECKS.values() for name in LOOKED_AT))
 """The same as columns of a Parquet file."""
 
 PER_EVENT: Final = 1_000_000
-"""What an event counts as among requests if it stands for itself alone."""
+"""Weight of one event in request counts, if it was not sampled."""
 _LENGTH_BYTES: Final = 4
-"""What a fetch's size has beside the response itself, as Kafka counts it."""
+"""Bytes that Kafka counts for a fetch in addition to the response: its length prefix."""
 _PRODUCE_KEY, _FETCH_KEY = 0, 1
 
 
@@ -62,34 +62,34 @@ class Names(NamedTuple):
     numbers: Ints
     """Of each row."""
     texts: pa.Array
-    """By number. The last is null."""
+    """By number. The last one is null."""
 
     @property
     def there(self) -> Flags:
-        """Which rows have a name."""
+        """Flags the rows that have a name."""
         found: Flags = self.numbers != len(self.texts) - 1
         return found
 
 
 class Counted(NamedTuple):
-    """What events count for a quota. All of it is by event."""
+    """What events count for a quota: one element for each event."""
 
     quota: str
     where: Flags
-    """Which of them count at all; the rest means something for these only."""
+    """Flags the events that count; the other columns are meaningful for these only."""
     amount: Ints
-    """In ``UNITS``."""
+    """In the quota's unit, see ``UNITS``."""
     held_ms: Ints
     level: Ints | None
-    """By which of ``LEVELS`` the broker itself counted it, or -1; None if events don't say."""
+    """Index in ``LEVELS`` of the level at which the broker checked it, or -1; None if unknown."""
     measured: Floats | None
-    """The rate that the broker saw, or nan."""
+    """The rate that the broker measured, or nan."""
     bound: Floats | None
     """The quota in force, or nan."""
 
 
 class Events:
-    """Some events, of which there are at least ``FIELDS``."""
+    """A table of events with at least the columns ``FIELDS``."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()
@@ -107,17 +107,17 @@ class Events:
 
     @cached_property
     def dropped(self) -> Ints:
-        """How many a broker could not write; nothing but an event that says so has any."""
+        """Number of events that the broker dropped; zero except for events of that kind."""
         return self.ints("dropped")
 
     @cached_property
     def seen(self) -> Flags:
-        """Whether something happened, and was not dropped."""
+        """Flags all events but the reports of dropped ones."""
         return self._given("sample")
 
     @cached_property
     def latencies_us(self) -> Ints:
-        """How long they took, or -1."""
+        """Total time of each request, or -1."""
         found = self.ints("total_ns", -1)
         latencies: Ints = np.where(found < 0, found, found // 1000)
         return latencies
@@ -130,8 +130,9 @@ class Events:
         return found
 
     def names(self) -> dict[str, Names]:
-        """Whose they are. Users and clients have no address here, and addresses neither of those;
-        an empty client-id is none, as no quota of a client-id can hold its requests.
+        """The user, client-id and address of each event. Addresses count for connections only,
+        which have neither user nor client-id. An empty client-id is null, because no client-id
+        quota applies to it.
         """
         ips = self._names("ip")
         nobody = len(ips.texts) - 1
@@ -142,21 +143,21 @@ class Events:
         }
 
     def for_all(self, values: Ints | int) -> Ints:
-        """As many of something as there would be if those that were not sampled were there, too."""
+        """Scale ``values`` by the sampling rate, to estimate the sum over all events."""
         if self._whole:
             return np.where(self.seen, values, 0)
         share = self._shares
-        # A half counts, as in SQL.
+        # Halves are rounded up, as in SQL.
         scaled = np.asarray(values) / np.where(self.seen, share, 1.0)
         low = np.floor(scaled)
         return np.where(self.seen, low + (scaled - low >= 0.5), 0).astype(np.int64)
 
     def counted(self) -> Iterator[Counted]:
-        """What they count for each quota."""
+        """The amounts for each quota."""
         keys = self.ints("api_key", -1)
         counts = ~self._flags("exempt", missing=True)
         yield self._checked(PRODUCE, keys == _PRODUCE_KEY, self.ints("request_bytes"))
-        # One that is held is answered with nothing, and asks again.
+        # A throttled fetch gets an empty response, and is sent again.
         sizes = np.where(self._given("response_bytes"), _LENGTH_BYTES, 0)
         sizes = np.where(self.ints("throttle_ms") > 0, 0, self.ints("response_bytes") + sizes)
         yield self._checked(FETCH, (keys == _FETCH_KEY) & counts, sizes)
@@ -165,12 +166,12 @@ class Events:
             self.ints("checked_ns") + self.ints("late_ns"),
             self.ints("network_ns") + self.ints("io_ns"),
         )
-        # What was dropped counts for something, as it would go unseen otherwise.
+        # Reports of dropped events count too, or they would be invisible here.
         where = self._is("kind", EventKind.REQUEST) & counts
         where |= self._is("kind", EventKind.DROPPED)
         yield self._checked(REQUEST, where, worked)
         left = self.ints("mutations") - self.ints("mutations_refused")
-        # The rate in a look at mutations is none, but what is left.
+        # A mutation check records the remaining tokens, not a rate.
         found = self._checked(MUTATION, self._given("mutations"), left)
         yield found._replace(measured=None)
         accepted = self._is("happened", Happened.ACCEPTED).astype(np.int64)
@@ -180,7 +181,7 @@ class Events:
         )
 
     def rows(self, every_s: int) -> Iterator[pa.RecordBatch]:
-        """A row for each quota that an event counts for."""
+        """One row for each event and quota for which it counts."""
         starts_us = self.times_us - self.times_us % (every_s * 1_000_000)
         names = self.names()
         for counted in self.counted():
@@ -222,11 +223,11 @@ class Events:
 
     @cached_property
     def _whole(self) -> bool:
-        """Whether nothing was left out."""
+        """Whether no event was sampled."""
         return bool((self._shares == 1).all())
 
     def ints(self, name: str, missing: int = 0) -> Ints:
-        """A column of whole numbers."""
+        """A column of integers."""
         found: Ints = _filled(self._table.column(name), missing).astype(np.int64, copy=False)
         return found
 
@@ -263,7 +264,7 @@ FLAT: Final = (
 
 
 def rows(batches: Iterable[pa.RecordBatch], every_s: int) -> Iterator[pa.RecordBatch]:
-    """`Events.rows` of many; ``start_us`` is where the event's interval begins."""
+    """`Events.rows` of many batches; ``start_us`` is the start of the event's interval."""
     for batch in batches:
         yield from Events(pa.Table.from_batches([batch])).rows(every_s)
 

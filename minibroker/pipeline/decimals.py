@@ -1,8 +1,9 @@
-"""Decimal figures to doubles, compiled: the double that is nearest, as Python's ``float`` gives.
+"""Compiled conversion of decimal numbers to the nearest double, like Python's ``float``.
 
-Owns the way from digits and a power of ten to the double, after Clinger for what one multiplication
-settles and Eisel and Lemire for the rest; it must never know JSON. Invariant: the answer is
-``float``'s, or that it doesn't know, which is so only of figures far from what anybody measures.
+Owns the conversion of digits and a power of ten: Clinger's fast path where one multiplication is
+exact, Eisel and Lemire's algorithm otherwise. It must never know JSON. Invariant: the result equals
+that of ``float``, or is reported as uncertain, which happens only far outside the range of measured
+values.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import numpy as np
 from minibroker.pipeline.words import compiled, high, leading
 
 DIGITS_MAX: Final = 19
-"""Of which a word holds any."""
+"""Any number with so many digits fits into 64 bits."""
 POWER_MAX: Final = 280
-"""Of ten, up or down: with it no figure of so many digits leaves the normal doubles."""
+"""Largest absolute exponent of ten; within it every number is a normal double."""
 _EXACT_POWER: Final = 22
 _EXACT: Final = 1 << 53
 _ROUNDED_UP: Final = -27
-"""From here on a power of five, whose inverse has no end, times a word can be half way."""
+"""From this power of five on a product can be exactly half way, although its inverse is rounded up.
+"""
 
 
 def _fives() -> Any:
-    """The first 128 bits of the powers of five, upper word and lower word."""
+    """The first 128 bits of the powers of five: upper and lower 64 bits."""
     found = []
     for power in range(-POWER_MAX, POWER_MAX + 1):
         five: int = 5 ** abs(power)
@@ -43,7 +45,7 @@ _TENS: Final = np.array([10.0**power for power in range(_EXACT_POWER + 1)])
 
 @compiled
 def to_double(value: Any, power: Any) -> Any:
-    """(the double nearest to ``value`` times ten to ``power``, whether that is certain)."""
+    """(the double nearest to ``value`` times ten to the ``power``, whether it is certain)."""
     if value == 0:
         return 0.0, True
     if value <= np.uint64(_EXACT) and -_EXACT_POWER <= power <= _EXACT_POWER:
@@ -55,7 +57,7 @@ def to_double(value: Any, power: Any) -> Any:
     value <<= zeros
     upper, lower = _FIVES[power + POWER_MAX, 0], _FIVES[power + POWER_MAX, 1]
     top, bottom = high(value, upper), value * upper
-    if top & np.uint64(0x1FF) == np.uint64(0x1FF):  # What was cut off may matter.
+    if top & np.uint64(0x1FF) == np.uint64(0x1FF):  # The lower bits may change the rounding.
         more = high(value, lower)
         bottom += more
         if more > bottom:
@@ -65,7 +67,7 @@ def to_double(value: Any, power: Any) -> Any:
     mantissa = top >> shift
     exponent = ((217706 * power) >> 16) + 63 + np.int64(above) - np.int64(zeros) + 1023
     half_way = bottom <= 1 and -4 <= power <= 23 and (mantissa << shift) == top
-    if half_way and mantissa & np.uint64(3) == np.uint64(1):  # To the even one of both.
+    if half_way and mantissa & np.uint64(3) == np.uint64(1):  # Round half to even.
         mantissa &= ~np.uint64(1)
     mantissa = (mantissa + (mantissa & np.uint64(1))) >> np.uint64(1)
     if mantissa >= np.uint64(_EXACT):

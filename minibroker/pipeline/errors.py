@@ -1,8 +1,8 @@
-"""What goes wrong in the pipeline for reasons that a person can mend.
+"""Errors of the pipeline that the user can fix.
 
 Owns the errors that a job raises on purpose; it must never print or exit, because a job is also a
-library. Invariant: a message says what is wrong, where, and how to mend it. Spark's own errors are
-class names and stack traces, which is why the mistakes that can be foreseen are caught before.
+library. Invariant: a message says what is wrong, where, and how to fix it. Spark's own errors are
+class names and stack traces, so foreseeable mistakes are detected before Spark runs.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import Final
 
 RUN_AGAIN: Final = "its table's files were joined meanwhile: run this again"
-"""What to do about a file that was there, and is gone."""
+"""The remedy for a file that disappeared while the job was running."""
 
 
 class PipelineError(Exception):
-    """A mistake or a failure to report to the person who started the job."""
+    """A mistake or a failure to report to the user who started the job."""
 
 
 class SparkMissing(PipelineError):
-    """pyspark, or the JVM that it runs in, is not there."""
+    """pyspark, or the JVM that it needs, is missing."""
 
 
 class WrongSchema(PipelineError):
-    """What was read isn't what the schema says; the text names place, column and remedy."""
+    """The input doesn't match the schema; the message names place, column and remedy."""
 
 
 class BadInput(PipelineError):
-    """There is nothing to read at the place that was named, or it can't be read."""
+    """The given path contains no input, or input that can't be read."""

@@ -1,9 +1,9 @@
-"""What an activity event must be, and what is wrong with one that isn't.
+"""The validity rules of an activity event, and the reasons for rejecting one.
 
 Owns the definition of a malformed event, in plain Python, one event at a time; it must never know
-where events come from or how fast they must be read. Invariant: whatever bytes come, the answer is
-an event with the schema's fields or a reason in words. The compiled reader in ``columns`` takes
-only what is accepted here, which tests hold it to.
+where events come from or how fast they must be read. Invariant: any bytes yield either an event
+with the schema's fields or a readable reason. The compiled reader in ``columns`` accepts only what
+is accepted here; tests verify that.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Final
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, EventKind, Field, Type
 
 REASON_MAX: Final = 300
-"""Characters of a reason: it quotes what came."""
+"""Characters of a reason, which quotes the input."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 IDENTITY: Final = frozenset({"user", "client_id", "api_key", "happened", "dropped"})
-"""Fields of one kind that an event of that kind can't do without: it is filed by them."""
+"""Fields that are required for their kind of event, because it is filed by them."""
 SIGNED: Final = frozenset({"broker", "error_code", "clock_ms", "late_clock_ms", "rate"})
-"""Numbers that may be below zero."""
+"""Numbers that may be negative."""
 
 
 def needed(field: Field, kind: EventKind) -> bool:
@@ -41,7 +41,7 @@ _CHECK_NEEDED: Final = [field.name for field in CHECK_FIELDS if not field.may_la
 
 
 class Malformed(Exception):
-    """It is no event of this version; the text says why."""
+    """The input is no event of this version; the text says why."""
 
 
 def parse_event(raw: bytes | None) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _finite(value: float) -> bool:
 
 
 def _encodable(value: str) -> bool:
-    """Whether it is text: JSON can spell half of a surrogate pair."""
+    """Whether the string is valid Unicode: JSON can spell half of a surrogate pair."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

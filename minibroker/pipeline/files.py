@@ -1,9 +1,9 @@
-"""The files of an activity table on this machine, read without Spark: bucket by bucket.
+"""The Parquet files of an activity table on a local disk, read without Spark, bucket by bucket.
 
-Owns which files there are and reading them in the order of their hours; it must never know a quota.
-Invariant: a bucket's files are told apart by hour, an hour's events are handed out all at once
-unless they may be cut, and only with the columns that are asked for. Spark reads such files too,
-but its rows would be turned into Arrow's columns one by one.
+Owns finding these files and reading them in the order of their hours; it must never know a quota.
+Invariant: a bucket's files are grouped by hour, an hour's events are returned in one table unless
+the caller allows it to be split, and only the requested columns are read. Spark reads such files
+too, but would convert its rows to Arrow one by one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _IN_CHECKS: Final = tuple(
     for part in CHECK_FIELDS
     if field.type is Type.CHECK and part.type is Type.TEXT
 )
-"""Columns that are read as numbers and the texts behind them, as these are."""
+"""Columns that are read dictionary-encoded, like ``TEXTS``."""
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://[^/]*)?(?=/)")
-"""What a path begins with that says whose it is, as Hadoop reads it."""
+"""The scheme and authority of a path, as Hadoop reads it."""
 _PLACE: Final = re.compile(r"hour=([^/]+)/bucket=(\d+)/[^/]+\.parquet$")
 
 
@@ -42,7 +42,7 @@ class Bucket(NamedTuple):
 
 
 def on_disk(path: str) -> Path | None:
-    """The same on this machine; None if it is said to be elsewhere."""
+    """The local path; None if the path names another file system."""
     scheme = _URL.match(path)
     if scheme is None:
         return Path(path)
@@ -50,17 +50,17 @@ def on_disk(path: str) -> Path | None:
 
 
 def files_of(path: str) -> list[str]:
-    """All of the buckets' files."""
+    """All files of all buckets."""
     return [file for bucket in buckets_of(path) for hour in bucket.hours for file in hour]
 
 
 def buckets_of(path: str) -> list[Bucket]:
-    """What lies at a path of this machine; nothing if it is none, or no table cut into buckets."""
+    """The buckets below a local path; empty if there is none, or no bucketed table."""
     root = on_disk(path)
     if root is None:
         return []
     found: dict[int, dict[str, list[str]]] = {}
-    # From the root on, as a cluster's workers are in folders of their own.
+    # Absolute, because a cluster's workers have other working directories.
     files = sorted(root.absolute().glob("hour=*/bucket=*/*.parquet"))
     for file in files:
         place = _PLACE.search(file.as_posix())
@@ -74,15 +74,15 @@ def buckets_of(path: str) -> list[Bucket]:
 
 
 class Footer(NamedTuple):
-    """What the end of a file says of all that is in it."""
+    """What a file's footer says about its rows."""
 
     schema: pa.Schema
     versions: set[int | None]
-    """Of the schema, the least and the largest; None for a row without."""
+    """Smallest and largest schema version; None for a row without one."""
 
 
 def footer_of(file: str) -> Footer:
-    """Raises BadInput if the file has none, or it can't be read."""
+    """Read a file's footer. Raises BadInput if it has none or can't be read."""
     with _in_words(file):
         metadata = pq.read_metadata(file)
         schema = metadata.schema.to_arrow_schema()
@@ -116,7 +116,7 @@ def _versions(metadata: pq.FileMetaData, file: str) -> Iterator[int | None]:
 
 
 def read(files: Sequence[str], fields: Sequence[str], *, by_group: bool) -> Iterator[pa.Table]:
-    """An hour's events; ``by_group`` cuts files, in which nobody shares anything with others."""
+    """Read an hour's events; ``by_group`` reads row group by row group, if none share an entity."""
     opened = [_opened(file) for file in files]
     if by_group and len(opened) == 1:
         for group in range(opened[0].num_row_groups):

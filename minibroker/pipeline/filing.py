@@ -1,11 +1,11 @@
-"""Raw events to finished files of the activity table: what a task does.
+"""Writes raw events to files of the activity table: the work of one task.
 
-Owns the way of events from records of a topic to files by hour and bucket; it must never know
-sources, or what the table holds already. Invariant: every record is in a file, as an event or, with
-a reason, among the malformed; a task's last row says how many there were and which sequences are in
-its files. Events leave the workers as finished files, because rows and columns one by one cost
-several times as much: written by the worker itself where the table is on a disk, else handed to
-Spark. Memory is that of one ``Run``, which the process's next task uses again.
+Owns the conversion of a topic's records to files by hour and bucket; it must never know the source,
+or what the table contains already. Invariant: every record is in a file, as an event or, with a
+reason, among the malformed; a task's last row has the counts and the sequences in its files.
+Workers return finished files, because rows and columns one by one cost several times as much: the
+worker writes them itself if the table is on a disk, otherwise Spark does. Memory is that of one
+``Run``, which the process's next task reuses.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from minibroker.pipeline.words import SLACK
 from minibroker.pipeline.workers import settle_in
 
 PLACED: Final = "place string, file string, content binary"
-"""A finished file: its place with its number in the task, and either its name or what is in it."""
+"""A finished file: its place and number within the task, and either its name or its content."""
 _PLACED: Final = pa.schema(
     [("place", pa.string()), ("file", pa.string()), ("content", pa.binary())]
 )
 FOOTER: Final = MAGIC
-"""The last bytes of every Parquet file, which the content of a row is without."""
+"""The last bytes of every Parquet file; the content in a row omits them."""
 FAULTS_MAX: Final = 10_000
 FAULTY_BYTES_MAX: Final = 8 << 20
-"""Of the malformed that wait for their file."""
+"""Size of the malformed records that are collected before a file is written."""
 
 QUARANTINE: Final = pa.schema(
     [
@@ -51,18 +51,18 @@ QUARANTINE: Final = pa.schema(
         ("raw", pa.binary()),
     ]
 )
-"""The columns of the quarantine: why, where it came from, when it was found, and what came."""
+"""The columns of the quarantine: the reason, the source, when it was found, and the raw bytes."""
 
 Where = Callable[[int], tuple[str, int, int]]
-"""Topic, partition and offset of a record, by its number."""
+"""Maps a record's number to its topic, partition and offset."""
 
 _spare: list[tuple[Run, Encoder]] = []
 
 
 class Filer:
-    """One task's events. What it gives are rows by ``PLACED``; after ``end`` it is of no use.
+    """Files one task's events. Yields rows as in ``PLACED``; unusable after ``end``.
 
-    With ``into``, a folder that is there, files are written below it, in one for each place.
+    With ``into``, an existing folder, files are written to a subfolder for each place.
     """
 
     def __init__(self, source: str, now_ms: int, into: str | None) -> None:
@@ -80,7 +80,7 @@ class Filer:
         self._spans = NOTHING
 
     def take(self, raw: Raw, where: Where) -> Iterator[pa.RecordBatch]:
-        """Take in records; ``where`` tells of those that are malformed."""
+        """Add records; ``where`` locates the malformed ones."""
         for part, first in pieces(raw):
             size = bytes_in(part)
             if not self._run.has_room(len(part.sizes), size):
@@ -92,14 +92,14 @@ class Filer:
     def damaged(
         self, reason: str, where: tuple[str, int, int], raw: bytes | None
     ) -> Iterator[pa.RecordBatch]:
-        """Take in what stands for records that can't be read."""
+        """Add a fault that stands for unreadable records."""
         self._records += 1
         yield from self.fault(reason, where, raw)
 
     def fault(
         self, reason: str, where: tuple[str, int, int], raw: bytes | None
     ) -> Iterator[pa.RecordBatch]:
-        """Tell that a record that was taken in is malformed."""
+        """Report that an added record is malformed."""
         self._faults.append((reason, self._source, *where, self._now_ms, raw))
         self._faulty_bytes += len(raw or b"")
         self._malformed += 1
@@ -107,7 +107,7 @@ class Filer:
             yield self._quarantine()
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Files of what is left, and the count."""
+        """Write the remaining files, and yield the counts."""
         if self._faults:
             yield self._quarantine()
         yield from self._file(0)
@@ -121,13 +121,13 @@ class Filer:
         yield _row(COUNTED, None, json.dumps(counted).encode())
 
     def _file(self, size: int) -> Iterator[pa.RecordBatch]:
-        """Files of what was collected, so that there is room for texts of a size."""
+        """Write the collected events to files, and make room for strings of ``size`` bytes."""
         if self._run.count:
             arranged = arrange(self._run)
             for place, rows in arranged.places.items():
                 yield self._written(place, self._encoder.file(self._run, rows))
                 self._events += len(rows)
-            # Not joined, so that it is seen if two runs have the same event.
+            # Not joined, so that an event in two runs is detected.
             self._spans = np.concatenate([self._spans, arranged.spans])
         self._run.clear(size)
 
@@ -145,7 +145,7 @@ class Filer:
         place = f"{place}.{self._files}"
         if self._into is None:
             return _row(place, None, content[: -len(FOOTER)])
-        # A task that is tried again uses other names, and only those that it gives count.
+        # A retried task uses other names; only files that a task reports count.
         folder, file = folder_aside(self._into, place), f"{uuid4().hex}.parquet"
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, file), "xb") as out:
@@ -154,7 +154,7 @@ class Filer:
 
 
 def folder_aside(into: str, place: str) -> str:
-    """Where files of a place are written, as Spark calls it, too."""
+    """The folder of a place's files, named as Spark names it."""
     return f"{into}/place={place}"
 
 
@@ -167,7 +167,7 @@ def _row(place: str, file: str | None, content: bytes | None) -> pa.RecordBatch:
 def file_events(
     source: str, now_ms: int, into: str | None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task on records that come as rows of (topic, partition, offset, value)."""
+    """A task over rows of (topic, partition, offset, value)."""
 
     def filed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filer = Filer(source, now_ms, into)
@@ -184,7 +184,7 @@ def _where(batch: pa.RecordBatch) -> Where:
 
 
 def raw_of(values: pa.Array) -> Raw:
-    """An array of binaries as bytes behind which more may be read."""
+    """Convert an array of binaries to bytes with readable slack at the end."""
     ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
     ends = ends.astype(np.int64)
     sizes = np.diff(ends)

@@ -1,10 +1,9 @@
-"""Files on whatever Hadoop calls a file system: a disk, HDFS, an object store.
+"""Files on any of Hadoop's file systems: a disk, HDFS, an object store.
 
-Owns the few calls that a table's ledger needs, made by the driver through Spark's JVM; on a disk
-those that are made for every file are the system's own, at a tenth of the cost. It must never know
-what the files hold. Invariant: every path is relative to the root, and what couldn't be done is an
-error, where Hadoop often only answers False. Tasks read through Spark, and write so or, on a disk,
-by themselves.
+Owns the few operations that a table's ledger needs, run by the driver through Spark's JVM; on a
+local disk the frequent ones bypass Hadoop, at a tenth of the cost. It must never know the files'
+contents. Invariant: every path is relative to the root, and every failure is an error, where Hadoop
+often only returns false. Tasks read through Spark, and write through Spark or, on a disk, directly.
 """
 
 from __future__ import annotations
@@ -27,25 +26,26 @@ PLAIN: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-"""Settings of whoever writes files. Otherwise Hadoop keeps checksums beside each file of a disk,
-and runs one ``chmod`` more for them."""
+"""Settings for writing. Without them Hadoop keeps a checksum file for each file on a disk, and runs
+an additional ``chmod`` for it.
+"""
 
 LOCK: Final = "_writer"
-"""A file with the number of the process that writes, which has it locked as long as it runs."""
+"""Holds the process id of the writing job, which keeps the file locked while it runs."""
 
 OFFSETS: Final = "offsets"
 COMMITTED: Final = "commits"
-"""Where a checkpoint of Spark's has a file for each step, named by its number: for what is to be
-done, and when it is done.
+"""Folders of a Spark checkpoint with a file for each batch, named by its number: written when the
+batch is planned and when it is done.
 """
 
 
 class Files:
-    """The files below a root, which need not exist."""
+    """The files below a root, which need not exist yet."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other way to Hadoop's classes
-        # A name that is looked up anew is looked for in every jar, part by part.
+        # Each look-up of a name searches every jar, part by part.
         self._new_path: Any = jvm.org.apache.hadoop.fs.Path
         self._text_of: Any = jvm.org.apache.commons.io.IOUtils.toString
         shared: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
@@ -56,13 +56,13 @@ class Files:
         self._fs: Any = path.getFileSystem(configuration)
         self.root: str = self._fs.makeQualified(path).toString()
         self.folder: str | None = None
-        """The root on a disk, if it is on one."""
+        """The root on a local disk, or None."""
         if self.root.startswith(_DISK):
             self.folder = self.root.removeprefix(_DISK)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Who else wants to be here alone meanwhile is refused, where it can be seen: on a disk."""
+        """Hold the writer lock, or raise PipelineError; only a local disk has one."""
         if self.folder is None:
             yield
             return
@@ -87,7 +87,7 @@ class Files:
         return self._new_path(self.path(name))
 
     def _on_disk(self, name: str) -> str | None:
-        """Where it is on a disk, if it is on one; what is beside the root is beside its name."""
+        """The local path, or None; a name may lead out of the root with ``..``."""
         return None if self.folder is None else os.path.normpath(f"{self.folder}/{name}")
 
     def exists(self, name: str) -> bool:
@@ -97,7 +97,7 @@ class Files:
         return bool(self._fs.exists(self._at(name)))
 
     def names(self, folder: str) -> list[str]:
-        """Names of what is in a folder, sorted; nothing if there is none."""
+        """Sorted names of a folder's entries; empty if the folder doesn't exist."""
         if not self.exists(folder):
             return []
         on_disk = self._on_disk(folder)
@@ -115,7 +115,7 @@ class Files:
             stream.close()
 
     def write_new(self, name: str, text: str) -> None:
-        """Write a file that is there whole or not at all, and was not there before."""
+        """Create a file atomically; it must not exist."""
         if self.exists(name):
             raise PipelineError(f"{self.path(name)} is there already: {ANOTHER}")
         folder, _, last = name.rpartition("/")
@@ -128,7 +128,7 @@ class Files:
         self.rename(fresh, name)
 
     def rename(self, name: str, to: str) -> None:
-        """Move a file, into folders that are made if they aren't there."""
+        """Move a file, creating the target's folders."""
         source, target = self._on_disk(name), self._on_disk(to)
         if not self.exists(name):
             done = False
@@ -144,13 +144,13 @@ class Files:
             raise PipelineError(f"{self.path(name)} can't be renamed to {self.path(to)}")
 
     def delete(self, name: str) -> None:
-        """Delete a file or a folder with all that is in it; gone already is no error."""
+        """Delete a file or a folder recursively; a missing one is no error."""
         self._fs.delete(self._at(name), True)
 
 
 def forget_half_begun(checkpoint: Files) -> None:
-    """Remove what a stream left that was killed while it wrote down its very first step, as Spark
-    would not start one that adds up there again. One with a whole step is left as it is.
+    """Remove a checkpoint whose stream was killed while writing its first batch's offsets, because
+    Spark would not start a stateful stream from it. A checkpoint with a complete batch is kept.
     """
     steps = checkpoint.names(OFFSETS)
     if not any(name.isdigit() for name in steps):

@@ -1,9 +1,10 @@
-"""Sequences as spans: which events a table holds, or a step brings, in few numbers.
+"""Sets of event sequences as spans: which events a table contains, or a step adds.
 
-Owns sets of (broker, sequence) as rows of (broker, first, last); it must never know events, tables
-or files. Invariant: a set says at least what it was given. It says more only where it would be
-longer than ``SPANS_MAX``, so two sets without anything in common have no event in common, and two
-that have something are to be looked at. A broker counts by one, so its events are one span.
+Owns sets of (broker, sequence), stored as rows of (broker, first, last); it must never know events,
+tables or files. Invariant: a set contains at least the sequences added to it. It contains more only
+if it would exceed ``SPANS_MAX`` otherwise: two disjoint sets have no event in common, and
+overlapping ones must be compared event by event. A broker numbers its events consecutively, so they
+are one span.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from typing import Any, Final
 import numpy as np
 
 SPANS_MAX: Final = 50_000
-"""Of a set that is kept; above that gaps are filled, the smallest first."""
+"""Spans of a stored set; above that, gaps are filled, the smallest first."""
 
 NOTHING: Final = np.empty((0, 3), np.int64)
 
 
 def overlap(spans: Any) -> bool:
-    """Whether a sequence of a broker is in two of them."""
+    """Whether any sequence is in two spans."""
     spans = _sorted(spans)
     same = spans[1:, 0] == spans[:-1, 0]
     return bool((same & (spans[1:, 1] <= spans[:-1, 2])).any())
 
 
 def joined(spans: Any, most: int = SPANS_MAX) -> Any:
-    """As few of them as say the same, or more than that if they would be above ``most``."""
+    """Merge spans; fill the smallest gaps if more than ``most`` would remain."""
     spans = _sorted(spans)
     if not len(spans):
         return spans
-    # By the largest end so far of the same broker, as one may lie within another.
+    # By the largest end so far of the broker, because a span may be inside another.
     begins = np.flatnonzero(np.diff(spans[:, 0], prepend=spans[0, 0] - 1))
     for begin, end in zip(begins, [*begins[1:], len(spans)], strict=True):
         np.maximum.accumulate(spans[begin:end, 2], out=spans[begin:end, 2])
@@ -58,7 +59,7 @@ def ends(spans: Any) -> dict[int, tuple[int, int]]:
 
 
 def as_json(spans: Any) -> dict[str, list[int]]:
-    """By the broker, first and last in turns."""
+    """Lists of alternating first and last sequences, by broker."""
     return {
         str(broker): spans[spans[:, 0] == broker, 1:].ravel().tolist()
         for broker in np.unique(spans[:, 0]).tolist()
@@ -66,7 +67,7 @@ def as_json(spans: Any) -> dict[str, list[int]]:
 
 
 def of_json(found: Mapping[str, list[int]]) -> Any:
-    """What ``as_json`` gave."""
+    """The inverse of ``as_json``."""
     parts = []
     for broker, flat in found.items():
         pairs = np.array(flat, np.int64).reshape(-1, 2)

@@ -1,10 +1,9 @@
-"""Sources of raw events, read step by step into a table: a data directory, or a live broker.
+"""Sources of raw events, read step by step into a table: a data directory or a live broker.
 
-Owns how far a step goes and what it remembers of its source; it must never know what a step does
-with the records. Invariant: what a step has read is remembered with what it has written, in one
-commit, so a killed run is taken up where its last whole step ended. A data directory's progress is
-offsets in the table's own ledger; a broker's is Spark's checkpoint, and the ledger knows the last
-batch of it.
+Owns the size of a step and the progress in its source; it must never know what a step does with the
+records. Invariant: a step's progress and its output are committed together, so a killed run resumes
+after its last complete step. A data directory's progress is offsets in the table's own ledger; a
+broker's is Spark's checkpoint, and the ledger stores its last batch.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TASK_BYTES: Final = 512 << 20
-"""Of segment files read by a task. A step has a task a core; if it is killed, it is done again."""
+"""Segment bytes read by a task. A step has a task for each core, and is repeated if killed."""
 LEAST_BYTES: Final = 8 << 20
-"""Of a task, if there could be one more."""
+"""Minimum size of a task, if there are several."""
 STEP_RECORDS: Final = 500_000
-"""Of a live broker in a step, for the same reason."""
+"""Records of a live broker in a step, for the same reason."""
 TRIGGER: Final = "10 seconds"
 CHECKPOINTS: Final = "_checkpoints"
 FILED: Final = "minibroker-filed"
 
 Told = Callable[[Counts], None]
-"""Is called after each step with what became of it."""
+"""Called with the counts after each step."""
 
 
 def now_ms() -> int:
@@ -54,10 +53,10 @@ def now_ms() -> int:
 
 
 class FiledSource(DataSource):
-    """A data directory's events, filed by place where they are read, side by side.
+    """A data directory's events, filed by place in parallel while they are read.
 
-    Options: ``tasks``, the pieces of each task as JSON; ``found_ms``, the time that the quarantine
-    is to name; ``into``, where files are to be written, nothing if Spark writes them.
+    Options: ``tasks``, the pieces of each task as JSON; ``found_ms``, the time for the quarantine;
+    ``into``, the folder for the files, or empty if Spark writes them.
     """
 
     @classmethod
@@ -98,11 +97,11 @@ def _where(piece: Piece, offsets: Any) -> Where:
 
 
 def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
-    """Take in what a data directory has that was not read before."""
+    """Ingest the records of a data directory that were not read before."""
     table.spark.dataSource.register(FiledSource)
-    data_dir = os.path.abspath(data_dir)  # A cluster's workers are in folders of their own.
+    data_dir = os.path.abspath(data_dir)  # Workers have other working directories.
     topic = topic_id_of(data_dir)
-    # Where another topic lies, as of a broker that began anew, offsets say nothing.
+    # Offsets are valid for one topic id only; a wiped broker has another.
     source = f"directory {data_dir}" + ("" if topic is None else f", topic {uuid_text(topic)}")
     read: dict[str, int] = dict(table.progress.get(source, {}))
     total = Counts()
@@ -123,7 +122,7 @@ def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
 
 
 def steps(found: Iterable[Piece], tasks: int) -> Iterator[list[list[Piece]]]:
-    """The pieces of each step, and of each of its tasks, which have about as much to do."""
+    """Group pieces into steps, and each step into tasks of about the same size."""
     step: list[Piece] = []
     size = 0
     for piece in found:
@@ -137,7 +136,7 @@ def steps(found: Iterable[Piece], tasks: int) -> Iterator[list[list[Piece]]]:
 
 
 def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
-    """A step's pieces task by task; of little there are few tasks, as each makes files."""
+    """Distribute a step's pieces over tasks; a small step has few, as each task creates files."""
     tasks = min(tasks, max(size // LEAST_BYTES, 1))
     shares: list[list[Piece]] = [[] for _ in range(tasks)]
     before = 0
@@ -148,15 +147,16 @@ def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
 
 
 def pass_over_gone(table: Table, broker: Broker, topic: Topic) -> int:
-    """How many records the broker removed before they were read. Spark would ask for them for ever,
-    so what it keeps is forgotten if there are any: it reads from the beginning, and what was read
-    before is told by its keys.
+    """Count the records that the broker deleted before they were read.
+
+    Spark would request them forever, so its checkpoint is deleted if there are any: it starts from
+    the beginning again, and duplicates are recognized by their keys.
     """
     place = _place(broker, topic)
     done = [int(name) for name in table.files.names(f"{place}/{COMMITTED}") if name.isdigit()]
     if not done:
         return 0
-    # Spark's file is its version, settings, and a line for each source.
+    # Spark's file: its version, its settings, and a line for each source.
     told = table.files.read(f"{place}/{OFFSETS}/{max(done)}").splitlines()[-1]
     read: dict[str, int] = json.loads(told)[TOPIC]
     gone = sum(
@@ -168,8 +168,8 @@ def pass_over_gone(table: Table, broker: Broker, topic: Topic) -> int:
 
 
 def _place(broker: Broker, topic: Topic) -> str:
-    """Of the checkpoint of a topic, told from another that had its name before by its id, as Spark
-    doesn't.
+    """The checkpoint of a topic. It includes the topic id, because Spark doesn't notice that a
+    topic was re-created.
     """
     return f"{CHECKPOINTS}/{broker.bootstrap.replace(':', '-').replace(',', '_')}-{topic.id}"
 
@@ -177,7 +177,7 @@ def _place(broker: Broker, topic: Topic) -> str:
 def ingest_broker(
     table: Table, broker: Broker, topic: Topic, told: Told, *, follow: bool
 ) -> StreamingQuery:
-    """Take in what a live broker has, and with ``follow`` what is to come; started, not awaited."""
+    """Start ingesting a live broker's records, with ``follow`` also future ones; doesn't wait."""
     from pyspark.errors import PySparkException
 
     spark = table.spark
@@ -190,7 +190,7 @@ def ingest_broker(
     place = _place(broker, topic)
 
     def step(batch: DataFrame, number: int) -> None:
-        # A checkpoint that was removed starts anew with batch 0, but as another query.
+        # A deleted checkpoint restarts at batch 0, but with another query id.
         query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
         done = table.progress.get(place)
         if done is not None and done["query"] == query and number <= done["batch"]:

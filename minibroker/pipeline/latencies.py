@@ -1,11 +1,11 @@
-"""Latencies as small numbers, and their percentiles, compiled.
+"""Latencies as small integers, and their percentiles, compiled.
 
-Owns how exactly latencies are kept and what a percentile of them is; it must never know whose they
-are. Invariant: a number stands for the same latency in every process, and numbers are in the order
-of latencies. Brokers keep histograms for this, in ``RequestMetrics``.
+Owns the precision of latencies and the definition of their percentiles; it must never know to which
+entity they belong. Invariant: a number means the same latency in every process, and numbers
+are in the order of latencies. Brokers keep histograms for this, in ``RequestMetrics``.
 
-Times are rounded to three digits before their percentiles are taken, so that these are off by half
-a percent at most, and an entity keeps some thousand figures and not one an event.
+Latencies are rounded to three digits, so percentiles are off by half a percent at most, and an
+entity needs a few thousand counters instead of one number for each event.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from minibroker.pipeline.counting import Ints
 from minibroker.pipeline.words import compiled
 
 BITS: Final = 14
-"""Of a latency's number."""
+"""Bits of a latency's number."""
 NO_LATENCY: Final = (1 << BITS) - 1
 PERCENTILES: Final = (50, 95, 99)
 
 _DIGITS: Final = 1000
 _STEPS: Final = 10 ** np.arange(1, 14)
 _A_STEP: Final = _DIGITS - _DIGITS // 10
-"""Roundings of one number of digits."""
+"""Numbers for each power of ten."""
 _SHARES: Final = np.array(PERCENTILES) / 100
 
 
 def rounded(us: Ints) -> Ints:
-    """Numbers in the order of latencies, the same for those that are alike in three digits."""
+    """Numbers of latencies, rounded to three significant digits."""
     steps = np.searchsorted(_STEPS * (_DIGITS // 10), us, "right")
     unit = np.append(1, _STEPS)[steps]
     found: Ints = np.where(us < 0, NO_LATENCY, steps * _A_STEP + (us + unit // 2) // unit)
@@ -39,20 +39,20 @@ def rounded(us: Ints) -> Ints:
 
 
 def latency_of(numbers: Ints) -> Ints:
-    """The latencies that they stand for."""
+    """The latencies of numbers."""
     steps = np.maximum(numbers - _DIGITS // 10, 0) // _A_STEP
     found: Ints = (numbers - steps * _A_STEP) * np.append(1, _STEPS)[steps]
     return found
 
 
 NUMBERS: Final = len(_STEPS) * _A_STEP + _DIGITS
-"""Of latencies: all are below."""
+"""Upper bound (exclusive) of the numbers."""
 _LATENCIES: Final = latency_of(np.arange(NUMBERS))
 
 
 def percentiles(numbers: Ints, counts: Ints, starts: Ints) -> Any:
-    """A row for each of ``PERCENTILES``, in it those of each span between two ``starts``; nan where
-    there is nothing. In a span numbers grow, and each was seen so many times.
+    """A row for each of ``PERCENTILES``, with a value for each span between two ``starts``; nan for
+    an empty span. Within a span ``numbers`` ascend; ``counts`` are their occurrences.
     """
     found = np.full((len(PERCENTILES), len(starts) - 1), np.nan)
     _percentiles(numbers, counts, starts, _LATENCIES, _SHARES, found)
@@ -63,7 +63,7 @@ def percentiles(numbers: Ints, counts: Ints, starts: Ints) -> Any:
 def _percentiles(
     numbers: Any, counts: Any, starts: Any, latencies: Any, shares: Any, found: Any
 ) -> None:
-    """Between the two nearest of a span's latencies, as SQL's ``percentile`` has it."""
+    """Interpolate between the two nearest latencies, like SQL's ``percentile``."""
     for span in range(len(starts) - 1):
         total = np.int64(0)
         for at in range(starts[span], starts[span + 1]):

@@ -1,9 +1,9 @@
-"""Where an event lies in the activity table.
+"""Where an event is stored in the activity table.
 
-Owns the cut into hours and buckets, and the order within a file; it must never know Spark or a
-file system. Invariant: an event's place follows from the event alone, so two runs
-put it, and a duplicate of it, in the same folder. The bucket is what Spark's own
-``pmod(hash(user, client_id), 16)`` is, and of events of connections ``pmod(hash(ip), 16)``.
+Owns the partitioning into hours and buckets, and the order within a file; it must never know Spark
+or a file system. Invariant: an event's place depends on the event alone, so two runs put it, and a
+duplicate of it, into the same folder. The bucket is Spark's own ``pmod(hash(user, client_id),
+16)``, and for connection events ``pmod(hash(ip), 16)``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 
 BUCKETS: Final = 16
-"""Of an hour. A table keeps its number for good, so it is no setting."""
+"""Buckets of an hour. It can't change during a table's life, so it is no setting."""
 HOUR_US: Final = 3_600_000_000
 SORTED_BY: Final = ("user", "client_id", "time_us", "sequence", "broker")
-"""Of the rows of a file. With one time and one sequence only brokers are left to differ."""
+"""Order of a file's rows. Equal time and sequence implies different brokers."""
 QUARANTINED: Final = "quarantine"
-"""The place of what is malformed."""
+"""The place of malformed events."""
 COUNTED: Final = "counted"
-"""The place of what is no event at all: what there was, as JSON."""
+"""The place of a task's counts, as JSON."""
 ENTITIES_KEPT: Final = 65_536
 
 _MASK: Final = 0xFFFFFFFF
@@ -29,20 +29,20 @@ _SEED: Final = 42
 
 
 def place_of(hour: int, bucket: int) -> str:
-    """The name of an hour (since 1970) and bucket, as 2026-11-20-14.07."""
+    """The name of an hour (since 1970) and a bucket, like 2026-11-20-14.07."""
     day = np.datetime64(hour, "h").astype("datetime64[h]")
     return f"{str(day).replace('T', '-')}.{bucket:02d}"
 
 
 def folder_of(place: str) -> str:
-    """The folder of the activity table that a place stands for, whatever follows its bucket."""
+    """The activity table's folder for a place, ignoring any suffix after its bucket."""
     hour, bucket = place.split(".")[:2]
     return f"hour={hour}/bucket={bucket}"
 
 
 @lru_cache(ENTITIES_KEPT)
 def bucket_of(*columns: str | None) -> int:
-    """The bucket of texts; a null counts as nothing."""
+    """The bucket of some strings; nulls are skipped."""
     state = _SEED
     for column in columns:
         if column is not None:
@@ -51,7 +51,7 @@ def bucket_of(*columns: str | None) -> int:
 
 
 def _murmur(data: bytes, state: int) -> int:
-    """Spark's variety of Murmur3: what is left of the words counts byte by byte, with its sign."""
+    """Spark's variant of Murmur3: trailing bytes are mixed one by one, as signed integers."""
     whole = len(data) // 4 * 4
     words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, whole, 4)]
     for word in (*words, *(int.from_bytes(bytes((b,)), "little", signed=True)

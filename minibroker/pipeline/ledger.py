@@ -1,10 +1,10 @@
-"""What was done to an activity table, so that each step is done whole or not at all.
+"""The log of changes to an activity table, which makes each step atomic.
 
-Owns the commits: a step's files are written aside, then one small file says which of them come in,
-which go, and how far its source is read; from then on the step counts, and what is left of it is
-moving files, which the next run takes up if this one is killed. It must never know what is in the
-files. Invariant: what lies in the table, and the progress, are those of the last commit. Spark's
-file sink has a log like it, in which nothing can be replaced.
+Owns the commits: a step's files are written to a staging folder, then one small file lists those to
+add, those to remove, and the progress of the source. That file makes the step permanent; moving the
+files may follow later, and the next run completes it after a kill. It must never know the files'
+contents. Invariant: the table's contents and the progress are those of the last commit. Spark's
+file sink has a similar log, but can't replace files.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from minibroker.pipeline.hadoop import ANOTHER, Files
 
 COMMITS: Final = "_commits"
 STAGING: Final = "_staging"
-"""Spark takes no notice of names that begin so."""
+"""Spark ignores names with a leading underscore."""
 VERSION: Final = 1
 _DIGITS: Final = 12
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One step. Paths are relative to the table; those that are set aside, to its neighbour."""
+    """One step. Paths are relative to the table; targets in ``aside`` to the quarantine."""
 
     number: int = 0
     add: dict[str, str] = field(default_factory=dict)
-    """Where a file of the table was written -> where it goes."""
+    """Staged file -> its path in the table."""
     aside: dict[str, str] = field(default_factory=dict)
-    """The same of the quarantine's."""
+    """Staged file -> its path in the quarantine."""
     remove: list[str] = field(default_factory=list)
     progress: dict[str, Any] = field(default_factory=dict)
-    """Source -> how far it is read."""
+    """Source -> how much of it was read."""
     held: dict[str, list[int]] | None = None
-    """Broker -> sequences that the table has, by ``held.as_json``; None if nobody knows."""
+    """Broker -> sequences in the table, as in ``held.as_json``; None if unknown."""
 
 
 class Ledger:
-    """A table's commits. One writer at a time."""
+    """A table's commits; there may be only one writer at a time."""
 
     def __init__(self, table: Files, quarantine: Files) -> None:
         self._table = table
@@ -51,7 +51,7 @@ class Ledger:
 
     @property
     def staging(self) -> str:
-        """Where the files of the next step are to be written, relative to the table."""
+        """The folder for the next step's files, relative to the table."""
         return f"{STAGING}/{self.last.number + 1}"
 
     def commit(
@@ -63,8 +63,10 @@ class Ledger:
         progress: dict[str, Any],
         held: dict[str, list[int]] | None,
     ) -> None:
-        """Do a step; ``progress`` is that of the sources that got on. Raises PipelineError if
-        another writer was here since, whose beginning removes what was written aside.
+        """Commit a step; ``progress`` has the sources that advanced.
+
+        Raises PipelineError if another writer started since, because it deletes the staged
+        files.
         """
         done = {**self.last.progress, **progress}
         before = self.last
@@ -79,7 +81,7 @@ class Ledger:
         self.last = step
         if before.number:
             self._table.delete(_name(before.number))
-        self._table.delete(STAGING)  # the folder, too: nobody else's steps are in it
+        self._table.delete(STAGING)  # With the folder itself: this is the only writer.
 
     def _carry_out(self, step: Commit) -> None:
         for written, place in step.add.items():

@@ -1,7 +1,7 @@
-"""Events in order: whom each is of, where it goes, and which come twice, compiled.
+"""Compiled sorting, grouping and deduplication of events by integer keys.
 
-Owns the sorts of a run of events by numbers; it must never know texts, files or the schema.
-Invariant: every sort keeps the order of what is equal, so that one after the other sorts by all.
+Owns the sorts of a run of events; it must never know strings, files or the schema. Invariant: every
+sort is stable, so several in a row sort by all of their keys.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from minibroker.pipeline.words import compiled
 
 _NONE: Final = -1
 _BROKERS: Final = 1024
-"""Brokers whose last sequence is remembered while a run is looked through."""
+"""Slots for brokers whose last sequence is remembered during a run."""
 
 
 @compiled
 def number_pairs(ones: Any, others: Any, slots: Any, first: Any, found: Any) -> Any:
-    """Number each different pair, in the order in which they come; returns how many there are.
+    """Number distinct pairs in the order of their first occurrence; return how many there are.
 
-    ``slots`` is full of -1 and at least twice as long as there are rows, a power of two; ``first``
-    gets the row where each pair came first, and ``found`` the pair of each row.
+    ``slots`` is full of -1; its length is a power of two and at least twice the number of rows.
+    ``first`` receives the row of each pair's first occurrence, ``found`` the pair of each row.
     """
     count, last = 0, len(slots) - 1
     for row in range(len(ones)):
@@ -45,10 +45,10 @@ def number_pairs(ones: Any, others: Any, slots: Any, first: Any, found: Any) -> 
 
 @compiled
 def order_by(order: Any, ranks: Any, starts: Any, out: Any) -> None:
-    """Sort ``order``, which holds rows, by the rank of each into ``out``.
+    """Counting sort: write the rows in ``order`` to ``out``, sorted by their rank.
 
-    ``starts`` is zero and has one more place than there are ranks; afterwards it says where in the
-    order each rank begins.
+    ``starts`` comes in zeroed, with one entry more than there are ranks; it receives the start of
+    each rank in ``out``.
     """
     for row in order:
         starts[ranks[row] + 1] += 1
@@ -67,7 +67,7 @@ def order_by(order: Any, ranks: Any, starts: Any, out: Any) -> None:
 def split(values: Any, begin: Any, end: Any, first: Any, fields: Any, out: Any) -> None:
     """Copy fields of some rows of ``values``, each to a row of ``out``; -1 where there is no value.
 
-    ``fields`` has (column, which mask, bit of it) of each, and masks are columns from ``first`` on.
+    ``fields`` has (column, mask, bit) for each field; the mask columns start at ``first``.
     """
     for row in range(np.uint64(begin), np.uint64(end)):
         for field in range(np.uint64(len(fields))):
@@ -78,11 +78,10 @@ def split(values: Any, begin: Any, end: Any, first: Any, fields: Any, out: Any) 
 
 @compiled
 def spans(brokers: Any, sequences: Any, latest: Any, out: Any) -> Any:
-    """Sequences that follow one another, broker by broker; returns how many spans there are.
+    """Find consecutive sequences of each broker; return the number of spans.
 
-    ``out`` gets (broker, first, last) of each, of which there may be as many as rows; ``latest``
-    is full of -1 and has a place for each of ``_BROKERS``. That a broker is forgotten for another
-    one only cuts a span in two.
+    ``out`` receives (broker, first, last) of each span, and has room for one per row; ``latest`` is
+    full of -1 and has ``_BROKERS`` entries. Two brokers that share a slot only split a span.
     """
     count = 0
     for row in range(len(brokers)):
@@ -99,14 +98,14 @@ def spans(brokers: Any, sequences: Any, latest: Any, out: Any) -> Any:
 
 
 def spans_of(brokers: Any, sequences: Any) -> Any:
-    """(broker, first, last) of sequences that come one after the other; as many rows as needed."""
+    """Rows of (broker, first, last) for consecutive sequences."""
     latest = np.full(_BROKERS, -1, np.int64)
     out = np.empty((len(brokers), 3), np.int64)
     return out[: spans(brokers, sequences, latest, out)].copy()
 
 
 def pairs_of(ones: Any, others: Any) -> tuple[Any, Any]:
-    """(a row of each different pair, the number of each row's pair)."""
+    """(the row of each distinct pair's first occurrence, the pair number of each row)."""
     count = len(ones)
     slots = np.full(1 << max(2 * count - 1, 1).bit_length(), -1, np.int32)
     first, found = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -114,7 +113,7 @@ def pairs_of(ones: Any, others: Any) -> tuple[Any, Any]:
 
 
 def ordered(order: Any, ranks: Any, count: int) -> tuple[Any, Any]:
-    """(the rows of ``order`` by rank, where each of ``count`` ranks begins, and the end)."""
+    """(the rows of ``order`` by rank, the start of each of ``count`` ranks followed by the end)."""
     starts, out = np.zeros(count + 1, np.int64), np.empty_like(order)
     order_by(order, ranks, starts, out)
     return out, starts

@@ -1,8 +1,8 @@
-"""Rows of a run as whole Parquet files.
+"""Encodes rows of a run as complete Parquet files.
 
-Owns which of Parquet's types, encodings and codecs each field of an event has, and how many rows
-lie together; it must never know where files go. Invariant: the columns are those of the schema in
-its order, null where an event has nothing, and texts are written as the few that they are.
+Owns the Parquet type, encoding and codec of each field, and the size of row groups; it must never
+know where files go. Invariant: the columns are those of the schema in its order, null where an
+event has no value, and strings are dictionary-encoded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from minibroker.pipeline.texts import TEXTS_MAX
 from minibroker.pipeline.words import SLACK
 
 GROUP_ROWS: Final = 1 << 16
-"""Rows of a file that lie together, each column in one page: half a mebibyte of it, at most."""
+"""Rows of a row group, in which each column is one page of at most half a mebibyte."""
 
 _ARROW: Final = {
     Type.INT: pa.int32(),
@@ -45,7 +45,7 @@ _ARROW: Final = {
 }
 _CHECK: Final = pa.struct([(field.name, _ARROW[field.type]) for field in CHECK_FIELDS])
 ACTIVITY: Final = pa.schema([(field.name, _ARROW.get(field.type, _CHECK)) for field in FIELDS])
-"""The columns of an event for Arrow, once they are read."""
+"""The columns of an event in Arrow, as they are read back."""
 
 _HOW: Final = {
     Type.INT: (Physical.INT32, Encoding.DELTA_BINARY_PACKED, pages.NARROW),
@@ -55,28 +55,28 @@ _HOW: Final = {
     Type.FLAG: (Physical.BOOLEAN, Encoding.PLAIN, pages.BITS),
 }
 _ASKED_FOR: Final = ("version", "broker", "sequence", "time_us")
-"""Columns by whose least and largest values readers leave out files."""
+"""Columns with statistics, by which readers skip files."""
 _CODEC: Final = "lz4_raw"
-"""Zstandard makes files smaller by 4 %, and their writing take a third longer."""
+"""Zstandard makes files 4 % smaller, but writing takes a third longer."""
 
 
 class _Plan(NamedTuple):
-    """How a field is written."""
+    """How a field is encoded."""
 
     column: Column
     encoding: Encoding
     how: int
     codec: Codec
     number: int
-    """Of the leaf."""
+    """The leaf's number."""
     around: int
-    """Of the leaf that it is in, or its own."""
+    """The number of the enclosing leaf; of the leaf itself if there is none."""
     asked_for: bool
 
 
 def _plan(path: tuple[str, ...], leaf: Leaf, numbers: dict[tuple[str, ...], int]) -> _Plan:
     physical, encoding, how = _HOW[leaf.field.type]
-    # Differences of times and durations have nothing left to compress.
+    # Delta-encoded times and durations do not compress any further.
     compressed = leaf.field.type is not Type.LONG or path == ("connection",)
     codec = Codec.LZ4_RAW if compressed else Codec.UNCOMPRESSED
     return _Plan(
@@ -100,7 +100,7 @@ _FIELDS: Final = np.array([[leaf.column, leaf.mask, leaf.bit] for leaf in LEAVES
 
 
 class Encoder:
-    """Makes files of rows, one after the other in the same memory."""
+    """Encodes one file after another in the same buffers."""
 
     def __init__(self) -> None:
         self._codec = pa.Codec(_CODEC)
@@ -115,7 +115,7 @@ class Encoder:
         self._out = np.empty(pages.page_bytes(GROUP_ROWS), np.uint8)
 
     def file(self, run: Run, rows: Any) -> bytes:
-        """A file of some rows of a run, in this order; there is at least one."""
+        """Encode rows of a run, in the given order, as a file; there is at least one row."""
         groups = []
         for begin in range(0, len(rows), GROUP_ROWS):
             part = rows[begin : begin + GROUP_ROWS]
@@ -163,7 +163,7 @@ class Encoder:
 
 
 def file_bytes(table: pa.Table) -> bytes:
-    """A whole Parquet file of anything else than events."""
+    """A complete Parquet file of a table that has no events."""
     out = io.BytesIO()
     pq.write_table(table, out, compression="lz4", store_schema=False, write_statistics=False)
     return out.getvalue()

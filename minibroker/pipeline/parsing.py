@@ -1,9 +1,10 @@
-"""The compiled reader of events: JSON bytes in, numbers in columns out.
+"""The compiled reader of events: JSON bytes in, columns of numbers out.
 
-Owns one loop over the bytes of many events, which takes the plain spelling (ASCII, no escapes,
-every key of the schema once) and leaves everything else to ``events``; it must never know Arrow or
-why an event is refused. It expects each key where it stood in the event before, eight bytes at a
-time. Invariant: an event is taken only if ``events.parse_event`` accepts it with the same values.
+Owns one loop over the bytes of many events. It reads the usual spelling (ASCII, no escapes, no key
+twice) and leaves everything else to ``events``; it must never know Arrow, or why an event is
+rejected. It first tries the key that followed in the previous event, comparing eight bytes at a
+time. Invariant: an event is accepted only if ``events.parse_event`` accepts it with the same
+values.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _ZERO, _MINUS, _PLUS, _POINT = 48, 45, 43, 46
 DIGITS_MAX: Final = 18
 POWER_DIGITS_MAX: Final = 3
 WORDS_MAX: Final = 3
-"""Of eight bytes in a key with its quotes and colon."""
+"""Words of eight bytes in a key with its quotes and colon."""
 
 INTEGER, DECIMAL, TEXT, FLAG, CHECK = 0, 1, 2, 3, 4
-"""What a key's value is."""
+"""Types of a key's value."""
 
 _TENS: Final = np.array([10**power for power in range(9)], np.uint64)
 _NULL: Final = np.uint64(int.from_bytes(b"null", "little"))
@@ -34,27 +35,30 @@ _FALSE: Final = np.uint64(int.from_bytes(b"false", "little"))
 
 
 class Plan(NamedTuple):
-    """What is to be known of the schema. Keys are an event's own, then those of each check."""
+    """The schema for compiled code. Keys are an event's own, then those of each check."""
 
     words: Any
-    """A row a key: what it is spelled like, as words, then which bits of them count."""
+    """A row for each key: its spelling as words, then the masks of their valid bits."""
     keys: Any
-    """A row a key: its size; what its value is; the column of values; least and most. Of a text
-    instead of the least the key whose last text it may well repeat. Of a check its first key and
-    the one behind its last, and instead of a column the bit of its first key.
+    """A row for each key: its size, the type and column of its value, the minimum and maximum.
+
+    A string has, instead of the minimum, the key whose last string it probably repeats. A check
+    has, instead of the minimum and maximum, its first key and the one behind its last, and instead
+    of a column the bit of its first key.
     """
     needed: Any
-    """Bits of the fields that an event of each kind must have, and last those of a check; kinds
-    are the first texts."""
+    """Masks of the required fields of each kind of event, and last those of a check. Kinds have the
+    first numbers in the string table.
+    """
     known: Any
-    """How many keys are an event's own; key and column of the version and of the kind; the version
-    that is known; the first of two columns of masks: which fields an event has, and its checks.
+    """Number of an event's own keys; key and column of the version and of the kind; the supported
+    version; the first of two mask columns: of an event's fields and of its checks' fields.
     """
 
 
 @inlined
 def _whole(data: Any, pos: Any) -> Any:
-    """(value of the digits from ``pos`` on, their end); they may be too many for a word."""
+    """(value of the digits at ``pos``, their end); the value overflows if there are too many."""
     value, count = np.uint64(0), np.uint64(8)
     begin = pos
     while count == 8 and pos - begin <= DIGITS_MAX:
@@ -114,9 +118,9 @@ def _decimal(data: Any, pos: Any) -> Any:
 @inlined
 def _text(data: Any, pos: Any, end: Any, guess: Any, slots: Any, hashes: Any, ends: Any,
           content: Any, count: Any) -> Any:  # fmt: skip
-    """(number of the text from ``pos`` to its closing quote, the end of that or -1).
+    """(number of the string from ``pos`` to its closing quote, the position after it or -1).
 
-    The guess is the number of one that is plain.
+    ``guess`` is the number of a string without escapes, which is compared first.
     """
     begin = item(ends, guess)
     size = item(ends, guess + 1) - begin
@@ -146,7 +150,7 @@ def _text(data: Any, pos: Any, end: Any, guess: Any, slots: Any, hashes: Any, en
 @inlined
 def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, recent: Any, values: Any,
            slots: Any, hashes: Any, ends: Any, content: Any, count: Any) -> Any:  # fmt: skip
-    """Read a value that is no object: (where it ends or -1, whether it is there, not null)."""
+    """Read a value other than an object: (its end or -1, whether it is not null)."""
     word = load(data, pos)
     if word & before(4) == _NULL:
         return pos + 4, False
@@ -177,7 +181,7 @@ def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, recent:
 
 @inlined
 def _is_key(data: Any, pos: Any, key: Any, words: Any) -> bool:
-    """Whether a key stands at ``pos`` with its quotes and colon."""
+    """Whether a key with its quotes and colon is at ``pos``."""
     if (load(data, pos) ^ cell(words, key, 0)) & cell(words, key, WORDS_MAX) != 0:
         return False
     for at in range(1, WORDS_MAX):
@@ -191,8 +195,9 @@ def _is_key(data: Any, pos: Any, key: Any, words: Any) -> bool:
 
 @inlined
 def _key(data: Any, pos: Any, first: Any, last: Any, state: Any, words: Any, follow: Any) -> Any:
-    """Which of the keys from first to last stands at ``pos``, or -1. The one that came in this
-    state before is tried first; writers keep an order.
+    """Find which of the keys from first to last is at ``pos``, or -1.
+
+    The key that followed this state last time is tried first, because writers keep an order.
     """
     guess = item(follow, state)
     if _is_key(data, pos, guess, words):
@@ -212,11 +217,11 @@ def _key(data: Any, pos: Any, first: Any, last: Any, state: Any, words: Any, fol
 def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys: Any, needed: Any,
            follow: Any, recent: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
            count: Any) -> Any:  # fmt: skip
-    """Read an object of a check's keys, which have plain values: (its end or -1, its bits)."""
+    """Read a check, an object with plain values: (its end or -1, the mask of its fields)."""
     first, last = cell(keys, check, 3), cell(keys, check, 4)
     seen: Any = np.uint64(0)
     refused = np.int64(-1)
-    state = len(keys) + 1 + check  # What follows the opening brace of this check.
+    state = len(keys) + 1 + check  # The state behind the opening brace of this check.
     while True:
         pos += 1
         key = _key(data, pos, first, last, state, words, follow)
@@ -244,11 +249,11 @@ def _check(data: Any, pos: Any, end: Any, check: Any, row: Any, words: Any, keys
 def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, needed: Any, known: Any,
            follow: Any, recent: Any, values: Any, slots: Any, hashes: Any, ends: Any, content: Any,
            count: Any) -> bool:  # fmt: skip
-    """Read an event into a row; whether it was one, and plain."""
+    """Read an event into a row; return False if it is malformed or not in the usual spelling."""
     seen: Any = np.uint64(0)
     seen_of_checks: Any = np.uint64(0)
     fields = known[0]
-    state = np.int64(len(keys))  # What follows the opening brace of an event.
+    state = np.int64(len(keys))  # The state behind the opening brace of an event.
     if pos >= end or item(data, pos) != _OPEN:
         return False
     while True:
@@ -283,7 +288,7 @@ def _event(data: Any, pos: Any, end: Any, row: Any, words: Any, keys: Any, neede
 
 @inlined
 def _known(row: Any, seen: Any, needed: Any, known: Any, values: Any) -> bool:
-    """Whether an event is of the known version and has what its kind needs."""
+    """Whether an event has the supported version and the required fields of its kind."""
     both = np.uint64(1) << np.uint64(known[1]) | np.uint64(1) << np.uint64(known[3])
     if seen & both != both or values[row, known[2]] != known[5]:
         return False
@@ -294,11 +299,11 @@ def _known(row: Any, seen: Any, needed: Any, known: Any, values: Any) -> bool:
 @compiled
 def read_events(data: Any, starts: Any, stops: Any, row: Any, plan: Any, follow: Any, recent: Any,
                 values: Any, texts: Any, left: Any) -> Any:  # fmt: skip
-    """Read the events that lie at starts and stops of ``data`` into rows from ``row`` on.
+    """Read the events between starts and stops of ``data`` into rows from ``row`` on.
 
-    Returns (the row behind the last one taken, how many were left); ``left`` has their numbers.
-    ``follow`` is what this learns: the key that came last after each one, or after a brace; and
-    ``recent``, too: the text that came last at each one. Numbers of other texts are forgotten.
+    Returns (the row behind the last one read, the number of skipped events); ``left`` receives the
+    skipped events' numbers. ``follow`` keeps the key that followed each key or brace last time, and
+    ``recent`` the last string of each key. Values of skipped events are overwritten.
     """
     words, keys, needed, known = plan
     slots, hashes, ends, content, count = texts

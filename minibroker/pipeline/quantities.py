@@ -1,7 +1,7 @@
-"""What is counted and for whom: the names of quotas and levels, units, and a rate in words.
+"""Names of quotas and levels, their units, and formatted rates.
 
-Owns what every job says alike; it must never know an event, nor load what Spark's workers need.
-Invariant: amounts are whole numbers of ``UNITS``. The quotas' names are Kafka's configs.
+Owns what all jobs have in common; it must never know an event, or import what only Spark's workers
+need. Invariant: amounts are integers in ``UNITS``. The quotas' names are Kafka's configs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ LEVELS: Final[dict[str, tuple[str, ...]]] = {
     USER_AND_CLIENT: ("user", "client_id"),
     IP: ("ip",),
 }
-"""For whom something is counted, and the names that each has."""
+"""The levels at which usage is aggregated, and the names that identify an entity of each."""
 NAMES: Final = ("user", "client_id", "ip")
 
 PRODUCE, FETCH, REQUEST, MUTATION = KEYS
-"""The names of the quotas in their order."""
+"""The names of the client quotas, in their fixed order."""
 QUOTAS: Final = (*KEYS, CONNECTION_CREATION_RATE)
 UNITS: Final = {REQUEST: 10_000_000}
-"""Nanoseconds in a hundredth of a second; everything else is counted as it is."""
+"""Nanoseconds in one percent-second; other quantities are counted in their own unit."""
 
 
 def amount(quota: str, rate: float) -> str:
-    """A rate of a quota in words: `1.2 MB/s`, `12 %`, `3 partitions/s`."""
+    """Format a rate of a quota: `1.2 MB/s`, `12 %`, `3 partitions/s`."""
     if quota == REQUEST:
         return f"{words.figure(rate)} %"
     if quota == MUTATION:

@@ -1,8 +1,8 @@
-"""What was recommended as lines of a quota file, with the reason of each figure in words.
+"""Formats a recommendation as lines of a quota file, with the reason of each quota.
 
-Owns rounding, how quotas are brought down to what a broker can do, and the sentences; it must never
-look at an event. Invariant: every figure that a quota rests on stands above its line. Kafka has no
-such file, but takes each line: see ``quotas.file``.
+Owns rounding, scaling quotas down to a broker's capacity, and the sentences; it must never look at
+an event. Invariant: every figure from which a quota is derived is in the comment above its line.
+Kafka has no such file; ``quotas.file`` defines its format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minibroker.quotas.file import QuotaLine
 from minibroker.quotas.values import CONNECTION_CREATION_RATE, WHOLE_KEYS
 
 DIGITS: Final = 3
-"""A quota has so many, rounded up."""
+"""Significant digits of a quota, which is rounded up."""
 
 TYPES: Final = {
     USER: (USERS,),
@@ -34,11 +34,11 @@ TYPES: Final = {
     USER_AND_CLIENT: (USERS, CLIENTS),
     IP: (IPS,),
 }
-"""What kafka-configs.sh calls the entities of a level."""
+"""Entity types of each level, as in kafka-configs.sh."""
 
 
 def quota_lines(found: Recommendation) -> list[QuotaLine]:
-    """The lines of the quota file, defaults last; one for each entity, with a reason a quota."""
+    """The lines of the quota file, defaults last: one per entity, with a reason for each quota."""
     lines: dict[Entities, QuotaLine] = {}
     for each in sorted(found.decided, key=lambda each: each.is_default):
         who = _entities(found.level, each)
@@ -59,7 +59,7 @@ def _entities(level: str, decided: Decided) -> Entities:
 
 
 def decision(decided: Decided, together: Together, policy: Policy) -> tuple[float, str]:
-    """The quota as it is set, and its reason."""
+    """The rounded quota, and its reason."""
     share = _share(together, policy)
     value = rounded_to_set(decided.quota, decided.value * share, policy, up=share == 1)
     said = [f"{decided.quota} {amount(decided.quota, value)}: {_used(decided, policy)}"]
@@ -102,7 +102,7 @@ def _used(decided: Decided, policy: Policy) -> str:
 
 
 def _share(together: Together, policy: Policy) -> float:
-    """What is left of each quota so that all fit into one broker."""
+    """The factor that scales quotas down so that their sum fits the broker's capacity."""
     capacity = policy.capacity(together.quota)
     if capacity is None or together.needed <= capacity:
         return 1
@@ -110,7 +110,7 @@ def _share(together: Together, policy: Policy) -> float:
 
 
 def rounded_to_set(quota: str, value: float, policy: Policy, *, up: bool) -> float:
-    """A value of few digits, but for the least and the most, which are meant as they are."""
+    """Round to a few digits, except for the policy's own minimum and maximum."""
     if value in (policy.least(quota), policy.at_most.get(quota)):
         return value
     exact = Decimal(value)
@@ -118,13 +118,13 @@ def rounded_to_set(quota: str, value: float, policy: Policy, *, up: bool) -> flo
     if quota in WHOLE_KEYS:
         last = max(last, 0)
     digits = exact.scaleb(-last).to_integral_value(ROUND_CEILING if up else ROUND_FLOOR)
-    # A quota of nothing would be none at all, or lock out.
+    # A quota of zero would be unlimited for some configs, and block clients for others.
     found = float(max(digits, Decimal(1)).scaleb(last))
     return min(found, policy.at_most.get(quota, found))
 
 
 def omission(omitted: Decided, policy: Policy) -> str:
-    """Why there is no default of a quota."""
+    """Explain why a quota has no default."""
     return (
         f"No default {omitted.quota}: it would apply to every other client, and none of the"
         f" {words.count(omitted.entities)} seen was busy for"

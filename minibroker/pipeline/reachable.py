@@ -1,9 +1,9 @@
-"""Whether a live broker can be read, found out before Spark is started.
+"""Checks whether a live broker can be read, before Spark starts.
 
-Owns the question, and the words for the answers; the question is asked by minibroker's own command
-in a process of its own, as a job can't import what lies above it. It must never know Spark.
-Invariant: there is an answer in ``PATIENCE_S``, whatever is or isn't at the other end; no secret is
-among the process's arguments. Kafka has no counterpart.
+Owns this check and its error messages; it runs minibroker's own command in a separate process,
+because a job can't import the layers above it. It must never know Spark. Invariant: the check ends
+within ``PATIENCE_S``, whatever the peer does; no secret is among the process's arguments. Kafka has
+no counterpart.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from minibroker.pipeline.brokers import OPTION, Broker, in_words
 from minibroker.pipeline.errors import BadInput
 
 PATIENCE_S: Final = 45.0
-"""The command itself gives up after ten seconds without an answer, at each address it is given."""
+"""The command itself gives up after ten seconds without an answer from an address."""
 _SAYS: Final = "minibroker: "
-"""What each line of a command's complaints begins with."""
+"""The prefix of each line of the command's errors."""
 _ITS_OPTION: Final = "--bootstrap-server"
 _NO_TOPIC: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 class Topic(NamedTuple):
-    """What a broker says of the topic."""
+    """The broker's description of the topic."""
 
     id: str
     starts: dict[int, int]
-    """Of each partition, the first offset that is still there."""
+    """The first available offset of each partition."""
 
 
 def look_for_activity(broker: Broker) -> Topic:
-    """What is there. Raises BadInput if nobody listens, or lets us in, or tells any activity."""
-    # As JSON a topic's settings are left out, for which who may read it needs one rule more.
+    """Describe the activity topic. Raises BadInput if it can't be reached, read or found."""
+    # JSON output omits the topic's configs, which need an additional permission.
     command = [sys.executable, "-m", "minibroker", "topics", "describe", TOPIC, "--json"]
     command += ["-b", broker.bootstrap]
     if broker.client is not None:
@@ -54,7 +54,7 @@ def look_for_activity(broker: Broker) -> Topic:
 
 
 def why_not(broker: Broker, complaint: str) -> str:
-    """What a command said that could not ask, in words for who runs a job."""
+    """Explain the command's error in terms of the job's options."""
     if _NO_TOPIC in complaint:
         return (
             f"{broker.bootstrap} has no topic {TOPIC}, so it tells nobody what happens: start the"

@@ -1,14 +1,14 @@
-"""A quota for everybody that fits what they used: the figures from events, the decision from these.
+"""Recommends a quota for each entity from its usage.
 
-Owns what is looked at and the rules that make a quota of it; it must never write a file or ask a
-broker. Invariant: a rate is what the broker's own average would have been, and as brokers count
-each for itself, a quota is one that fits at the broker where it was needed most. Kafka leaves this
-to whoever runs it.
+Owns the measured rates and the rules that derive a quota from them; it must never write a file or
+contact a broker. Invariant: a rate is the average that the broker itself would have computed, and
+because each broker enforces quotas for itself, a quota fits the broker where the entity needed
+most. Kafka leaves this to its operators.
 
 A broker averages over ten to eleven seconds unless its ``quota.window.num`` and
-``quota.window.size.seconds`` say otherwise (``controller.quota.window.…`` for changes of topics),
-so the rate at a second is that of the last ten or of the last eleven, whichever is higher; and only
-busy seconds are looked at, in which there was a request, since nobody is held in any other.
+``quota.window.size.seconds`` differ (``controller.quota.window.…`` for changes of topics), so the
+rate at a second is the average of the last ten or eleven, whichever is higher. Only busy seconds
+count, those with a request, because nothing is throttled in others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ ANONYMOUS: Final = "ANONYMOUS"
 """The user of connections without authentication."""
 
 ENTITIES_MAX: Final = 20_000
-"""Of each quota, who get a line of their own: those who use most. All others have the default."""
+"""Entities per quota with a line of their own: those that use most. All others share the default.
+"""
 
 AT_LEAST: Final[Mapping[str, float]] = {
     PRODUCE: 65_536,
@@ -54,41 +55,41 @@ AT_LEAST: Final[Mapping[str, float]] = {
     MUTATION: 1,
     CONNECTION_CREATION_RATE: 10,
 }
-"""Below which nobody's quota is, as it would only be in the way."""
+"""The smallest quotas ever recommended; lower ones would only be an obstacle."""
 
 _THOUSAND: Final = 1000
 _DIGITS_MAX: Final = 16
-"""Figures of more digits are kept as they are."""
+"""Larger numbers are not rounded."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How a quota follows from what was used."""
+    """The rules that derive a quota from usage."""
 
     percentile: float = 99
-    """The share of busy seconds that the quota is above, before the headroom, in percent."""
+    """The percentile of the rates in busy seconds to which the headroom is applied."""
     headroom: float = 1.25
     busy_min: int = 60
     """Busy seconds that an entity needs for a line of its own."""
     default_busy_min: int = 10
     """Busy seconds that an entity needs for a default to be derived from it."""
     at_least: Mapping[str, float] = field(default_factory=dict)
-    """Beside those of ``AT_LEAST``."""
+    """Overrides ``AT_LEAST``."""
     at_most: Mapping[str, float] = field(default_factory=dict)
     workers: int = NUM_NETWORK_THREADS.default + NUM_IO_THREADS.default
     """Network and I/O threads of a broker, a hundred percent each."""
     bytes_per_second: float | None = None
-    """What a broker can take in, and as much what it can send; None if nobody knows."""
+    """A broker's network bandwidth in each direction; None if unknown."""
 
     window_num: int = QUOTA_WINDOW_NUM.default
     window_s: int = QUOTA_WINDOW_SIZE_SECONDS.default
-    """How many samples a broker averages over, and how long each is."""
+    """The number and length of a broker's quota samples."""
     mutation_window_num: int = CONTROLLER_QUOTA_WINDOW_NUM.default
     mutation_window_s: int = CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS.default
     """The same for changes of topics."""
 
     def windows_s(self, quota: str) -> tuple[int, int]:
-        """Between these lies how long a broker averages over."""
+        """Minimum and maximum length of the broker's averaging window."""
         number, each_s = self.window_num, self.window_s
         if quota == MUTATION:
             number, each_s = self.mutation_window_num, self.mutation_window_s
@@ -98,15 +99,15 @@ class Policy:
         return self.at_least.get(quota, AT_LEAST[quota])
 
     def capacity(self, quota: str) -> float | None:
-        """Of one broker."""
+        """Capacity of one broker; None if unknown."""
         if quota == REQUEST:
             return self.workers * 100.0
         return self.bytes_per_second if quota in (PRODUCE, FETCH) else None
 
 
 class Decided(NamedTuple):
-    """What one entity gets of one quota, or all that get the default, and why; names are null that
-    the level doesn't have.
+    """The quota of one entity, or a default, and the figures that justify it. Names that the level
+    doesn't have are None.
     """
 
     quota: str
@@ -115,21 +116,21 @@ class Decided(NamedTuple):
     ip: str | None
     is_default: bool
     entities: int
-    """How many it is for; the other figures are those of who used most of them."""
+    """Number of entities for which it applies; the other figures are those of the largest one."""
     busy_s: int
-    """Seconds with a request, at the broker where it was most."""
+    """Seconds with a request, at the broker that had most."""
     usual: float
-    """The rate at the policy's percentile of these."""
+    """The rate at the policy's percentile."""
     most: float
     throttled: float
-    """Requests that this quota held, at all brokers."""
+    """Requests that this quota throttled, at all brokers."""
     value: float
-    """The quota, before it is rounded or scaled to what a broker can do."""
+    """The quota before it is rounded or scaled to the broker's capacity."""
 
 
 class Together(NamedTuple):
-    """What all who were seen at a broker need together, where that is most: their quotas, and of
-    who shares the default what they used, with the headroom.
+    """The total need of all entities at the broker where it is highest: their quotas, and for those
+    that share the default their usage with headroom.
     """
 
     quota: str
@@ -138,23 +139,23 @@ class Together(NamedTuple):
 
 
 class Recommendation(NamedTuple):
-    """Everything that the quota file and a summary say."""
+    """The contents of the quota file and the summary."""
 
     level: str
     decided: tuple[Decided, ...]
     together: Mapping[str, Together]
     policy: Policy
     omitted: tuple[Decided, ...] = ()
-    """Defaults that no entity was busy for long enough to derive: everybody would have them."""
+    """Defaults that are not set, because no entity was busy for long enough to derive them."""
 
 
 # From events -----------------------------------------------------------------------------------
 
 
 def rates(events: DataFrame, level: str, policy: Policy) -> DataFrame:
-    """Of each entity and broker the rate at every busy second, in thousandths of ``UNITS``.
+    """The rate of each entity at each broker in every busy second, in thousandths of ``UNITS``.
 
-    ``level`` is of users and clients; addresses are always there beside it.
+    ``level`` is a level of users and clients; rates of addresses are always included.
     """
     seconds = events.sparkSession.sql(
         """
@@ -166,7 +167,7 @@ def rates(events: DataFrame, level: str, policy: Policy) -> DataFrame:
         """,
         rows=on_levels(counted(events, 1), (level, IP)),
     )
-    # Mostly two lengths of time, of which a quota has one pair or the other.
+    # Usually two window lengths; each quota uses one pair of them.
     lengths = {quota: policy.windows_s(quota) for quota in AT_LEAST}
     entity = "partition by broker, level, user, client_id, ip, quota order by second"
     sums = ", ".join(
@@ -197,7 +198,7 @@ def rates(events: DataFrame, level: str, policy: Policy) -> DataFrame:
 
 
 def _rounded(value: str) -> str:
-    """SQL that rounds a column to three digits in whole numbers, so that few differ."""
+    """SQL that rounds a column to three digits in integer arithmetic, for few distinct values."""
     cases = [f"when {value} < 1000 then {value}"]
     cases += [
         f"when {value} < {step * 1000} then (({value} + {step // 2}) div {step}) * {step}"
@@ -207,7 +208,7 @@ def _rounded(value: str) -> str:
 
 
 def observed(rates: DataFrame, policy: Policy) -> DataFrame:
-    """What `rates` come to, for each entity and broker."""
+    """Aggregate `rates` by entity and broker."""
     units = " ".join(f"when '{quota}' then {unit}" for quota, unit in UNITS.items())
     scale = f"({_THOUSAND}L * case quota {units} else 1 end)"
     return rates.sparkSession.sql(
@@ -222,7 +223,7 @@ def observed(rates: DataFrame, policy: Policy) -> DataFrame:
 
 
 def valued(observed: DataFrame, policy: Policy) -> DataFrame:
-    """Who gets which quota: a row for each entity and quota; ``own`` unless it's the default."""
+    """The value of each entity's quota; ``own`` is false if the entity shares the default."""
     writable = "concat(coalesce(user, ''), coalesce(client_id, '')) not rlike '[\\\\n\\\\r\\\\x00]'"
     return observed.sparkSession.sql(
         f"""
@@ -249,7 +250,7 @@ def valued(observed: DataFrame, policy: Policy) -> DataFrame:
 
 
 def _by_quota(value: Callable[[str], float | None]) -> str:
-    """SQL for a number that each quota has; null where it is None."""
+    """SQL for a number by quota; null where it is None."""
     cases = " ".join(
         f"when '{quota}' then {float(found)!r}"
         for quota in AT_LEAST
@@ -259,7 +260,7 @@ def _by_quota(value: Callable[[str], float | None]) -> str:
 
 
 def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
-    """What everybody should get who did something in ``events``."""
+    """Recommend quotas for all entities in ``events``."""
     seen = observed(rates(events, level, policy), policy).persist()
     values = valued(seen, policy).persist()
     try:
@@ -271,7 +272,7 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
             """,
             values=values,
         )
-        # A default is what the largest of the others needs, of those that were busy long enough.
+        # The default is what the largest other entity needs, if it was busy for long enough.
         default = sql(
             f"""
             with other as (
@@ -313,6 +314,6 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
 
 
 def fitting_level(events: DataFrame) -> str:
-    """Users where they authenticate, clients where everybody is anonymous."""
+    """The user level if any user authenticated, else the client level."""
     named = events.where(f"user <> '{ANONYMOUS}'").select("user").first()
     return CLIENT if named is None else USER

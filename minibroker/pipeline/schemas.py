@@ -1,9 +1,9 @@
-"""The tables' columns for Spark, and the checks of what is read against them.
+"""The tables' columns for Spark, and the validation of input against them.
 
-Owns how the activity schema looks in Spark, and the errors about tables that don't fit it. It must
-never know where a table lies or who asks. Invariant: a table that passes has every column under its
-name and type, so that no job looks again; one that doesn't is named with its column and a remedy.
-Spark itself would read a missing column as nulls, and an unknown one not at all.
+Owns the activity schema in Spark's types, and the errors about tables that don't match it. It must
+never know where a table is or which job reads it. Invariant: a valid table has every column with
+its name and type, so no job checks again; an invalid one raises an error that names it, the column
+and a remedy. Spark itself would read a missing column as nulls, and ignore an unknown one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from minibroker.pipeline.errors import BadInput, WrongSchema
 from minibroker.pipeline.files import files_of, footer_of
 
 HOUR: Final = "hour"
-"""Of an event's time in UTC, as 2026-11-20-14: the outer partition of the activity table."""
+"""The hour of an event's time in UTC, like 2026-11-20-14: the outer partition of the table."""
 BUCKET: Final = "bucket"
-"""Hash of whom an event is of: the inner partition."""
+"""A hash of the event's user and client-id, or address: the inner partition."""
 
 _PLAIN: Final[dict[Type, DataType]] = {
     Type.INT: IntegerType(),
@@ -50,7 +50,7 @@ def _type(field: Field) -> DataType:
 
 
 ACTIVITY: Final = _struct(FIELDS)
-"""An event, as in the activity table without its partitions."""
+"""An event's columns, without the table's partitions."""
 ACTIVITY_TABLE: Final = StructType(
     [
         *ACTIVITY.fields,
@@ -61,7 +61,7 @@ ACTIVITY_TABLE: Final = StructType(
 
 
 def check_columns(found: StructType, wanted: StructType, place: str) -> None:
-    """Raise WrongSchema unless what was read at ``place`` has all columns that are wanted."""
+    """Raise WrongSchema unless ``found`` has all columns of ``wanted``."""
     for problem in _problems(found, wanted, ""):
         raise WrongSchema(f"{place}: {problem}")
 
@@ -93,7 +93,7 @@ def _mistyped(name: str, found: DataType, wanted: DataType) -> str:
 
 
 def check_versions(found: Iterable[int | None], place: str) -> None:
-    """Raise WrongSchema if one of those that were found is another version of the schema."""
+    """Raise WrongSchema for any other version of the schema."""
     for version in found:
         if version != VERSION:
             raise WrongSchema(
@@ -103,11 +103,11 @@ def check_versions(found: Iterable[int | None], place: str) -> None:
 
 
 def read_activity(spark: SparkSession, path: str) -> DataFrame:
-    """The activity table at ``path`` with its columns, and only those, which were looked at file by
-    file if it is on this machine. Spark looks at one file only, and reads a column to find another
-    version; so it is where only Spark knows the way.
+    """Read the activity table at ``path``, with exactly its columns.
 
-    Raises BadInput when there is no table, and WrongSchema when it is another one.
+    Local files are validated one by one. Spark itself checks only one file's schema and reads the
+    version column, which is done for remote tables. Raises BadInput if there is no table, and
+    WrongSchema if it doesn't match.
     """
     files = files_of(path)
     if files:
@@ -143,7 +143,7 @@ def _read_by_spark(spark: SparkSession, path: str) -> DataFrame:
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
             raise BadInput(f"{path} holds no events: `minibroker pipeline ingest` first") from None
         raise BadInput(f"{path} can't be read as a table of Parquet files: {error}") from error
-    # What a folder's name says has no type of its own; Spark guesses one.
+    # Spark guesses the type of a partition column from the folder's name.
     return frame.withColumns(
         {
             name: frame[name].cast(ACTIVITY_TABLE[name].dataType)

@@ -1,10 +1,10 @@
-"""The activity topic as it lies in a broker's data directory.
+"""Reads the activity topic from a broker's data directory.
 
-Owns what there is to read (whole batches, in pieces of a bounded size) and the reading; it must
-never know what the records say, or who reads pieces side by side. Invariant: a piece begins and
-ends with a batch, so pieces can be read anywhere and in any order; of a log that grows, the batch
-that is being written is left for the next time. A batch that is damaged is told as one. Records
-stay where they were decompressed, in memory that the next batch is read into.
+Owns the list of what there is to read (complete batches, in pieces of a bounded size) and the
+reading; it must never know the records' contents, or how pieces are distributed. Invariant: a piece
+starts and ends at a batch boundary, so pieces can be read anywhere and in any order; a batch that
+is still being written is left for the next run. A damaged batch is reported as one fault. Records
+stay in the buffer into which they were decompressed, which the next batch reuses.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from protocol.records import (
 from protocol.types import Uuid
 
 PIECE_BYTES: Final = 16 << 20
-"""Read into memory at once; a batch that is larger is a piece of its own."""
+"""Read into memory at once; a larger batch is a piece of its own."""
 FIRST_ROOM: Final = 1 << 20
-"""For what a batch decompresses to; it grows as it must."""
+"""Initial size of the buffer for decompressed batches, which grows as needed."""
 RAW_MAX: Final = 1024
 """Bytes kept of a damaged batch."""
 
 
 class Batch(NamedTuple):
-    """A batch's records. The bytes are there until the next one is read."""
+    """A batch's records; the bytes are valid until the next batch is read."""
 
     raw: Raw
     offsets: Any
@@ -58,12 +58,12 @@ class Damaged(NamedTuple):
 
     offset: int
     data: bytes
-    """The first of its bytes."""
+    """At most ``RAW_MAX`` bytes of it."""
     reason: str
 
 
 class Piece(NamedTuple):
-    """Batches that lie together in one file."""
+    """Consecutive batches of one file."""
 
     path: str
     topic: str
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
     end: int
     """Positions in the file."""
     next_offset: int
-    """What is to be read after it."""
+    """Where to continue after it."""
 
     @property
     def size(self) -> int:
@@ -80,7 +80,7 @@ class Piece(NamedTuple):
 
 
 def partitions(data_dir: str, topic: str = TOPIC) -> dict[int, str]:
-    """The topic's partitions in a data directory, and their folders. Raises BadInput if none."""
+    """The topic's partitions and their folders. Raises BadInput if there are none."""
     try:
         names = sorted(os.listdir(data_dir))
     except OSError as error:
@@ -97,7 +97,7 @@ def partitions(data_dir: str, topic: str = TOPIC) -> dict[int, str]:
 
 
 def topic_id_of(data_dir: str, topic: str = TOPIC) -> Uuid | None:
-    """Which of all topics that ever had the name lies there; None if nothing says so."""
+    """The id of the topic in the data directory; None if it is unknown."""
     return next(map(read_topic_id, partitions(data_dir, topic).values()))
 
 
@@ -108,10 +108,9 @@ def pieces(
     topic: str = TOPIC,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[Piece]:
-    """What is to be read, from the offsets that ``progress`` names on.
+    """Pieces to read, starting at the offsets in ``progress``.
 
-    Partitions come in turns, as they grow beside one another, so that what is read together is of
-    the same hours.
+    Partitions alternate, because they grow in parallel: pieces read together are of the same hours.
     """
     each = [
         _of_partition(number, folder, progress.get(str(number), 0), topic, piece_bytes)
@@ -126,7 +125,7 @@ def _of_partition(
 ) -> Iterator[Piece]:
     bases = offsets_of(folder, LOG)
     if bases and offset > bases[-1] and offset > _log_end(folder, bases):
-        offset = 0  # It is another log than was read before; duplicates are told by their keys.
+        offset = 0  # The log was replaced; duplicates are recognized by their keys.
     for base, following in pairwise([*bases, None]):
         assert base is not None
         if following is None or following > offset:
@@ -157,14 +156,14 @@ def _pieces(
                 start = position
             end, next_offset = position + header.size, header.next_offset
         if following is not None and end < len(data):
-            # A sealed file has nothing but batches: its reader tells what the rest is.
+            # A sealed segment contains only batches: the reader reports what the rest is.
             start, end, next_offset = max(start, 0), len(data), following
         if start >= 0:
             yield Piece(path, *place, start, end, next_offset)
 
 
 def _whole(data: Any, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of batches until one that is cut off or none."""
+    """(position, header) of each batch, up to the first incomplete or invalid one."""
     view = memoryview(data)
     try:
         for at, header in iter_batches(view[position:]):
@@ -176,7 +175,7 @@ def _whole(data: Any, position: int) -> Iterator[tuple[int, BatchHeader]]:
 
 
 class _mapped:  # noqa: N801 - a context manager, used as `open` is
-    """A file's bytes, not copied."""
+    """A memory-mapped file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -195,7 +194,7 @@ class _mapped:  # noqa: N801 - a context manager, used as `open` is
 
 
 class Reader:
-    """Reads pieces, one after the other, into the same memory."""
+    """Reads pieces one after the other into the same buffers."""
 
     def __init__(self) -> None:
         self._room = np.empty(FIRST_ROOM + SLACK, np.uint8)
@@ -203,7 +202,7 @@ class Reader:
         self._zstd = ZstdDecompressor()
 
     def read(self, piece: Piece) -> Iterator[Batch | Damaged]:
-        """The batches of a piece."""
+        """Read the batches of a piece."""
         try:
             with open(piece.path, "rb") as file:
                 file.seek(piece.start)
@@ -250,14 +249,14 @@ class Reader:
             raise DecodeError(f"it claims {header.record_count} records in {size} bytes", 0)
         found = np.empty((4, header.record_count), np.int64)
         if not walk_records(self._room[:size], found):
-            for _ in iter_records(batch):  # Says what is wrong.
+            for _ in iter_records(batch):  # Raises with the reason.
                 pass
             raise DecodeError("its records are no records", 0)
         deltas, _, starts, sizes = found
         return Batch(Raw(self._room, starts, sizes), header.base_offset + deltas)
 
     def _decompressed(self, codec: Compression, data: memoryview) -> int:
-        """How much is in the room then."""
+        """Decompress into the buffer; return the size."""
         while True:
             most = len(self._room) - SLACK
             size = self._into(codec, data, self._room.data[:most])
@@ -268,8 +267,8 @@ class Reader:
             self._room = np.empty(min(2 * most, DECOMPRESSED_MAX_BYTES) + SLACK, np.uint8)
 
     def _into(self, codec: Compression, data: memoryview, room: memoryview) -> int | None:
-        """As ``decompress_into``, which everything is left to but whole frames of Zstandard that
-        say how large they are, as recorders write: a window in between takes a sixth longer.
+        """Like ``decompress_into``, with a faster way for complete Zstandard frames of known size,
+        as recorders write them: an intermediate window takes a sixth longer.
         """
         if codec is Compression.ZSTD:
             with (

@@ -1,9 +1,9 @@
-"""The one way in which a job gets its Spark.
+"""Creates the Spark session of a job.
 
-Owns the defaults of a session on this machine, and what is said when there can be none; it must
-never know what a job does. Invariant: under ``spark-submit``, or with a master that isn't
-``local``, nothing that the cluster decides is overridden; only what a job's answer depends on is
-set, which is the time zone. Spark's counterpart is ``SparkSession.builder``.
+Owns the defaults of a local session, and the errors if Spark can't start; it must never know what a
+job does. Invariant: under ``spark-submit``, or with a master other than ``local``, no setting of
+the cluster is overridden; only the time zone is set, because results depend on it. Spark's
+counterpart is ``SparkSession.builder``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 
 LOCAL: Final = "local[*]"
 LOCAL_MEMORY: Final = "1500m"
-"""Of the JVM on this machine, unless ``spark.driver.memory`` says otherwise."""
+"""Heap size of a local JVM, unless ``spark.driver.memory`` is set."""
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _INSTALL: Final = "pip install 'minibroker[spark]'"
@@ -51,7 +51,7 @@ def session(
 def start(
     name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """As `session`, for who stops it himself."""
+    """Like `session`, but the caller stops it."""
     look_for_spark()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def start(
 
 
 def look_for_spark() -> None:
-    """Raises SparkMissing when pyspark or a JVM isn't there, without starting either."""
+    """Raise SparkMissing if pyspark or a JVM is missing, without starting either."""
     if find_spec("pyspark") is None:
         raise SparkMissing(f"the pipeline runs on Spark, which is not installed: {_INSTALL}")
     if not _submitted(os.environ):
@@ -81,13 +81,13 @@ def look_for_spark() -> None:
 
 
 def reads_this_machine(master: str | None, conf: Mapping[str, str]) -> bool:
-    """Whether a path without a scheme is one of this machine, as far as is known before."""
+    """Whether a path without a scheme is local, as far as is known before Spark starts."""
     elsewhere = any(key.endswith("fs.defaultFS") for key in conf)
     return _local(master) and not _submitted(os.environ) and not elsewhere
 
 
 def connector_missing(environment: Mapping[str, str]) -> str:
-    """What to do about it: who started the JVM is who can give it jars."""
+    """Explain how to add the connector's jars: it depends on how the JVM was started."""
     said = "Spark's Kafka connector is not there"
     if _submitted(environment):
         return (
@@ -99,7 +99,7 @@ def connector_missing(environment: Mapping[str, str]) -> str:
 
 
 def settings(environment: Mapping[str, str], master: str | None) -> dict[str, str]:
-    """What a session is given beyond what the person or the cluster says."""
+    """Settings of a session in addition to the user's and the cluster's."""
     common = {"spark.sql.session.timeZone": "UTC"}
     if _submitted(environment):
         return common
@@ -113,7 +113,7 @@ def settings(environment: Mapping[str, str], master: str | None) -> dict[str, st
         "spark.driver.memory": LOCAL_MEMORY,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # A job of seconds is over before the better compiler and collector have paid.
+        # A short job ends before the optimizing compiler and a parallel collector pay off.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         f" -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
@@ -121,7 +121,7 @@ def settings(environment: Mapping[str, str], master: str | None) -> dict[str, st
 
 
 def _submitted(environment: Mapping[str, str]) -> bool:
-    """Whether ``spark-submit`` started this process, and so has made its JVM already."""
+    """Whether ``spark-submit`` started this process, and with it the JVM."""
     return "PYSPARK_GATEWAY_PORT" in environment
 
 

@@ -1,10 +1,11 @@
-"""An activity table that is written to: steps of ingest, and the joining of small files.
+"""Writes an activity table: ingest steps, and compaction of small files.
 
-Owns what makes a step: write aside, look whether the table has any of the events already, commit.
-It must never know where records come from or what is printed. Invariant: a step counts whole or not
-at all, together with its source's progress, and an event is in the table once by (broker, sequence)
-however often it comes. Spans of sequences tell that a step brings nothing that is there already, as
-most do; if they can't, its hours and buckets are looked at, as a duplicate lies in the same ones.
+Owns the parts of a step: write to staging, remove events that the table has already, commit. It
+must never know where records come from or what is printed. Invariant: a step and its source's
+progress are committed together or not at all, and an event, identified by (broker, sequence), is in
+the table once however often it is ingested. Spans of sequences usually prove that a step contains
+only new events; otherwise its hours and buckets are compared, because a duplicate is in the same
+ones.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FILES_MAX: Final = 16
-"""In an hour's bucket, before a step joins them."""
+"""Files of an hour's bucket that trigger a compaction."""
 BROKERS_MAX: Final = 64
-"""Whose sequences are looked for one by one; of more the extremes of all must do."""
+"""Brokers whose sequences are filtered separately; above that, one common range is used."""
 
 _KEYS: Final = ("broker", "sequence")
 
 
 def quarantine_of(table: str) -> str:
-    """Where the malformed events of a table go: beside it."""
+    """The folder for a table's malformed events, next to the table."""
     return f"{table.rstrip('/')}-quarantine"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the records of a step, or of several."""
+    """Records of one or several steps, by outcome."""
 
     records: int = 0
     events: int = 0
-    """New in the table."""
+    """Events that were new in the table."""
     malformed: int = 0
 
     @property
     def again(self) -> int:
-        """Records whose events were there already."""
+        """Records whose events were in the table already."""
         return max(self.records - self.events - self.malformed, 0)
 
     def __add__(self, other: Counts) -> Counts:
@@ -66,13 +67,13 @@ class Counts:
 
 @contextmanager
 def writing_to(spark: SparkSession, path: str) -> Iterator[Table]:
-    """The activity table at ``path``, for its only writer. Raises PipelineError if it isn't."""
+    """Open the activity table at ``path`` as its only writer, or raise PipelineError."""
     with Files(spark, path).alone():
         yield Table(spark, path)
 
 
 class Table:
-    """An activity table. One writer at a time."""
+    """An activity table; there may be only one writer at a time."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.spark = spark
@@ -81,21 +82,21 @@ class Table:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """Source -> how far it is read."""
+        """Source -> how much of it was read."""
         return self._ledger.last.progress
 
     def step(
         self, records: DataFrame, source: str, progress: dict[str, Any], *, now_ms: int
     ) -> Counts:
-        """Take in records of (topic, partition, offset, value).
+        """Ingest records of (topic, partition, offset, value).
 
-        ``source`` is what the quarantine calls the place that they are from.
+        ``source`` names their origin in the quarantine.
         """
         filed = records.mapInArrow(file_events(source, now_ms, self.make_into()), PLACED)
         return self.step_filed(filed, progress)
 
     def step_filed(self, filed: DataFrame, progress: dict[str, Any]) -> Counts:
-        """Take in the files that ``filing`` made of records."""
+        """Commit the files that ``filing`` wrote."""
         written, told = self._by_tasks(filed) if self.files.folder else self._by_spark(filed)
         counts, spans = _added_up(told)
         held = np.concatenate([self._held(), spans])
@@ -109,7 +110,7 @@ class Table:
         return counts
 
     def make_into(self) -> str | None:
-        """Where tasks are to write the next step's files; None if only Spark knows the way."""
+        """The folder where tasks write the next step's files; None if Spark has to write them."""
         if self.files.folder is None:
             return None
         into = f"{self.files.folder}/{self._aside}"
@@ -121,7 +122,7 @@ class Table:
         return f"{self._ledger.staging}/all"
 
     def _by_tasks(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
-        """(place and file of what tasks wrote, what they told); of those that came to an end."""
+        """((place, file) of each written file, the counts) of successful tasks."""
         written, told = [], []
         for place, file, content in filed.collect():
             if place == COUNTED:
@@ -131,9 +132,9 @@ class Table:
         return written, told
 
     def _by_spark(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
-        """The same where Spark must write the files."""
-        # Spark has no writer of bytes, but one of texts, which it takes as they are; the mark at
-        # the end of a Parquet file is what it is told to end its only line with.
+        """As `_by_tasks`, for file systems to which only Spark can write."""
+        # Spark can't write raw bytes, but text, which it doesn't convert. The Parquet magic is set
+        # as line separator, which ends the only line and thus the file.
         end = FOOTER.decode()
         finished = filed.selectExpr("place", "cast(content as string) as value")
         writer = finished.write.partitionBy("place").option("lineSep", end).options(**PLAIN)
@@ -143,7 +144,7 @@ class Table:
         return [one for one in written if one[0] != COUNTED], told
 
     def _held(self) -> Any:
-        """Spans of sequences that the table may have."""
+        """Spans of sequences that the table may contain."""
         from pyspark.sql import functions as f
 
         found = self._ledger.last.held
@@ -158,13 +159,13 @@ class Table:
     def _new_ones(
         self, written: list[tuple[str, str]], brokers: dict[int, tuple[int, int]]
     ) -> list[tuple[str, str]]:
-        """Files with only those events that the table has not, each once."""
+        """Write the staged events that are not in the table yet; return their files."""
         folder = f"{self._ledger.staging}/fresh"
         paths = [self.files.path(file) for _, file in written]
         whole = self.files.path(self._aside)
         places = sorted({place for place, _ in written})
         staged = self.spark.read.schema(_staged()).option("basePath", whole).parquet(*paths)
-        # What follows an hour and bucket is only the number of a file.
+        # A place's suffix after hour and bucket is only the number of a file.
         staged = staged.selectExpr(
             *ACTIVITY.fieldNames(), "substring_index(place, '.', 2) as place"
         ).dropDuplicates(["place", *_KEYS])
@@ -183,7 +184,7 @@ class Table:
     def _old_keys(
         self, places: Iterable[str], brokers: dict[int, tuple[int, int]]
     ) -> DataFrame | None:
-        """Keys of the table that might be among those of a step; None if there are none."""
+        """Keys in the table that may equal keys of the step; None if there are none."""
         folders = [folder_of(place) for place in places]
         there = [self.files.path(folder) for folder in folders if self.files.exists(folder)]
         if not there:
@@ -225,7 +226,7 @@ class Table:
         )
 
     def _written(self, folder: str) -> list[tuple[str, str]]:
-        """(place, file) of what was written aside."""
+        """(place, file) of the staged files."""
         return [
             (_place(name.removeprefix("place=")), f"{folder}/{name}/{file}")
             for name in self.files.names(folder)
@@ -237,7 +238,7 @@ class Table:
         return [name for name in self.files.names(folder) if not name.startswith(("_", "."))]
 
     def places(self) -> list[str]:
-        """The hours and buckets that hold something."""
+        """The hours and buckets that contain files."""
         return [
             f"{hour.removeprefix('hour=')}.{int(bucket.removeprefix('bucket=')):02d}"
             for hour in self.files.names("")
@@ -247,7 +248,7 @@ class Table:
         ]
 
     def compact(self, places: Iterable[str], most: int = 1) -> int:
-        """Join the files of each place that has more than ``most``; how many files it joined."""
+        """Compact places with more than ``most`` files; return the number of files replaced."""
         found = {place: self._visible(folder_of(place)) for place in places}
         crowded = {place: names for place, names in found.items() if len(names) > most}
         if not crowded:
@@ -265,7 +266,7 @@ class Table:
 
 
 def _added_up(told: Iterable[str]) -> tuple[Counts, Any]:
-    """What tasks say that there was: (counts, spans of sequences)."""
+    """The tasks' (total counts, spans of sequences)."""
     counts, spans = Counts(), [NOTHING]
     for text in told:
         found = json.loads(text)
@@ -275,7 +276,7 @@ def _added_up(told: Iterable[str]) -> tuple[Counts, Any]:
 
 
 def _place(name: str) -> str:
-    """Of what was written aside, without the number of the file in its task."""
+    """The place of a staged folder, without the file's number in its task."""
     parts = name.split(".")
     return parts[0] if parts[0] in (QUARANTINED, COUNTED) else ".".join(parts[:2])
 
@@ -287,5 +288,5 @@ def _part(schema: StructType, names: Iterable[str]) -> StructType:
 def _staged() -> StructType:
     from pyspark.sql.types import StringType, StructField, StructType
 
-    # Of a list of its own, as `StructType.add` would add to everybody's.
+    # Built from a new list, because `StructType.add` would modify the shared schema.
     return StructType([*ACTIVITY.fields, StructField("place", StringType())])

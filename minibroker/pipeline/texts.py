@@ -1,8 +1,8 @@
-"""Texts as numbers: each different one is kept once, and found again by its hash, compiled.
+"""A table of distinct strings, which replaces each by a number; compiled.
 
-Owns the table of texts that lie beside a number of events; it must never know what they are of.
-Invariant: two numbers are equal exactly if the texts are, and whoever adds has asked for the room
-before, so that the table is never full.
+Owns the hash table of the strings of some events; it must never know which fields they come from.
+Invariant: two numbers are equal exactly if the strings are, and callers check for room first, so
+the table is never full.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from minibroker.pipeline.words import SLACK, compiled, inlined, load
 
 TEXTS_MAX: Final = 1 << 18
-"""Different ones beside one run of events."""
+"""Distinct strings in one run of events."""
 BYTES_MAX: Final = 32 << 20
-"""Of all of them, unless there is one that is larger."""
+"""Total size of the strings, unless a single read needs more."""
 _SLOTS: Final = 2 * TEXTS_MAX
 _FIRST_SLOTS: Final = 1 << 13
-"""As long as texts are few, which keeps their places near the processor."""
+"""Initial number of slots, small enough for the CPU cache."""
 _EMPTY: Final = -1
 _SPREAD: Final = np.uint64(20)
 _ONE: Final = np.uint64(1)
@@ -29,20 +29,21 @@ _MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 class Texts(NamedTuple):
-    """The table, as compiled loops take it."""
+    """The table as a tuple of arrays for compiled code."""
 
     slots: Any
-    """Number of the text whose hash leads here or shortly before, or -1."""
+    """Open addressing: the number of the string in each slot, or -1."""
     hashes: Any
     ends: Any
-    """Where in the bytes each ends, and the next begins; one more than there are texts."""
+    """End of each string's bytes, where the next one starts; one entry more than there are strings.
+    """
     content: Any
     count: Any
-    """How many there are; how many slots are in use, a power of two at least twice that."""
+    """Number of strings; number of slots in use, a power of two at least twice that."""
 
 
 def new_texts(size: int = BYTES_MAX) -> Texts:
-    """An empty table with room for so many bytes. Memory is touched as it is used."""
+    """An empty table with room for ``size`` bytes. Pages are only allocated when used."""
     return Texts(
         np.full(_SLOTS, _EMPTY, np.int32),
         np.empty(TEXTS_MAX, np.uint64),
@@ -53,7 +54,7 @@ def new_texts(size: int = BYTES_MAX) -> Texts:
 
 
 def texts_of(texts: Texts) -> list[bytes]:
-    """All of them, by their numbers."""
+    """All strings in the order of their numbers."""
     content, ends = texts.content, texts.ends[: int(texts.count[0]) + 1].tolist()
     whole = content[: ends[-1]].tobytes()
     return [whole[start:end] for start, end in pairwise(ends)]
@@ -61,7 +62,7 @@ def texts_of(texts: Texts) -> list[bytes]:
 
 @inlined
 def mixed(state: Any, word: Any) -> Any:
-    """The hash of what was before and a word more."""
+    """Extend a hash by one word."""
     state = (state ^ word) * _MIX
     return state ^ (state >> np.uint64(29))
 
@@ -69,9 +70,9 @@ def mixed(state: Any, word: Any) -> Any:
 @inlined
 def number_of(slots: Any, hashes: Any, ends: Any, content: Any, count: Any, data: Any, start: Any,
               size: Any, hashed: Any) -> Any:  # fmt: skip
-    """The number of the text at ``start`` of ``data``, whose hash is given; perhaps a new one.
+    """The number of the string at ``start`` of ``data`` with the given hash; new strings are added.
 
-    A table of ``Texts`` comes as its arrays: each hand-over of one in a tuple would be counted.
+    A table comes as separate arrays, because numba counts references of a tuple's arrays.
     """
     last = np.uint64(count[1] - 1)
     slot = hashed >> _SPREAD & last
@@ -95,7 +96,7 @@ def number_of(slots: Any, hashes: Any, ends: Any, content: Any, count: Any, data
 
 @compiled
 def _use_more(slots: Any, hashes: Any, count: Any) -> None:
-    """Twice as many slots."""
+    """Double the number of slots."""
     count[1] *= 2
     last = np.uint64(count[1] - 1)
     for slot in range(count[1]):
@@ -109,7 +110,7 @@ def _use_more(slots: Any, hashes: Any, count: Any) -> None:
 
 @inlined
 def same(one: Any, start: Any, other: Any, begin: Any, size: Any) -> bool:
-    """Whether so many bytes from two places on are the same."""
+    """Whether ``size`` bytes at two positions are equal."""
     at = np.int64(0)
     while size - at >= _WORD:
         if load(one, start + at) != load(other, begin + at):
@@ -123,7 +124,7 @@ def same(one: Any, start: Any, other: Any, begin: Any, size: Any) -> bool:
 
 @compiled
 def hash_of(data: Any, start: Any, size: Any) -> Any:
-    """The hash of a text, as readers that pass over it reckon it on their way."""
+    """The hash of a string, equal to the one that the parser computes while scanning it."""
     state = np.uint64(0)
     at = np.int64(0)
     while size - at >= _WORD:
@@ -136,5 +137,5 @@ def hash_of(data: Any, start: Any, size: Any) -> Any:
 
 @inlined
 def before(count: Any) -> Any:
-    """Those bits of a word that are of its first bytes, fewer than eight."""
+    """Mask of a word's first ``count`` bytes, fewer than eight."""
     return (np.uint64(1) << np.uint64(8 * count)) - np.uint64(1)

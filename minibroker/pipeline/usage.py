@@ -1,15 +1,15 @@
-"""Who used how much: activity events added up by entity, quota and interval.
+"""The usage table: activity events aggregated by entity, quota and interval.
 
-Owns the columns of the usage table and how a table is cut into tasks; it must never know what of
-an event counts for which quota, nor where the figures go. Invariant: the same events in any order
-and on any number of cores give the same figures, since everything is added up in whole numbers,
-and what a broker dropped is told beside what it wrote. Kafka measures the same in
-``ClientQuotaManager`` and ``RequestMetrics``, and forgets it.
+Owns the columns of the usage table and its partitioning into tasks; it must never know the rules by
+which an event counts for a quota, or where the figures go. Invariant: the same events in any order
+and on any number of cores give the same figures, because all sums are of integers; dropped events
+are reported next to written ones. Kafka measures the same in ``ClientQuotaManager`` and
+``RequestMetrics``, but does not keep it.
 
-An event of a sample stands for ``1 / sample`` events. Each is added up on several levels: for the
-whole broker, for its user, its client-id and both of them together, or for its address, so that a
-quota can be looked for on a level that has none yet. Requests without a client-id are on the levels
-of the broker and the user only, as no quota of a client-id can hold them.
+A sampled event represents ``1 / sample`` events. Each event counts on several levels: for the whole
+broker, for its user, for its client-id and for both together, or for its address, so that quotas
+can be planned for a level that has none yet. Requests without a client-id count for the broker and
+the user only, because no client-id quota applies to them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 TASKS_MAX: Final = 64
 TASKS_A_CORE: Final = 4
-"""That read files: each core gets several, as they are not alike, and a table of months no more
-than it has to.
+"""Tasks per core for reading files: several, because tasks differ in size, but limited for tables
+of months.
 """
 
 
 class Kept(NamedTuple):
-    """A column of the usage table; the type is Spark's."""
+    """A column of the usage table, with its Spark type."""
 
     name: str
     type: str
@@ -113,16 +113,16 @@ _UTC: Final = pa.timestamp("us", "UTC")
 
 
 def counted(events: DataFrame, every_s: int) -> DataFrame:
-    """A row for each quota that an event counts for, as `counting.Events.rows` has them."""
+    """A row for each event and quota for which it counts, as in `counting.Events.rows`."""
     looked_at = events.select(*counting.FIELDS)
     return looked_at.mapInArrow(partial(counting.rows, every_s=every_s), counting.FLAT)
 
 
 def usage(events: DataFrame, every_s: int) -> DataFrame:
-    """The usage table of ``events``, in intervals of so many seconds since 1970.
+    """The usage table of ``events``, in intervals aligned to 1970.
 
-    Intervals in which an entity did nothing have no row; one in which a broker only dropped events
-    has a row of the broker, with no requests.
+    Entities have no row for an interval in which they did nothing. A broker that only dropped
+    events in an interval has a row without requests.
     """
 
     def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,8 +132,9 @@ def usage(events: DataFrame, every_s: int) -> DataFrame:
 
 
 def usage_of_files(spark: SparkSession, files: Sequence[str], every_s: int) -> DataFrame:
-    """The same of an activity table's files on this machine, which Spark would take longer to
-    read, as its rows would be turned into Arrow's columns one by one.
+    """The usage table of an activity table's local files.
+
+    Faster than reading them by Spark, which would convert its rows to Arrow one by one.
     """
 
     def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -160,10 +161,10 @@ def _together(parts: DataFrame, every_s: int) -> DataFrame:
 
 
 def on_levels(rows: DataFrame, levels: Collection[str]) -> DataFrame:
-    """``rows`` as often as they have a level, named by ``level``, with the names of that alone."""
+    """Repeat each row for every level that it belongs to, with the names of that level only."""
     names = LEVELS[USER_AND_CLIENT] + LEVELS[IP]
     others = ", ".join(name for name in rows.columns if name not in names)
-    # Of each level its names, and the level if all of them are there.
+    # The names of each level, and the level itself if all of its names are present.
     each = ", ".join(
         f"({', '.join(f'{name}_{at}' for name in names)}, level_{at})"
         for at, _ in enumerate(levels)
@@ -193,8 +194,8 @@ def _all_there(names: Collection[str]) -> str:
 
 
 def _told(found: pa.RecordBatch, every_s: int) -> pa.RecordBatch:
-    """The usage table's columns of what was added up, here and not by Spark, which would go through
-    all rows once more.
+    """Convert sums to the columns of the usage table. Done here because Spark would need another
+    pass over all rows.
     """
     ints = {name: found[name].to_numpy() for name in (*cells.SUMS, "written", "dropped")}
     units = np.array([UNITS.get(quota, 1) for quota in QUOTAS])

@@ -1,9 +1,9 @@
-"""A compiled loop over the bytes of a batch: where its records are.
+"""A compiled loop that locates the records in a batch.
 
-Owns the loop that Python is too slow for when a segment is read; it must never know files, events
-or Spark. Invariant: nothing outside the given arrays is read or written, and a section that
-isn't exactly its records is refused whole. ``protocol.records.iter_records`` is the oracle, and
-says what is wrong with what is refused here.
+Owns the one loop over a segment's bytes for which Python is too slow; it must never know files,
+events or Spark. Invariant: nothing outside of the given arrays is read or written, and a section
+that doesn't consist of exactly its records is rejected. ``protocol.records.iter_records`` is the
+reference, and explains what is wrong with a rejected section.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 @numba.njit(cache=True)
 def _varint(data: Any, pos: Any, end: Any) -> Any:
-    """(value, position after it); position -1 when it is cut off or too long."""
+    """(value, position after it); the position is -1 if the varint is truncated or too long."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while pos < end and shift <= np.uint64(63):
@@ -31,10 +31,10 @@ def _varint(data: Any, pos: Any, end: Any) -> Any:
 
 @numba.njit(cache=True)
 def walk_records(data: Any, out: Any) -> bool:
-    """Fill ``out`` with rows of offset delta, time delta, value's start, value's size or -1.
+    """Fill the rows of ``out``: offset delta, time delta, start of the value, its size or -1.
 
-    ``data`` is the decompressed section, and ``out`` has a place in each row for every record that
-    the batch's header counts. Returns whether the section is exactly those records.
+    ``data`` is the decompressed section; ``out`` has a column for each record that the batch's
+    header announces. Returns whether the section consists of exactly those records.
     """
     pos: Any = np.int64(0)
     total: Any = np.int64(len(data))

@@ -1,8 +1,8 @@
-"""Compiled words of the processor: eight bytes at once, and what a word's bits say.
+"""Compiled operations on 64-bit words: loads of eight bytes at once, and bit scans.
 
-Owns the few instructions that Python's arrays know no name for, for the loops that read events; it
-must never know what the bytes mean. Invariant: `load` reads the eight bytes from a place on, so
-whoever calls it has ``SLACK`` bytes behind what is of interest. Kafka has no counterpart.
+Owns the few CPU instructions that NumPy has no name for, used by the loops that read events; it
+must never know what the bytes mean. Invariant: `load` reads eight bytes from a position on, so
+callers keep ``SLACK`` readable bytes behind their data. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import load_item
 
 SLACK: Final = 128
-"""Bytes behind an array that may be read, as words are read ahead."""
+"""Readable bytes that must follow an array's data, because words are read ahead."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compiles a function that makes no arrays, once for good.
+    """Compile a function that allocates no arrays, and cache it on disk.
 
-    Without counting who holds the arrays that it is given, which would take several times as long
-    as what it does with a few bytes of them.
+    Without reference counting of its arguments, which would take several times as long as
+    processing a few bytes of them.
     """
     options: Any = {"cache": True, "_nrt": False}
     made: Function = numba.njit(**options)(function)
@@ -36,7 +36,9 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """The same for one that is part of a loop: handing arrays over is several times its work."""
+    """Compile for inlining into a loop: passing arrays would take several times as long as the
+    work.
+    """
     options: Any = {"cache": True, "_nrt": False, "forceinline": True}
     made: Function = numba.njit(**options)(function)
     return made
@@ -55,7 +57,7 @@ _TEN_THOUSAND: Final = np.uint64(0x0000_2710_0000_0001)
 
 
 def _load(typing: Any, data: Any, at: Any) -> Any:  # noqa: ARG001
-    """The eight bytes of ``data`` from ``at`` on, the first one lowest."""
+    """The eight bytes of ``data`` at ``at``, in little-endian order."""
 
     def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, words[0])
@@ -71,7 +73,7 @@ def _load(typing: Any, data: Any, at: Any) -> Any:  # noqa: ARG001
 
 
 def _store(typing: Any, data: Any, at: Any, word: Any) -> Any:  # noqa: ARG001
-    """Puts a word where the eight bytes of ``data`` from ``at`` on are, the lowest first."""
+    """Write a word to the eight bytes of ``data`` at ``at``, in little-endian order."""
 
     def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, words[0])
@@ -86,12 +88,12 @@ def _store(typing: Any, data: Any, at: Any, word: Any) -> Any:  # noqa: ARG001
 
 
 def _item(typing: Any, array: Any, at: Any) -> Any:  # noqa: ARG001
-    """An element of an array at a place that is not below 0, which plain indexing would look at."""
+    """An element at a non-negative index, without the index check of plain indexing."""
     return array.dtype(array, types.intp), _element
 
 
 def _cell(typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
-    """The same of an array of rows."""
+    """The same for a two-dimensional array."""
     return array.dtype(array, types.intp, types.intp), _element
 
 
@@ -105,7 +107,7 @@ def _element(context: Any, builder: Any, signature: Any, words: Any) -> Any:
 
 
 def _trailing(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    """How many bits below the lowest one that is set; 64 if none is."""
+    """The number of zero bits below the lowest set bit; 64 if none is set."""
 
     def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:  # noqa: ARG001
         return builder.cttz(words[0], ir.Constant(ir.IntType(1), 0))
@@ -114,7 +116,7 @@ def _trailing(typing: Any, word: Any) -> Any:  # noqa: ARG001
 
 
 def _leading(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    """How many bits above the highest one that is set; 64 if none is."""
+    """The number of zero bits above the highest set bit; 64 if none is set."""
 
     def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:  # noqa: ARG001
         return builder.ctlz(words[0], ir.Constant(ir.IntType(1), 0))
@@ -123,7 +125,7 @@ def _leading(typing: Any, word: Any) -> Any:  # noqa: ARG001
 
 
 def _high(typing: Any, one: Any, other: Any) -> Any:  # noqa: ARG001
-    """The upper word of the product of two."""
+    """The upper 64 bits of the product of two words."""
 
     def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:  # noqa: ARG001
         wide = ir.IntType(128)
@@ -144,12 +146,12 @@ high: Final[Any] = intrinsic(_high)
 
 @inlined
 def digits(word: Any) -> Any:
-    """(how many decimal digits the bytes of a word begin with, their value)."""
+    """(the number of decimal digits at the start of a word, their value)."""
     values = word ^ _ZEROS
     count = trailing(((values + _NINES) | values) & _TOPS) >> np.uint64(3)
     if count == 0:
         return count, count
-    # As if zeros came before them, so that there are always eight.
+    # Pad with leading zeros, so that there are always eight digits.
     values <<= np.uint64(64) - (count << np.uint64(3))
     values = values * np.uint64(10) + (values >> np.uint64(8))
     lower = (values & _PAIRS) * _HUNDRED
@@ -159,9 +161,10 @@ def digits(word: Any) -> Any:
 
 @inlined
 def plain(word: Any) -> Any:
-    """How many bytes a word begins with that are ASCII, no quote, backslash or control character.
+    """The number of bytes at the start of a word that are printable ASCII without quote and
+    backslash.
 
-    A mark may be wrong only above one that is right.
+    A mark can only be wrong above a correct one.
     """
     quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
     marks = ((word - _BLANKS) & ~word) | word

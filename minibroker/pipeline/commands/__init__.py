@@ -1,7 +1,7 @@
-"""What a person types to run a job: one module a command, listed here and loaded when it is called.
+"""The pipeline's commands: one module for each, listed here and imported on use.
 
-``minibroker pipeline`` and ``spark-submit minibroker/pipeline/__main__.py`` are both made of this
-list. A command's module imports pyspark inside functions only, so that its help needs no Spark.
+``minibroker pipeline`` and ``spark-submit minibroker/pipeline/__main__.py`` are both built from
+this list. A command's module imports pyspark only inside functions, so its help needs no Spark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Job(NamedTuple):
 
     module: str
     command: str
-    """Of click's, in the module."""
+    """The name of the click command in the module."""
     help: str
     """Its line in the list of commands."""
 
@@ -56,7 +56,7 @@ JOBS: Final[dict[str, Job]] = {
         "Tell of throttles, full quotas and noisy neighbours as they happen.",
     ),
 }
-"""In the order in which a person would use them."""
+"""In the order of a typical use."""
 
 HELP: Final = "What happened, and what if: jobs on what brokers saw, on Spark."
 EPILOG: Final = """They run in this process or, given --master, on a cluster; they need the extra

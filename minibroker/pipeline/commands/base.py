@@ -1,8 +1,8 @@
-"""What every command of the pipeline has: the session's options, and errors in words.
+"""What all pipeline commands share: the session's options, and readable errors.
 
-Owns the options --master and --conf, and the way from an error of the pipeline to what a person
-reads. It must never know a job. Invariant: a mistake that was foreseen ends in one line and exit
-status 1, everything else in a traceback. ``spark-submit`` gives the same options their names.
+Owns the options --master and --conf, and the conversion of the pipeline's errors to messages for
+the user. It must never know a job. Invariant: a foreseen mistake ends with one line and exit status
+1, anything else with a traceback. The options have the names that ``spark-submit`` gives them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATTERN: Final = re.compile(r"[*?\[{]")
-"""Of many paths, as Hadoop has them."""
+"""Hadoop's glob characters, which make a path a pattern."""
 
 _TOLD_BY_A_WORKER: Final = re.compile(r"minibroker\.pipeline\.errors\.\w+: (.+)")
-"""An error of the pipeline that comes in the text of one of Spark's."""
+"""A pipeline error within the text of one of Spark's errors."""
 
 _UNREAD_BY_SPARK: Final = re.compile(r"\[FAILED_READ_FILE.+ while reading file (\S.*?)\.\s")
-"""Where Spark reads a table's files, as on any other file system than a disk."""
+"""Spark's error for an unreadable file, when Spark reads the table itself (not on a local disk)."""
 _NO_ROOM: Final = (
     "there is no room left on a disk, where this writes to or where Spark keeps what it works on"
     " (spark.local.dir): make some, and run this again"
@@ -50,7 +50,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
 
 
 def session_options(command: Decorated) -> Decorated:
-    """Give a command the options ``master`` and ``conf``, which `running` takes."""
+    """Add the options ``master`` and ``conf``, the arguments of `running`."""
     conf = click.option(
         "--conf", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="A setting of Spark's."
     )
@@ -67,13 +67,13 @@ command_config_option: Final = click.option(
     show_envvar=True,
     help="A client's properties, for a broker that wants TLS or to know who asks.",
 )
-"""As minibroker's other commands have it."""
+"""The same option as in minibroker's other commands."""
 
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """Errors of the pipeline become lines for a person: around what a job is given, which is
-    looked at before Spark is started, as that takes seconds.
+    """Convert the pipeline's errors to click errors. Also wraps the validation of arguments, which
+    is done before Spark starts, because that takes seconds.
     """
     try:
         look_for_spark()
@@ -88,7 +88,7 @@ def in_words() -> Iterator[None]:
 
 
 def _told(error: str) -> str | None:
-    """What an error of Spark's means, if that is known."""
+    """The cause of an error of Spark's, if it is known."""
     by_worker = _TOLD_BY_A_WORKER.search(error)
     if by_worker is not None:
         return by_worker[1]
@@ -99,7 +99,7 @@ def _told(error: str) -> str | None:
 
 
 def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> None:
-    """Raises BadInput if the path is surely of this machine, and no folder is there."""
+    """Raise BadInput if the path is certainly local, and no folder."""
     place = None if PATTERN.search(path) else _place(path, master, conf)
     if place is not None and not place.is_dir():
         found = "it is no folder" if place.exists() else "nothing is there"
@@ -107,23 +107,23 @@ def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> No
 
 
 def look_for_room(path: str | None, master: str | None, conf: Mapping[str, str]) -> None:
-    """Raises BadInput if a table is to be written where surely something is already."""
+    """Raise BadInput if the target is certainly local, and exists."""
     place = None if path is None else _place(path, master, conf)
     if place is not None and place.exists():
         raise BadInput(f"{path} is there already: remove it, or name another")
 
 
 def _place(path: str, master: str | None, conf: Mapping[str, str]) -> Path | None:
-    """Where a path leads on this machine; None if it may lead elsewhere."""
+    """The local path; None if the path may be on another file system."""
     if not reads_this_machine(master, conf):
         return None
-    from minibroker.pipeline.files import on_disk  # and pyarrow with it, which takes a moment
+    from minibroker.pipeline.files import on_disk  # Imports pyarrow, which takes a moment.
 
     return on_disk(path)
 
 
 @contextmanager
 def running(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
-    """A session for the job ``name``; errors of the pipeline become lines for a person."""
+    """A session for the job ``name``, with readable errors."""
     with in_words(), session(name, master=master, conf=conf) as spark:
         yield spark

@@ -1,7 +1,8 @@
-"""Lines in columns, as the jobs end with.
+"""Formats the result of a job as aligned columns.
 
-Owns their layout alone; it must never know what stands in them. Invariant: two spaces or more
-stand between columns, and a line is one line whatever is in its cells. Kafka's scripts do likewise.
+Owns their layout only; it must never know their contents. Invariant: columns are at least two
+spaces apart, and a row is one line whatever its cells contain. Kafka's scripts print tables in the
+same way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 
 def columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines, headings first; nothing if there are no rows."""
+    """The lines, headings first; none if there are no rows."""
     if not rows:
         return
     every = [headings, *rows]

@@ -1,8 +1,8 @@
-"""``ingest`` and ``compact``: raw events into the activity table, and its small files into large.
+"""``ingest`` and ``compact``: read raw events into the activity table, and merge its small files.
 
-Owns the options and what is told on the way; the work is ``minibroker.pipeline.ingest``'s and
-``table``'s. It must never know how events are stored. Invariant: what is told as taken in is
-committed. Kafka has no counterpart.
+Owns the options and the progress messages; the work is done by ``minibroker.pipeline.ingest`` and
+``table``. It must never know how events are stored. Invariant: events that are reported as ingested
+are committed. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FOLLOW_PAUSE_S: Final = 5.0
 
 
 class Teller:
-    """Says how ingest gets on."""
+    """Reports the progress of an ingest."""
 
     def __init__(self, into: str) -> None:
         from minibroker.pipeline.table import Counts

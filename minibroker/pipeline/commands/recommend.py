@@ -1,8 +1,9 @@
-"""``recommend``: a quota that fits for everybody, as a file with reasons.
+"""``recommend``: writes a quota file with a quota for each entity, and its reasons.
 
-Owns the options and what is said at the end; quotas and reasons are ``minibroker.pipeline``'s
-``recommend`` and ``quota_lines``. It must never ask a broker. Invariant: the file is there whole or
-not at all, and what activity lacks is told before what follows from it. Kafka has no counterpart.
+Owns the options and the summary; quotas and reasons are decided by ``recommend`` and
+``quota_lines`` of ``minibroker.pipeline``. It must never contact a broker. Invariant: the file is
+written atomically, and gaps in the activity are reported before the results. Kafka has no
+counterpart.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def recommend(
 
 
 def of_broker(settings: Settings) -> dict[str, Any]:
-    """What of a broker's settings quotas depend on, as a policy has it."""
+    """A policy's arguments that follow from the broker's settings."""
     return {
         "workers": settings[NUM_NETWORK_THREADS] + settings[NUM_IO_THREADS],
         "window_num": settings[QUOTA_WINDOW_NUM],
@@ -172,7 +173,7 @@ def of_broker(settings: Settings) -> dict[str, Any]:
 
 
 def coverage(events: DataFrame) -> Iterator[str]:
-    """What there is to judge by."""
+    """Describe the period and the completeness of the events."""
     from minibroker.pipeline.report import words
 
     [row] = events.selectExpr(
@@ -195,7 +196,7 @@ def coverage(events: DataFrame) -> Iterator[str]:
 
 
 def summary(found: Recommendation) -> Iterator[str]:
-    """For each quota how many have one, the largest, the default, and whether all fit."""
+    """The entities, largest value and default of each quota, and whether the sum fits."""
     from minibroker.pipeline.quantities import amount
     from minibroker.pipeline.quota_lines import decision, omission
     from minibroker.pipeline.report import words

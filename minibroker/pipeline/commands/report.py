@@ -1,9 +1,8 @@
-"""``report``: the activity table as one page for a browser.
+"""``report``: writes the activity table as one HTML page.
 
-Owns the options and what is said while it is made; figures, plots and page are
-``minibroker.pipeline.report``'s. It must never know how they are come by. Invariant: the file is
-there whole or not at all, so that a report that failed can't be taken for one. Kafka has no
-counterpart.
+Owns the options and the progress messages; figures, plots and page are made by
+``minibroker.pipeline.report``. It must never know how they are computed. Invariant: the file is
+written atomically, so a failed report leaves none. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ EXAMPLES = """Examples:
 """
 
 LINES_MAX = 5
-"""Entities told in the summary."""
+"""Entities listed in the summary."""
 
 
 @click.command("report", epilog=EXAMPLES)
@@ -121,7 +120,7 @@ def report(
 
 
 def quarantined(spark: SparkSession, table: str) -> int | None:
-    """How many malformed events there were beside those of ``table``; None if nobody kept any."""
+    """The number of malformed events of ``table``; None if there is no quarantine."""
     from minibroker.pipeline.hadoop import Files
     from minibroker.pipeline.table import quarantine_of
 
@@ -130,7 +129,7 @@ def quarantined(spark: SparkSession, table: str) -> int | None:
 
 
 def quota_file(path: Path) -> QuotaFile:
-    """What is in the file; raises BadInput."""
+    """Parse a quota file; raises BadInput."""
     from minibroker.pipeline.errors import BadInput
     from minibroker.quotas.file import QuotaFileError, parse
 
@@ -141,7 +140,7 @@ def quota_file(path: Path) -> QuotaFile:
 
 
 def proposed(paths: Sequence[str], settings: Settings, *, closed_loop: bool) -> list[Proposal]:
-    """The quotas of each file; raises BadInput, before anything else is done."""
+    """The quotas of each file. Raises BadInput, before Spark starts."""
     from minibroker.pipeline.errors import BadInput
     from minibroker.pipeline.report.figures import PROPOSALS_MAX
     from minibroker.pipeline.whatif.inputs import proposals_of
@@ -179,7 +178,7 @@ def _say(what: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """``text`` into the file ``path``, which holds what it held before if that fails."""
+    """Write the file ``path`` atomically; on failure it keeps its contents."""
     handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -192,7 +191,7 @@ def write(path: Path, text: str) -> None:
 
 
 def summary(figures: Figures) -> Iterator[str]:
-    """The first things that the page says, for who reads no page."""
+    """The page's main figures, for the terminal."""
     from minibroker.pipeline.report import words
     from minibroker.pipeline.report.figures import REST
 

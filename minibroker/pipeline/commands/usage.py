@@ -1,8 +1,8 @@
-"""``usage``: who used how much of what, as a table for further questions and in a few lines.
+"""``usage``: aggregates usage by entity, as a table and as a short summary.
 
-Owns the options and what is said at the end; the figures are ``minibroker.pipeline.usage``'s. It
-must never add anything up itself that the table doesn't have. Invariant: a table that is there is
-not written over, and events that a broker dropped are always told. Kafka has no counterpart.
+Owns the options and the summary; the figures are computed by ``minibroker.pipeline.usage``. It must
+never compute figures that are not in the table. Invariant: an existing table is never overwritten,
+and dropped events are always reported. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EXAMPLES = """Examples:
   minibroker pipeline usage --table s3a://fleet/activity --every 1h --master yarn
 """
 LINES_MAX: Final = 5
-"""Entities told for each quota."""
+"""Entities listed for each quota."""
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Interval(click.ParamType[int]):
-    """Whole seconds, or some with a letter: `90`, `60s`, `5m`, `1h`."""
+    """Whole seconds, or a number with a unit: `90`, `60s`, `5m`, `1h`."""
 
     name = "interval"
 
@@ -81,7 +81,7 @@ def usage(
 
 
 def added_up(spark: SparkSession, table: str, every_s: int) -> DataFrame:
-    """The usage of an activity table, from its files themselves if they are on this machine."""
+    """The usage of an activity table; local files are read without Spark."""
     from minibroker.pipeline import usage as job
     from minibroker.pipeline.files import files_of
     from minibroker.pipeline.schemas import read_activity
@@ -92,7 +92,7 @@ def added_up(spark: SparkSession, table: str, every_s: int) -> DataFrame:
 
 
 def write(found: DataFrame, into: str) -> None:
-    """The table as Parquet; BadInput if there is one already."""
+    """Write the table as Parquet; raises BadInput if it exists."""
     from pyspark.errors import AnalysisException
 
     from minibroker.pipeline.errors import BadInput
@@ -106,7 +106,7 @@ def write(found: DataFrame, into: str) -> None:
 
 
 def summary(found: DataFrame) -> Iterator[str]:
-    """What was dropped, and for each quota who used most."""
+    """The number of dropped events, and the largest users of each quota."""
     from minibroker.pipeline.quantities import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
     from minibroker.pipeline.report import words
 

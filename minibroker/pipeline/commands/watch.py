@@ -1,8 +1,8 @@
-"""``watch``: alerts while it happens, for a terminal and a topic.
+"""``watch``: raises alerts from live activity, on a terminal and a topic.
 
-Owns the options and where alerts are told; when one is due is ``minibroker.pipeline.watch``'s to
-say. Invariant: an alert is on the topic before it is on the terminal, so that who reads it here
-finds it there. Kafka has no counterpart.
+Owns the options and the outputs; ``minibroker.pipeline.watch`` decides when an alert is due.
+Invariant: an alert is on the topic before it is on the terminal, so every alert seen on the
+terminal can be found on the topic. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def watch(
 
 @contextmanager
 def _kept(checkpoint: str | None) -> Iterator[str]:
-    """The place of the checkpoint; if none was named, one that is gone at the end."""
+    """The path of the checkpoint; without one, a temporary folder that is deleted at the end."""
     if checkpoint is not None:
         yield checkpoint
         return

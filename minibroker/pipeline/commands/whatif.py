@@ -1,8 +1,8 @@
-"""``whatif``: recorded activity under other quotas.
+"""``whatif``: replays recorded activity under other quotas.
 
-Owns the options, the choice of how a table is read, and what is said; the replay is
-``minibroker.pipeline.whatif``'s. It must never know how a counter counts. Invariant: what a person
-reads and what is written come from the same rows. Kafka has no counterpart.
+Owns the options, the choice of how a table is read, and the output; the replay is done by
+``minibroker.pipeline.whatif``. It must never know how quotas are measured. Invariant: the printed
+summary and the written table come from the same rows. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def replayed(
     *,
     closed_loop: bool,
 ) -> DataFrame:
-    """The outcome, from the files themselves where each bucket can be replayed alone."""
+    """The outcome, replayed bucket by bucket from local files if no counter spans two buckets."""
     from minibroker.pipeline.whatif import job
 
     buckets = [] if counting.delays else job.buckets_alone(activity, table, proposals)

@@ -1,1 +1,1 @@
-"""Parquet as the activity table's files have it: pages in compiled loops, footers by hand."""
+"""A Parquet writer for the activity table: pages in compiled loops, footers in Python."""

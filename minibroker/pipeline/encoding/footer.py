@@ -1,9 +1,8 @@
-"""What stands around the pages of a Parquet file: their heads, and the footer that finds them.
+"""The metadata of a Parquet file: page headers, and the footer.
 
-Owns Parquet's own structs, with the numbers that its ``parquet.thrift`` gives them; it must never
-know what columns mean or how pages are written. Invariant: files are of version 1 of the data
-pages, every column may lack values, and a column of a group of rows is one page after its
-dictionary, if it has one.
+Owns Parquet's structs, with the field numbers of its ``parquet.thrift``; it must never know what
+columns mean or how pages are encoded. Invariant: files use version 1 of data pages, every column is
+optional, and each column of a row group is one data page, after its dictionary page if it has one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAGIC: Final = b"PAR1"
 """The first and last bytes of every file."""
 
 KEPT_MAX: Final = 1024
-"""What is the same in many files or columns is spelled once, and so many of it are kept."""
+"""Size of the caches of encoded structs that many files or columns share."""
 
 _VERSION: Final = 2
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
@@ -65,33 +64,33 @@ class Codec(IntEnum):
 
 
 class Column(NamedTuple):
-    """One of a schema's. A byte array is a text."""
+    """A column of the schema; byte arrays are strings."""
 
     path: tuple[str, ...]
     physical: Physical
 
 
 class Page(NamedTuple):
-    """A page as it is in the file, after its head."""
+    """A page's content, without its header."""
 
     content: bytes
     size: int
-    """Before it was compressed."""
+    """Before compression."""
     values: int
-    """Nulls among them."""
+    """Including nulls."""
     encoding: Encoding
 
 
 @lru_cache(KEPT_MAX)
 def nothing(rows: int) -> Page:
-    """A page of so many rows of which none has a value, nor an object around it."""
+    """A page of rows that are all null, including the object around the column."""
     levels = varint(rows << 1) + b"\0"
     content = len(levels).to_bytes(_LENGTH, "little") + levels
     return Page(content, len(content), rows, Encoding.PLAIN)
 
 
 class Chunk(NamedTuple):
-    """A column in a group of rows."""
+    """A column in a row group."""
 
     column: Column
     codec: Codec
@@ -99,11 +98,11 @@ class Chunk(NamedTuple):
     data: Page
     nulls: int
     ends: tuple[bytes, bytes] | None
-    """The least and the largest value as the plain encoding has them, if readers ask for them."""
+    """Smallest and largest value in plain encoding, if the column has statistics."""
 
 
 class Group(NamedTuple):
-    """Rows whose columns lie together."""
+    """A row group."""
 
     rows: int
     chunks: Sequence[Chunk]
@@ -138,8 +137,8 @@ def _of_column(column: Column, encodings: tuple[Encoding, ...], codec: Codec) ->
 
 
 def _of_chunk(chunk: Chunk, out: list[bytes], position: int) -> tuple[Value, int, int]:
-    """Put a column's pages into ``out``, which lie at a position of the file: (what the footer
-    says of it, its bytes, its bytes if they were not compressed).
+    """Append a column's pages to ``out``, which continue the file at ``position``: (its metadata
+    for the footer, its size, its uncompressed size).
     """
     begin, whole = position, 0
     told = [(chunk.data, _DATA_PAGE)]
@@ -171,7 +170,7 @@ def _of_chunk(chunk: Chunk, out: list[bytes], position: int) -> tuple[Value, int
 
 @lru_cache(KEPT_MAX)
 def _schema(columns: tuple[Column, ...]) -> Value:
-    """All elements: the root, then columns, objects before what is in them."""
+    """All schema elements in depth-first order, beginning with the root."""
     elements, top = [], 0
     inner: dict[str, int] = {}
     for column in columns:
@@ -196,9 +195,9 @@ def _schema(columns: tuple[Column, ...]) -> Value:
 
 
 def whole_file(columns: tuple[Column, ...], groups: Sequence[Group]) -> bytes:
-    """A file of groups of rows, each with all columns in the same order.
+    """A file of row groups, each with all columns in the same order.
 
-    Columns of one object, whose paths are (object, name), come one after the other.
+    Columns of one object, with paths (object, name), must be adjacent.
     """
     out, position = [MAGIC], len(MAGIC)
     told = []
@@ -228,7 +227,7 @@ def whole_file(columns: tuple[Column, ...], groups: Sequence[Group]) -> bytes:
             3: int64(sum(group.rows for group in groups)),
             4: array(told),
             6: binary(_WRITTEN_BY),
-            # By the order of their types, or else readers must not trust the ends of values.
+            # The type-defined order, without which readers must ignore the statistics.
             7: array(struct({1: struct({})}) for _ in columns),
         }
     ).content

@@ -1,7 +1,7 @@
-"""Rows to columns, compiled: of each field the values that there are, and which rows have one.
+"""Compiled conversion of rows to columns: the values of each field, and the rows that have one.
 
-Owns the one walk over rows that lie anywhere; it must never know fields or encodings. Invariant:
-a column has the values of the rows whose mask has its bit, in the order of the rows, without gaps.
+Owns the one pass over rows at arbitrary places; it must never know fields or encodings. Invariant:
+a column has the values of exactly the rows with its mask bit, in row order, without gaps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from minibroker.pipeline.words import compiled
 
 TOGETHER: Final = 64
-"""Rows that are copied at once, so that they are near while columns are gone through."""
+"""Rows copied in one block, which keeps them in the CPU cache for all columns."""
 _ALL: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _NONE: Final = np.uint64(0)
 _ONE: Final = np.uint64(1)
@@ -22,18 +22,18 @@ _ONE: Final = np.uint64(1)
 @compiled
 def gather(values: Any, rows: Any, first: Any, fields: Any, places: Any, room: Any, bits: Any,
            counts: Any) -> None:  # fmt: skip
-    """Copy the fields of some rows of ``values``: ``room`` has a row for the values of each.
+    """Copy the fields of some rows of ``values`` to ``room``, one row for each field.
 
-    ``fields`` has (column, which mask, bit of it) of each, and masks are columns from ``first``
-    on. ``bits`` gets a word of bits a field for every 64 rows, ``counts`` how many values each has.
-    ``places`` is room for the numbers of as many rows.
+    ``fields`` has (column, mask, bit) of each field; the mask columns start at ``first``. ``bits``
+    receives a 64-bit word for each field and 64 rows, ``counts`` the number of values of each
+    field. ``places`` is scratch space for a block of row numbers.
     """
     counts[:] = 0
     for begin in range(0, len(rows), TOGETHER):
         size = min(TOGETHER, len(rows) - begin)
         every, some, every_other, some_other = _ALL, _NONE, _ALL, _NONE
         for at in range(size):
-            # Unsigned, as what may be negative is looked at again each time.
+            # Unsigned, because numba checks signed indexes for negative values.
             row = np.uint64(rows[begin + at])
             places[at] = row
             mask, other = values[row, np.uint64(first)], values[row, np.uint64(first + 1)]

@@ -1,8 +1,8 @@
-"""Which rows have a value, compiled: Parquet's definition levels.
+"""Compiled encoding of Parquet's definition levels: which rows have a value.
 
-Owns the step from bits, one a row, to levels in runs; it must never know fields. Invariant: a row
-without its object is of level 0, one without a value in it of level 1, and one with it of level 2;
-where there is no object around the value levels are 0 and 1.
+Owns the conversion of bits, one for each row, to run-length encoded levels; it must never know
+fields. Invariant: level 0 means that the enclosing object is null, 1 that only the value is null, 2
+that there is a value; without an enclosing object the levels are 0 and 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIXED = np.int64(-1)
 
 @inlined
 def _level(outer: Any, inner: Any, group: Any, count: Any, nested: Any) -> Any:
-    """The level that eight rows have all, or those of them that there are; -1 if they differ."""
+    """The common level of a group of up to eight rows; -1 if they differ."""
     rows = min(count - 8 * group, 8)
     whole = (1 << rows) - 1
     there, around = np.int64(inner[group]), np.int64(outer[group])
@@ -34,7 +34,7 @@ def _level(outer: Any, inner: Any, group: Any, count: Any, nested: Any) -> Any:
 
 @inlined
 def _apart(bits: Any) -> Any:
-    """Eight bits with room for one more beside each."""
+    """Spread eight bits to every other bit of sixteen."""
     bits = (bits | bits << 4) & 0x0F0F
     bits = (bits | bits << 2) & 0x3333
     return (bits | bits << 1) & 0x5555
@@ -42,10 +42,10 @@ def _apart(bits: Any) -> Any:
 
 @inlined
 def put_levels(outer: Any, inner: Any, count: Any, nested: Any, out: Any, at: Any) -> Any:
-    """The levels of ``count`` rows at ``at`` of ``out``; returns where they end.
+    """Write the levels of ``count`` rows to ``out`` at ``at``; return the end.
 
-    ``inner`` has a bit for each row with a value, eight a byte, and ``outer`` one for each with
-    what is around it, which counts if it is ``nested``. Bits behind the last row are 0.
+    ``inner`` has a bit for each row with a value, eight per byte, and ``outer`` one for each row
+    with the enclosing object, used if the field is ``nested``. Bits behind the last row are 0.
     """
     groups = (count + 7) >> 3
     group = np.int64(0)
@@ -60,7 +60,7 @@ def put_levels(outer: Any, inner: Any, count: Any, nested: Any, out: Any, at: An
             out[at] = level
             at += 1
         else:
-            # One group of a kind costs as much in a run of its own as among the others.
+            # A single uniform group is as short within a packed run as in a run of its own.
             coming = _MIXED
             while end < groups:
                 before, coming = coming, _level(outer, inner, end, count, nested)

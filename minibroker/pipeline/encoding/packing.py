@@ -1,8 +1,8 @@
-"""Numbers in as few bits as they need, compiled: what Parquet's encodings have in common.
+"""Compiled bit packing and varints, shared by Parquet's encodings.
 
-Owns bits packed one after the other, the lowest first, and numbers of any length; it must never
-know what numbers mean. Invariant: every function returns where it stopped writing, and may have
-touched up to eight bytes behind that, so whoever calls it has room for them.
+Owns bit packing, lowest bits first, and numbers of variable length; it must never know what numbers
+mean. Invariant: every function returns the end of its output, and may overwrite up to eight bytes
+behind it, for which callers leave room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORD = np.uint64(64)
 
 @inlined
 def put_varint(value: Any, out: Any, at: Any) -> Any:
-    """An unsigned number, seven bits a byte."""
+    """Write an unsigned varint, seven bits per byte."""
     while value >= _MORE:
         out[at] = value & np.uint64(0x7F) | _MORE
         value >>= _BYTE
@@ -31,15 +31,15 @@ def put_varint(value: Any, out: Any, at: Any) -> Any:
 
 @inlined
 def put_signed(value: Any, out: Any, at: Any) -> Any:
-    """A signed number, so that small ones of both signs are short."""
+    """Write a signed number as a zigzag varint."""
     return put_varint(np.uint64((value << 1) ^ (value >> 63)), out, at)
 
 
 @inlined
 def pack(values: Any, first: Any, count: Any, least: Any, width: Any, out: Any, at: Any) -> Any:
-    """``count`` values from ``first`` on, less ``least`` each, in ``width`` bits each.
+    """Pack ``count`` values from ``first`` on, each less ``least``, in ``width`` bits.
 
-    The count is a multiple of eight, and the width 64 at most.
+    The count is a multiple of eight, and the width at most 64.
     """
     word, filled, size = np.uint64(0), np.uint64(0), np.uint64(width)
     for place in range(first, first + count):
@@ -57,5 +57,5 @@ def pack(values: Any, first: Any, count: Any, least: Any, width: Any, out: Any, 
 
 @inlined
 def width_of(value: Any) -> Any:
-    """How many bits an unsigned number has."""
+    """The number of significant bits of an unsigned number."""
     return np.int64(_WORD - leading(np.uint64(value)))

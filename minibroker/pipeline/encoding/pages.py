@@ -1,7 +1,7 @@
-"""A page of a column, compiled: which rows have a value, then the values.
+"""Compiled encoding of a page: definition levels, then values.
 
-Owns what stands in a page and how large it may be; it must never know fields, files or how pages
-are compressed. Invariant: a page is whole, and as version 1 of Parquet's data pages has it.
+Owns the layout of a page and its maximum size; it must never know fields, files or compression.
+Invariant: a page is complete, and is a Parquet data page of version 1.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from minibroker.pipeline.encoding.values import (
 from minibroker.pipeline.words import compiled
 
 SPARE: Final = 64
-"""Places behind the values of a column, which are used."""
+"""Scratch entries behind the values of a column."""
 
 WHOLE, NARROW, WORDS, PLACES, BITS, NOTHING = 0, 1, 2, 3, 4, 5
-"""How values are written: whole numbers of 64 or 32 bits, words as they are, places in a dictionary
-of a width, zeros and ones, and nothing where no row has a value."""
+"""Encodings of values: 64-bit or 32-bit integers, plain 64-bit words, dictionary indexes of a given
+width, booleans, and nothing if all rows are null.
+"""
 
 _LENGTH: Final = 4
-"""Bytes before the levels that say how many they are."""
+"""Size of the length field before the levels."""
 
 
 def page_bytes(rows: int) -> int:
-    """What a page of so many rows can't be larger than, with what is touched behind it."""
+    """Upper bound of the size of a page, including the bytes overwritten behind it."""
     levels = rows // 2 + 64
     values = 8 * (rows + BLOCK) + 16 * (rows // BLOCK + 2)
     return levels + values
@@ -41,10 +42,10 @@ def page_bytes(rows: int) -> int:
 @compiled
 def put_page(how: Any, width: Any, nested: Any, outer: Any, inner: Any, rows: Any, values: Any,
              count: Any, work: Any, out: Any) -> Any:  # fmt: skip
-    """Write a page to the begin of ``out``; returns its size.
+    """Write a page to the start of ``out``; return its size.
 
-    ``outer`` and ``inner`` are bits as in ``levels.put_levels``, of so many rows; ``values`` are
-    ``count`` and ``SPARE`` places more, and ``work`` has ``values.BLOCK`` of them.
+    ``outer`` and ``inner`` are the bits of ``rows`` rows, as in ``levels.put_levels``; ``values``
+    has ``count`` entries followed by ``SPARE`` scratch entries, and ``work`` has ``values.BLOCK``.
     """
     at = put_levels(outer, inner, rows, nested, out, np.int64(_LENGTH))
     size = at - _LENGTH

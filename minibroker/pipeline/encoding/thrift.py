@@ -1,6 +1,6 @@
-"""Thrift's compact protocol, as much of it as Parquet's footers need.
+"""Thrift's compact protocol, as far as Parquet's footers need it.
 
-Owns the spelling of structs, lists and numbers; it must never know what they are of. Invariant: the
+Owns the encoding of structs, lists and numbers; it must never know what they mean. Invariant: the
 fields of a struct are given in the order of their numbers, which differ by at most 15.
 """
 
@@ -13,14 +13,14 @@ _LONG_LIST: Final = 15
 
 
 class Value(NamedTuple):
-    """A value as it is spelled, and Thrift's number of its type."""
+    """An encoded value, and Thrift's number of its type."""
 
     kind: int
     content: bytes
 
 
 def varint(number: int) -> bytes:
-    """An unsigned number, seven bits a byte."""
+    """An unsigned varint, seven bits per byte."""
     if number <= 0x7F:
         return bytes((number,))
     out = bytearray()
@@ -36,27 +36,27 @@ def _signed(number: int) -> bytes:
 
 
 def int16(number: int) -> Value:
-    """A number of 16 bits."""
+    """A 16-bit integer."""
     return Value(4, _signed(number))
 
 
 def int32(number: int) -> Value:
-    """A number of 32 bits."""
+    """A 32-bit integer."""
     return Value(5, _signed(number))
 
 
 def int64(number: int) -> Value:
-    """A number of 64 bits."""
+    """A 64-bit integer."""
     return Value(6, _signed(number))
 
 
 def binary(content: bytes) -> Value:
-    """Bytes, or a text."""
+    """Bytes or a string."""
     return Value(8, varint(len(content)) + content)
 
 
 def struct(fields: dict[int, Value]) -> Value:
-    """Fields by their numbers."""
+    """A struct of fields by number."""
     out, before = [], 0
     for number, value in fields.items():
         out += [bytes(((number - before) << 4 | value.kind,)), value.content]
@@ -65,7 +65,7 @@ def struct(fields: dict[int, Value]) -> Value:
 
 
 def array(values: Iterable[Value]) -> Value:
-    """A list of values of one type, at least one."""
+    """A list of one or more values of the same type."""
     each = list(values)
     kind = each[0].kind
     if len(each) < _LONG_LIST:

@@ -1,7 +1,7 @@
-"""Values as Parquet's pages have them, compiled: whole numbers, texts, and what is as it is.
+"""Compiled value encodings of Parquet pages: integers, dictionary indexes, strings and plain words.
 
 Owns the encodings DELTA_BINARY_PACKED, RLE_DICTIONARY and PLAIN; it must never know fields or
-files. Invariant: values are written in their order and nothing is lost, whatever they are.
+files. Invariant: all values are written in their order and without loss.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from minibroker.pipeline.encoding.packing import pack, put_signed, put_varint, w
 from minibroker.pipeline.words import compiled, inlined, store
 
 BLOCK: Final = 128
-"""Differences that have one least one."""
+"""Differences with a common minimum."""
 _PARTS: Final = 4
 _PART: Final = BLOCK // _PARTS
-"""Differences that have one width."""
+"""Differences with a common bit width."""
 _LENGTH: Final = 4
-"""Bytes before each text that say how long it is."""
+"""Size of the length field before each string."""
 _RUN: Final = 8
-"""As many times the same is worth a run of its own; what isn't comes in groups of so many."""
+"""Shortest repetition that gets a run of its own; packed values come in groups of this size."""
 
 
 @inlined
 def put_differences(values: Any, count: Any, narrow: Any, work: Any, out: Any, at: Any) -> Any:
-    """Whole numbers by what each differs from the one before; returns where they end.
+    """Delta-encode integers; return the end.
 
-    ``narrow`` ones have 32 bits, and so have their differences. ``work`` has ``BLOCK`` places.
+    ``narrow`` integers and their differences have 32 bits. ``work`` has ``BLOCK`` entries.
     """
     at = put_varint(np.uint64(BLOCK), out, at)
     at = put_varint(np.uint64(_PARTS), out, at)
@@ -60,7 +60,7 @@ def put_differences(values: Any, count: Any, narrow: Any, work: Any, out: Any, a
 
 @inlined
 def _alike(values: Any, begin: Any, count: Any) -> Any:
-    """Where the values that are as the first one end."""
+    """The end of the repetition that starts at ``begin``."""
     end = begin + 1
     while end < count and values[end] == values[begin]:
         end += 1
@@ -69,9 +69,9 @@ def _alike(values: Any, begin: Any, count: Any) -> Any:
 
 @inlined
 def put_places(values: Any, count: Any, width: Any, out: Any, at: Any) -> Any:
-    """Places in a dictionary, after how many bits they have; returns where they end.
+    """Write the bit width, then dictionary indexes; return the end.
 
-    There are ``_RUN`` places more than values.
+    ``values`` has ``_RUN`` scratch entries behind them.
     """
     out[at] = width
     at += 1
@@ -97,7 +97,7 @@ def put_places(values: Any, count: Any, width: Any, out: Any, at: Any) -> Any:
 
 @inlined
 def put_bits(values: Any, count: Any, out: Any, at: Any) -> Any:
-    """Zeros and ones, eight a byte. There are seven places more than values."""
+    """Write booleans, eight per byte. ``values`` has seven scratch entries behind them."""
     for place in range(count, count + 7):
         values[place] = 0
     return pack(values, np.int64(0), (count + 7) & ~7, np.int64(0), np.int64(1), out, at)
@@ -105,7 +105,7 @@ def put_bits(values: Any, count: Any, out: Any, at: Any) -> Any:
 
 @inlined
 def put_words(values: Any, count: Any, out: Any, at: Any) -> Any:
-    """Words of eight bytes as they are."""
+    """Write 64-bit words unchanged."""
     for place in range(count):
         store(out, at + 8 * place, np.uint64(values[place]))
     return at + 8 * count
@@ -113,10 +113,10 @@ def put_words(values: Any, count: Any, out: Any, at: Any) -> Any:
 
 @compiled
 def renumber(numbers: Any, count: Any, codes: Any, which: Any) -> Any:
-    """Give the first ``count`` numbers new ones from 0 on, in the order in which they come.
+    """Replace the first ``count`` numbers by consecutive ones, in the order of first occurrence.
 
-    Returns how many different ones there are; ``which`` gets them. ``codes`` has a place for each
-    number, and is full of -1, also afterwards.
+    Returns the number of distinct ones, which ``which`` receives. ``codes`` has an entry for each
+    number, all -1 before and after the call.
     """
     found = 0
     before, code = np.int64(-1), np.int32(0)
@@ -138,7 +138,7 @@ def renumber(numbers: Any, count: Any, codes: Any, which: Any) -> Any:
 
 @compiled
 def put_texts(which: Any, count: Any, content: Any, ends: Any, out: Any) -> Any:
-    """Texts by their numbers, with their lengths before them; returns where they end."""
+    """Write the strings of the given numbers, each after its length; return the end."""
     at = np.int64(0)
     for place in range(count):
         begin = ends[which[place]]
@@ -152,5 +152,5 @@ def put_texts(which: Any, count: Any, content: Any, ends: Any, out: Any) -> Any:
 
 
 def texts_bytes(which: Any, ends: Any) -> int:
-    """How many bytes ``put_texts`` writes."""
+    """The number of bytes that ``put_texts`` writes."""
     return int((ends[which + 1] - ends[which]).sum()) + _LENGTH * len(which)

@@ -1,1 +1,1 @@
-"""Alerts while it happens: quotas that are nearly used up, throttles, neighbours, lost events."""
+"""Alerts on live activity: quotas nearly used up, throttles, noisy neighbours, lost events."""

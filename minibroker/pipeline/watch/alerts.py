@@ -1,9 +1,9 @@
-"""An alert: its one versioned schema, as JSON for a topic and as a line for a person.
+"""The versioned schema of an alert, as JSON for a topic and as a line for a terminal.
 
-Owns the fields, their meaning and the words; it must never know when an alert is due. Invariant:
-the same alert has the same ``id`` whoever raises it and how often, so that one that a job sent
-again after it was killed is known by its key. Kafka has no counterpart; brokers' alerts are usually
-Prometheus rules on JMX metrics.
+Owns the fields, their meaning and the text; it must never know when an alert is due. Invariant: the
+same alert always has the same ``id``, so an alert that was sent twice because the job was killed
+can be recognized by its key. Kafka has no counterpart; brokers' alerts are usually Prometheus rules
+on JMX metrics.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from typing import Final, NamedTuple
 from minibroker.pipeline.report import words
 
 VERSION: Final = 1
-"""Of the schema; a field more, less or with another meaning is a new version."""
+"""Version of the schema; any added, removed or redefined field needs a new one."""
 
 
 class Rule(StrEnum):
-    """What was watched for."""
+    """The monitored conditions."""
 
     OVER = "over"
-    """The rate was above a share of the quota, several intervals in a row."""
+    """The rate exceeded a share of the quota in several consecutive intervals."""
     THROTTLED = "throttled"
-    """The quota held requests, several intervals in a row."""
+    """The quota throttled requests in several consecutive intervals."""
     NOISY = "noisy"
-    """Somebody new takes a large part of the broker, and others wait longer."""
+    """A new client uses a large share of the broker, and others' latency rises."""
     DROPPING = "dropping"
     """The broker could not write all of its events."""
 
 
 class State(StrEnum):
-    """Whether it begins or ends."""
+    """Whether the alert starts or ends."""
 
     RAISED = "raised"
     CLEARED = "cleared"
 
 
 class Subject(NamedTuple):
-    """What an alert is about."""
+    """The subject of an alert."""
 
     rule: Rule
     broker: int
@@ -50,7 +50,7 @@ class Subject(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """One alert. ``start_s`` is where the interval begins that decided it."""
+    """An alert; ``start_s`` is the start of the interval that triggered it."""
 
     subject: Subject
     state: State
@@ -78,11 +78,11 @@ FIELDS: Final = {
     "limit": "what `value` was compared with",
     "text": "the same in words",
 }
-"""Each field of the JSON and its meaning, in order."""
+"""The fields of the JSON and their meaning, in order."""
 
 
 def identity(alert: Alert) -> str:
-    """The same for the same alert, different for any other."""
+    """The alert's id: equal for the same alert, different for any other."""
     parts = [alert.start_s, alert.interval_s, alert.state, *alert.subject]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
@@ -107,7 +107,7 @@ def as_json(alert: Alert) -> str:
 
 
 def line(alert: Alert) -> str:
-    """For a terminal: when, whether it begins or ends, and what."""
+    """A line for a terminal: time, state and text."""
     return f"{words.moment(_end_us(alert))}  {alert.state.value:7}  {in_words(alert)}"
 
 
@@ -116,7 +116,7 @@ def _end_us(alert: Alert) -> int:
 
 
 def in_words(alert: Alert) -> str:
-    """What happened, to whom, on which broker."""
+    """Describe the condition, the entity and the broker."""
     subject, raised = alert.subject, alert.state is State.RAISED
     where = f"broker {subject.broker}"
     of_quota = subject.quota != ""

@@ -1,9 +1,9 @@
-"""From events to intervals: one streaming aggregation, and what of it the rules are given.
+"""Aggregates events by interval in a streaming query, and converts the rows for the rules.
 
-Owns which figures of an event the rules look at and how much of a busy interval comes back from
-Spark; it must never know when an alert is due. Invariant: a row of the aggregation is final, as
-Spark gives it once no earlier event is waited for any more, and what comes back is bounded by
-``CHECKED_MAX`` and ``NEIGHBOURS_MAX`` an interval. The figures are those of ``ClientQuotaManager``.
+Owns the figures that the rules use, and the limit on the rows collected from Spark; it must never
+know when an alert is due. Invariant: a row of the aggregation is final, because Spark emits it only
+after the watermark has passed its interval, and the rows collected are limited by ``CHECKED_MAX``
+and ``NEIGHBOURS_MAX`` per interval. The figures are those of ``ClientQuotaManager``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minibroker.pipeline.watch.rules import (
 )
 
 CHECKED_MAX: Final = 20_000
-"""Quotas looked at in an interval: those used most. Of others nothing is said."""
+"""Quotas evaluated in an interval: those with the highest usage. Others raise no alerts."""
 
 _CHECKS: Final = {
     "produce": "producer_byte_rate",
@@ -36,9 +36,9 @@ _CHECK, _PARTY, _DROPPED = "check", "party", "dropped"
 
 
 def by_interval(events: DataFrame, interval_s: int, late_s: int) -> DataFrame:
-    """What each entity, party and broker did in each interval; final rows, as they become so.
+    """Aggregate by interval and entity, client and broker; emits only final rows.
 
-    Events that come more than ``late_s`` after later ones are left out.
+    Events that are more than ``late_s`` behind the latest one are ignored.
     """
     parts = F.explode(F.array_compact(F.array(*_checks(), _party(), _dropped())))
     every = F.window("at", f"{interval_s} seconds")
@@ -63,7 +63,7 @@ _SUMS: Final = ("requests", "throttled", "worked_ns", "moved_bytes", "served_ns"
 
 
 def _part(what: str, **given: Column) -> Column:
-    """One row of what an event counts for; what isn't given is nothing."""
+    """A row of one figure that an event contributes to; missing columns are empty, null or 0."""
     texts = {name: given.get(name, F.lit("")) for name in ("user", "client_id", "quota")}
     rates = {name: given.get(name, F.lit(None)).cast("double") for name in ("rate", "bound")}
     whole = {name: given.get(name, F.lit(0)).cast("bigint") for name in (*_SUMS, "held_ms")}
@@ -75,7 +75,7 @@ def _part(what: str, **given: Column) -> Column:
 def _checks() -> Iterator[Column]:
     for name, quota in _CHECKS.items():
         held_ms = F.col(f"{name}.throttle_ms")
-        # Of mutations the field holds what is left, which is no rate.
+        # For mutations the field is the remaining tokens, not a rate.
         rate = F.lit(None) if name == "mutation" else F.col(f"{name}.rate")
         row = _part(
             _CHECK,
@@ -112,7 +112,7 @@ def _dropped() -> Column:
 
 
 def intervals(rows: DataFrame, limits: Limits) -> list[Interval]:
-    """The intervals that ``rows`` of the aggregation hold, in their order."""
+    """The intervals in ``rows`` of the aggregation, in order."""
     starts: dict[int, dict[str, Any]] = {}
     for row in _bounded(rows, limits).collect():
         found = starts.setdefault(row.start_s, {})
@@ -124,7 +124,7 @@ _TOTAL: Final = "total"
 
 
 def _bounded(rows: DataFrame, limits: Limits) -> DataFrame:
-    """Of each interval: checks that matter, large parties and everything together."""
+    """For each interval: the checks near or above a limit, the largest clients, and totals."""
     is_check, is_party = F.col("what") == _CHECK, F.col("what") == _PARTY
     share = F.col("rate") / F.col("bound")
     matters = (F.col("throttled") > 0) | (share >= CALM * limits.over)

@@ -1,19 +1,18 @@
-"""When an alert is due: what happened in one interval after the other in, alerts out.
+"""Alert rules: consumes one interval after the other, and returns the alerts that are due.
 
-Owns the rules and what they remember; it must never know Spark, a topic or a clock: time is the
-start of the interval. Invariant: what is raised is cleared before it is raised again, what is
-remembered is bounded by ``TRACKS_MAX`` and ``NEIGHBOURS_MAX``, and the same intervals give the same
-alerts, so that a job that was killed raises none that differs. Kafka has no counterpart.
+Owns the rules and their state; it must never know Spark, a topic or a clock: time is the start of
+the interval. Invariant: a raised alert is cleared before it is raised again, the state is bounded
+by ``TRACKS_MAX`` and ``NEIGHBOURS_MAX``, and the same intervals give the same alerts, also after a
+restart. Kafka has no counterpart.
 
-An alert is raised after so many intervals in a row above a limit, and cleared after as many below a
-lower one: what wavers between both changes nothing. An interval in which somebody did nothing is
-one below.
+An alert is raised after a number of consecutive intervals above a limit, and cleared after as many
+below a lower one; values in between change nothing. An interval without activity counts as below.
 
-A noisy neighbour is who takes at least a given share of a broker's worker time or bytes, took less
-than half of that share on average lately, and comes while requests of the others take ``RISE``
-times as long as they did on average: waiting for workers and being worked on, without long polls.
-It needs an average, so a broker's first intervals raise none; and on a broker that idles a large
-part of nothing is no noise, so there is a least of both.
+A client is a noisy neighbour if it takes at least a given share of a broker's worker time or bytes,
+took less than half of that share on average before, and other clients' requests take ``RISE`` times
+their average at the same time, from queueing to the end of processing, without long polls. Since
+this needs an average, a broker's first intervals raise no such alert; and absolute minimums exclude
+large shares of a nearly idle broker.
 """
 
 from __future__ import annotations
@@ -25,57 +24,57 @@ from typing import Any, Final, NamedTuple
 from minibroker.pipeline.watch.alerts import Alert, Rule, State, Subject
 
 TRACKS_MAX: Final = 50_000
-"""Subjects about which something is remembered; no more are begun until some have calmed down."""
+"""Subjects with state; above that, no new ones are added until others calm down."""
 
 NEIGHBOURS_MAX: Final = 50
-"""Of each broker: whose share is remembered."""
+"""Clients per broker whose share is remembered."""
 
 RISE: Final = 1.5
-"""So much longer others' requests take beside a noisy neighbour."""
+"""Factor by which other requests slow down when there is a noisy neighbour."""
 
 WORK_MIN: Final = 0.05
-"""Of one worker's time: whoever takes less disturbs nobody, however large a part it is."""
+"""Minimum share of one worker's time; a client below it is never a noisy neighbour."""
 
 BYTES_MIN: Final = 1_000_000
-"""A second: the same."""
+"""The corresponding minimum of bytes per second."""
 
 CALM: Final = 0.9
-"""What is below so much of a limit is below it."""
+"""Factor for the lower limit, below which an alert is cleared."""
 
 WARM: Final = 3
-"""Intervals before an average is one."""
+"""Intervals before an average is used."""
 
 _WEIGHT: Final = 0.2
-"""Of a new interval in an average."""
+"""Weight of a new interval in an average."""
 
 
 class Limits(NamedTuple):
-    """What is too much."""
+    """Thresholds."""
 
     over: float = 0.8
     """Share of a quota."""
     intervals: int = 3
-    """In a row, to raise and to clear."""
+    """Consecutive intervals to raise or clear an alert."""
     noisy: float = 0.3
     """Share of a broker's worker time or bytes."""
 
 
 class Checked(NamedTuple):
-    """What one quota's entity did at one broker."""
+    """Figures of one quota entity at one broker."""
 
     broker: int
     user: str
     client_id: str
     quota: str
     rate: float | None
-    """The largest that the broker measured; None where it is no rate."""
+    """The highest that the broker measured; None if it measures no rate."""
     bound: float | None
     throttled: int
     throttle_max_ms: int
 
 
 class Party(NamedTuple):
-    """What one user and client-id did at one broker."""
+    """Figures of one user and client-id at one broker."""
 
     broker: int
     user: str
@@ -84,12 +83,12 @@ class Party(NamedTuple):
     worked_ns: int
     moved_bytes: int
     served_ns: int
-    """Waiting for workers and being worked on, all requests together."""
+    """Queueing and processing time of all requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """What happened in an interval; ``totals`` are of all parties of a broker."""
+    """The figures of an interval; ``totals`` are the sums of all clients of a broker."""
 
     start_s: int
     checked: Sequence[Checked] = ()
@@ -100,7 +99,7 @@ class Interval:
 
 @dataclass
 class Track:
-    """How many intervals in a row a subject was above and below, and whether it was raised."""
+    """Consecutive intervals of a subject above and below its limit, and its state."""
 
     hot: int = 0
     cold: int = 0
@@ -113,7 +112,7 @@ class Usual:
 
     intervals: int = 0
     served_ns: float = 0.0
-    """Of one request."""
+    """For one request."""
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
@@ -126,7 +125,7 @@ class Look(NamedTuple):
 
 
 class Rules:
-    """What is remembered from interval to interval, and the way to the next."""
+    """The state of the rules from interval to interval."""
 
     def __init__(self, interval_s: int, limits: Limits) -> None:
         self.interval_s = interval_s
@@ -137,11 +136,11 @@ class Rules:
 
     @property
     def tracks(self) -> int:
-        """How many subjects are remembered."""
+        """The number of subjects with state."""
         return len(self._tracks)
 
     def see(self, interval: Interval) -> list[Alert]:
-        """The alerts of the next interval, and of those without events before it."""
+        """The alerts of the next interval, and of empty intervals before it."""
         if self.last_s is not None and interval.start_s <= self.last_s:
             return []
         alerts: list[Alert] = []
@@ -150,7 +149,7 @@ class Rules:
         return [*alerts, *self._decide(interval)]
 
     def _silent_before(self, start_s: int) -> range:
-        """As many intervals without events as can change anything."""
+        """The intervals without events, limited to as many as can change the state."""
         if self.last_s is None:
             return range(0)
         first = max(self.last_s, start_s - (self.limits.intervals + 1) * self.interval_s)
@@ -194,7 +193,7 @@ class Rules:
     ) -> Alert:
         return Alert(subject, state, start_s, self.interval_s, intervals, look.value, look.limit)
 
-    # What each rule looks at ---------------------------------------------------------------------
+    # Evaluation of each rule ---------------------------------------------------------------------
 
     def _looks(self, interval: Interval) -> Iterator[tuple[Subject, Look]]:
         for seen in interval.checked:
@@ -212,7 +211,7 @@ class Rules:
             yield Subject(Rule.DROPPING, broker), Look(dropped > 0, float(dropped), 0.0)
 
     def _neighbour(self, party: Party, total: Party) -> Look | None:
-        """Whether somebody is noisy; who was so already stays it while the share is large."""
+        """Evaluate whether a client is noisy; once raised, only its share matters."""
         share, limit = _share(party, total), self.limits.noisy
         track = self._tracks.get(Subject(Rule.NOISY, *party[:3]))
         if track is not None and track.raised:
@@ -232,9 +231,9 @@ class Rules:
         return worked or party.moved_bytes >= BYTES_MIN * self.interval_s
 
     def _learn(self, broker: int, total: Party, parties: Sequence[Party]) -> None:
-        """Take an interval into the averages of a broker."""
+        """Update a broker's averages with an interval."""
         usual = self._usual.setdefault(broker, Usual())
-        # The first ones count alike, or the very first would weigh most.
+        # The first intervals have equal weights, or the very first would dominate.
         usual.intervals += 1
         weight = max(_WEIGHT, 1 / usual.intervals)
         served_ns = total.served_ns / total.requests if total.requests else usual.served_ns
@@ -248,10 +247,10 @@ class Rules:
         largest = sorted(averages, key=lambda who: (-averages[who], who))[:NEIGHBOURS_MAX]
         usual.shares = {who: averages[who] for who in largest}
 
-    # Over a restart ------------------------------------------------------------------------------
+    # State across restarts ----------------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any]:
-        """All that is remembered, fit for JSON."""
+        """The complete state, suitable for JSON."""
         return {
             "interval_s": self.interval_s,
             "last_s": self.last_s,
@@ -271,7 +270,7 @@ class Rules:
         }
 
     def recall(self, remembered: Mapping[str, Any]) -> None:
-        """Go on from what was remembered; with another length of intervals, from the start."""
+        """Restore a saved state; ignored if the length of intervals changed."""
         if remembered["interval_s"] != self.interval_s:
             return
         self.last_s = remembered["last_s"]
@@ -286,7 +285,7 @@ class Rules:
 
 
 _AT_ONCE: Final = frozenset({Rule.NOISY, Rule.DROPPING})
-"""Raised in the first interval: a rare thing, of which one is enough."""
+"""Rules that raise in the first interval, because a single occurrence matters."""
 
 
 def _against(value: float, limit: float) -> Look:

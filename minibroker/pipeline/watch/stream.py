@@ -1,9 +1,9 @@
-"""The rules on a stream: Spark brings intervals, alerts are told, what is remembered is kept.
+"""The streaming query that runs the rules, sends alerts and saves the rules' state.
 
-Owns the query and the file from which the rules go on after a restart; it must never decide
-anything. Invariant: alerts are told first and what raised them is kept after, so that one that was
-due is told at least once, and again only after a job that was killed in between, with the same
-``id``; an interval that was kept is never looked at again. The places are any of Hadoop's.
+Owns the query and the file from which the rules resume after a restart; it must never decide
+anything. Invariant: alerts are sent before the state is saved, so each is sent at least once, and a
+second time, with the same ``id``, only after the job was killed in between; an interval in the
+saved state is never evaluated again. The checkpoint may be on any of Hadoop's file systems.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from minibroker.pipeline.watch.rules import Rules
 Tell = Callable[[Sequence[Alert]], None]
 
 RECORDS_MAX: Final = 500_000
-"""Events of one look, however many have gathered."""
+"""Maximum number of events in a batch."""
 
 _READ: Final = "left_out"
 _NEEDED: Final = ("kind", "broker", "sequence", "time_us")
-"""What no event can be looked at without."""
+"""Fields that an event needs in order to be evaluated."""
 
 KEPT: Final = "rules"
-"""The folder of what the rules remember, below the checkpoint."""
+"""The folder of the rules' state, below the checkpoint."""
 
 
 class Memory:
-    """What the rules remember: a file for each state, of which there is one but for a moment."""
+    """Saves the rules' state, one file for each version; the previous one is deleted."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def read(self) -> dict[str, Any] | None:
-        """The last state; None if there is none."""
+        """The last saved state; None if there is none."""
         names = self._names()
         if not names:
             return None
@@ -63,11 +63,11 @@ class Memory:
         return found
 
     def write(self, state: dict[str, Any]) -> None:
-        """Keep ``state``, and then no other."""
+        """Save ``state``, then delete the previous one."""
         before = self._names()
         name = f"{KEPT}/{state['last_s']:012}.json"
         if name in before:
-            return  # intervals that were seen before a restart change nothing
+            return  # Intervals that were evaluated before a restart change nothing.
         self._files.write_new(name, json.dumps(state))
         for other in before:
             self._files.delete(other)
@@ -80,8 +80,10 @@ class Memory:
 def watch(
     events: DataFrame, rules: Rules, tell: Tell, *, checkpoint: str, topic_id: str, late_s: int
 ) -> StreamingQuery:
-    """Start to look at ``events``; what was kept below ``checkpoint`` is gone on from. How far the
-    topic was read is kept by its id, as Spark doesn't tell it from one that had the name before.
+    """Start the query on ``events``, resuming from the state below ``checkpoint``.
+
+    The read position is stored by topic id, because Spark doesn't notice that a topic was
+    re-created.
     """
     place = f"{checkpoint}/topic-{topic_id}"
     forget_half_begun(Files(events.sparkSession, place))
@@ -91,7 +93,7 @@ def watch(
         rules.recall(kept)
 
     def look(rows: DataFrame, _: int) -> None:
-        rows.persist()  # or the aggregation would be made again for each look at it
+        rows.persist()  # Otherwise each query on it would repeat the aggregation.
         try:
             found = intervals(rows, rules.limits)
         finally:
@@ -112,12 +114,12 @@ def watch(
 
 
 def goes_on(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether a watch has kept something there: then all that a new topic has is of interest."""
+    """Whether there is a saved state: if so, a new topic is read from its beginning."""
     return Memory(Files(spark, checkpoint)).read() is not None
 
 
 def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> DataFrame:
-    """The records of a broker's activity topic as they come."""
+    """Stream the records of a broker's activity topic."""
     try:
         return (
             spark.readStream.format("kafka")
@@ -125,7 +127,7 @@ def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> 
             .option("subscribe", TOPIC)
             .option("startingOffsets", "earliest" if from_beginning else "latest")
             .option("maxOffsetsPerTrigger", RECORDS_MAX)
-            # What the topic no longer keeps is of no use to an alert.
+            # Deleted records are of no use for alerts.
             .option("failOnDataLoss", "false")
             .load()
         )
@@ -136,7 +138,7 @@ def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> 
 
 
 def events_of(records: DataFrame) -> DataFrame:
-    """The events in a stream of records; what is none is left out, and counted (`LeftOut`)."""
+    """The events in a stream of records; others are skipped and counted (`LeftOut`)."""
     event = F.from_json(F.col("value").cast("string"), ACTIVITY)
     whole = F.col("event.version") == VERSION
     for name in _NEEDED:
@@ -147,11 +149,11 @@ def events_of(records: DataFrame) -> DataFrame:
 
 
 class LeftOut(StreamingQueryListener):
-    """Is told by Spark, after each look, how many records were no events, and tells it on."""
+    """Counts skipped records from Spark's progress events, and reports them."""
 
     def __init__(self, tell: Callable[[int, int], None]) -> None:
-        """``tell`` is given how many they were, and how many since the start; called in a thread
-        of its own.
+        """``tell`` is called with the number of skipped records since the last call and since the
+        start, in a separate thread.
         """
         super().__init__()
         self._tell = tell
@@ -174,7 +176,7 @@ class LeftOut(StreamingQueryListener):
 
 
 def wait_for(spark: SparkSession, query: StreamingQuery, broker: Broker) -> None:
-    """Until the query ends, which it does by a mistake or by Ctrl-C only."""
+    """Wait until the query ends, by an error or Ctrl-C."""
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
@@ -184,11 +186,11 @@ def wait_for(spark: SparkSession, query: StreamingQuery, broker: Broker) -> None
 
 
 def to_topic(spark: SparkSession, broker: Broker, topic: str, alerts: Sequence[Alert]) -> None:
-    """Send ``alerts`` as JSON, each under its ``id``."""
+    """Send ``alerts`` as JSON, each with its ``id`` as key."""
     records = [(identity(alert), as_json(alert)) for alert in alerts]
     frame = spark.createDataFrame(records, "key string, value string")
     (
-        frame.coalesce(1)  # one writer, so that they arrive in their order
+        frame.coalesce(1)  # One writer keeps their order.
         .write.format("kafka")
         .options(**broker.to_write())
         .option("topic", topic)
