@@ -69,6 +69,7 @@ async def test_claim_that_arrives_in_time_is_not_evicted(
         for start in range(0, len(data), size):
             await slow.stream.send_all(data[start : start + size])
             if start == 0:
+                await wait_all_tasks_blocked()
                 at.nursery.start_soon(other.stream.send_all, data)
             await trio.sleep(1)
         for client in (slow, other):

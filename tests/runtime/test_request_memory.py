@@ -143,6 +143,15 @@ def test_waiting_addresses_are_granted_in_turn() -> None:
     assert order[4:] == attackers[2:]
 
 
+def test_waiting_addresses_far_below_their_limits_are_granted_in_turn() -> None:
+    books = Books(address_max=LARGE)
+    holder = books.claim(LARGE, "holder")
+    attackers = [books.claim(20 * MB) for _ in range(4)]
+    honest = [books.claim(20 * MB, HONEST) for _ in range(2)]
+    order = [attackers[0], honest[0], attackers[1], honest[1], attackers[2]]
+    assert books.free(holder) == order
+
+
 def test_large_waiter_is_not_overtaken_by_smaller_ones() -> None:
     books = Books()
     holders = [books.claim(20 * MB, str(number)) for number in range(5)]
@@ -247,6 +256,21 @@ def test_small_claims_are_evicted_for_small_requests() -> None:
     books.now = 2.0
     assert waits(books.claim(SMALL, HONEST, whole=True))
     assert books.evict()
+
+
+def test_small_claim_in_large_memory_is_evicted_for_small_requests() -> None:
+    books = Books(MB, MB)
+    while books.memory.used < SMALL_REQUEST_BYTES_MAX * (MB // SMALL_REQUEST_BYTES_MAX):
+        assert books.memory.take(SMALL) is not None
+    late: list[Claim] = []
+    while not waits(claim := books.claim(SMALL, str(len(late)))):
+        late.append(claim)
+    books.memory.abandon(claim)
+    assert late
+    books.now = 2.0
+    assert waits(books.claim(SMALL, HONEST, whole=True))
+    [evicted] = books.evict()
+    assert evicted in late
 
 
 class Histories(RuleBasedStateMachine):
