@@ -1,1 +1,1 @@
-"""One page that shows what happened: figures aggregated by Spark, drawn and written without it."""
+"""The HTML report of recorded activity: figures come from Spark; drawing and writing need none."""

@@ -1,9 +1,9 @@
-"""From the activity table to a report's figures: Spark adds up, and little comes back.
+"""Aggregates the activity table to a report's figures in Spark.
 
-Owns the aggregations; it must never know plots or HTML. Invariant: what is collected is bounded by
-the limits of the figures, whatever the table holds, and is the same however Spark cut it into
-parts: percentiles come from a histogram with bins of 2 %, not from a sketch that depends on the
-order. The figures echo ``RequestMetrics``, whose percentiles are those of a histogram too.
+Owns the aggregations; it must never know plots or HTML. Invariant: the size of the result is
+bounded by the limits of the figures, whatever the size of the table, and does not depend on Spark's
+partitions: percentiles come from a histogram with bins of 2 %, not from an order-dependent sketch.
+The figures resemble ``RequestMetrics``, whose percentiles come from a histogram too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from minibroker.pipeline.report.figures import (
 )
 
 BINS: Final = 35
-"""Of the histogram of latencies in each doubling: 2 % a bin."""
+"""Bins of the latency histogram per doubling: each is 2 % wide."""
 
 _QUANTILES: Final = (0.5, 0.95, 0.99)
 _SUMS: Final = (
@@ -45,7 +45,7 @@ _SUMS: Final = (
 
 
 def figures(activity: DataFrame, source: str, quarantined: int | None = None) -> Figures:
-    """All figures of the table ``activity``, which lies at ``source``."""
+    """All figures of the table ``activity``; ``source`` is its path."""
     cover = coverage(activity, quarantined)
     step_s = step_for(cover.first_us, cover.last_us)
     slots = by_slot(activity, step_s).persist(StorageLevel.MEMORY_AND_DISK)
@@ -73,7 +73,7 @@ def figures(activity: DataFrame, source: str, quarantined: int | None = None) ->
 
 
 def coverage(activity: DataFrame, quarantined: int | None) -> Coverage:
-    """What there is of each broker, those with the most events one by one."""
+    """The period and completeness of each broker's events; details for those with most events."""
     rows = brokers(activity).collect()
     if not rows:
         raise BadInput("the activity table holds no event: ingest some before a report")
@@ -91,7 +91,7 @@ def coverage(activity: DataFrame, quarantined: int | None) -> Coverage:
 
 
 def brokers(activity: DataFrame) -> DataFrame:
-    """One row a broker: from when to when, events, dropped ones, the smallest share written."""
+    """One row per broker: first and last time, events, dropped events, smallest sampling rate."""
     seen = F.col("kind") != EventKind.DROPPED.value
     return activity.groupBy("broker").agg(
         F.min("time_us").alias("first_us"),
@@ -103,7 +103,7 @@ def brokers(activity: DataFrame) -> DataFrame:
 
 
 def by_slot(activity: DataFrame, step_s: int) -> DataFrame:
-    """What each user and client-id did in each slot of ``step_s`` seconds."""
+    """Figures of each user and client-id in each slot of ``step_s`` seconds."""
     weight = 1 / F.col("sample")
 
     def weighed(what: Column) -> Column:
@@ -126,13 +126,13 @@ def by_slot(activity: DataFrame, step_s: int) -> DataFrame:
 
 
 def leading(slots: DataFrame) -> DataFrame:
-    """Who made the brokers work most."""
+    """The entities with the most worker time."""
     whole = slots.groupBy("user", "client_id").agg(F.sum("worked_ns").alias("worked_ns"))
     return whole.orderBy(F.desc("worked_ns"), "user", "client_id").limit(ENTITIES_MAX)
 
 
 def latencies(activity: DataFrame, step_s: int, leaders: Sequence[Who]) -> DataFrame:
-    """How many requests of each leader, and of the rest, took how long in each slot."""
+    """Latency histograms of each leader, and of the rest, in each slot."""
     bin_ = F.floor(F.log2(F.greatest(F.col("total_ns"), F.lit(1))) * BINS).cast("int")
     seen = _requests(activity).where(F.col("total_ns").isNotNull())
     return (
@@ -152,7 +152,7 @@ def _slot(step_s: int) -> Column:
 
 
 def _ranked(frame: DataFrame, leaders: Sequence[Who]) -> DataFrame:
-    """``frame`` with each row's place among the leaders; the rest has the number after theirs."""
+    """Add each row's index among the leaders; the rest has the index after theirs."""
     if not leaders:
         return frame.withColumn("rank", F.lit(0))
     those = F.array(*(F.array(*map(F.lit, who)) for who in leaders))
@@ -163,7 +163,7 @@ def _ranked(frame: DataFrame, leaders: Sequence[Who]) -> DataFrame:
 def _over_all(
     slots: DataFrame, bins: DataFrame, leaders: Sequence[Who]
 ) -> tuple[Use, tuple[Use, ...], tuple[Latency, ...]]:
-    """Everything together, each leader and the rest; and the latencies of each slot."""
+    """The figures of everything, of each leader and the rest; and the latencies of each slot."""
     sums = {
         row.rank: row
         for row in _ranked(slots, leaders).groupBy("rank").agg(*_added(_SUMS)).collect()
@@ -188,7 +188,7 @@ def _added(columns: Iterable[str]) -> Iterator[Column]:
 
 
 def _histograms(frame: DataFrame) -> dict[int, dict[int, float]]:
-    """By the first column: requests by bin."""
+    """By the first column: the number of requests in each bin."""
     found: dict[int, dict[int, float]] = {}
     for key, bin_, requests in frame.collect():
         found.setdefault(key, {})[bin_] = requests
@@ -196,7 +196,7 @@ def _histograms(frame: DataFrame) -> dict[int, dict[int, float]]:
 
 
 def percentiles(histogram: dict[int, float]) -> tuple[float, ...]:
-    """The median, 95th and 99th percentile, in milliseconds: the middles of their bins."""
+    """The 50th, 95th and 99th percentile in milliseconds, each the middle of its bin."""
     whole, reached, left = sum(histogram.values()), 0.0, list(_QUANTILES)
     found = []
     for bin_ in sorted(histogram):
@@ -216,7 +216,7 @@ def _points(slots: DataFrame, leaders: Sequence[Who]) -> tuple[Point, ...]:
 
 
 def _heat(activity: DataFrame, slots: DataFrame, step_s: int, last_us: int) -> tuple[Heat, ...]:
-    """When those were throttled that were throttled longest, each throttle in all of its slots."""
+    """Throttle time by slot of the most throttled entities."""
     longest = (
         slots.where(F.col("throttle_ms") > 0)
         .groupBy("user", "client_id")
@@ -234,9 +234,9 @@ def _heat(activity: DataFrame, slots: DataFrame, step_s: int, last_us: int) -> t
 
 
 def throttles(held: DataFrame, step_s: int, last_us: int) -> DataFrame:
-    """For how long each ``rank`` was throttled in each slot up to the last event's.
+    """Throttle time of each ``rank`` in each slot, up to the slot of the last event.
 
-    A throttle begins at its event and lasts for ``throttle_ms``, so it may be in several slots.
+    A throttle begins at its event and lasts for ``throttle_ms``, so it may span several slots.
     """
     step_ms, weight = step_s * 1000, 1 / F.col("sample")
     begin, end = F.floor(F.col("time_us") / 1000), F.col("begin_ms") + F.col("throttle_ms")
@@ -261,7 +261,7 @@ def _connections(activity: DataFrame, step_s: int) -> tuple[Connections, ...]:
 
 
 def connections(activity: DataFrame, step_s: int) -> DataFrame:
-    """How many connections came and went in each slot, in the order of time."""
+    """Connections accepted, delayed, refused and closed in each slot, ordered by time."""
 
     def so_many(*happened: Happened) -> Column:
         one = F.col("happened").isin([each.value for each in happened])

@@ -1,8 +1,8 @@
-"""Replays under several quota files beside each other: each as a whole, and whom they would hold.
+"""Compares replays under several quota files: totals of each, and the entities they throttle.
 
-Owns which of a replay's many rows a page tells; it must never know how a replay is made, nor plots
-or HTML. Invariant: what is collected is bounded by the limits of the figures, and each proposal is
-told, also one that holds nobody. Kafka has no counterpart.
+Owns the selection of a replay's rows for the page; it must never know how a replay works, or plots
+and HTML. Invariant: the result is bounded by the limits of the figures, and every proposal is
+included, even if it throttles no entity. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
 def compared(
     outcome: DataFrame, names: Sequence[str], loops: Sequence[str]
 ) -> tuple[tuple[Outcome, ...], tuple[Proposal, ...]]:
-    """Each proposal as a whole in each loop, and under each those whom any of them holds longest;
-    a loop of a proposal is called as `whatif` calls it.
+    """The totals of each proposal in each loop, and the outcomes of the entities that are throttled
+    longest under any of them. Proposals are named as in `whatif`.
     """
     whole = outcome.where(F.col("start_us").isNull())
     who = [F.coalesce(name, F.lit("")).alias(name) for name in ("user", "client_id", "ip")]

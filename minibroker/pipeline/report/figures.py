@@ -1,9 +1,9 @@
-"""What a report tells: a bounded number of figures, whatever the number of events they came from.
+"""The figures of a report: a bounded number, whatever the number of events.
 
-Owns the shapes between the aggregation and the page, and the limits on how much of each there is;
-it must never know Spark, plots or HTML. Invariant: everything that is left out is added up in a
-rest or counted, so that the page's totals are those of the table. Kafka has no counterpart; the
-figures are those of ``ClientQuotaManager`` and ``RequestMetrics``.
+Owns the types between the aggregation and the page, and the limits of each; it must never know
+Spark, plots or HTML. Invariant: whatever is not listed is part of a rest or a count, so the page's
+totals are those of the table. Kafka has no counterpart; the figures are those of
+``ClientQuotaManager`` and ``RequestMetrics``.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 ENTITIES_MAX: Final = 25
-"""Entities told one by one; the others are one row."""
+"""Entities listed individually; the others are one row."""
 
 SERIES_MAX: Final = 5
-"""Entities with a colour of their own over time."""
+"""Entities with a color of their own over time."""
 
 HEAT_MAX: Final = 20
-"""Entities in the map of throttles, and in the comparison of proposals."""
+"""Entities in the throttle map, and in the comparison of proposals."""
 
 FITS_MAX: Final = 30
-"""Quotas of the comparison with the use of those who have them."""
+"""Quotas that are compared with their entities' usage."""
 
 BROKERS_MAX: Final = 30
-"""Brokers told one by one."""
+"""Brokers listed individually."""
 
 PROPOSALS_MAX: Final = 6
-"""Proposals compared, as often as there are loops; each has a colour."""
+"""Proposals compared, counted once per loop; each has a color."""
 
 BUCKETS_MAX: Final = 120
 """Points in time."""
 
 STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
-"""Lengths of a bucket among which one is chosen; longer ones are whole days."""
+"""Available bucket lengths; longer ones are whole days."""
 
 SHORT_STEPS_S: Final = (1, 2, 5, 10, 20, 30)
-"""The same where all that happened took a few minutes."""
+"""Additional lengths for recordings of a few minutes."""
 
 
 def step_for(first_us: int, last_us: int) -> int:
-    """The shortest length of a bucket, in seconds, of which ``BUCKETS_MAX`` hold the whole time."""
+    """The shortest bucket length, in seconds, with which ``BUCKETS_MAX`` cover the period."""
     for step in (*SHORT_STEPS_S, *STEPS_S):
         if last_us // 1_000_000 // step - first_us // 1_000_000 // step < BUCKETS_MAX:
             return step
@@ -49,18 +49,18 @@ def step_for(first_us: int, last_us: int) -> int:
 
 
 class Who(NamedTuple):
-    """A user and client-id as they came, empty where there is none; or the rest of them."""
+    """A user and client-id as sent, empty if missing; or the rest of them."""
 
     user: str | None
     client_id: str | None
 
 
 REST: Final = Who(None, None)
-"""All who are not told one by one."""
+"""All entities that are not listed individually."""
 
 
 class Broker(NamedTuple):
-    """What one broker told."""
+    """The completeness of one broker's events."""
 
     broker: int
     first_us: int
@@ -68,11 +68,11 @@ class Broker(NamedTuple):
     events: int
     dropped: int
     sample: float
-    """The smallest share of connections written, of 1."""
+    """The smallest share of connections that was sampled, 0 to 1."""
 
 
 class Coverage(NamedTuple):
-    """What the report is about, and what it can't know."""
+    """The period and completeness of the report's data."""
 
     first_us: int
     last_us: int
@@ -80,14 +80,14 @@ class Coverage(NamedTuple):
     dropped: int
     sample: float
     quarantined: int | None
-    """Malformed events; None if it is not known where they are."""
+    """Malformed events; None if there is no quarantine."""
     brokers: tuple[Broker, ...]
     """At most ``BROKERS_MAX``, those with the most events."""
     broker_count: int
 
 
 class Use(NamedTuple):
-    """What one entity did over the whole time, or all together."""
+    """Total usage of one entity, or of all."""
 
     who: Who
     requests: float
@@ -95,9 +95,9 @@ class Use(NamedTuple):
     bytes_out: float
     worked_ns: float
     throttled: float
-    """Requests whose sender was held."""
+    """Throttled requests."""
     throttle_ms: float
-    """For how long, added up."""
+    """Total throttle time."""
     errors: float
     p50_ms: float
     p95_ms: float
@@ -105,7 +105,7 @@ class Use(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What an entity of those with a colour, or the rest, did in one bucket."""
+    """Usage of an entity with a color, or of the rest, in one bucket."""
 
     start_s: int
     who: Who
@@ -116,7 +116,7 @@ class Point(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """How long requests took in one bucket, from the request read to the response written."""
+    """Latency percentiles in one bucket, from reading the request to writing the response."""
 
     start_s: int
     p50_ms: float
@@ -125,18 +125,18 @@ class Latency(NamedTuple):
 
 
 class Connections(NamedTuple):
-    """What happened to connections in one bucket."""
+    """Connection events in one bucket."""
 
     start_s: int
     accepted: float
     waited: float
-    """Delayed by a rate or a limit, or held back for their address's sake."""
+    """Delayed by a limit, a rate or the per-IP rate."""
     refused: float
     closed: float
 
 
 class Heat(NamedTuple):
-    """For how long an entity was held in one bucket, its connections added up."""
+    """Throttle time of an entity in one bucket, summed over its connections."""
 
     start_s: int
     who: Who
@@ -145,22 +145,22 @@ class Heat(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A recommended quota beside the use that it is for, in the unit of the quota."""
+    """A recommended quota and its entity's usage, in the quota's unit."""
 
     entity: str
     key: str
-    """Of the config, such as ``producer_byte_rate``."""
+    """The name of the config, such as ``producer_byte_rate``."""
     p50: float
     p99: float
     most: float
-    """The most in one interval."""
+    """The maximum in one interval."""
     in_force: float | None
     recommended: float
     reason: str
 
 
 class Outcome(NamedTuple):
-    """What one proposal would have done to one entity, all its quotas together."""
+    """The effect of one proposal on one entity, all quotas together."""
 
     proposal: str
     entity: str
@@ -171,7 +171,7 @@ class Outcome(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What one proposal would have done to all, in one of the loops of a replay."""
+    """The effect of one proposal on all entities, in one loop of a replay."""
 
     name: str
     entities: int
@@ -182,14 +182,14 @@ class Proposal(NamedTuple):
     throttle_ms: float
     longest_ms: float
     given_up: float
-    """Requests, or connections, that would not have been served at all."""
+    """Requests or connections that would never have been served."""
     late_ms: float | None = None
-    """By how much anybody's last request ends later; None if nobody waits, as in the open loop."""
+    """The largest delay of an entity's last request; None in the open loop, without delays."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """All that the page shows."""
+    """The contents of the page."""
 
     source: str
     step_s: int
@@ -197,31 +197,31 @@ class Figures:
     coverage: Coverage
     total: Use
     entities: tuple[Use, ...]
-    """Those that worked the brokers most, at most ``ENTITIES_MAX``; then the rest, if any."""
+    """Those with the most worker time, at most ``ENTITIES_MAX``; then the rest, if any."""
     entity_count: int
     points: tuple[Point, ...]
     latency: tuple[Latency, ...]
     connections: tuple[Connections, ...]
     heat: tuple[Heat, ...]
     fits: tuple[Fit, ...] | None = None
-    """None if no recommendation was given."""
+    """None if no quota file was given."""
     fit_count: int = 0
     outcomes: tuple[Outcome, ...] = ()
     proposals: tuple[Proposal, ...] = ()
 
     @property
     def length_s(self) -> float:
-        """From the first event to the last, never nothing: figures are divided by it."""
+        """From the first event to the last, at least 1 because figures are divided by it."""
         return max((self.coverage.last_us - self.coverage.first_us) / 1e6, 1.0)
 
     def seen_s(self, start_s: int) -> float:
-        """How much of a bucket there is: the first one and the last may be cut off."""
+        """The length of a bucket's part within the period; the first and last may be partial."""
         first_s, last_s = self.coverage.first_us / 1e6, self.coverage.last_us / 1e6
         return max(min(start_s + self.step_s, last_s) - max(start_s, first_s), 1.0)
 
     @property
     def starts_s(self) -> range:
-        """Of all buckets, also those in which nothing happened."""
+        """The start of each bucket, including empty ones."""
         step, cover = self.step_s, self.coverage
         first = cover.first_us // 1_000_000 // step * step
         return range(first, cover.last_us // 1_000_000 + 1, step)

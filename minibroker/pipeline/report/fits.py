@@ -1,9 +1,9 @@
-"""The quotas of a file beside the use of those whom they are for.
+"""Compares the quotas of a file with the usage of their entities.
 
-Owns which of many quotas a page tells; rates are those of ``recommend``, so that what is compared
-is what the file was made from. It must never know plots or HTML. Invariant: what is collected is
-bounded by ``FITS_MAX``, and the quotas of the file are counted, also those of nobody who was seen.
-Kafka has no counterpart.
+Owns the selection of quotas for the page; rates are those of ``recommend``, so quotas are compared
+with the figures from which they were derived. It must never know plots or HTML. Invariant: the
+result is bounded by ``FITS_MAX``, and all quotas of the file are counted, even if their entity was
+never seen. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _CHECKS: Final = dict(zip(("produce", "fetch", "request", "mutation"), KEYS, str
 
 
 def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
-    """The quotas of ``file`` that were used most, beside their use; and how many it has."""
+    """The most used quotas of ``file`` with their usage; and the number of its quotas."""
     wanted = list(_wanted(file.lines))
     if not wanted:
         return (), 0
     table = activity.sparkSession.createDataFrame(wanted, _WANTED)
     levels = {str(row[0]) for row in wanted}
-    # Addresses come beside any level.
+    # Rates of addresses are computed with any level.
     used = [
         _used(rates(activity, level, Policy()), table.where(F.col("level").isin(level, *beside)))
         for level, beside in _asked(levels)
@@ -65,7 +65,7 @@ def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
 
 
 def _asked(levels: set[str]) -> Iterator[tuple[str, list[str]]]:
-    """The levels whose rates are wanted, and with the first of them those of addresses."""
+    """The levels whose rates are needed; rates of addresses are taken from the first one."""
     beside = [IP]
     for level in sorted(levels - {IP}) or [USER]:
         yield level, beside
@@ -73,7 +73,7 @@ def _asked(levels: set[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wanted(lines: Iterable[QuotaLine]) -> Iterator[tuple[str | float, ...]]:
-    """A row for each quota of somebody with a name: a default is nobody's use."""
+    """A row for each quota of a named entity: usage can't be compared with a default."""
     for line in lines:
         names = dict(zip(line.entities.types, line.entities.names, strict=True))
         if not all(names.values()):
@@ -88,7 +88,7 @@ def _wanted(lines: Iterable[QuotaLine]) -> Iterator[tuple[str | float, ...]]:
 
 
 def _used(seen: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Quotas with the rates of those who have them, at the broker where these were highest."""
+    """Quotas and their entities' rates, at the broker where these were highest."""
     names = [F.coalesce(name, F.lit("")).alias(name) for name in _NAMES]
 
     def at(percentile: int) -> DataFrame:

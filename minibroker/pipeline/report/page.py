@@ -1,9 +1,9 @@
-"""The page: figures in, one HTML file out that needs nothing beside itself.
+"""Renders the figures as one self-contained HTML file.
 
-Owns the order of the sections and what each says where there is nothing to show; it must never
-know Spark or how a plot is drawn. Invariant: whatever a client called itself stays text, as the
-template escapes all that is not marked as ours, and the page's own policy lets a browser run the
-one script that is in here and fetch nothing. Kafka has no counterpart.
+Owns the order of the sections and the texts of empty ones; it must never know Spark or how a plot
+is drawn. Invariant: client-supplied names remain text, because the template escapes everything that
+is not marked as safe, and the page's content security policy allows a browser only to run its one
+script, and to fetch nothing. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HERE: Final = Path(__file__).parent
 
 
 def page(figures: Figures) -> str:
-    """The whole page."""
+    """The complete page."""
     script = _own("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
@@ -46,7 +46,7 @@ def page(figures: Figures) -> str:
 
 
 def tiles(figures: Figures) -> list[Tile]:
-    """The figures that one looks for first."""
+    """The most important figures."""
     total, cover = figures.total, figures.coverage
     per_s = 1 / figures.length_s
     held = total.throttled / total.requests if total.requests else 0.0

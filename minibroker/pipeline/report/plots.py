@@ -1,10 +1,9 @@
-"""The plots: figures in, SVG out, drawn by Vega-Lite without a browser and without a network.
+"""Draws the figures as SVG, by Vega-Lite without a browser or a network.
 
-Owns how each plot looks; colours are names of the style sheet's, so that one drawing is right in
-the light and in the dark, and each is drawn wide and narrow, so that a phone can read it. It must
-never know Spark or the page. Invariant: every mark that tells a figure has it in words as well, as
-its ``aria-label``, which is what a screen reader says and what the page shows under the pointer.
-Kafka has no counterpart.
+Owns the design of each plot; colors are variables of the style sheet, so the same drawing fits the
+light and the dark theme, and each plot is drawn wide and narrow, for phones. It must never know
+Spark or the page. Invariant: every mark that shows a figure has it as text in its ``aria-label``,
+for screen readers and for the page's tooltips. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ NARROW: Final = 390
 """Widths in pixels for which each plot is drawn."""
 
 HEAT_BOUNDS: Final = (1, 6, 20, 60)
-"""Seconds of throttle in a minute at which the colour of the map changes. Sixty are one connection
-that is held all the time."""
+"""Seconds of throttle per minute at which the color of the map changes. Sixty are one connection
+that is throttled permanently.
+"""
 
 FIT_MOST: Final = 2.0
-"""Use beyond so many times the recommended quota is drawn at the edge."""
+"""Usage beyond this multiple of the recommended quota is drawn at the edge."""
 
 SHORT: Final = {
     "producer_byte_rate": "produce",
@@ -47,7 +47,7 @@ SHORT: Final = {
     "controller_mutation_rate": "changes",
     "connection_creation_rate": "connect",
 }
-"""Quotas where there is little room."""
+"""Short names of quotas."""
 
 REST_LABEL: Final = "all others"
 
@@ -84,19 +84,19 @@ class Drawing(NamedTuple):
 
 
 def series_colours(whos: Sequence[Who]) -> dict[Who, str]:
-    """The colour of each of ``whos``; the rest is grey."""
+    """The color of each of ``whos``; the rest is grey."""
     return {who: "var(--rest)" if who == REST else f"var(--s{n})" for n, who in enumerate(whos, 1)}
 
 
 def series(figures: Figures) -> list[Who]:
-    """Who has a colour over time, in the order of the table; the rest last, if there is any."""
+    """The entities with a color, in the order of the table; the rest, if any, comes last."""
     found = {point.who for point in figures.points}
     order = [use.who for use in figures.entities if use.who in found and use.who != REST]
     return [*order, REST] if REST in found else order
 
 
 def names(whos: Sequence[Who], most: int = words.LABEL_MAX) -> dict[Who, str]:
-    """Different labels for ``whos``."""
+    """Distinct labels for ``whos``."""
     found = words.labels(
         [REST_LABEL if who == REST else words.party(who.user, who.client_id) for who in whos], most
     )
@@ -106,7 +106,7 @@ def names(whos: Sequence[Who], most: int = words.LABEL_MAX) -> dict[Who, str]:
 def over_time(
     figures: Figures, value: Callable[[Point], float], unit: str, title: str
 ) -> tuple[str, Drawing]:
-    """A figure per second of each entity, stacked; and the unit in which it is drawn."""
+    """A stacked plot of a figure per second of each entity; and the unit in which it is drawn."""
     order = series(figures)
     label = names(order)
     known = {
@@ -162,7 +162,7 @@ def lines(
     title: str,
     log: bool = False,
 ) -> Drawing:
-    """One line for each of ``label``; a bucket without a figure is a gap."""
+    """A line for each of ``label``; a bucket without a figure is a gap."""
     starts = figures.starts_s
     values = [
         {"t": at * 1000, "what": name, "v": value}
@@ -201,7 +201,7 @@ def lines(
 
 
 def _decades(values: Iterable[float | None]) -> list[float]:
-    """Powers of ten around ``values``: where a logarithmic axis is marked."""
+    """Powers of ten around ``values``, the ticks of a logarithmic axis."""
     known = [each for each in values if each]
     if not known:
         return []
@@ -210,7 +210,7 @@ def _decades(values: Iterable[float | None]) -> list[float]:
 
 
 def heat(figures: Figures) -> Drawing:
-    """Who was held when: entity by bucket, seconds of throttle in a minute as colour."""
+    """Throttle map: entity by bucket, with seconds of throttle per minute as color."""
     totals: dict[Who, float] = {}
     for cell in figures.heat:
         totals[cell.who] = totals.get(cell.who, 0) + cell.throttle_ms
@@ -252,7 +252,7 @@ def heat(figures: Figures) -> Drawing:
 
 
 def fits(found: Sequence[Fit]) -> Drawing:
-    """Use as a share of the recommended quota: up to the 99th percentile, most, and in force."""
+    """Use as a share of the recommended quota: median, 99th percentile, maximum, and in force."""
     label = words.labels([f"{fit.entity} · {SHORT.get(fit.key, fit.key)}" for fit in found])
     values = [
         {
@@ -306,7 +306,7 @@ def fits(found: Sequence[Fit]) -> Drawing:
 def proposals(
     outcomes: Sequence[Outcome], order: Sequence[str], label: Sequence[str]
 ) -> tuple[str, Drawing]:
-    """Throttle of each entity under each proposal, the most first; and the unit it is drawn in."""
+    """Throttle time of each entity under each proposal, largest first; and the unit."""
     worst: dict[str, float] = {}
     for outcome in outcomes:
         worst[outcome.entity] = max(worst.get(outcome.entity, 0.0), outcome.throttle_ms)
@@ -372,7 +372,7 @@ def _hover(figures: Figures, start: int, parts: Sequence[str]) -> Spec:
 
 
 def _pointed_at(rows: Sequence[Spec]) -> Spec:
-    """Columns over a whole plot that nobody sees until the pointer is on one."""
+    """Transparent columns over a plot, shown when the pointer is on one."""
     return {
         "name": "pointed",
         "data": {"values": list(rows)},
@@ -421,7 +421,7 @@ _ROOT: Final = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
 
 
 def _root(found: re.Match[str], title: str, *, narrow: bool) -> str:
-    """The outermost element, sized by the page and named for who can't see it."""
+    """The root element, sized by the page and labelled for screen readers."""
     kind = "narrow" if narrow else "wide"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="group" '

@@ -1,8 +1,8 @@
-"""The sections of the page, in the order in which one asks: who, when, held, fitting, what if.
+"""The sections of the page: usage, entities, throttles, latency, connections, quotas, what-if.
 
-Owns which figures stand together and what is said where there are none; it must never know HTML
-or Spark. Invariant: a section is always there once what it is about was asked for, so that "nobody
-was throttled" is told and not guessed from a gap. Kafka has no counterpart.
+Owns the grouping of figures and the texts of empty sections; it must never know HTML or Spark.
+Invariant: a requested section is always present, so a page without throttles says so explicitly.
+Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOBODY_HELD = "No request was held: nobody came above a quota, or none is set."
 
 
 def sections(figures: Figures) -> list[Section]:
-    """All of the page below its first figures."""
+    """All sections of the page."""
     found = [
         over_time(figures),
         entities(figures),
@@ -40,7 +40,7 @@ def sections(figures: Figures) -> list[Section]:
 
 
 def over_time(figures: Figures) -> Section:
-    """Bytes, requests and worker time, the largest entities in colours."""
+    """Bytes, requests and worker time, with a color for each of the largest entities."""
     order = plots.series(figures)
     names, colours = plots.names(order, words.NAME_MAX), plots.series_colours(order)
     pictures = []
@@ -63,7 +63,7 @@ def over_time(figures: Figures) -> Section:
 
 
 def entities(figures: Figures) -> Section:
-    """Who used what over the whole time."""
+    """Total usage of each entity."""
     heads = ("Entity", "Worker time", "Requests", "Bytes in", "Bytes out", "Held", "Throttle",
              "Errors", "p50", "p95", "p99")  # fmt: skip
     colours = plots.series_colours(plots.series(figures))
@@ -122,7 +122,7 @@ def _of(part: float, whole: float) -> float:
 
 
 def throttles(figures: Figures) -> Section:
-    """Who was held when."""
+    """Throttles by entity and time."""
     if not figures.heat:
         return Section("throttles", "Throttles", nothing=NOBODY_HELD)
     bounds = plots.HEAT_BOUNDS
@@ -138,7 +138,7 @@ def throttles(figures: Figures) -> Section:
 
 
 def latency(figures: Figures) -> Section:
-    """How long requests took."""
+    """Latency percentiles."""
     title = "Latency"
     if not figures.latency:
         return Section("latency", title, nothing="No request was seen.")
@@ -158,11 +158,11 @@ def latency(figures: Figures) -> Section:
 
 
 def connections(figures: Figures) -> Section:
-    """How connections came and went."""
+    """Rates of accepted, delayed, refused and closed connections."""
     title = "Connections"
     if not figures.connections:
         return Section("connections", title, nothing="No connection came or went.")
-    # Later ones are drawn over those before.
+    # Later ones are drawn on top.
     label = ("closed", "accepted", "delayed or held", "refused")
     colours = ("rest", "s3", "s2", "s6")
     known = {
@@ -197,7 +197,7 @@ def _rate(value: float, key: str) -> str:
 
 
 def recommended(figures: Figures) -> Section:
-    """What is recommended beside what was used."""
+    """Recommended quotas and the usage of their entities."""
     title, found = "Recommended against used", figures.fits or ()
     if not found:
         return Section("recommended", title, nothing="No quota is recommended.")
@@ -238,7 +238,7 @@ def recommended(figures: Figures) -> Section:
 
 
 def compared(figures: Figures) -> Section:
-    """What several proposals would have done."""
+    """The effects of several proposals."""
     order = [each.name for each in figures.proposals]
     label = words.labels(order, words.NAME_MAX)
     waits = any(each.late_ms is not None for each in figures.proposals)
@@ -288,7 +288,7 @@ def _proposal(place: int, name: str, each: Proposal, *, waits: bool) -> Row:
 
 
 def coverage(figures: Figures) -> Section:
-    """What the figures rest on."""
+    """The completeness of the data."""
     cover = figures.coverage
     rows = tuple(
         Row(

@@ -1,8 +1,8 @@
-"""What the page is made of: tiles, tables, keys of colours and plots with their words.
+"""The elements of the page: tiles, tables, color keys, and plots with their texts.
 
-Owns the shapes that the template reads; it must never know where a figure comes from. Invariant: a
-cell that can be sorted by has its figure beside its text, so that the order never hangs on how a
-figure is written. Kafka has no counterpart.
+Owns the types that the template reads; it must never know where a figure comes from. Invariant: a
+sortable cell has its figure in addition to its text, so the order never depends on formatting.
+Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minibroker.pipeline.report import plots
 
 
 class Tile(NamedTuple):
-    """One figure, large."""
+    """A single figure in large type."""
 
     name: str
     value: str
@@ -25,16 +25,16 @@ class Tile(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a colour stands for."""
+    """The meaning of a color."""
 
     colour: str
-    """Name of a variable of the style sheet's, without its dashes."""
+    """The name of a style sheet variable, without its dashes."""
     text: str
     shape: str = ""
 
 
 class Head(NamedTuple):
-    """The head of a column."""
+    """The header of a column."""
 
     text: str
     sorts: bool = True
@@ -42,27 +42,27 @@ class Head(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One cell; ``value`` is what it is sorted by, and None of what is text."""
+    """A cell; ``value`` is its sort key, None for text."""
 
     text: str
     value: float | None = None
     part: float | None = None
-    """Percent of a bar below the figure."""
+    """Length in percent of the bar below the figure."""
     title: str = ""
     colour: str = ""
     wrap: bool = False
 
 
 class Row(NamedTuple):
-    """One row; the first cell says what it is about."""
+    """A row, whose first cell names its subject."""
 
     cells: tuple[Cell, ...]
     rest: bool = False
-    """Stays at the end, however the others are sorted."""
+    """Remains the last row in any sort order."""
 
 
 class Table(NamedTuple):
-    """A table that is sorted by a click on the head of a column."""
+    """A table that can be sorted by clicking a column's header."""
 
     title: str
     heads: tuple[Head, ...]
@@ -70,7 +70,7 @@ class Table(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A plot, ready to stand on a page."""
+    """A plot for the page."""
 
     title: str
     unit: str
@@ -78,25 +78,25 @@ class Picture(NamedTuple):
 
     @classmethod
     def of(cls, title: str, unit: str, drawing: plots.Drawing) -> Picture:
-        """A picture of what was drawn, which has escaped all names already."""
+        """A picture of a drawing, in which names are escaped already."""
         return cls(title, unit, plots.Drawing(*(Markup(svg) for svg in drawing)))  # noqa: S704
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page that the links at its top lead to."""
+    """A part of the page, linked from its top."""
 
     id: str
     title: str
     notes: tuple[str, ...] = ()
     nothing: str = ""
-    """Said in the place of plots and table where there are no figures."""
+    """Shown instead of plots and table if there are no figures."""
     keys: tuple[Key, ...] = ()
     plots: tuple[Picture, ...] = ()
     table: Table | None = None
 
 
 def number(value: float, text: str, part: float | None = None) -> Cell:
-    """A figure; ``part`` of 1 is drawn as a bar."""
+    """A cell with a figure; ``part``, from 0 to 1, is drawn as a bar."""
     shown = None if part is None else round(100 * min(max(part, 0.0), 1.0), 1)
     return Cell(text, round(value, 6), shown)

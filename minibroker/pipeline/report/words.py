@@ -1,9 +1,9 @@
-"""Figures and names in words: the same figure always reads the same, on the page and in plots.
+"""Formats figures and names as text, consistently on the page and in plots.
 
-Owns units, rounding and how a name that a client chose is made fit to be looked at; it must never
-know HTML, which the page's template escapes by itself. Invariant: a name comes out as one line of
-visible characters no longer than asked for, whatever it was; a client-id may be anything, and
-32,767 bytes of it. Kafka has no counterpart.
+Owns units, rounding and the conversion of client-supplied names to printable text; it must never
+know HTML, which the page's template escapes by itself. Invariant: a name becomes one line of
+visible characters, no longer than requested; a client-id may be any string of up to 32,767 bytes.
+Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from typing import Final
 
 LABEL_MAX: Final = 28
-"""Characters of a name where there is little room; more are cut out of its middle."""
+"""Characters of a short label; longer names lose their middle."""
 
 NAME_MAX: Final = 200
-"""Characters of a name where it is told whole."""
+"""Characters of a full name."""
 
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P")
 
 
 def scale(largest: float) -> tuple[float, str]:
-    """By what to divide figures up to ``largest``, and the prefix of their unit."""
+    """The divisor for figures up to ``largest``, and the prefix of their unit."""
     power = 0
     while power < len(_PREFIXES) - 1 and largest >= 1000 ** (power + 1):
         power += 1
@@ -30,7 +30,7 @@ def scale(largest: float) -> tuple[float, str]:
 
 
 def figure(number: float) -> str:
-    """Three digits that count, more before the point: `0.123`, `12.3`, `1,234`."""
+    """At least three significant digits: `0.123`, `12.3`, `1,234`."""
     if number == 0:
         return "0"
     size = abs(number)
@@ -62,7 +62,7 @@ def many(number: float, one: str, more: str = "") -> str:
 
 
 def share(part: float) -> str:
-    """`12 %`, `0.4 %`, `0.05 %`, `< 0.01 %` of a part of 1."""
+    """`12 %`, `0.4 %`, `0.05 %`, `< 0.01 %` of a fraction of 1."""
     percent = part * 100
     if percent == 0:
         return "0 %"
@@ -94,7 +94,7 @@ def moment(us: int) -> str:
 
 
 def period(first_us: int, last_us: int) -> str:
-    """From when to when, the day told once if it is one."""
+    """The first and last time; the day is written once if it is the same."""
     first, last = moment(first_us), moment(last_us)
     same_day = first[:10] == last[:10]
     return f"{first} to {last[11:] if same_day else last} UTC"
@@ -105,7 +105,7 @@ def _utc(us: int) -> dt.datetime:
 
 
 def visible(name: str, most: int = NAME_MAX) -> str:
-    """``name`` with what can't be seen as an escape, cut in its middle to ``most`` characters."""
+    """``name`` with invisible characters escaped, and its middle cut to fit ``most`` characters."""
     shown = "".join(
         each if each.isprintable() and each not in _UNSEEN else _escaped(each)
         for each in _ends(name, most)
@@ -114,7 +114,7 @@ def visible(name: str, most: int = NAME_MAX) -> str:
 
 
 _UNSEEN: Final = frozenset("\u00ad\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
-"""What Python calls printable and nobody sees."""
+"""Characters that Python considers printable, but that are invisible."""
 
 
 def _escaped(each: str) -> str:
@@ -122,7 +122,7 @@ def _escaped(each: str) -> str:
 
 
 def _ends(name: str, most: int) -> str:
-    """As much of a long name as could be shown, so that escaping it costs no more."""
+    """The part of a long name that could be shown, which limits the cost of escaping."""
     return name if len(name) <= 2 * most else name[:most] + name[-most:]
 
 
@@ -134,7 +134,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def party(user: str | None, client_id: str | None) -> str:
-    """Who it is: `alice / etl`, `alice`, or the client alone where everybody is anonymous."""
+    """The client: `alice / etl`, `alice`, or the client-id alone for anonymous users."""
     names = [name for name in (user, client_id) if name]
     if len(names) == 2 and user == ANONYMOUS:
         names = names[1:]
@@ -142,17 +142,17 @@ def party(user: str | None, client_id: str | None) -> str:
 
 
 def entity(user: str, client_id: str) -> str:
-    """Whose quota it is: `user alice, client etl`, `client etl`."""
+    """The entity of a quota: `user alice, client etl`, `client etl`."""
     named = (("user", user), ("client", client_id))
     return ", ".join(f"{kind} {name}" for kind, name in named if name)
 
 
 ANONYMOUS: Final = "ANONYMOUS"
-"""The user of all who don't authenticate."""
+"""The user of all connections without authentication."""
 
 
 def labels(names: Iterable[str], most: int = LABEL_MAX) -> list[str]:
-    """Short and different ones for ``names``, which are different."""
+    """Short and distinct labels for distinct ``names``."""
     found: dict[str, None] = {}
     for name in names:
         label = visible(name, most)

@@ -1,1 +1,1 @@
-"""What would have happened under other quotas: recorded activity, replayed."""
+"""What would have happened under other quotas: replays of recorded activity."""

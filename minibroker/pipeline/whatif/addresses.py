@@ -1,9 +1,10 @@
-"""Connections under proposed rates of their addresses: who would have been held or turned away.
+"""Replays connections under proposed per-IP connection rates.
 
-Owns telling from events when an address's rate counted a connection; the rates are the broker's own
-module, asked for each connection. It must never know requests. Invariant: a connection arrives
-once, when it would have been checked in fact, however it was held or let in then; one that would be
-held comes again, if it may, when its delay is over. ``ConnectionQuotas`` and KIP-612.
+Owns deriving from events when an address's rate counted a connection; the rates are computed by the
+broker's own module, for each connection. It must never know requests. Invariant: a connection
+arrives once, when it was checked originally, however it was delayed or accepted then; if it is
+delayed in the replay, it is checked again after its delay, if that is configured.
+``ConnectionQuotas`` and KIP-612.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from minibroker.pipeline.whatif.events import Ints, Longs
 from minibroker.pipeline.whatif.proposal import COLD, Counting, Proposal
 
 ANY: Final = "any"
-"""Listeners have rates, too, but no quota file says anything of them."""
+"""Listeners have rates too, but quota files don't contain them."""
 
 EARLIER: Final = ("kafka_connections_max", "kafka_connections_max_per_ip")
-"""Reasons to be turned away before an address's rate is looked at."""
+"""Reasons for rejecting a connection before the rate of its address is checked."""
 
 
 class Arrival(NamedTuple):
@@ -39,7 +40,7 @@ class Arrival(NamedTuple):
 
 
 class AddressTally:
-    """What would have happened to the connections of an address."""
+    """The replayed outcome of an address's connections."""
 
     __slots__ = ("first_ms", "last_ms", "longest_ms", "minutes", "refused", "seen", "throttled",
                  "total_ms")  # fmt: skip
@@ -50,7 +51,7 @@ class AddressTally:
         self.minutes: dict[int, tuple[int, int]] = {}
 
     def held(self, wall_ms: int, delay_ms: int) -> None:
-        """A connection is held."""
+        """Record a delayed connection."""
         if not self.throttled:
             self.first_ms = wall_ms
         self.last_ms = wall_ms
@@ -62,7 +63,7 @@ class AddressTally:
 
 
 class Addresses:
-    """The rates of one proposal, at each broker."""
+    """The connection rates of one proposal, for each broker."""
 
     def __init__(self, proposal: Proposal, counting: Counting) -> None:
         self.proposal = proposal
@@ -72,7 +73,7 @@ class Addresses:
         self._held: list[tuple[int, int, int, str, int]] = []
 
     def feed(self, connections: pa.Table, lives: Lives) -> None:
-        """The next batch of connections' events."""
+        """Process the next batch of connection events."""
         if not self.proposal.ips and self.proposal.ip_default is None:
             return
         found = arrivals(connections, lives)
@@ -83,7 +84,7 @@ class Addresses:
                 self._arrive(arrival, brokers[arrival.life])
 
     def settle(self) -> None:
-        """Nobody comes any more but those who are held."""
+        """Process the delayed connections after the last arrival."""
         self._again(2**62, 0)
 
     def _of(self, life: int) -> Rates:
@@ -99,7 +100,7 @@ class Addresses:
         ms, sequence, life, ip, wall_ms = arrival
         delay_ms = self._of(life).from_ip(ANY, ip, ms)
         if ms < self._counting.counted_from_ms.get(broker, COLD):
-            tally = AddressTally()  # of which nobody is told
+            tally = AddressTally()  # Not reported.
         else:
             tally = self.tallies.setdefault((broker, ip), AddressTally())
         tally.seen += 1
@@ -111,7 +112,7 @@ class Addresses:
                 tally.refused += 1
 
     def _again(self, ms: int, sequence: int) -> None:
-        """Those who were held come again, before somebody who comes now."""
+        """Recheck delayed connections that are due before the given arrival."""
         while self._held and self._held[0][:2] < (ms, sequence):
             at_ms, _, life, ip, broker = heapq.heappop(self._held)
             if not self._of(life).again(ANY, ip, at_ms):
@@ -121,7 +122,7 @@ class Addresses:
 
 
 def arrivals(connections: pa.Table, lives: Lives) -> list[Arrival]:
-    """When addresses' rates counted connections, by time."""
+    """The arrivals that addresses' rates counted, ordered by time."""
     ms, brokers = longs(connections, "clock_ms"), longs(connections, "broker")
     wall_ms = longs(connections, "time_us") // 1000
     sequence, ips = longs(connections, "sequence"), codes(connections, "ip")
@@ -135,7 +136,7 @@ def arrivals(connections: pa.Table, lives: Lives) -> list[Arrival]:
 
 
 def _rows(connections: pa.Table, life: Ints, sequence: Longs) -> Longs:
-    """The rows of arrivals: who is delayed is checked afterwards, everybody else at once."""
+    """The rows of arrivals: delayed connections are checked after their delay, others at once."""
     happened, reasons = (
         np.array([*texts, ""], object)[numbers]
         for numbers, texts in (codes(connections, "happened"), codes(connections, "reason"))

@@ -1,9 +1,9 @@
-"""From recorded events to the columns that are replayed: what of an event counts for which quota.
+"""Converts recorded events to the columns of a replay: the amounts that count for each quota.
 
-Owns which fields are read and what each means for a replay; it must never know a quota, nor where
-a table lies. Invariant: an event gives the same row whichever file, batch or order it comes in, and
-senders are numbered in the order in which they turn up. What ``network.metering`` takes from a
-request while it is there, this takes from what was written about it.
+Owns the fields that are read and their meaning for a replay; it must never know a quota, or where a
+table is. Invariant: an event gives the same row whatever file, batch or order it comes in, and
+senders are numbered in the order of their first request. ``network.metering`` takes the same
+amounts from live requests.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ OF_KINDS: Final[dict[QuotaType, tuple[str, ...]]] = {
     ),
     QuotaType.CONTROLLER_MUTATION: ("mutations", "mutations_refused", "strict"),
 }
-"""What only matters where there are quotas of a type."""
+"""Fields that matter only if there are quotas of the type."""
 OF_CONNECTIONS: Final = ("connection", "ip", "happened", "reason")
 OF_FACTS: Final = ("throttle_ms",)
-"""What was decided in fact."""
+"""The decision that was recorded."""
 ALL: Final = tuple(
     dict.fromkeys(
         (*COMMON, *OF_REQUESTS, *itertools.chain(*OF_KINDS.values()), *OF_CONNECTIONS, *OF_FACTS)
     )
 )
 CHECKS: Final = ("produce", "fetch", "request", "mutation")
-"""In the order of the types of quotas."""
+"""In the order of the quota types."""
 
 LENGTH_BYTES: Final = 4
-"""What a fetch's size has beside the response itself, as Kafka counts it."""
+"""Bytes that Kafka counts for a fetch in addition to the response: its length prefix."""
 
 PRODUCE_KEY, FETCH_KEY, METADATA_KEY = 0, 1, 3
 
 _FAR_MS: Final = NEVER // ORDINALS_PER_MS
-"""A time whose ordinal a number can still say."""
+"""The latest time whose ordinal fits into 64 bits."""
 
 
 def longs(table: pa.Table, name: str, missing: int = 0) -> Longs:
-    """A column of whole numbers, be it that it was not read."""
+    """A column of integers, filled with ``missing`` if it was not read."""
     if name not in table.column_names:
         return np.full(len(table), missing, np.int64)
     found: Longs = _filled(table.column(name), missing).to_numpy().astype(np.int64, copy=False)
@@ -87,7 +87,7 @@ def _filled(column: pa.ChunkedArray, missing: object) -> pa.ChunkedArray:
 
 
 def given(table: pa.Table, name: str) -> Flags:
-    """Where a column has a value."""
+    """Flag the rows with a value."""
     if name not in table.column_names:
         return np.zeros(len(table), np.bool_)
     column = table.column(name)
@@ -103,7 +103,7 @@ def _true(table: pa.Table, name: str) -> Flags:
 
 
 def codes(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
-    """A column of texts as numbers, and the texts behind them; a missing text is an empty one."""
+    """A string column as numbers, and the strings by number; null becomes the empty string."""
     column = table.column(name)
     if not pa.types.is_dictionary(column.type):
         column = pc.fill_null(column, "").dictionary_encode()
@@ -119,7 +119,7 @@ def codes(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
 
 
 def of_kind(table: pa.Table, kind: EventKind) -> pa.Table:
-    """The events of a kind."""
+    """The events of one kind."""
     numbers, texts = codes(table, "kind")
     wanted = [at for at, text in enumerate(texts) if text == kind]
     mask = np.isin(numbers, wanted)
@@ -127,37 +127,37 @@ def of_kind(table: pa.Table, kind: EventKind) -> pa.Table:
     if len(rows) == 0:
         return table.slice(0, 0)
     first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 == len(rows):  # as in a sorted file, and nothing has to be copied
+    if last - first + 1 == len(rows):  # Contiguous, as in a sorted file: no copy needed.
         return table.slice(first, len(rows))
     return table.filter(pa.array(mask))
 
 
 def check_field(table: pa.Table, check: str, field: str) -> pa.ChunkedArray:
-    """A field of what a quota said."""
+    """A field of a recorded quota check."""
     return pc.struct_field(table.column(check), field)
 
 
 PLACES_MAX: Final = 1 << 20
-"""Numbers of brokers that are looked up directly."""
+"""Broker ids below this are looked up directly."""
 
 
 class Lives:
-    """The lives of brokers, told apart by when they began."""
+    """Numbers the lives of brokers, from one start to the next."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], int] = {}
         self._direct = True
         self._lately = np.empty((0, 2), np.int64)
-        """By broker, the life that was met last and when it began."""
+        """By broker: the number and start time of the life seen last."""
 
     def of(self, brokers: Longs, started_us: Longs) -> Ints:
-        """A number for each row."""
+        """The number of each row's life."""
         places = brokers
         direct = not len(brokers) or 0 <= int(brokers.min()) <= int(brokers.max()) < PLACES_MAX
         if not direct:
             places = np.unique(brokers, return_inverse=True)[1].reshape(-1)
         if not (direct and self._direct):
-            self._lately[:, 0] = NOBODY  # what a place stands for is another broker now
+            self._lately[:, 0] = NOBODY  # Indexes now refer to other brokers.
         self._direct = direct
         more = int(places.max(initial=-1)) + 1 - len(self._lately)
         if more > 0:
@@ -175,12 +175,12 @@ class Lives:
         return lives
 
     def brokers(self) -> list[int]:
-        """Whose lives they are."""
+        """The broker of each life."""
         return [broker for broker, _ in self._known]
 
 
 class Senders:
-    """Who sent requests, numbered as they turn up."""
+    """Numbers senders in the order of their first request."""
 
     def __init__(self) -> None:
         self.all: list[Sender] = []
@@ -188,7 +188,7 @@ class Senders:
         self._numbers: dict[Sender, int] = {}
 
     def number(self, sender: Sender) -> int:
-        """The sender's."""
+        """The number of a sender, new if it is unknown."""
         found = self._numbers.setdefault(sender, len(self.all))
         if found == len(self.all):
             self.all.append(sender)
@@ -201,7 +201,7 @@ class Senders:
         lives = self.lives.of(longs(table, "broker"), longs(table, "started_us"))
         keys = (lives.astype(np.int64) * (len(user_names) + 1) + users) * (len(client_ids) + 1)
         keys += clients
-        # Files are sorted by sender, so there are few places where it changes.
+        # Files are sorted by sender, so it rarely changes from row to row.
         begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))[: len(keys)]
         _, first, inverse = np.unique(keys[begins], return_index=True, return_inverse=True)
         brokers = self.lives.brokers()
@@ -214,7 +214,7 @@ class Senders:
 
 
 def requests_of(table: pa.Table, senders: Senders, *, delays: bool) -> Requests:
-    """The rows of requests, in the order of the table."""
+    """Convert a table of requests, keeping its order."""
     clock_ms = longs(table, "clock_ms")
     ms = _first_check_ms(table, clock_ms) if delays else clock_ms
     apart_ms = longs(table, "time_us") // 1000 - clock_ms
@@ -250,7 +250,7 @@ def requests_of(table: pa.Table, senders: Senders, *, delays: bool) -> Requests:
 
 
 def _ordinals(table: pa.Table, name: str, otherwise: Longs) -> Longs:
-    """A column of ordinals, and where there is none what stands for it."""
+    """A column of ordinals, with ``otherwise`` for missing values."""
     if name not in table.column_names or table.column(name).null_count == len(table):
         return otherwise
     found = longs(table, name, NOBODY)
@@ -285,7 +285,7 @@ def _flags(table: pa.Table, keys: Longs, mutates: Flags, *, delays: bool) -> Byt
 
 
 def _first_check_ms(table: pa.Table, clock_ms: Longs) -> Longs:
-    """When the first quota looked, if answers are kept back between one and the next."""
+    """The time of the first quota check, for brokers that delay responses between checks."""
     found = clock_ms
     for check in CHECKS[:3]:
         at_ms: NDArray[np.int64] = _filled(check_field(table, check, "clock_ms"), NEVER).to_numpy()

@@ -1,13 +1,13 @@
-"""The arithmetic of quotas, compiled: rates over samples, throttle times and buckets of tokens.
+"""The arithmetic of quotas, compiled: rates over samples, throttle times and token buckets.
 
-Owns the counters' numbers, a row of words each, and nothing else: it must never know a quota's
-type, who has it, or where events come from. Invariant: operation by operation the figures are those
-of ``quotas.rate`` and ``quotas.ledger``, to the last bit, which a test compares on whatever it can
-think of; so nothing here may be rearranged for speed if a sum of floats could tell the difference.
-Kafka's ``SampledStat``, ``Rate``, ``QuotaUtils`` and ``TokenBucket``.
+Owns the state of the counters, a row of words for each; it must never know a quota's type or
+entity, or where events come from. Invariant: every operation gives the same result as
+``quotas.rate`` and ``quotas.ledger``, to the last bit, which a property test verifies; so no sum of
+floats may be reordered for speed. Kafka's ``SampledStat``, ``Rate``, ``QuotaUtils`` and
+``TokenBucket``.
 
-Compiled code is given few columns at a time and takes none apart: each that is handed on costs
-counting a reference, and a call with forty of them more than all the arithmetic.
+Compiled functions take few arrays and no tuples: each array argument costs a reference count, which
+for forty arrays exceeds all the arithmetic.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The function as machine code, made at its first call and kept on disk for later processes."""
-    # Without fastmath, which would rearrange sums; divisions by 0 are looked after where they may
-    # be, and not by checks that cost a tenth.
+    """Compile a function at its first call, and cache it on disk."""
+    # Without fastmath, which would reorder sums; possible divisions by 0 are checked explicitly,
+    # because automatic checks cost a tenth.
     made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return cast("Function", made)
 
 
 def inlined(function: Function) -> Function:
-    """The same in each function that calls it, so that nothing is handed on at all."""
+    """Compile for inlining into every caller, which avoids passing arguments."""
     return cast("Function", numba.njit(inline="always", error_model="numpy")(function))
 
 
 COMPENSATED: Final = sys.version_info >= (3, 12)
-"""Whether Python's own sum of floats carries along what it rounds off, and so must this one."""
+"""Whether Python's own sum of floats uses compensated summation, which is replicated here."""
 
 Floats = NDArray[np.float64]
 
@@ -48,20 +48,20 @@ Floats = NDArray[np.float64]
 # Doubles hold milliseconds exactly.
 _AT: Final = 0
 _OLDEST, _CHECK = 1, 2
-"""The oldest sample's start, which holds until the time beside it; 0 if it has to be looked up."""
+"""The oldest sample's start, valid until the time in ``_CHECK``; 0 if it is unknown."""
 TOKENS, _TOKENS_MS = 3, 4
 _MOST: Final = 5
-"""No less than what all samples add up to; infinite while that is not known."""
+"""Upper bound of the sum of all samples; infinite if it is unknown."""
 _RING: Final = 6
 
 _ROUNDED_UP: Final = 1 + 2**-51
-"""Takes a result to no less than it would be unrounded, and so does once for two operations."""
+"""Rounds a result up to at least its exact value, once for two operations."""
 _SURELY: Final = 1 - 1e-9
-"""Far less than rounding can make up for in a sum of samples and a division."""
+"""A margin much larger than the rounding errors of a sum of samples and a division."""
 
 
 def new_counters(count: int, samples: int) -> Floats:
-    """So many fresh ones: nothing was ever counted, and buckets are full."""
+    """New counters: nothing was recorded, and token buckets are full."""
     words = np.zeros((count, _RING + 3 * (samples + 1)))
     words[:, _RING : _RING + 2 * (samples + 1)] = math.inf
     words[:, TOKENS] = math.inf
@@ -69,14 +69,14 @@ def new_counters(count: int, samples: int) -> Floats:
 
 
 def more_counters(words: Floats, count: int) -> Floats:
-    """The same, and fresh ones behind them, so that there are ``count``."""
+    """Extend the counters to ``count``."""
     samples = (words.shape[1] - _RING) // 3 - 1
     return np.concatenate((words, new_counters(count - len(words), samples)))
 
 
 @compiled
 def add(words: Floats, counter: int, value: float, now_ms: int, window_ms: int) -> None:
-    """Adds a value, which may be negative to take one back."""
+    """Record a value, which may be negative."""
     ring = (words.shape[1] - _RING) // 3
     at = int(words[counter, _AT])
     start = words[counter, _RING + at]
@@ -99,7 +99,7 @@ def add(words: Floats, counter: int, value: float, now_ms: int, window_ms: int) 
 
 @compiled
 def _look_through(words: Floats, counter: int, now_ms: int, window_ms: int) -> None:
-    """Empties samples whose last event is too long ago, and notes how long that holds."""
+    """Purge obsolete samples, and note until when the oldest one remains valid."""
     ring = (words.shape[1] - _RING) // 3
     expires_ms = (ring - 1) * window_ms
     oldest = first_last = math.inf
@@ -138,9 +138,10 @@ def _total(words: Floats, counter: int) -> float:
 
 @compiled
 def surely_below(words: Floats, counter: int, bound: float, window_ms: int) -> bool:
-    """Whether the rate is no more than the bound however exactly one looks, as nearly always: then
-    samples need neither be added up nor looked through, as whatever is too old in them only makes
-    for more. The rate is an average over all whole samples at least.
+    """Whether the rate is certainly within the bound, as it nearly always is.
+
+    If so, samples need neither be summed nor purged, because obsolete ones only increase the upper
+    bound. The rate is an average over at least all complete samples.
     """
     samples = (words.shape[1] - _RING) // 3 - 1
     least_ms = (samples - 1) * window_ms
@@ -149,7 +150,7 @@ def surely_below(words: Floats, counter: int, bound: float, window_ms: int) -> b
 
 @compiled
 def measure(words: Floats, counter: int, now_ms: int, window_ms: int) -> tuple[float, int]:
-    """The rate of what was added, the last of it now, and the time that it is an average over."""
+    """The rate, measured at the time of the last recorded value, and the length of its window."""
     if now_ms >= words[counter, _CHECK]:
         _look_through(words, counter, now_ms, window_ms)
     samples = (words.shape[1] - _RING) // 3 - 1
@@ -162,13 +163,13 @@ def measure(words: Floats, counter: int, now_ms: int, window_ms: int) -> tuple[f
 
 @compiled
 def throttle_ms(rate: float, bound: float, span_ms: int, cap_ms: int) -> int:
-    """How long a rate above the bound holds its sender, at most ``cap_ms``; else 0."""
+    """The throttle time of a rate above the bound, at most ``cap_ms``; else 0."""
     if rate <= bound:
         return 0
     if bound == 0:
         return cap_ms
     wanted = np.floor((rate - bound) / bound * span_ms + 0.5)
-    # Compared as floats, for a tiny bound asks for longer than an integer can say.
+    # Compared as floats, because a tiny bound gives a time beyond 64 bits.
     return cap_ms if wanted >= cap_ms else int(wanted)
 
 
@@ -176,7 +177,7 @@ def throttle_ms(rate: float, bound: float, span_ms: int, cap_ms: int) -> int:
 def take_tokens(
     words: Floats, counter: int, quota: float, burst: float, now_ms: int, permits: float
 ) -> float:
-    """Fills a bucket of ``burst`` tokens at ``quota`` a second, and takes some; what is left."""
+    """Refill a bucket of ``burst`` tokens at ``quota`` a second, take some, return the rest."""
     before = words[counter, TOKENS]
     filled = burst
     if before != math.inf:
@@ -197,9 +198,9 @@ def mutation_ms(
     permits: float,
     strict: bool,
 ) -> int:
-    """How long changes of the cluster hold their sender; strict ones are refused if it is above 0.
+    """The throttle time of mutations; strict ones are rejected if it is above 0.
 
-    A strict bucket is looked at before anything is taken, another one afterwards.
+    A strict bucket is checked before tokens are taken, a permissive one afterwards.
     """
     burst = quota * burst_s
     left = take_tokens(words, counter, quota, burst, now_ms, 0.0 if strict else permits)

@@ -1,9 +1,8 @@
-"""What one request costs, compiled: what bytes or changes ask for, and how throttles are told of.
+"""Compiled accounting of one request: quota checks of its amounts, and throttle statistics.
 
-Owns what of the quotas a request counts for, which is as the broker has it; it must never know
-when requests come or which comes next. Invariant: whatever is counted is counted once, before it
-is checked. The compiled half of ``network.metering``, and so of ``ClientQuotaManager`` and
-``ControllerMutationQuotaManager``.
+Owns which quota a request counts for, like the broker; it must never know the order of requests.
+Invariant: every amount is counted once, before the check. The compiled counterpart of
+``network.metering``, and so of ``ClientQuotaManager`` and ``ControllerMutationQuotaManager``.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ MS_PER_MINUTE: Final = 60_000
 
 @compiled
 def kind_of(flags: int) -> int:
-    """What of a request is counted beside time: of any at most one thing."""
+    """The quota type for which a request counts in addition to time; at most one."""
     if flags & PRODUCES:
         return PRODUCE
     if flags & FETCHES:
@@ -67,7 +66,7 @@ def check(
     cap_ms: int,
     told: bool,
 ) -> tuple[int, float]:
-    """Counts an amount; how long that holds its sender and, if that is to be told, the rate."""
+    """Record an amount; return the throttle time and, if ``told``, the rate."""
     add(words, counter, amount, now_ms, window_ms)
     if not told and surely_below(words, counter, bound, window_ms):
         return 0, 0.0
@@ -87,7 +86,7 @@ def check_first(
     flags: int,
     told: bool,
 ) -> tuple[int, float]:
-    """The same of whatever is counted beside time; of changes the rate is what is left of them."""
+    """Record the amount other than time; mutations return their remaining tokens as rate."""
     if flags & (PRODUCES | FETCHES):
         return check(words, counter, bound, amount, now_ms, window_ms, INT_MAX, told)
     asked_ms = mutation_ms(words, counter, bound, burst_s, now_ms, amount, flags & STRICT != 0)
@@ -96,7 +95,7 @@ def check_first(
 
 @compiled
 def tell(tally: Tally, minutes: Minutes, group: int, kind: int, wall_ms: int, held_ms: int) -> None:
-    """Puts down that somebody is held."""
+    """Record a throttle in the statistics."""
     if tally[group, kind, THROTTLED] == 0:
         tally[group, kind, FIRST_MS] = wall_ms
     tally[group, kind, LAST_MS] = wall_ms
@@ -113,7 +112,7 @@ def tell(tally: Tally, minutes: Minutes, group: int, kind: int, wall_ms: int, he
 
 @compiled
 def end_minute(tally: Tally, minutes: Minutes, group: int, kind: int) -> None:
-    """Puts down the minute that was added up, if there was anything in it."""
+    """Write the current minute's row, if anything was throttled in it."""
     if tally[group, kind, MINUTE_COUNT] == 0:
         return
     at = minutes[0, 0] + 1
@@ -130,7 +129,7 @@ def end_minute(tally: Tally, minutes: Minutes, group: int, kind: int) -> None:
 
 @compiled
 def end_minutes(tally: Tally, minutes: Minutes) -> None:
-    """Puts down the last minute of everybody."""
+    """Write the last minute of all groups."""
     for group in range(tally.shape[0]):
         for kind in range(tally.shape[1]):
             end_minute(tally, minutes, group, kind)

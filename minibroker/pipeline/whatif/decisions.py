@@ -1,7 +1,7 @@
-"""What would have been decided of each request, as rows beside what was decided in fact.
+"""The replayed decision for each request, next to the recorded one.
 
 Owns the columns of decisions; it must never decide anything. Invariant: one row for each request
-and proposal, which ``broker`` and ``sequence`` find in the activity table.
+and proposal, which ``broker`` and ``sequence`` link to the activity table.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ DECISIONS: Final = pa.schema(
         *((name, pa.int64()) for name in _ASKED),
     ]
 )
-"""``quota_type`` is what holds the sender for ``throttle_ms``; in fact it was held for
-``recorded_ms``. The others are what each type alone asks for, null where it wasn't looked at."""
+"""``quota_type`` throttles the sender for ``throttle_ms``; the recorded throttle is
+``recorded_ms``. The other columns are the throttle times of each type alone, null if it was not
+checked.
+"""
 
 DECISIONS_DDL: Final = ", ".join(
     f"{field.name} { ({'string': 'string', 'int32': 'int'}.get(str(field.type), 'bigint')) }"
@@ -43,7 +45,7 @@ DECISIONS_DDL: Final = ", ".join(
 
 
 def decision_batches(run: Replay) -> Iterator[pa.RecordBatch]:
-    """What a replay has answered since this was asked."""
+    """The decisions of a replay since the last call."""
     keys = pa.array(_KEYS)
     brokers = np.array([sender.broker for sender in run.senders.all], np.int32)
     for proposal, requests, answers in run.answered:

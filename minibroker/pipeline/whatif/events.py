@@ -1,9 +1,9 @@
-"""What the replay is given and what it fills in, as columns: requests, sharing, tallies, answers.
+"""The columns of a replay: requests, counters and bounds, statistics, answers.
 
-Owns the layout that compiled code works on, and making it; it must never know an event's fields,
-a quota file or Spark. Invariant: requests stand in the order in which counters that they share
-saw them; numbers are integers, or floats that hold integers exactly, unless events were sampled.
-Kafka has nothing like it, for it decides while requests come.
+Owns the memory layout for compiled code; it must never know an event's fields, a quota file or
+Spark. Invariant: requests are in the order in which their shared counters saw them; amounts are
+integers, or floats that represent integers exactly, unless events were sampled. Kafka has no
+counterpart, because it decides on live requests.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from minibroker.pipeline.whatif.counters import Floats
 from minibroker.quotas.entity import QuotaType
 
 KINDS: Final = tuple(QuotaType)
-"""The types of quotas by the numbers that they have here."""
+"""The quota types by their index here."""
 
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)
 NOBODY: Final = -1
-"""No counter, or no type of quota: nothing holds this."""
+"""No counter, or no quota type: nothing throttles this."""
 
 NEVER: Final = 2**62
-"""A time that doesn't come."""
+"""A time that is never reached."""
 
 PRODUCES, FETCHES, MUTATES, STRICT, EXEMPT, REPEATED, UNHELD = 1, 2, 4, 8, 16, 32, 64
-"""What a request is, as bits; a repeated one was refused, or fetched nothing, when it was recorded,
-so that its sender had to make it again. An unheld one is counted for what it changes, and refused
-that, but goes on: topics that Metadata would have made."""
+"""Bits of a request. A ``REPEATED`` one was rejected, or fetched nothing, when it was recorded, so
+its client sent it again. An ``UNHELD`` one counts for its mutations, and these may be rejected, but
+the request is not throttled: Metadata requests that create topics.
+"""
 
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
@@ -38,113 +39,114 @@ Flags = NDArray[np.bool_]
 
 
 class Requests(NamedTuple):
-    """A row each. Amounts are divided by the share of connections that was recorded."""
+    """One row per request. Amounts are divided by the sampling rate of connections."""
 
     ms: Longs
-    """When it was first checked, on the broker's clock."""
+    """The time of its first check, on the broker's clock."""
     order: Longs
-    """The ordinal of that, which counters saw requests by; at one ordinal it is ``sequence``."""
+    """The ordinal of that check, which defines the order; ties are broken by ``sequence``."""
     sequence: Longs
     group: Ints
-    """The number of who sent it."""
+    """The number of its sender."""
     flags: Bytes
     amount: Floats
-    """Bytes that a quota of bytes counts, or changes of the cluster."""
+    """Bytes that count for a byte quota, or mutations."""
     checked: Floats
-    """Percent of a second that was worked before the check."""
+    """Worker time before the check, in percent of a second."""
     late: Floats
-    """The same of afterwards."""
+    """Worker time after the check."""
     late_ms: Longs
-    """When that was counted, or ``NEVER``."""
+    """The time when ``late`` was recorded, or ``NEVER``."""
     late_order: Longs
     time_order: Longs
-    """When its time was checked, which is ``order`` unless others share the counter of time."""
+    """The ordinal of the time check; equals ``order`` unless other senders share the time counter.
+    """
     back_order: Longs
-    """When bytes that were not fetched after all were given back."""
+    """The ordinal at which bytes that were not fetched in the end were given back."""
     wall_ms: Longs
-    """What the wall clock showed at ``ms``."""
+    """The wall clock at ``ms``."""
     lag_ms: Ints
-    """How long before it its changes of the cluster were counted."""
+    """How long before ``ms`` its mutations were recorded."""
     connection: Longs
     held_ms: Ints
-    """For how long its sender was held in fact."""
+    """The recorded throttle time."""
 
 
 class Sharing(NamedTuple):
-    """By group and type of quota: the counter, or ``NOBODY``, and its bound."""
+    """By group and quota type: the counter, or ``NOBODY``, and its bound."""
 
     counter: Ints
     bound: Floats
     counted_from_ms: Longs
-    """By group: what is decided earlier only fills counters, and is in no tally."""
+    """By group: decisions before this time fill counters only, and are in no statistics."""
 
 
-# Of a tally, by group and type of quota; times are the wall clock's. The last three are the minute
-# that is being added up.
+# Columns of a tally, by group and quota type; times are of the wall clock. The last three are the
+# current minute.
 REQUESTS, THROTTLED, TOTAL_MS, LONGEST_MS, FIRST_MS, LAST_MS = range(6)
 MINUTE, MINUTE_COUNT, MINUTE_MS = range(6, 9)
 Tally = Longs
 
-# What was added up by minute: the group, the type, the minute, how often and for how long it was
-# held. The first row holds how many rows there are; what there is no room for is left out.
+# Rows of minutes: group, type, minute, number of throttles, throttle time. The first row holds the
+# number of rows; rows beyond the capacity are omitted.
 Minutes = Longs
 
-# Of ends, by group: the last request's as it was and as it would have been, and how many requests
-# were given up; only where requests wait for each other.
+# Columns of ends, by group: the end of the last request as recorded and as replayed, and the number
+# of abandoned requests; only used in the closed loop.
 ENDED_MS, WOULD_END_MS, GIVEN_UP = range(3)
 Ends = Longs
 
 
 class Answers(NamedTuple):
-    """What is decided for each row; nothing is kept if there is no room."""
+    """The decisions by row; without capacity nothing is stored."""
 
     held: Longs
-    """By row: for how long, and the type of quota that did it last, or ``NOBODY``."""
+    """By row: the throttle time, and the quota type that imposed it, or ``NOBODY``."""
     asked: Longs
-    """By row and type of quota: what that one alone asked for, or -1 if it was not looked at."""
+    """By row and quota type: the throttle time of that type alone, or -1 if it was not checked."""
     rate: Floats
-    """The same, of the rate that it saw."""
+    """By row and quota type: the measured rate."""
 
 
 class Pending(NamedTuple):
-    """What is yet to be counted, as worked time: by counter a list in order."""
+    """Worked time to be recorded later: an ordered linked list for each counter."""
 
     items: Longs
-    """By item: its ordinal, the request's sequence, the next item, be it of those that are free,
-    and when.
+    """By item: its ordinal, the request's sequence, the next item (also in the free list), and the
+    time.
     """
     values: Floats
     head: Longs
-    """The first item that is free; behind it by counter the first of its own."""
+    """The first free item, followed by the first item of each counter."""
 
 
 class Terms(NamedTuple):
-    """How is counted: as the broker's settings had it."""
+    """The broker's settings for measuring quotas."""
 
     window_ms: int
     burst_s: float
     delays: bool
-    """Whether answers are kept back (``quota.throttle.mode=delay``) rather than senders muted."""
+    """Whether responses are delayed (``quota.throttle.mode=delay``) instead of muting senders."""
     closed: bool
-    """Whether a connection's next request waits for the one before it and for its throttle."""
+    """Whether a connection's next request waits for the previous one and its throttle."""
     fetch_cap_s: float
-    """The most that is fetched at once, in seconds of the quota."""
+    """The most that one fetch returns, in seconds of the quota."""
 
 
 def new_tally(groups: int) -> Tally:
-    """Of so many groups, of which nothing is known yet."""
+    """Empty statistics for a number of groups."""
     return np.zeros((groups, len(KINDS), MINUTE_MS + 1), np.int64)
 
 
 def new_minutes(rows: int) -> Minutes:
-    """With room for so many."""
+    """Empty rows of minutes."""
     found = np.empty((rows + 1, 5), np.int64)
     found[0, 0] = 0
     return found
 
 
 def new_answers(rows: int) -> Answers:
-    """With room for so many."""
+    """Empty answers."""
     held = np.zeros((rows, 2), np.int64)
     held[:, 1] = NOBODY
     kinds = len(KINDS)
@@ -152,12 +154,12 @@ def new_answers(rows: int) -> Answers:
 
 
 def new_pending() -> Pending:
-    """Without any room, for no counter."""
+    """Without capacity, for no counter."""
     return Pending(np.empty((0, 4), np.int64), np.empty(0), np.full(1, NOBODY, np.int64))
 
 
 def more_pending(pending: Pending, rows: int, counters: int) -> Pending:
-    """The same with room for so many more, for so many counters in all."""
+    """Add capacity for ``rows`` more items, and for ``counters`` counters in total."""
     items, values, head = pending
     used = len(items)
     fresh = np.empty((rows, 4), np.int64)

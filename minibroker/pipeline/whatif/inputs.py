@@ -1,8 +1,8 @@
-"""What a replay is told of by a person: quota files, and the broker's settings that matter.
+"""The inputs of a replay: quota files, and the relevant settings of the broker.
 
-Owns turning files and settings into proposals; it must never replay anything. Invariant: a proposal
-is what a broker with these settings would have in force after the file alone was applied to it,
-and each has a name that is told apart from the others'. Kafka's ``ConfigCommand`` applies the same.
+Owns the conversion of files and settings to proposals; it must never replay anything. Invariant: a
+proposal contains the quotas that a broker with these settings would have after applying only this
+file, and its name is unique. Kafka's ``ConfigCommand`` applies such quotas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def settings_of(pairs: Sequence[str]) -> Settings:
 
 
 def counting_of(settings: Settings) -> Counting:
-    """What of them is about counting."""
+    """The settings that affect how quotas are measured."""
     return Counting(
         settings[QUOTA_WINDOW_NUM],
         settings[QUOTA_WINDOW_SIZE_SECONDS],
@@ -49,7 +49,7 @@ def counting_of(settings: Settings) -> Counting:
 
 
 def proposal_of(text: str, name: str, settings: Settings) -> Proposal:
-    """What the text of a quota file sets; raises BadInput."""
+    """Parse the text of a quota file; raises BadInput."""
     try:
         file = parse(text, name)
         ips = file.ip_rates()
@@ -60,7 +60,7 @@ def proposal_of(text: str, name: str, settings: Settings) -> Proposal:
 
 
 def proposals_of(paths: Sequence[str], settings: Settings) -> list[Proposal]:
-    """What each file sets; raises BadInput."""
+    """Read quota files; raises BadInput."""
     names = [Path(path).name for path in paths]
     if len(set(names)) < len(names):
         names = list(paths)

@@ -1,9 +1,9 @@
-"""The replay as a Spark job: who is replayed where, and in what order their requests come.
+"""The replay as a Spark job: distribution of senders, and order of their requests.
 
-Owns the cut of a table into tasks; what a task does is `replay.Replay`'s. It must never know a
-command line. Invariant: all who share a counter under any proposal (and, in a closed loop, a
-connection) are replayed in one task, by time and sequence, so the answer is the same for any number
-of cores, partitions and files. Kafka has no counterpart.
+Owns the partitioning of a table into tasks; a task runs `replay.Replay`. It must never know a
+command line. Invariant: all senders that share a counter under any proposal (and, in a closed loop,
+a connection) are replayed in one task, by time and sequence, so the result is the same for any
+number of cores, partitions and files. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 FEED_ROWS: Final = 262_144
-"""Requests that are replayed at once: enough that handing them over costs little."""
+"""Requests replayed in one batch, large enough to amortize its overhead."""
 
 TOGETHER_MAX: Final = 10_000_000
-"""Events of those who share anything that are kept at once, where all have to be: some 3 GB."""
+"""Maximum number of events in memory when a whole component has to be: some 3 GB."""
 
 SENDERS_MAX: Final = 5_000_000
-"""Users with a client-id that a job looks at to find out who shares counters, on its driver."""
+"""Users with client-id that the driver examines to find shared counters."""
 
 _COMPONENT: Final = "component"
 
 
 def counted_from(activity: DataFrame, counting: Counting) -> dict[int, int]:
-    """By broker from when on its counters hold what was recorded and nothing from before that."""
+    """By broker: the time from which its counters depend only on recorded events."""
     first = activity.groupBy("broker").agg(F.min("clock_ms").alias("ms"))
     return {row.broker: row.ms + counting.remembered_ms for row in first.collect()}
 
@@ -65,7 +65,7 @@ def whatif(
     closed: bool = False,
     partitions: int | None = None,
 ) -> DataFrame:
-    """Who would have been held under each proposal: rows as `rows.OUTCOME` says."""
+    """Replay under each proposal; rows as in `rows.OUTCOME`."""
     replayed = _grouped(
         activity, proposals, _checks(counting), closed=closed, partitions=partitions
     ).mapInArrow(_replaying(proposals, counting, closed=closed), DDL)
@@ -78,7 +78,7 @@ def whatif_of_buckets(
     proposals: Sequence[Proposal],
     counting: Counting,
 ) -> DataFrame:
-    """The same in the open loop, of files in which all who share a counter are in one bucket."""
+    """Like `whatif` in the open loop, for files in which no counter spans two buckets."""
     alone = shares_alone(proposals)
     fields = fields_wanted(proposals)
 
@@ -105,7 +105,7 @@ def decisions(
     closed: bool = False,
     partitions: int | None = None,
 ) -> DataFrame:
-    """What would have been decided of each request: rows as `decisions.DECISIONS` says."""
+    """The decision for each request; rows as in `decisions.DECISIONS`."""
     rows = _grouped(activity, proposals, _checks(counting), closed=closed, partitions=partitions)
     return rows.mapInArrow(
         _replaying(proposals, counting, closed=closed, answers=True), DECISIONS_DDL
@@ -115,7 +115,7 @@ def decisions(
 def truth(
     activity: DataFrame, proposal: Proposal, counting: Counting, *, examples: int = 20
 ) -> Truth:
-    """How the decisions that were taken compare with a replay under the quotas in force then."""
+    """Compare the recorded decisions with a replay under the quotas that were in force."""
     dropped: dict[int, list[int]] = {}
     missing = activity.where(F.col("kind") == EventKind.DROPPED.value)
     for row in missing.select("broker", "clock_ms").collect():
@@ -153,13 +153,13 @@ def truth(
 
 
 def shares_alone(proposals: Iterable[Proposal]) -> bool:
-    """Whether under no proposal anybody shares a counter with somebody of another name."""
+    """Whether no proposal has a counter that senders with different names share."""
     tables = [proposal.table for proposal in proposals]
     return all(table.bits(kind) in (0, USER_AND_CLIENT) for table in tables for kind in QuotaType)
 
 
 def fields_wanted(proposals: Iterable[Proposal]) -> list[str]:
-    """The columns that an open loop looks at, with senders muted: time goes into reading them."""
+    """The columns for an open loop with muted senders; reading others would take time."""
     found = [*COMMON, *OF_REQUESTS]
     for kind, fields in OF_KINDS.items():
         if any(proposal.table.bounds.get(kind) for proposal in proposals) or any(
@@ -172,7 +172,7 @@ def fields_wanted(proposals: Iterable[Proposal]) -> list[str]:
 
 
 def _merged(replayed: DataFrame) -> DataFrame:
-    """One row for each, also of brokers that were started again in between."""
+    """Merge the rows of a broker's several lives."""
     columns: list[Column] = [
         *(F.sum(name).alias(name) for name in SUMS),
         *(F.max(name).alias(name) for name in MOST),
@@ -201,7 +201,7 @@ def _replaying(
 
 
 def _cut(batches: Iterable[pa.RecordBatch], *, whole: bool) -> Iterator[pa.Table]:
-    """Larger batches; ``whole`` ones hold all of everybody who is in them."""
+    """Combine batches; with ``whole``, no component is split between two."""
     kept: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -226,7 +226,7 @@ def _cut(batches: Iterable[pa.RecordBatch], *, whole: bool) -> Iterator[pa.Table
 
 
 def _last_change(events: pa.Table) -> int:
-    """Where the last of those begin of whom there may be more to come."""
+    """The start of the last component, which may continue in the next batch."""
     keys = [events.column(name).to_numpy() for name in ("broker", _COMPONENT)]
     same = (keys[0] == keys[0][-1]) & (keys[1] == keys[1][-1])
     others = (~same).nonzero()[0]
@@ -234,7 +234,7 @@ def _last_change(events: pa.Table) -> int:
 
 
 def _checks(counting: Counting) -> Sequence[str]:
-    """Of what quotas said, which is half of an event, what a replay looks at: mostly little."""
+    """The recorded quota checks that a replay needs; they are half of an event, so few are read."""
     return CHECKS if counting.delays else CHECKS[3:]
 
 
@@ -246,10 +246,10 @@ def _grouped(
     closed: bool,
     partitions: int | None,
 ) -> DataFrame:
-    """The events that matter, by who has to be replayed together, and in order."""
+    """The relevant events, grouped by component and sorted."""
     seen = activity.where(F.col("kind").isin(EventKind.REQUEST.value, EventKind.CONNECTION.value))
     seen = seen.select(*ALL, *checks)
-    # Who has no name is not the same as who is not known, for a join.
+    # Nulls would never match in the join.
     names = {name: F.coalesce(name, F.lit("")) for name in ("user", "client_id")}
     of_connection = F.when(F.col("kind") == EventKind.CONNECTION.value, F.col("ip"))
     seen = seen.withColumns({**names, "ip_of_connection": of_connection})
@@ -269,8 +269,8 @@ def _grouped(
 def _components(
     requests: DataFrame, proposals: Sequence[Proposal], *, closed: bool
 ) -> DataFrame | None:
-    """Users and client-ids with the number of those who have to be replayed with them; None if
-    each has to be replayed alone.
+    """Users and client-ids with the number of their component; None if each is a component of its
+    own.
     """
     requests = requests.where(F.col("kind") == EventKind.REQUEST.value)
     shared = _sharing_connections(requests) if closed else []
@@ -294,7 +294,7 @@ def _components(
 
 
 def _sharing_connections(requests: DataFrame) -> list[list[tuple[str, str]]]:
-    """Users and client-ids that used one connection, each such set once."""
+    """Distinct sets of users and client-ids that used the same connection."""
     who = F.struct("user", "client_id")
     users = requests.groupBy("broker", "connection").agg(F.collect_set(who).alias("senders"))
     several = users.where(F.size("senders") > 1).select(F.array_sort("senders").alias("senders"))
@@ -310,8 +310,8 @@ def _add(found: Components, proposals: Iterable[Proposal], user: str, client_id:
 
 
 def buckets_alone(activity: DataFrame, path: str, proposals: Sequence[Proposal]) -> list[Bucket]:
-    """The buckets of the table at a path of this machine if each can be replayed by itself, which
-    all who share a counter being in one of them makes so; else nothing.
+    """The buckets of a local table, if each can be replayed by itself because no counter spans two
+    of them; otherwise empty.
     """
     buckets = buckets_of(path)
     if not buckets or shares_alone(proposals):
@@ -323,9 +323,7 @@ def buckets_alone(activity: DataFrame, path: str, proposals: Sequence[Proposal])
 
 
 def in_one_bucket(proposals: Sequence[Proposal], pairs: Iterable[Sequence[Any]]) -> bool:
-    """Whether all who share a counter are in one bucket; ``pairs`` are users, client-ids and
-    where they are.
-    """
+    """Whether no counter spans two buckets; ``pairs`` are (user, client-id, bucket)."""
     found = Components()
     places: list[tuple[int, int]] = []
     for user, client_id, bucket in pairs:

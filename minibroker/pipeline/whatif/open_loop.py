@@ -1,13 +1,12 @@
-"""The open loop, compiled: requests come when they came, whatever would have held their senders.
+"""The open loop, compiled: requests arrive as recorded, whatever throttles are replayed.
 
-Owns the walk over requests and what is counted after them; it must never keep a request: what goes
-from one batch to the next are counters and lists of what is yet to be counted. Invariant: a counter
-sees everything by ordinal, and at one ordinal by sequence, however requests are cut into batches.
-What ``KafkaApis`` does request by request.
+Owns the loop over requests and the amounts recorded after them; it must never keep a request: only
+counters and lists of pending amounts live from one batch to the next. Invariant: a counter sees all
+amounts ordered by ordinal, then by sequence, however requests are split into batches. ``KafkaApis``
+does this request by request.
 
-Those with whom a request shares its bytes' counter may be others than those with whom it shares
-that of time, and each counter has an order of its own. So times are walked over first, which depend
-on nothing else, and then the rest.
+Senders that share a byte counter may have different time counters, and each counter has an order of
+its own. So all times are replayed first, since they depend on nothing else, then the other amounts.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def _later(
     value: float,
     ms: int,
 ) -> None:
-    """Notes what is to be counted later."""
+    """Schedule an amount to be recorded later."""
     item = head[0]
     head[0] = items[item, 2]
     items[item, 0] = order
@@ -77,7 +76,7 @@ def _catch_up(
     sequence: int,
     window_ms: int,
 ) -> None:
-    """Counts what was to be counted before a request."""
+    """Record the amounts that are due before a request."""
     item = head[counter + 1]
     while item != NOBODY and (
         items[item, 0] < order or (items[item, 0] == order and items[item, 1] < sequence)
@@ -94,8 +93,9 @@ def _catch_up(
 def _comes_next(
     orders: Longs, groups: Ints, counters: Ints, row: int, timer: int, then: int
 ) -> bool:
-    """Whether it is sure that a counter counts nothing else before an ordinal, as nearly always; it
-    is if that isn't later than the request itself, and nobody has to look.
+    """Whether a counter certainly records nothing else before an ordinal, as it nearly always does.
+
+    The caller has checked already whether the ordinal is later than the request itself.
     """
     after = row + 1
     if after == len(orders) or counters[groups[after], REQUEST] != timer:
@@ -111,7 +111,7 @@ def _answer(held: Longs, row: int, kind: int, held_ms: int) -> None:
 
 @compiled
 def room(pending: Pending) -> int:
-    """How many there is room for."""
+    """The number of free items."""
     found = 0
     item = pending.head[0]
     while item != NOBODY:
@@ -131,7 +131,7 @@ def walk_times(
     terms: Terms,
     worked: Longs,
 ) -> None:
-    """Counts worked time; ``worked`` is filled with how long that holds senders, by row."""
+    """Replay worked time; ``worked`` receives the throttle time of each row."""
     all_ms, groups, all_flags, sequences = (
         requests.ms, requests.group, requests.flags, requests.sequence,
     )  # fmt: skip
@@ -177,7 +177,7 @@ def open_loop(
     terms: Terms,
     worked: Longs,
 ) -> None:
-    """Replays a batch, with senders muted. There must be room in ``pending`` and ``minutes``."""
+    """Replay a batch with muted senders; ``pending`` and ``minutes`` must have enough capacity."""
     all_ms, orders, sequences, groups, all_flags, amounts = requests[:6]
     back_orders, wall_ms, lags_ms = requests.back_order, requests.wall_ms, requests.lag_ms
     counters, bounds, counted_from_ms = sharing
@@ -206,7 +206,9 @@ def open_loop(
         if worked[row] >= held_ms:
             kind, held_ms = REQUEST, worked[row]
         if held_ms > 0:
-            if flags & FETCHES and counter != NOBODY:  # What was not fetched is given back.
+            if (
+                flags & FETCHES and counter != NOBODY
+            ):  # The bytes that were not fetched are given back.
                 then, value = back_orders[row], -amounts[row]
                 _later(items, values, head, counter, then, sequences[row], value, now_ms)
             if counted:

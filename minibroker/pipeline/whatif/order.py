@@ -1,9 +1,9 @@
-"""The order in which counters see requests: by ordinal, and at one ordinal by sequence.
+"""The order in which counters see requests: by ordinal, then by sequence.
 
-Owns finding out what of a batch is out of order, and mending only that; it must never know what a
-counter is, only who shares any. Invariant: requests of those who share something stand by ordinal
-and sequence; a batch that does so already, as most of the files of an activity table, is not
-touched. Between brokers there is no order, as in Kafka.
+Owns detecting which rows of a batch are out of order, and sorting only those; it must never know
+counters, only which senders share any. Invariant: requests of senders that share something are
+ordered by ordinal and sequence; a batch in this order, like most of a table's files, is not copied.
+Requests of different brokers have no order, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minibroker.pipeline.whatif.events import Flags, Ints, Longs, Requests
 
 
 def in_order(requests: Requests, components: Sequence[int]) -> Requests:
-    """The same requests; ``components`` says by group who share something."""
+    """Sort requests as needed; ``components`` has the component of each group."""
     of_group = np.array(components, np.int32)
     bad = np.zeros(len(of_group), np.bool_)
     _look(requests.order, requests.sequence, requests.group, of_group, bad)
@@ -32,7 +32,7 @@ def in_order(requests: Requests, components: Sequence[int]) -> Requests:
 
 
 def by_time(requests: Requests) -> Longs | None:
-    """The rows in the order in which their time was counted, where that is another one."""
+    """The rows in the order of their time checks, or None if it is the same order."""
     if np.array_equal(requests.time_order, requests.order):
         return None
     found: Longs = np.lexsort((requests.sequence, requests.time_order))
@@ -40,14 +40,14 @@ def by_time(requests: Requests) -> Longs | None:
 
 
 def pick(requests: Requests, rows: Longs) -> Requests:
-    """Some of them, in an order."""
+    """Some rows, in the given order."""
     columns: Any = (column[rows] for column in requests)
     return Requests(*columns)
 
 
 @compiled
 def _look(order: Longs, sequence: Longs, group: Ints, of_group: Ints, bad: Flags) -> None:
-    """Marks the components of which something stands before what came earlier."""
+    """Flag components in which a row comes before an earlier one."""
     last = np.full(len(of_group), -(2**62), np.int64)
     last_sequence = np.full(len(of_group), -1, np.int64)
     for row in range(len(order)):

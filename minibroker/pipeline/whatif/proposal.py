@@ -1,9 +1,9 @@
-"""A proposal: the quotas of one file, and which counter each sender of requests would have.
+"""A proposal: the quotas of one file, and the counters that each sender would use.
 
-Owns going from names to numbers of counters and bounds; precedence and sharing are those of
-``quotas.entity``. It must never know how a counter counts, nor read a file. Invariant: a fresh
-broker that was given these quotas and no others would share counters just so; who has no bound has
-no counter, since nothing ever holds them. ``ClientQuotaManager.getOrCreateQuotaSensors``.
+Owns the mapping of names to counter numbers and bounds; precedence and sharing are those of
+``quotas.entity``. It must never know how a counter works, or read a file. Invariant: counters are
+shared as on a new broker with only these quotas; a sender without a bound has no counter, because
+it is never throttled. ``ClientQuotaManager.getOrCreateQuotaSensors``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ COLD: Final = -(2**62)
 
 
 class Sender(NamedTuple):
-    """Who sends requests: the names as they came. A broker that was started again has a new life,
-    and counts from nothing.
+    """A sender of requests, with unmodified names. A restarted broker has a new life, with empty
+    counters.
     """
 
     broker: int
@@ -43,7 +43,7 @@ class Sender(NamedTuple):
 
 @dataclass(frozen=True)
 class Proposal:
-    """What one file sets; ``ips`` are connections a second by address."""
+    """The quotas of one file; ``ips`` are connections per second by address."""
 
     name: str
     table: QuotaTable = field(default_factory=QuotaTable)
@@ -51,14 +51,14 @@ class Proposal:
     ip_default: float | None = None
 
     def counters_of(self, user: str, client_id: str) -> Iterator[object]:
-        """What stands for the counters of somebody, whatever the broker."""
+        """Keys of a sender's counters, without the broker."""
         for kind in KINDS:
             found = self.share(kind, user, client_id)
             if found is not None:
                 yield self.name, kind, found[0]
 
     def share(self, kind: QuotaType, user: str, client_id: str) -> tuple[Tags, Bound] | None:
-        """With whom somebody shares a counter, and its bound; None if nothing holds them."""
+        """The tags and the bound of a sender's counter; None if it is never throttled."""
         bits = self.table.bits(kind)
         if not bits:
             return None
@@ -67,13 +67,13 @@ class Proposal:
         return None if bound is None else (tags, bound)
 
     def of_ip(self, ip: str) -> float | None:
-        """The connections a second that an address may make."""
+        """The connection rate of an address."""
         return self.ips.get(ip, self.ip_default)
 
 
 @dataclass(frozen=True)
 class Counting:
-    """How is counted: the broker's settings of the same names."""
+    """The broker's settings for measuring quotas, with the same names."""
 
     quota_window_num: int = 11
     quota_window_size_seconds: int = 1
@@ -84,17 +84,18 @@ class Counting:
     rechecks: bool = True
     """``connection.ip.throttle.recheck``"""
     counted_from_ms: Mapping[int, int] = field(default_factory=dict)
-    """By broker: the time on its clock from which on what was decided is told; what came before
-    only fills the counters, of which nobody knows what was in them when the recording began."""
+    """By broker: the time on its clock from which decisions are reported. Earlier ones only fill
+    the counters, whose contents at the start of the recording are unknown.
+    """
 
     @property
     def window_ms(self) -> int:
-        """Of one sample."""
+        """Length of one sample."""
         return self.quota_window_size_seconds * 1000
 
     @property
     def remembered_ms(self) -> int:
-        """For how long a counter knows what it counted."""
+        """How long a recorded value influences a counter."""
         return (self.quota_window_num + 1) * self.window_ms
 
     def terms(self, *, closed: bool) -> Terms:
@@ -109,7 +110,7 @@ class Counting:
 
 
 class Shares:
-    """The counters of one proposal, numbered as senders turn up."""
+    """The counters of one proposal, numbered in the order of their first sender."""
 
     def __init__(self, proposal: Proposal, counting: Counting) -> None:
         self.proposal = proposal
@@ -124,11 +125,11 @@ class Shares:
 
     @property
     def counters(self) -> int:
-        """How many there are."""
+        """The number of counters."""
         return len(self._numbers)
 
     def add(self, sender: Sender) -> list[object]:
-        """The next group; what stands for its counters."""
+        """Add the next group; return the keys of its counters."""
         keys: list[object] = []
         numbers, all_tags, bounds = [], [], []
         for at, (tags, bound) in enumerate(self._shares_of(sender.user, sender.client_id)):
@@ -148,7 +149,7 @@ class Shares:
         return keys
 
     def _shares_of(self, user: str, client_id: str) -> list[tuple[Tags | None, Bound | None]]:
-        """By type, which is the same at all brokers and so is found out once."""
+        """The shares by quota type, cached because they are the same at all brokers."""
         found = self._found.get((user, client_id))
         if found is None:
             shares = (self.proposal.share(kind, user, client_id) for kind in KINDS)
@@ -171,7 +172,7 @@ class Shares:
 
 
 class Components:
-    """Who has to be replayed together, found out as senders turn up."""
+    """Union-find of the senders that have to be replayed together."""
 
     def __init__(self) -> None:
         self._parents: list[int] = []
@@ -179,7 +180,7 @@ class Components:
         self.senders: dict[Sender, int] = {}
 
     def add(self, sender: Sender, keys: Iterable[object]) -> int:
-        """The sender's own number, which counts up from 0; ``keys`` are what it shares."""
+        """Add a sender with the keys that it shares; return its number, counting from 0."""
         known = self.senders.get(sender)
         if known is not None:
             return known
@@ -190,12 +191,12 @@ class Components:
         return number
 
     def join(self, one: int, other: int) -> None:
-        """Two senders share something, such as a connection."""
+        """Merge two senders' components, for example if they share a connection."""
         first, second = sorted((self._root(one), self._root(other)))
         self._parents[second] = first
 
     def roots(self) -> list[int]:
-        """The same of all senders, in the order in which they turned up."""
+        """The component of each sender, in the order of their numbers."""
         return [self._root(number) for number in range(len(self._parents))]
 
     def _root(self, number: int) -> int:

@@ -1,9 +1,9 @@
-"""A replay of batches of events under several proposals: what one task of a job, or a test, does.
+"""Replays batches of events under several proposals, as a task of a job does.
 
-Owns the state between batches and what comes out in the end; it must never know Spark or a file.
-Invariant: in the open loop only counters, tallies and senders are kept, so memory doesn't grow with
-events; what comes out doesn't depend on how they were cut into batches, as long as those who share
-a counter are seen in one replay and each batch is later than the one before it.
+Owns the state between batches and the results; it must never know Spark or a file. Invariant: in
+the open loop only counters, statistics and senders are kept, so memory doesn't grow with the number
+of events; the result doesn't depend on the batches, if senders that share a counter are in one
+replay and batches are in order of time.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from minibroker.pipeline.whatif.rows import OutcomeRows
 from minibroker.pipeline.whatif.simulate import Stage, course_of, new_queue, simulate
 
 MINUTES_MAX: Final = 100_000
-"""Minutes in which somebody is held, in the closed loop beside one for each request: a request that
-is made again and again may be held for years, and then only the first of them are told."""
+"""Capacity for throttled minutes in the closed loop, in addition to one per request: a request that
+is retried endlessly may be throttled for years, and later minutes are omitted.
+"""
 
 
 @dataclass
 class _Run:
-    """A proposal in the making."""
+    """The state of one proposal."""
 
     shares: Shares
     words: Floats
@@ -60,7 +61,7 @@ class _Run:
     ends: Ends
 
     def grow(self, groups: int, rows: int) -> None:
-        """Makes room for more senders and, if need be, for a batch of so many rows."""
+        """Add capacity for new senders and for a batch of ``rows`` requests."""
         counters = self.shares.counters
         if counters > len(self.words):
             self.words = more_counters(self.words, counters)
@@ -74,7 +75,7 @@ class _Run:
 
 
 class Replay:
-    """All proposals, over the same events; ``closed`` is the loop."""
+    """Replays the same events under all proposals; ``closed`` selects the loop."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Replay:
         closed: bool = False,
         answers: bool = False,
     ) -> None:
-        """With ``answers`` each decision is kept, in ``answered``, until somebody takes it."""
+        """With ``answers``, decisions are collected in ``answered`` until the caller clears it."""
         self.senders = Senders()
         self.counting = counting
         self.closed = closed
@@ -108,7 +109,7 @@ class Replay:
         self._rows = OutcomeRows(closed=closed)
 
     def feed(self, events: pa.Table) -> None:
-        """The next batch: events of any kind, in any order."""
+        """Replay the next batch: events of any kind, in any order."""
         connections = of_kind(events, EventKind.CONNECTION)
         if len(connections):
             for addresses in self._addresses:
@@ -119,7 +120,7 @@ class Replay:
         requests = requests_of(seen, self.senders, delays=self.counting.delays)
         self._meet()
         if self.closed or self.counting.delays:
-            # What is decided moves what comes later, so all of it has to be there.
+            # Decisions change the time of later requests, so all of them are needed at once.
             self._kept.append(requests)
         else:
             self._open(in_order(requests, self.components()))
@@ -132,7 +133,7 @@ class Replay:
     def _open(self, requests: Requests) -> None:
         rows = len(requests.ms)
         times = by_time(requests)
-        fetches = int(np.count_nonzero(requests.flags & FETCHES))  # whose bytes may be given back
+        fetches = int(np.count_nonzero(requests.flags & FETCHES))  # Their bytes may be given back.
         for run in self._runs:
             run.grow(len(self.senders.all), rows + fetches)
             minutes = new_minutes(rows + len(self.senders.all) * len(KINDS))
@@ -147,8 +148,8 @@ class Replay:
     def _walk_times(
         self, run: _Run, requests: Requests, times: Longs | None, answers: Answers
     ) -> Longs:
-        """For how long worked time holds senders, by row; ``times`` are the rows in its order, if
-        that is another one.
+        """The throttle time due to worked time, by row; ``times`` are the rows in the order of
+        their time checks, or None if that is the same order.
         """
         rows, sharing = len(requests.ms), run.shares.sharing()
         worked = np.zeros(rows, np.int64)
@@ -168,7 +169,7 @@ class Replay:
         return by_row
 
     def settle(self) -> None:
-        """All events are there of those who were met so far: no more of them will come."""
+        """Replay the kept events: no more will follow for the senders seen so far."""
         if not self._kept:
             return
         requests = Requests(*(np.concatenate(columns) for columns in zip(*self._kept, strict=True)))
@@ -192,19 +193,19 @@ class Replay:
             self.answered.append((proposal, requests, answers))
 
     def components(self) -> list[int]:
-        """By sender a number, the same for those who share anything."""
+        """The component of each sender."""
         return self._components.roots()
 
     def sharing(self, proposal: int) -> Sharing:
-        """Who shares what under one of the proposals."""
+        """Counters and bounds under one of the proposals."""
         return self._runs[proposal].shares.sharing()
 
     def told(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the outcome that are known for good by now, each once."""
+        """The rows of the outcome that are final, each once."""
         return self._rows.take()
 
     def hour(self) -> Iterator[pa.RecordBatch]:
-        """The rows of all minutes, when all events were fed of the hour that they are in."""
+        """The rows of all minutes, after the last event of an hour."""
         self._end_minutes()
         return self._rows.take()
 
@@ -216,7 +217,7 @@ class Replay:
             self._rows.minutes(run.shares.proposal, self.senders.all, last)
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """The other rows; nothing may be fed any more."""
+        """The remaining rows; the replay can't be used any more."""
         self.settle()
         self._end_minutes()
         for run in self._runs:

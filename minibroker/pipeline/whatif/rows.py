@@ -1,9 +1,10 @@
-"""What comes out of a replay, as rows: who was held under which proposal, how often and how long.
+"""The outcome of a replay as rows: throttles by proposal and entity.
 
 Owns the columns of the outcome and their meaning; it must never decide anything. Invariant: there
-is one row without ``start_us`` for each proposal, broker, sender (or address) and type of quota
-that has a bound, and one with it for each minute in which it was held; the rows of minutes add up
-to the other's throttles. Kafka has metrics of the present, ``throttle-time`` and ``queue-size``.
+is one row without ``start_us`` for each proposal, broker, sender (or address) and quota type with a
+bound, and one with ``start_us`` for each minute in which it was throttled; the throttles of the
+minutes add up to those of the total. Kafka has only metrics of the present, ``throttle-time`` and
+``queue-size``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from minibroker.quotas.entity import KEYS
 
 OPEN, CLOSED = "open", "closed"
 ROWS_MAX: Final = 65_536
-"""Of a batch that is handed on."""
+"""Maximum size of an emitted batch."""
 
 _US_PER_MS: Final = 1000
 _KEYS: Final = {kind: key for key, kind in KEYS.items()}
@@ -66,18 +67,19 @@ OUTCOME: Final = pa.schema(
         ("given_up", pa.int64()),
     ]
 )
-"""``loop`` is open or closed. ``quota_entity`` is whose the quota is, as a path of the config
-store, ``quota_user`` and ``quota_client_id`` who share its counter. ``requests`` were checked,
-``throttled`` of them were held, by this type alone, for ``throttle_ms`` in all. ``late_ms`` is by
-how much later the last request ended (closed loop). ``given_up`` counts requests that were refused
-too often, or connections that were closed. Of a row of a minute, which begins at ``start_us``, only
-``throttled`` and ``throttle_ms`` are told."""
+"""``loop`` is open or closed. ``quota_entity`` is the entity of the quota, as a path of the config
+store; ``quota_user`` and ``quota_client_id`` identify the shared counter. ``requests`` were
+checked, ``throttled`` of them throttled by this type alone, for ``throttle_ms`` in total.
+``late_ms`` is the delay of the last request's end (closed loop). ``given_up`` counts requests that
+were rejected too often, or connections that were closed. Rows of a minute, which starts at
+``start_us``, have only ``throttled`` and ``throttle_ms``.
+"""
 
 TOLD_APART_BY: Final = (
     "proposal", "loop", "broker", "user", "client_id", "ip", "quota_type", "quota_entity",
     "quota_user", "quota_client_id", "bound", "start_us",
 )  # fmt: skip
-"""One row has all of these; of several that have, the following make one."""
+"""The key columns; rows with equal keys are merged by the following functions."""
 SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
 MOST: Final = ("throttle_ms_max", "last_us", "late_ms")
 LEAST: Final = ("first_us",)
@@ -91,7 +93,7 @@ DDL: Final = ", ".join(
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row of each, also of brokers that were started again in between."""
+    """Merge rows with equal keys, as of a restarted broker."""
     whole = pa.Table.from_batches(batches, OUTCOME)
     if not len(whole):
         return
@@ -106,7 +108,7 @@ def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class OutcomeRows:
-    """Rows as they become known."""
+    """Collects rows as they become final."""
 
     def __init__(self, *, closed: bool) -> None:
         self._loop = CLOSED if closed else OPEN
@@ -114,7 +116,7 @@ class OutcomeRows:
         self._batches: list[pa.RecordBatch] = []
 
     def minutes(self, proposal: Proposal, senders: Sequence[Sender], minutes: Minutes) -> None:
-        """What was added up by minute."""
+        """Add the throttles by minute."""
         found = minutes[1 : minutes[0, 0] + 1]
         if not len(found):
             return
@@ -137,7 +139,7 @@ class OutcomeRows:
         }
 
     def tallies(self, shares: Shares, senders: Sequence[Sender], tally: Tally, ends: Ends) -> None:
-        """What was added up over all, of senders who made any request that was looked at."""
+        """Add the totals of senders whose requests were checked."""
         for group, kind in np.argwhere(tally[:, :, REQUESTS]).tolist():
             tags, bound = shares.tags[group][kind], shares.bounds[group][kind]
             assert tags is not None
@@ -162,7 +164,7 @@ class OutcomeRows:
             self._rows.append(row)
 
     def addresses(self, addresses: Addresses) -> None:
-        """What would have happened to connections."""
+        """Add the outcome of connections."""
         addresses.settle()
         proposal = addresses.proposal
         for (broker, ip), tally in addresses.tallies.items():
@@ -192,7 +194,7 @@ class OutcomeRows:
                 self._rows.append({**who, **told})
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """All rows there are, which are not kept any longer."""
+        """Yield and remove all collected rows."""
         yield from self._batches
         self._batches.clear()
         for first in range(0, len(self._rows), ROWS_MAX):
@@ -202,7 +204,7 @@ class OutcomeRows:
 
 
 def _batch(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
-    """With nulls in the columns that are not told."""
+    """A batch with nulls in the missing columns."""
     return pa.RecordBatch.from_arrays(
         [
             columns[field.name].cast(field.type)

@@ -1,10 +1,9 @@
-"""Replays in which decisions move what comes later, compiled: the closed loop, and kept answers.
+"""Compiled replays in which decisions delay later requests: the closed loop, and delayed responses.
 
-Owns a queue of what happens next among requests that share counters or connections; it must never
-see half of such requests, so that all there are have to be given at once. Invariant: of each
-connection one request is under way, and the next comes as long after its end, and after the end of
-its throttle, as it did in fact; nothing is counted before something that happens earlier. Echoes
-``KafkaChannel``'s muting and, for kept answers, KIP-124.
+Owns an event queue of requests that share counters or connections; all such requests have to be
+given at once. Invariant: each connection has one request in flight, and the next one follows the
+end of the previous one and its throttle after the recorded pause; amounts are recorded in the order
+of time. Resembles muting in ``KafkaChannel`` and, for delayed responses, KIP-124.
 """
 
 from __future__ import annotations
@@ -42,35 +41,37 @@ from minibroker.pipeline.whatif.events import (
 )
 
 LATE, COMES, WORKED = range(3)
-"""What happens: a request has its time counted, is checked, is checked for its time alone."""
+"""Event types: record a request's late time, check a request, check only its worked time."""
 
 TRIES_MAX: Final = 1_000
-"""How often one request is made that is refused, or can't be answered whole, until given up."""
+"""Attempts of a request that is rejected, or answered in part, before it is abandoned."""
 
 STARVING: Final = 100
-"""Requests of one sender that are given up before its others are tried only once: under a small
-request_percentage each try takes more time than there is."""
+"""Abandoned requests of a sender after which its others get only one attempt: under a small
+request_percentage each attempt takes more time than there is.
+"""
 
 
 class Course(NamedTuple):
-    """How requests follow each other, by row."""
+    """The sequence of requests, by row."""
 
     following: Longs
-    """The next of the same connection, or ``NOBODY``."""
+    """The next request of the connection, or ``NOBODY``."""
     begins: Flags
-    """Whether it comes by itself."""
+    """Whether it is the first of its connection."""
     pause_ms: Longs
-    """When it comes: after the end of the one before it and of that one's throttle, or if it
-    begins, after it came in fact."""
+    """The pause between the end of the previous request and its throttle, and this request; for a
+    first one, the offset from its recorded time.
+    """
     rest: Floats
-    """What is yet to be done of its amount."""
+    """The rest of its amount."""
     tries: Longs
     first_ms: Longs
-    """How long what is counted beside time holds its sender."""
+    """The throttle time due to amounts other than time."""
 
 
 class Stage(NamedTuple):
-    """All that a replay has and fills in; only what is inlined is given it."""
+    """The complete state of a replay; passed to inlined functions only."""
 
     requests: Requests
     course: Course
@@ -84,20 +85,19 @@ class Stage(NamedTuple):
     terms: Terms
 
 
-# What is to happen, as a heap: when, the request's sequence, what, and its row. Its size is in the
-# first row, its items are in those behind it.
+# A heap of events: time, the request's sequence, event type, row. The first row holds its size.
 Queue = Longs
 
 
 def new_queue(rows: int) -> Queue:
-    """With room for what so many requests may have under way: the next, and time to be counted."""
+    """An empty queue for ``rows`` requests: for each, the next event and its late time."""
     found = np.empty((2 * rows + 3, 4), np.int64)
     found[0, 0] = 0
     return found
 
 
 def course_of(requests: Requests, terms: Terms) -> Course:
-    """How requests followed each other if the loop is closed; otherwise each comes by itself."""
+    """The sequence of requests in the closed loop; in the open loop each stands alone."""
     rows = len(requests.ms)
     course = Course(
         np.full(rows, NOBODY, np.int64),
@@ -115,7 +115,7 @@ def course_of(requests: Requests, terms: Terms) -> Course:
 
 @compiled
 def _follow(requests: Requests, course: Course, order: Longs, delays: bool) -> None:
-    """Chains each connection's requests; of those made again and again only the last is done."""
+    """Chain each connection's requests; of repeated ones only the last is kept."""
     all_ms, connections, all_flags = requests.ms, requests.connection, requests.flags
     late_ms, all_held_ms = requests.late_ms, requests.held_ms
     following, begins, pause_ms = course[:3]
@@ -147,7 +147,7 @@ def _follow(requests: Requests, course: Course, order: Longs, delays: bool) -> N
 
 @compiled
 def _service_ms(ms: int, late_ms: int, held_ms: int, delays: bool) -> int:
-    """From the last check until the answer was sent, in fact."""
+    """The recorded time from the last check to the response."""
     if late_ms == NEVER:
         return 0
     return max(0, late_ms - ms - (held_ms if delays else 0))
@@ -196,7 +196,7 @@ def _pop(queue: Queue) -> tuple[int, int, int]:
 
 @compiled
 def _part(rest: float, flags: int, bound: float, terms: Terms) -> float:
-    """How much of a request is done at once: a fetch gets no more than its quota lets through."""
+    """The amount of one attempt: a fetch returns no more than its quota allows at once."""
     if not terms.closed or flags & (FETCHES | EXEMPT) != FETCHES:
         return rest
     return min(rest, max(1.0, bound * terms.fetch_cap_s))
@@ -204,7 +204,7 @@ def _part(rest: float, flags: int, bound: float, terms: Terms) -> float:
 
 @compiled
 def simulate(stage: Stage) -> None:
-    """Replays requests, all there are of those who share anything."""
+    """Replay all requests of senders that share anything."""
     requests, course, queue, sharing, words = stage[:5]
     window_ms = stage.terms.window_ms
     all_ms, sequences, groups, late = requests.ms, requests.sequence, requests.group, requests.late
@@ -227,7 +227,7 @@ def simulate(stage: Stage) -> None:
 
 @inlined
 def _come(stage: Stage, row: int, now_ms: int) -> int:
-    """Counts what a request costs beside time; how long that keeps back its answer."""
+    """Record a request's amount other than time; return the delay of its response."""
     requests, course, sharing = stage.requests, stage.course, stage.sharing
     tally, answers, terms = stage.tally, stage.answers, stage.terms
     group, flags = requests.group[row], requests.flags[row]
@@ -259,7 +259,7 @@ def _come(stage: Stage, row: int, now_ms: int) -> int:
 
 @inlined
 def _work(stage: Stage, row: int, now_ms: int) -> None:
-    """Checks a request's time, and settles who is held, when its answer goes and what follows."""
+    """Check a request's worked time; decide its throttle, its response time and what follows."""
     requests, course, queue, sharing, words, tally = stage[:6]
     answers, terms = stage.answers, stage.terms
     group, flags = requests.group[row], requests.flags[row]
@@ -313,7 +313,7 @@ def _answer(held: Longs, row: int, kind: int, held_ms: int, first_kind: int, fir
 
 @inlined
 def _follow_up(stage: Stage, row: int, answered_ms: int, free_ms: int, again: bool) -> None:
-    """Lets the request be made again, or for the rest of it, or else the next one come."""
+    """Schedule another attempt of the request, its rest, or the connection's next request."""
     requests, course, queue, ends = stage.requests, stage.course, stage.queue, stage.ends
     group = requests.group[row]
     if again or (course.rest[row] > 0 and requests.flags[row] & (FETCHES | EXEMPT) == FETCHES):

@@ -1,8 +1,8 @@
-"""The outcome in a few lines for a person: who is held most, when, how long, and compared.
+"""A short summary of the outcome: the most throttled entities, and a comparison of proposals.
 
-Owns what is told of an outcome and its words; it must never decide or replay anything. Invariant:
-what is collected is bounded by `TOLD_MAX`, whatever the outcome holds, and every proposal is told
-of even if it holds nobody. Kafka has no counterpart.
+Owns the selection and the text; it must never decide or replay anything. Invariant: the rows
+collected are bounded by `TOLD_MAX`, whatever the size of the outcome, and every proposal is
+mentioned, even if it throttles no entity. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minibroker.pipeline.whatif.rows import CLOSED
 from minibroker.pipeline.whatif.truth import Truth
 
 TOLD_MAX: Final = 8
-"""Of those who are held most, under each proposal."""
+"""Entities listed under each proposal, those throttled longest."""
 
 NAME_MAX: Final = 30
 
@@ -26,7 +26,7 @@ _WHO: Final = ("user", "client_id", "ip")
 
 
 def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) -> Iterator[str]:
-    """The lines."""
+    """The lines of the summary."""
     whole = outcome.where("start_us is null")
     totals = {(row.proposal, row.loop): row for row in _totals(whole).collect()}
     for proposal in proposals:
@@ -39,7 +39,7 @@ def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) 
 
 
 def truth_lines(truth: Truth) -> Iterator[str]:
-    """How the replay compares with what was decided in fact."""
+    """Describe how the replay compares with the recorded decisions."""
     equal = f"{words.count(truth.equal)} of {words.many(truth.throttles, 'throttle')}"
     decided = f"{words.many(truth.decisions, 'decision')} compared"
     yield f"{decided}: {equal} equal to the millisecond ({truth.share:.3%})"
@@ -65,7 +65,7 @@ def _totals(whole: DataFrame) -> DataFrame:
 
 
 def called(proposal: str, loop: str) -> str:
-    """What a person knows a replay by."""
+    """The display name of a replay."""
     return f"{proposal}, closed loop" if loop == CLOSED else proposal
 
 
@@ -116,7 +116,7 @@ def _who(row: Any) -> str:
 
 
 def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """How long everybody is held under each proposal, of those who are held most under any."""
+    """Throttle time under each proposal, of the entities throttled longest under any."""
     sums = [
         F.sum(
             F.when((F.col("proposal") == proposal) & (F.col("loop") == loop), F.col("throttle_ms"))

@@ -1,9 +1,9 @@
-"""How far a replay can be trusted: its decisions under the quotas in force, and those in fact.
+"""The accuracy of a replay: compares its decisions with the recorded ones.
 
 Owns the comparison and the reasons for differences; it must never correct a replay. Invariant:
 every decision is either equal to the millisecond or has one of the reasons below, the last of which
-says that nobody knows. A reason is a fact about the recording that was found, such as events that
-are missing, and not a guess. Kafka has no counterpart.
+is unknown. A reason is a verified fact about the recording, such as missing events, not a guess.
+Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from minibroker.pipeline.whatif.replay import Replay
 
 
 class Why(StrEnum):
-    """Whether a decision is equal, or why it isn't."""
+    """The result of comparing a decision."""
 
     EQUAL = "equal"
     BEFORE = "what was counted before the recording began is not known"
@@ -47,8 +47,9 @@ class Why(StrEnum):
 
 
 NEAR_MS: Final = 1
-"""A process looks at the clock before it counts, so others may be first within as much; which of
-them was, ordinals say, but of what was recorded before there were quotas, and of kept answers."""
+"""A process reads the clock before it records, so others may record first within this time.
+Ordinals give the order, except for events recorded without quotas, and for delayed responses.
+"""
 
 COMPARED: Final = pa.schema(
     [
@@ -61,7 +62,7 @@ COMPARED: Final = pa.schema(
         ("replayed_ms", pa.int64()),
     ]
 )
-"""A row for all decisions of a task that are equal, and one for each other."""
+"""A row for all equal decisions of a task, and one for each different one."""
 
 COMPARED_DDL: Final = (
     "why string, decisions bigint, throttles bigint, broker int, sequence bigint,"
@@ -73,28 +74,28 @@ _FAR: Final = 1 << 42
 
 
 class Truth(NamedTuple):
-    """``throttles`` are the decisions in which somebody was held, in fact or in the replay."""
+    """The result; ``throttles`` are the decisions to throttle, in the recording or the replay."""
 
     decisions: int
     throttles: int
     equal: int
-    """Of ``throttles``."""
+    """How many of ``throttles`` are equal."""
     differing: dict[Why, int]
     examples: Sequence[tuple[int, int, int, int, Why]]
-    """Broker, sequence, throttle in fact and in the replay, and why, of some that differ."""
+    """Broker, sequence, recorded throttle, replayed throttle, and reason of some differences."""
 
     @property
     def share(self) -> float:
-        """Of throttles that are equal to the millisecond."""
+        """The share of throttles that are equal to the millisecond."""
         return self.equal / self.throttles if self.throttles else 1.0
 
 
 def compared(
     run: Replay, events: pa.Table, counting: Counting, dropped: Mapping[int, Sequence[int]]
 ) -> pa.RecordBatch:
-    """What a replay of ``events``, under one proposal, has answered since this was last asked.
+    """Compare the decisions of a replay of ``events``, under one proposal, since the last call.
 
-    ``dropped`` are the times, by broker, at which events were told to be missing.
+    ``dropped`` are the times, by broker, of reports of dropped events.
     """
     ((_, requests, answers),) = run.answered
     run.answered.clear()
@@ -117,7 +118,7 @@ def compared(
 
 
 def _aligned(seen: pa.Table, brokers: Longs, sequence: Longs) -> pa.Table:
-    """The events of rows, in their order."""
+    """The events in the order of the given rows."""
     there = np.lexsort((longs(seen, "sequence"), longs(seen, "broker")))
     here = np.lexsort((sequence, brokers))
     order = np.empty(len(here), np.int64)
@@ -184,7 +185,7 @@ def _keys(component: Longs, ms: Longs, rows: Longs) -> Longs:
 
 
 def _near(requests: Requests, component: Longs) -> Flags:
-    """Where a request has company: something else that those who share with it counted then."""
+    """Flag requests within ``NEAR_MS`` of another amount in the same component."""
     late = np.flatnonzero((requests.late_ms != NEVER) & (requests.flags & EXEMPT == 0))
     everything = np.arange(len(component))
     counted = np.sort(
@@ -201,7 +202,7 @@ def _near(requests: Requests, component: Longs) -> Flags:
 
 
 def _numbers(facts: pa.Table, check: str, field: str) -> Floats:
-    """A figure of what a quota said; NaN where it said nothing."""
+    """A figure of recorded quota checks; NaN if there was no check."""
     column = pc.cast(check_field(facts, check, field), pa.float64())
     return column.to_numpy(zero_copy_only=False).astype(np.float64)  # type: ignore[no-any-return]
 
@@ -216,7 +217,7 @@ def _rate_differs(facts: pa.Table, answers: Answers) -> Flags:
 
 
 def _quota_differs(facts: pa.Table, sharing: Sharing, requests: Requests) -> Flags:
-    """Where a bound was another one, or there was none, or one too many."""
+    """Flag rows whose recorded bound differs from the replayed one."""
     found = np.zeros(len(facts), np.bool_)
     for kind, check in enumerate(CHECKS):
         recorded = _numbers(facts, check, "bound")
