@@ -82,12 +82,18 @@ class HealthCondition(NamedTuple):
 
     process: Annotated[str, Doc("Role and index, e.g. `worker-0`.")]
     kind: Annotated[
-        Literal["storage_failed", "records_truncated", "groups_not_loaded", "not_responding"],
+        Literal[
+            "storage_failed",
+            "records_truncated",
+            "groups_not_loaded",
+            "descriptors_exhausted",
+            "not_responding",
+        ],
         Doc(
             "`storage_failed` ends by itself when a write succeeds; `records_truncated` stays "
             "until the process restarts; `groups_not_loaded` ends when the logs of committed "
-            "offsets can be opened; `not_responding` is a process that did not answer in a "
-            "second."
+            "offsets can be opened; `descriptors_exhausted` ends when connections can be accepted "
+            "again; `not_responding` is a process that did not answer in a second."
         ),
     ]
     subject: Annotated[str, Doc("What it is about, e.g. a path.")]

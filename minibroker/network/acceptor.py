@@ -26,6 +26,7 @@ from minibroker.network.accepted import (
     OffersWanted,
     Present,
 )
+from minibroker.network.descriptor_health import DescriptorHealth
 from minibroker.network.door import Door, Refused, newcomer
 from minibroker.network.met import PROCESSORS
 from minibroker.network.slots import SLOTS, Slots
@@ -46,9 +47,6 @@ from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Connection, Handoff, addresses
 from minibroker.runtime.listening import ConnectionSource
 
-OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
-"""How long to wait when the system has no descriptor or memory left for a connection."""
-
 ACCEPTED_BEFORE_YIELD: Final = 16
 """Connections taken in a row before others get their turn: while some come and are turned away
 without end, nothing else in the loop need ever wait.
@@ -66,6 +64,7 @@ async def acceptor(env: Environment) -> None:
         if role.teller is not None:
             nursery.start_soon(role.teller.run)
         nursery.start_soon(role.turned_away.run)
+        nursery.start_soon(role.descriptor_health.run)
         for processor in range(env.processors):
             nursery.start_soon(role.attend, processor)
         await role.follower.wait_image()
@@ -99,6 +98,7 @@ class _Acceptor:
         self._accepted = 0
         self._log = Log("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
+        self.descriptor_health = DescriptorHealth(env, self._log)
         self.teller = teller(env)
         tell = None if self.teller is None else self.teller.happened
         self._door = Door(env, self._log, tell)
@@ -186,8 +186,7 @@ class _Acceptor:
                 connection = await source.accept()
             except OSError as error:
                 self.turned_away.close_all()
-                self._log.warning("connections wait", listener=listener, error=error)
-                await self._env.clock.sleep_real(OUT_OF_DESCRIPTORS_PAUSE_S)
+                await self.descriptor_health.accept_failed(listener, error)
                 continue
             self._env.metrics.connection_accepted(listener)
             local, peer = addresses(connection)

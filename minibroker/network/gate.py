@@ -28,6 +28,7 @@ from minibroker.connections.rates import Rates
 from minibroker.connections.token_messages import Action, Admit, DropLimits, Message, Send
 from minibroker.connections.tokens import Tokens
 from minibroker.network.accepted import Accepted
+from minibroker.network.descriptor_health import DescriptorHealth
 from minibroker.network.happenings import Happenings
 from minibroker.network.limits import drop_limits
 from minibroker.network.met import TOKENS, count_limit
@@ -54,9 +55,6 @@ WAITING_MAX: Final = 1000
 ACCEPTED_BEFORE_YIELD: Final = 8
 """Connections accepted in a row before those that are served get their turn."""
 
-OUT_OF_DESCRIPTORS_PAUSE_S: Final = 0.1
-"""How long to wait when the system has no descriptor or memory left for a connection."""
-
 Take = Callable[[Accepted, Connection], None]
 
 
@@ -70,12 +68,15 @@ class Gate:
         closes: ConnectionCloses,
         log: Log,
         take: Take,
+        *,
+        descriptor_health: DescriptorHealth,
     ) -> None:
         """``take`` is given whoever was let in."""
         self._env = env
         self._happenings = happenings
         self._closes = closes
         self._log = log
+        self._descriptor_health = descriptor_health
         self._take = take
         self._listeners = list(env.listeners)
         settings = env.settings
@@ -157,8 +158,7 @@ class Gate:
                 connection = await source.accept()
             except OSError as error:
                 self._turned_away.close_all()
-                self._log.warning("connections wait", listener=listener, error=error)
-                await self._env.clock.sleep_real(OUT_OF_DESCRIPTORS_PAUSE_S)
+                await self._descriptor_health.accept_failed(listener, error)
                 continue
             self._begin(listener, connection)
             if self._somebody_came:

@@ -42,6 +42,7 @@ from minibroker.network.accepted import (
 )
 from minibroker.network.client import Client
 from minibroker.network.connection import Event
+from minibroker.network.descriptor_health import DescriptorHealth
 from minibroker.network.eviction import evict_slow_claims
 from minibroker.network.exchange import Exchanges
 from minibroker.network.frames import SCRATCH_BYTES, BadFrame, FrameReader
@@ -111,6 +112,7 @@ class _Processor:
         self._env = env
         self._log = Log(env.name)
         self._closes = ConnectionCloses(env.metrics, self._log)
+        self._descriptor_health = DescriptorHealth(env, self._log)
         self._teller = teller(env)
         tell = None if self._teller is None else self._teller.happened
         self._happenings = Happenings(env.incarnation, env.clock.now, tell)
@@ -175,7 +177,14 @@ class _Processor:
         # Not for the other mode, as each module loaded is time that a test waits for a broker.
         from minibroker.network.gate import Gate
 
-        return Gate(self._env, self._happenings, self._closes, self._log, self._begin)
+        return Gate(
+            self._env,
+            self._happenings,
+            self._closes,
+            self._log,
+            self._begin,
+            descriptor_health=self._descriptor_health,
+        )
 
     def _on_image(self, before: Image, after: Image) -> None:
         if self._gate is not None:
@@ -213,6 +222,7 @@ class _Processor:
                 await link.wait_connected()
             nursery.start_soon(self._turnstile.run)
             nursery.start_soon(self._trim)
+            nursery.start_soon(self._descriptor_health.run)
             if self._teller is not None:
                 nursery.start_soon(self._teller.run)
             nursery.start_soon(self._meter.run)
@@ -300,6 +310,7 @@ class _Processor:
     def _take(self, accepted: Accepted, connection: Connection | None) -> None:
         self._notices.taken()
         if connection is None:
+            self._descriptor_health.exhausted()
             self._closes.refused(
                 accepted.listener,
                 CloseReason.LIMIT,

@@ -7,6 +7,7 @@ unlimited process has the largest number. Kafka relies on a limit that is never 
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import sys
 from typing import Final
@@ -19,3 +20,12 @@ def descriptors_max() -> int:
     """Files and sockets that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def has_descriptor() -> bool:
+    """Whether this process can open one more file."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in OUT_OF_DESCRIPTORS
+    return True

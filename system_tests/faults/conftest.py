@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ class Starter(Protocol):
         listener: str = ...,
         settings: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
     ) -> RunningBroker: ...
 
 
@@ -50,6 +51,7 @@ def start() -> Iterator[Starter]:
         listener: str = "PLAINTEXT://127.0.0.1:0",
         settings: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
     ) -> RunningBroker:
         broker = start_minibroker(
             *arguments,
@@ -57,6 +59,7 @@ def start() -> Iterator[Starter]:
             listener=listener,
             settings=settings,
             environment=environment,
+            wrapper=wrapper,
         )
         started.append(broker)
         return broker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,10 +30,12 @@ from minibroker.observability.definitions import (
 from minibroker.roles.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
 from minibroker.roles.questions import DetailsWanted, Greeting, ImageTaken, Welcome
 from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
+from tests.network.shortage import RealTime, Short, conditions, frozen
 from tests.roles.conftest import MakeEnvironment
 
 LISTENER = "PLAINTEXT"
@@ -258,20 +259,6 @@ async def test_a_connection_that_dies_with_its_processor_is_counted(
         assert (refusal.happening.reason, refusal.happening.processor) == ("process_died", 0)
 
 
-class Short(MemorySource):
-    """Runs out of descriptors now and then."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failures = 2
-
-    async def accept(self) -> Connection:
-        if self.failures:
-            self.failures -= 1
-            raise OSError(errno.EMFILE, "Too many open files")
-        return await super().accept()
-
-
 async def test_a_shortage_of_descriptors_is_waited_out(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -284,6 +271,31 @@ async def test_a_shortage_of_descriptors_is_waited_out(
         assert trio.current_time() == pytest.approx(0.2)
 
 
+async def test_a_shortage_of_descriptors_is_shown_and_ends_while_the_clock_is_frozen(
+    make_env: MakeEnvironment,
+    autojump_clock: MockClock,
+    real_time: RealTime,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = Short(failures=30)
+    async with house(make_env, 1, source) as at:
+        processor = await at.processor(0)
+        await source.connect()
+        with frozen(autojump_clock):
+            await real_time.pass_s(2)
+            (condition,) = at.env.conditions.all()
+            assert condition.kind == "descriptors_exhausted"
+            assert f"may open {descriptors_max()} files" in condition.text
+            assert await drained(processor) == []
+            await real_time.pass_s(3)
+            assert len(await drained(processor)) == 1
+            assert conditions(at.env) == []
+    assert [record.message for record in caplog.records if "descriptors" in record.message] == [
+        "descriptors are exhausted",
+        "descriptors are available again",
+    ]
+
+
 async def test_a_shortage_of_descriptors_ends_those_who_are_turned_away_but_held(
     make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,8 +303,7 @@ async def test_a_shortage_of_descriptors_ends_those_who_are_turned_away_but_held
         await trio.sleep_forever()
 
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
-    source = Short()
-    source.failures = 0
+    source = Short(failures=0)
     async with house(make_env, 1, source, "kafka_connections_max=0") as at:
         await at.processor(0)
         clients = await at.connect(AT_ONCE + 2)

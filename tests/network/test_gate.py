@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,9 @@ from minibroker.cluster.image import Image
 from minibroker.config import Settings
 from minibroker.connections.refusals import AT_ONCE, LET_IN_EVERY_S
 from minibroker.network import gate
-from minibroker.network.gate import Gate
+from minibroker.network.accepted import Accepted
+from minibroker.network.descriptor_health import DescriptorHealth
+from minibroker.network.gate import Gate, Take
 from minibroker.network.happenings import Happenings
 from minibroker.observability.definitions import (
     ACCEPTED,
@@ -25,10 +28,12 @@ from minibroker.observability.definitions import (
     CloseReason,
 )
 from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.roles.environment import Environment
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.listening import MemorySource
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.messages.api_versions import ApiVersionsRequest
+from tests.network.shortage import RealTime, Short, conditions, frozen
 from tests.roles.conftest import MakeEnvironment
 from tests.simulation.client import SimulatedClient
 
@@ -47,6 +52,18 @@ async def sharded(
         await nursery.start(broker.run)
         yield broker
         await broker.stop()
+
+
+def gate_of(
+    env: Environment,
+    happenings: Happenings,
+    log: Log,
+    take: Take,
+    health: DescriptorHealth | None = None,
+) -> Gate:
+    closes = ConnectionCloses(env.metrics, log)
+    health = health or DescriptorHealth(env, log)
+    return Gate(env, happenings, closes, log, take, descriptor_health=health)
 
 
 async def dial(broker: TaskBroker, part: int, host: str = "10.0.0.1") -> SimulatedClient:
@@ -99,7 +116,7 @@ async def test_numbers_of_connections_differ_wherever_and_in_whichever_life_they
                 listeners={LISTENER: MemorySource()},
             )
             log, happenings = Log("test"), Happenings(life, lambda: 0.0)
-            made = Gate(env, happenings, ConnectionCloses(env.metrics, log), log, print)
+            made = gate_of(env, happenings, log, print)
             for _ in range(4):
                 made._begin(LISTENER, memory_stream_pair()[1])
             happened = happenings.lately().happenings
@@ -170,7 +187,7 @@ def test_limits_that_nobody_holds_are_told_of_once(make_env: MakeEnvironment) ->
         env = make_env("processor", index, settings=settings, processors=2)
         told.append(Told())
         log = Log("test")
-        made = Gate(env, Happenings(1, lambda: 0.0), ConnectionCloses(env.metrics, log), log, print)
+        made = gate_of(env, Happenings(1, lambda: 0.0), log, print)
         made._log = told[-1]  # type: ignore[assignment]
         for number in (1, 2):
             made.on_image(Image(1, number, broker_configs_number=number, configs=configs))
@@ -192,21 +209,46 @@ async def test_a_system_without_descriptors_is_tried_again(
         async def accept(self):  # type: ignore[no-untyped-def]
             if self.failures:
                 self.failures -= 1
-                raise OSError("too many open files")
+                raise OSError(errno.ENOBUFS, "No buffer space available")
             return await super().accept()
 
     source = Exhausted()
     env = make_env("processor", 0, listeners={LISTENER: source})
     taken = []
-    log = Log("test")
-    closes = ConnectionCloses(env.metrics, log)
-    made = Gate(env, Happenings(1, lambda: 0.0), closes, log, lambda *who: taken.append(who))
+    happenings = Happenings(1, lambda: 0.0)
+    made = gate_of(env, happenings, Log("test"), lambda *who: taken.append(who))
     made.on_image(Image(1, 1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
         await source.connect()
         await trio.sleep(1)
         assert len(taken) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_gate_without_descriptors_shows_it_and_recovers_while_the_clock_is_frozen(
+    autojump_clock: MockClock, make_env: MakeEnvironment, real_time: RealTime
+) -> None:
+    source = Short(failures=30)
+    env = make_env("processor", 0, listeners={LISTENER: source})
+    taken: list[Accepted] = []
+    health = DescriptorHealth(env, Log("test"))
+    made = gate_of(
+        env, Happenings(1, lambda: 0.0), Log("test"), lambda who, _: taken.append(who), health
+    )
+    made.on_image(Image(1, 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run)
+        nursery.start_soon(health.run)
+        await source.connect()
+        with frozen(autojump_clock):
+            await real_time.pass_s(2)
+            assert conditions(env) == ["descriptors_exhausted"]
+            assert taken == []
+            await real_time.pass_s(1)
+            assert len(taken) == 1
+            await real_time.pass_s(2)
+            assert conditions(env) == []
         nursery.cancel_scope.cancel()
 
 

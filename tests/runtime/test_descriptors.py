@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from minibroker.runtime.descriptors import descriptors_max
+from minibroker.runtime.descriptors import descriptors_max, has_descriptor
 
 
 @contextmanager
@@ -31,3 +31,10 @@ def test_descriptors_max_is_the_soft_limit(monkeypatch: pytest.MonkeyPatch) -> N
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
     assert descriptors_max() == sys.maxsize
+
+
+def test_has_descriptor_is_false_only_at_the_limit() -> None:
+    assert has_descriptor()
+    with no_descriptor_left():
+        assert not has_descriptor()
+    assert has_descriptor()
