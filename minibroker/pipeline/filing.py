@@ -92,7 +92,7 @@ class Filer:
     def damaged(
         self, reason: str, where: tuple[str, int, int], raw: bytes | None
     ) -> Iterator[pa.RecordBatch]:
-        """Add a fault that stands for unreadable records."""
+        """Add a fault in place of unreadable records."""
         self._records += 1
         yield from self.fault(reason, where, raw)
 

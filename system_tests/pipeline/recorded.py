@@ -79,7 +79,7 @@ CASES: Final = (
 
 @contextmanager
 def recording(folder: Path) -> Iterator[RunningBroker]:
-    """A broker with its topics and what is to be fetched in them, which tells its activity."""
+    """A broker with activity recording, topics, and records to fetch."""
     broker = start_minibroker(
         data_dir=folder / "data",
         settings=SETTINGS,
@@ -150,7 +150,7 @@ def change_topics(broker: RunningBroker, client_id: str, version: int, times: in
 
 
 def connect_often(broker: RunningBroker, times: int) -> None:
-    """Connections from an address that may not make so many: some are hung up on, after a while."""
+    """Connect repeatedly from a rate-limited address; some connections are closed after a delay."""
     with ExitStack() as opened:
         clients = [
             opened.enter_context(Client(broker.address, FAST_IP, "hasty")) for _ in range(times)

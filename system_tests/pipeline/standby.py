@@ -1,9 +1,8 @@
-"""Jobs of the pipeline whose JVM is up before they are told what to do, so that one follows a
-killed one at once.
+"""Pipeline jobs whose JVM is started in advance, so that one can follow a killed one at once.
 
-It owns the process that stands by, and its end by SIGKILL; which job it becomes, and when it is
-killed, is the tests'. Invariant: it touches nothing that a job works on before it is told to, and a
-killed one is gone with all that it started.
+It owns the standby process, and kills it by SIGKILL; the tests decide which job it runs, and when
+it is killed. Invariant: it touches none of a job's files before it is started, and a kill ends all
+of its child processes.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Standby:
         return self.process.poll() is not None
 
     def printed(self) -> str:
-        """The last error that this or others before it told of, or the end of what they said."""
+        """The last error printed to this log, or the end of the output."""
         before, error, after = self._printed.read_text(errors="replace").rpartition("Error: ")
         return error + after[:4000] if error else (before + after)[-4000:]
 

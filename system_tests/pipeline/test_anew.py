@@ -1,5 +1,5 @@
-"""Offsets that say nothing any more: of brokers that begin anew where others were, with data of
-their own, and of events that a broker removed before they were read.
+"""Invalid offsets: a broker was replaced by a new one with other data, or deleted events that were
+not read yet.
 """
 
 from __future__ import annotations

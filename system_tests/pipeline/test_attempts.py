@@ -1,7 +1,7 @@
-"""Tasks that write a table's files and fail on the way: what they left does not count.
+"""Tasks that fail while writing a table's files: the files of failed attempts don't count.
 
-A job of its own lets Spark try a task three times, as a cluster does. Of one task the first attempt
-is killed between two files, and the second fails when all of its files are written and told of.
+A separate job lets Spark try a task three times, as on a cluster. Of one task the first attempt is
+killed between two files, and the second fails after all of its files are written and reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page that leads from a broker to a quota, run as somebody would who reads it."""
+"""The getting-started page from a broker to a quota, run command by command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "getting-started-pipeline.md"
 
 
 def commands() -> list[str]:
-    """What stands in the page's boxes."""
+    """The page's shell commands."""
     return re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 

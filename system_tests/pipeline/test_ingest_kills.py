@@ -1,9 +1,8 @@
-"""The job that follows a live broker, and the broker, are killed: the table has each event once.
+"""The ingest job and the broker are killed repeatedly: the table contains each event once.
 
-A kill comes as soon as a job is seen to get on: while files are written aside, while a step is
-being committed, or while Spark writes its checkpoint. Which of them, how often before, and how long
-after it is drawn from a seed that is printed; ``INGEST_SEED`` draws the same again, as far as the
-machine lets it. Kills go on for ``INGEST_KILLS_S`` seconds.
+A kill follows a sign of progress: staged files, a commit, or Spark's checkpoint. The kind of sign,
+its number and the delay after it are drawn from a printed seed; ``INGEST_SEED`` draws the same
+again, as far as timing allows. Kills go on for ``INGEST_KILLS_S`` seconds.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ JUNK_EVERY = 97
 MOMENTS = ("_staging/*/all/place=*/*", "_commits/*.json", "_checkpoints/*/offsets/*", "_staging")
 """Paths below the table; the job is killed when one of them changes."""
 CHANGES_MAX = 3
-"""So often at most, before the kill."""
+"""Largest number of changes before the kill."""
 LATER_MAX_S = 0.3
 BROKER_TOO = ("no", "no", "no", "no", "before", "after")
-"""Whether the broker is killed, too: while the job begins, or just before the job."""
+"""Whether the broker is killed too: before the job starts, or after."""
 
 Changes = set[tuple[Path, int]]
 
 
 class Told(threading.Thread):
-    """Goes on producing events until it is told to stop."""
+    """Produces events until it is stopped."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)
@@ -77,7 +76,7 @@ class Told(threading.Thread):
 
 
 class Stage:
-    """A broker that comes back where it was, with its data, and the job beside it."""
+    """A broker that is restarted with its data and address, and the job that reads from it."""
 
     def __init__(self, folder: Path) -> None:
         self._listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
@@ -92,7 +91,7 @@ class Stage:
         return start_minibroker(data_dir=self._data, listener=self._listener)
 
     def begin_job(self, *, follow: bool) -> Standby:
-        """The job that stood by begins, and if it is to be killed, another one stands by."""
+        """Start the standby job and, if it will be killed, prepare another standby."""
         self.job = self._next
         words = ["--from", self.broker.bootstrap_servers, "--into", str(self.table)]
         self.job.run("ingest", *words, *(["--follow"] if follow else []))

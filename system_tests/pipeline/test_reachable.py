@@ -1,4 +1,4 @@
-"""Jobs at a broker that tells them nothing: said at once, and how to mend it."""
+"""Jobs with a broker that has no activity topic: they fail at once, with a remedy."""
 
 from __future__ import annotations
 

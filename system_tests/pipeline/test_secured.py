@@ -1,4 +1,4 @@
-"""Jobs at a broker that wants TLS and to know who asks, and lets people do what they may."""
+"""Jobs with a broker that requires TLS, authentication and authorization."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAY = ((TOPIC, AclOperation.READ), (ALERTS, AclOperation.WRITE))
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A secured broker that tells its activity, in which a client was held."""
+    """A secured broker with activity recording, which has throttled a client."""
     folder = tmp_path_factory.mktemp("secured")
     with securing(folder, {"activity.enable": "true"}) as at:
         set_quota(at.plaintext)

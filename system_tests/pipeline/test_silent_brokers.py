@@ -1,7 +1,7 @@
-"""Brokers that take connections and say nothing: from the start, or in the middle of a job.
+"""Brokers that accept connections but never respond: from the start, or in the middle of a job.
 
-A broker that is stopped stands for every reason of silence, a network that drops packets among
-them: its connections stay, and nothing comes back.
+A stopped broker represents every reason for silence, including a network that drops packets: its
+connections stay open, and no response arrives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMIT = "_commits/*.json"
 
 @contextmanager
 def stopped(broker: RunningBroker) -> Iterator[None]:
-    """Every process of a broker stands still for a time."""
+    """Stop every process of a broker temporarily."""
     family = tree(broker.pid)
     for pid in family:
         os.kill(pid, signal.SIGSTOP)
@@ -77,7 +77,7 @@ def test_silence_is_borne_for_a_time_and_then_told(stage: Stage) -> None:
     job = stage.begin_job(follow=True)
     get_on(stage, job, COMMIT, 2, may_end=False)
     with stopped(stage.broker):
-        until = time.monotonic() + 1.5 * ANSWER_S  # Meanwhile it is asked anew.
+        until = time.monotonic() + 1.5 * ANSWER_S  # The job retries in this time.
         wait_until(lambda: time.monotonic() >= until, "a long silence", within_s=SILENCE_S)
         assert not job.has_ended(), job.printed()
     told.finish()

@@ -1,4 +1,4 @@
-"""The watch of a broker: a client comes above its quota, and is told of while it is held."""
+"""Watching a broker: a client exceeds its quota, and an alert is raised while it is throttled."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The watch is killed: no alert that was due is lost, and none is told twice but by another watch.
+"""The watch is killed repeatedly: no alert is lost, and only another watch sends one again.
 
-Which alerts are due follows from events that the test makes up, in their order, and counts itself.
-A kill comes as soon as a watch is seen to get on; at which sign, and how long after it, is drawn
-from a seed that is printed. ``WATCH_SEED`` draws the same again, as far as the machine lets it, and
-``WATCH_KILLS_S`` says for how many seconds to kill.
+The due alerts follow from the events that the test produces, and it computes them itself. A kill
+follows a sign of progress; the kind of sign and the delay after it are drawn from a printed seed.
+``WATCH_SEED`` draws the same again, as far as timing allows, and ``WATCH_KILLS_S`` is the duration
+in seconds.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ KILLS_S = float(os.environ.get("WATCH_KILLS_S", "60"))
 KILLS_MIN = 4
 CLIENTS = ("a", "b", "c", "d")
 INTERVALS = 2
-"""So many in a row raise an alert, and clear it."""
+"""Consecutive intervals that raise or clear an alert."""
 PACE_S = 0.1
-"""In which an interval of a second is told."""
+"""Real time in which an interval of one second is produced."""
 MOMENTS = ("topic-*/offsets/*", "topic-*/commits/*", "rules/*", "topic-*/state/*/*/*")
 """Paths below the checkpoint; a watch is killed when one changes, or an alert is on the topic."""
 LATER_MAX_S = 0.2
 OURS = "rdkafka"
-"""What this test's own clients are called; a watch's are Java's."""
+"""The software name of this test's own clients; a watch has Java's."""
 
 
 class Due(NamedTuple):
-    """An alert as this test knows it."""
+    """An alert that the test expects."""
 
     client: str
     state: str
@@ -55,7 +55,7 @@ class Due(NamedTuple):
 
 
 class Teller(threading.Thread):
-    """Tells of intervals in which clients are held or not, and keeps count of what that means."""
+    """Produces intervals with or without throttled clients, and computes the expected alerts."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ class Teller(threading.Thread):
             self._interval({client for client in CLIENTS if self._chance.random() < 0.5})
 
     def finish(self) -> None:
-        """Nobody is held any more, for so long that all is over, and looked at."""
+        """Produce intervals without throttles until every alert is cleared and evaluated."""
         self._enough.set()
         self.join(SPARK_PATIENCE_S)
         for _ in range(INTERVALS + 3):
@@ -103,7 +103,7 @@ def event(seconds: float, client: str, *, held: bool) -> Event:
 
 
 class Stage:
-    """A broker, and the watch of it, of which there is always one more that stands by."""
+    """A broker and its watch, with another watch on standby."""
 
     def __init__(self, folder: Path) -> None:
         self.broker: RunningBroker = start_minibroker()
@@ -130,13 +130,13 @@ class Stage:
         return int(end)
 
     def sign(self, moment: str | None) -> object:
-        """Is another one when the watch got on; without a moment, when it told something."""
+        """Changes when the watch progresses; without a moment, when it prints an alert."""
         if moment is None:
             return self.told()
         return {path.name: path.parent for path in self.checkpoint.glob(moment)}
 
     def looked_at_s(self) -> int:
-        """Where the intervals end that the rules have seen, and of which all is told."""
+        """The end of the last interval that was evaluated, and whose alerts were sent."""
         kept = [int(path.stem) for path in self.checkpoint.glob("rules/[0-9]*.json")]
         return max(kept, default=0) + 1
 

@@ -61,7 +61,7 @@ class Watch:
             )
 
     def printed(self) -> str:
-        """What it has told so far; it must still be running."""
+        """Its output so far; it must still be running."""
         assert self.process.poll() is None, self.complaints()[-3000:]
         return self._out.read_text()
 

@@ -54,7 +54,7 @@ def _checked(quota: str, amount: int, look: Event | None) -> Counts:
 
 
 def for_all(value: float, event: Event) -> int:
-    """With those that it stands for; a half counts."""
+    """Scale a value by the event's sampling rate; halves are rounded up."""
     return 0 if event["sample"] is None else math.floor(value / event["sample"] + 0.5)
 
 

@@ -1,4 +1,4 @@
-"""Usage as one query: what DuckDB is asked for, in tests as the oracle and in benchmarks beside."""
+"""Usage as one DuckDB query, the reference in tests and the competitor in benchmarks."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_without_a_file_there_is_nothing_to_say() -> None:
 
 
 def test_a_broker_that_falls_silent_is_given_up_within_a_minute() -> None:
-    """Asking anew included, and after as long as a quota may keep an answer back."""
+    """Including retries, but not before the longest throttle of a quota."""
     broker = broker_at("a:1", None)
     read, written = broker.to_read(), broker.to_write()
     for each in (read, written):
@@ -168,14 +168,14 @@ def test_a_path_that_kafka_s_client_would_cut_is_refused(tmp_path: Path) -> None
 
 
 class Conf(dict[str, str]):
-    """Of a session: whether errors tell what Java said."""
+    """A session's settings, which include whether errors contain Java's stack trace."""
 
     def set(self, key: str, value: str) -> None:
         self[key] = value
 
 
 class Failed(Exception):
-    """As Spark's: what began it is in the text only if that is wanted."""
+    """Like Spark's exception: the text contains the cause only if configured."""
 
     def __init__(self, conf: Conf, causes: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The compiled reader beside the plain one: the same events, the same faults."""
+"""The compiled reader against ``parse_event``: the same events and the same faults."""
 
 from __future__ import annotations
 

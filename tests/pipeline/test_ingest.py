@@ -42,7 +42,7 @@ def test_only_what_is_new_is_read(spark: SparkSession, tmp_path: Path) -> None:
 def test_of_another_topic_of_the_name_nothing_is_passed_over(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As of a broker that began anew in the same folder, and has told more than the one before."""
+    """A broker restarted with an empty folder has a new topic id, and more events than before."""
     for begin, end in ((0, 100), (100, 300)):
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
         append(tmp_path / "data", list(events(end - begin, 1, start=begin)))

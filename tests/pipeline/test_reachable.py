@@ -1,4 +1,4 @@
-"""A broker that is asked before Spark is: what is said where nobody is, and of what answers."""
+"""The check of a live broker before Spark starts: errors if it is unreachable, parsed answers."""
 
 from __future__ import annotations
 

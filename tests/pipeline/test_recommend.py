@@ -136,7 +136,7 @@ def test_who_gets_a_line_and_how_much(spark: SparkSession) -> None:
         for row in valued(seen, policy).collect()
     }
     assert found == {
-        # What was most at any broker, and no more than anybody gets.
+        # The maximum at any broker, limited by the policy.
         (PRODUCE, "big"): (True, 900_000, 3e6, 99, 3),
         (PRODUCE, "middling"): (True, 50_000, 40_000, 60, 0),
         # Others share what the largest of them needs.

@@ -1,4 +1,4 @@
-"""Columns: as wide as what stands in them."""
+"""Column widths follow their contents."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ HELD = Alert(
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command, with a stream that has one alert to tell; what it was started with."""
+    """Run the command with a stream that raises one alert; returns its arguments."""
     started: dict[str, Any] = {}
     listeners = started["listeners"] = []
 

@@ -1,10 +1,10 @@
-"""Parquet's numbers read bit by bit, as its specification tells."""
+"""Decodes Parquet's numbers bit by bit, as its specification describes them."""
 
 from __future__ import annotations
 
 
 def number_at(data: bytes) -> tuple[int, int]:
-    """(the unsigned number that stands first, how many bytes it takes)."""
+    """(the leading unsigned number, its size in bytes)."""
     value = 0
     for at, byte in enumerate(data):
         value |= (byte & 0x7F) << 7 * at

@@ -69,7 +69,7 @@ def calm() -> Figures:
 
 
 def lonely() -> Figures:
-    """One event: a single moment, one bucket, nobody else."""
+    """One event: a single moment, bucket and entity."""
     made, us = figures(), START_S * 1_000_000
     return replace(
         calm(),

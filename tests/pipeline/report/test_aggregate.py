@@ -28,7 +28,7 @@ def figures(spark: SparkSession, events: Events, **others: Any) -> Figures:
 
 
 def many(number: int, seed: int = 1) -> Iterator[dict[str, Any]]:
-    """So many events of more entities and brokers than are told one by one."""
+    """Events of more entities and brokers than the report lists individually."""
     random = Random(seed)
     for sequence in range(number):
         who = min(int(random.paretovariate(0.7)), 200)

@@ -27,7 +27,7 @@ VOID = {"meta", "link", "br", "img"}
 
 
 class Read(HTMLParser):
-    """The elements of a page, what stands in them, and whether they are closed in order."""
+    """Parses a page: its elements, their contents, and whether they are closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ _PLAIN = {
 METADATA = 3
 API_KEYS = {"produce": 0, "fetch": 1, "mutate": 19, "other": METADATA}
 WALL_US = 1_700_000_000_000_000
-"""What the wall clock showed when the broker's own began."""
+"""The wall clock at the zero of the broker's clock."""
 
 
 def _type(field: Field) -> pa.DataType:

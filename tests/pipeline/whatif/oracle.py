@@ -1,8 +1,8 @@
-"""A replay in plain Python that asks the broker's own modules, to hold the compiled one against.
+"""A replay in plain Python with the broker's own modules, the reference for the compiled one.
 
-Owns the order in which things happen and nothing of the arithmetic: ``quotas.manager`` decides
-over the ledger of the quotas' own tests, as ``network.metering`` has it do. Invariant: nothing in
-here was taken from the compiled replay, and it is as slow as it likes.
+Owns the order of events and none of the arithmetic: ``quotas.manager`` decides over the ledger of
+the quotas' own tests, as in ``network.metering``. Invariant: nothing here is taken from the
+compiled replay, and speed doesn't matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LENGTH_BYTES = 4
 
 @dataclass(frozen=True)
 class Event:
-    """A request, as its activity event tells of it."""
+    """A request, as described by its activity event."""
 
     sequence: int
     clock_ms: int

@@ -1,7 +1,7 @@
-"""Counters that several processors share: replayed in the order in which these took their locks.
+"""Counters shared by several processors: replayed in the order in which these took their locks.
 
-Each looks at the clock, and then records; meanwhile others may have. What the broker's own modules
-decide over one ledger has to come out of the replay, whoever shares which counter with whom.
+A processor reads the clock before it records, so others may record in between. The replay has to
+reproduce the decisions of the broker's own modules over one ledger, for any sharing of counters.
 """
 
 from __future__ import annotations
