@@ -53,58 +53,59 @@ COLUMNS: Final = (
         "level",
         "string",
         "",
-        "whose figures these are: of the whole `broker`, a `user`, a `client`, a `user+client` or "
-        "an `ip`",
+        "the kind of entity: `broker`, `user`, `client`, `user+client` or `ip`",
     ),
-    Kept("user", "string", "", "name of the user, as it authenticated; null on other levels"),
-    Kept("client_id", "string", "", "as the client sent it; null on other levels"),
-    Kept("ip", "string", "", "address; null on other levels"),
+    Kept("user", "string", "", "name of the authenticated user; null on other levels"),
+    Kept("client_id", "string", "", "client-id of the requests; null on other levels"),
+    Kept("ip", "string", "", "IP address of the client; null on other levels"),
     Kept(
         "quota",
         "string",
         "",
-        "what is counted, as the config is called: `producer_byte_rate`, `consumer_byte_rate`, "
+        "name of the quota: `producer_byte_rate`, `consumer_byte_rate`, "
         "`request_percentage`, `controller_mutation_rate` or `connection_creation_rate`",
     ),
-    Kept("start", "timestamp", "UTC", "where the interval begins, which `start` is part of"),
-    Kept("seconds", "int", "s", "how long it is"),
+    Kept("start", "timestamp", "UTC", "start of the interval, inclusive"),
+    Kept("seconds", "int", "s", "length of the interval"),
     Kept(
         "used",
         "double",
         "bytes, percent-seconds, partitions, connections",
-        "how much it was; without what a quota refused or, of fetches, kept back",
+        "total usage, without rejected changes and bytes that a throttled fetch did not return",
     ),
-    Kept("rate", "double", "as the quota", "`used` a second, over the whole interval"),
+    Kept("rate", "double", "as the quota", "`used` per second, averaged over the interval"),
     Kept(
         "rate_max",
         "double",
         "as the quota",
-        "the largest rate that the broker itself measured for this entity; null if it counted by "
-        "another level, or not at all",
+        "the highest rate that the broker measured for this entity; null if it "
+        "measured on another level or not at all",
     ),
     Kept(
         "bound",
         "double",
         "as the quota",
-        "the quota in force for this entity, the largest if it changed; null if none, and for "
-        "addresses, whose events don't say",
+        "the quota in force for this entity, the highest if it changed; null if "
+        "there is none, and for IP addresses",
     ),
-    Kept("requests", "double", "", "that counted; connections for an address"),
-    Kept("errors", "double", "", "of them those that failed; connections that were refused"),
-    Kept("throttled", "double", "", "of them those that this quota held"),
-    Kept("throttle_ms", "double", "ms", "for how long together"),
-    Kept("throttle_max_ms", "int", "ms", "and at most"),
+    Kept("requests", "double", "", "number of requests, or of connections for an IP address"),
+    Kept("errors", "double", "", "number of failed requests, or of rejected connections"),
+    Kept("throttled", "double", "", "number of requests or connections that this quota throttled"),
+    Kept("throttle_ms", "double", "ms", "total throttle time"),
+    Kept("throttle_max_ms", "int", "ms", "longest throttle"),
     *(
-        Kept(f"latency_p{share}_ms", "double", "ms", f"of {share} % of them at most")
+        Kept(f"latency_p{share}_ms", "double", "ms", f"{share}th percentile of the latency")
         for share in PERCENTILES
     ),
-    Kept("events", "bigint", "", "how many were seen, whatever they stand for"),
-    Kept("dropped", "bigint", "", "events that the broker could not write in this interval"),
+    Kept("events", "bigint", "", "number of events, without extrapolation of samples"),
+    Kept(
+        "dropped", "bigint", "", "number of events that the broker could not write in this interval"
+    ),
     Kept(
         "coverage",
         "double",
         "0 to 1",
-        "share of the broker's events of this interval that were written",
+        "share of the broker's events that were written in this interval",
     ),
 )
 """All columns of the usage table, in their order."""

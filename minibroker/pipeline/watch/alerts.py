@@ -62,21 +62,21 @@ class Alert(NamedTuple):
 
 
 FIELDS: Final = {
-    "version": "of this schema",
-    "id": "the same for the same alert, also if it is sent twice; also the record's key",
+    "version": "version of the schema",
+    "id": "id of the alert and key of the record; the same if the alert is sent again",
     "rule": "`over`, `throttled`, `noisy` or `dropping`",
     "state": "`raised` or `cleared`",
-    "time_us": "end of the interval that decided it, in µs since 1970 UTC",
+    "time_us": "end of the interval that triggered the alert, in µs since 1970 UTC",
     "interval_s": "length of an interval, in seconds",
-    "intervals": "how many in a row decided it",
+    "intervals": "number of consecutive intervals that triggered the alert",
     "broker": "`broker.id`",
-    "user": "user whose quota it is, percent-encoded; of `noisy` the user's name; may be empty",
-    "client_id": "the same of a client-id",
-    "quota": "`producer_byte_rate` and so on; empty for `noisy` and `dropping`",
-    "value": "in the last interval: share of the quota; ms held at most; share of worker time or "
-    "bytes; events dropped",
-    "limit": "what `value` was compared with",
-    "text": "the same in words",
+    "user": "user of the quota, percent-encoded; for `noisy`, the user's name; may be empty",
+    "client_id": "client-id of the quota, encoded like `user`",
+    "quota": "name of the quota, such as `producer_byte_rate`; empty for `noisy` and `dropping`",
+    "value": "measured in the last interval, by rule: share of the quota; longest "
+    "throttle in ms; share of worker time or bytes; dropped events",
+    "limit": "the threshold for `value`",
+    "text": "the alert as a sentence",
 }
 """The fields of the JSON and their meaning, in order."""
 
