@@ -1,4 +1,4 @@
-"""Close connections whose TLS handshake takes too long.
+"""Close connections whose TLS handshake or authentication takes too long.
 
 Real time counts: on a frozen clock a half-open handshake would stay forever, and an advance of the
 clock would end those of honest clients.
@@ -17,15 +17,22 @@ from minibroker.network.idle import IdleOrder
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.clock import Clock
 
-HANDSHAKE_S: Final = 10.0
+TLS_S: Final = 10.0
 """How long a client may take until TLS is agreed, in real seconds."""
+
+SASL_S: Final = 30.0
+"""How long a client may take until it is authenticated, in real seconds."""
 
 
 class Handshakes:
-    """Those under way in one processor."""
+    """Those of one kind that are under way in one processor."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, limit_s: float, reason: CloseReason, text: str) -> None:
+        """A late connection is closed for ``reason``, which ``text`` explains in the log."""
         self._clock = clock
+        self._limit_s = limit_s
+        self._reason = reason
+        self._text = text
         self._began: IdleOrder[Client] = IdleOrder()
         self._some = trio.Event()
 
@@ -37,7 +44,11 @@ class Handshakes:
         try:
             yield
         finally:
-            self._began.forget(client)
+            self.ended(client)
+
+    def ended(self, client: Client) -> None:
+        """The client is not waited for any more."""
+        self._began.forget(client)
 
     async def close_late(self) -> None:
         """Run until cancelled."""
@@ -47,8 +58,19 @@ class Handshakes:
                 self._some = trio.Event()
                 await self._some.wait()
                 continue
-            await self._clock.sleep_real(oldest + HANDSHAKE_S - self._clock.real_s())
+            await self._clock.sleep_real(oldest + self._limit_s - self._clock.real_s())
             for client in self._began.idle_since(oldest):
-                text = f"TLS was not agreed within {HANDSHAKE_S:g} s"
-                client.close(CloseReason.TLS_FAILED, text)
-                self._began.forget(client)
+                client.close(self._reason, self._text)
+                self.ended(client)
+
+
+def tls_handshakes(clock: Clock) -> Handshakes:
+    """TLS handshakes, with their limit."""
+    text = f"TLS was not agreed within {TLS_S:g} s"
+    return Handshakes(clock, TLS_S, CloseReason.TLS_FAILED, text)
+
+
+def authentications(clock: Clock) -> Handshakes:
+    """SASL authentications, with their limit."""
+    text = f"the client was not authenticated within {SASL_S:g} s"
+    return Handshakes(clock, SASL_S, CloseReason.AUTHENTICATION_FAILED, text)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import trio
+
 from minibroker.config import (
     CONNECTION_FAILED_AUTHENTICATION_DELAY_MS,
     PRINCIPAL_BUILDER_CLASS,
@@ -19,6 +21,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.listeners import has_sasl, has_tls
+from minibroker.network.handshakes import authentications, tls_handshakes
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed
 from protocol.registry import ApiKey
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from minibroker.cluster.image import Image
     from minibroker.network.client import Client
     from minibroker.network.frames import FrameReader
-    from minibroker.network.handshakes import Handshakes
     from minibroker.network.keyring import Keyring
     from minibroker.network.naming import Naming
     from minibroker.network.sasl import MakeContext, Proofs
@@ -99,11 +101,8 @@ class Identities:
         self._clock = clock
         self._make_context = make_context
         self._keyring = keyring(settings)
-        self._handshakes: Handshakes | None = None
-        if self._keyring is not None:
-            from minibroker.network.handshakes import Handshakes
-
-            self._handshakes = Handshakes(clock)
+        self._handshakes = tls_handshakes(clock)
+        self._authentications = authentications(clock)
         self._proofs: dict[str, Proofs] = {}
         self._names = _naming(settings)
         protocols = _protocols(settings)
@@ -122,9 +121,10 @@ class Identities:
             self._keyring.follow(after.configs)
 
     async def close_late(self) -> None:
-        """Close connections whose TLS handshake takes too long. Runs until cancelled."""
-        if self._handshakes is not None:
-            await self._handshakes.close_late()
+        """Close connections whose beginning takes too long. Runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._handshakes.close_late)
+            nursery.start_soon(self._authentications.close_late)
 
     async def begin(self, client: Client) -> None:
         """Everything before the first frame. Raises ``Unidentified``, or ``StreamClosed``."""
@@ -138,8 +138,9 @@ class Identities:
         proofs = self._proofs.get(client.caller.listener)
         if proofs is not None:
             client.authentication = proofs.begin()
-            if not await self._go_on(client, reader, proofs):
-                return False
+            with self._authentications.under_way(client):
+                if not await self._go_on(client, reader, proofs):
+                    return False
         if self._names is not None:
             await self._name(client, self._names)
         return True
@@ -203,6 +204,7 @@ class Identities:
             return
         except NotProven as why:
             failure = why
+            self._authentications.ended(client)
         finally:
             block.release()
         await self._delay_failure()
@@ -215,7 +217,6 @@ class Identities:
 
         stream = TlsStream(client.stream, context)
         client.stream = stream
-        assert self._handshakes is not None
         try:
             with self._handshakes.under_way(client):
                 await stream.handshake()

@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.network.accepted import Accepted
 from minibroker.network.client import Client
-from minibroker.network.handshakes import HANDSHAKE_S, Handshakes
+from minibroker.network.handshakes import SASL_S, TLS_S, authentications, tls_handshakes
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import memory_stream_pair
@@ -22,7 +22,7 @@ def a_client(number: int) -> Client:
 async def test_handshake_that_takes_too_long_closes_only_its_connection(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    handshakes = Handshakes(SimulatedClock(autojump_clock))
+    handshakes = tls_handshakes(SimulatedClock(autojump_clock))
     nursery.start_soon(handshakes.close_late)
     early, done, late = map(a_client, range(3))
 
@@ -31,10 +31,10 @@ async def test_handshake_that_takes_too_long_closes_only_its_connection(
             await trio.sleep(seconds)
 
     nursery.start_soon(shake, early, 100)
-    nursery.start_soon(shake, done, HANDSHAKE_S - 1)
+    nursery.start_soon(shake, done, TLS_S - 1)
     await trio.sleep(3)
     nursery.start_soon(shake, late, 100)
-    await trio.sleep(HANDSHAKE_S - 2)
+    await trio.sleep(TLS_S - 2)
     assert early.scope.cancelled_caught
     assert early.close_reason is CloseReason.TLS_FAILED
     assert early.close_text == "TLS was not agreed within 10 s"
@@ -56,13 +56,27 @@ async def test_handshake_is_timed_in_real_time_whatever_the_clock_says(
 
     monkeypatch.setattr(SimulatedClock, "real_s", lambda _clock: real_s)
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
-    handshakes = Handshakes(SimulatedClock(autojump_clock))
+    handshakes = tls_handshakes(SimulatedClock(autojump_clock))
     nursery.start_soon(handshakes.close_late)
     client = a_client(1)
     with client.scope, handshakes.under_way(client):
         await trio.sleep(1000)
         assert not client.scope.cancel_called
-        assert slept == [HANDSHAKE_S]
+        assert slept == [TLS_S]
         passed.set()
         await wait_all_tasks_blocked()
     assert client.scope.cancel_called
+
+
+async def test_authentication_that_has_failed_is_not_closed_before_it_is_told(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    under_way = authentications(SimulatedClock(autojump_clock))
+    nursery.start_soon(under_way.close_late)
+    failed, stuck = a_client(1), a_client(2)
+    with under_way.under_way(failed), under_way.under_way(stuck):
+        under_way.ended(failed)
+        await trio.sleep(SASL_S + 1)
+        assert not failed.scope.cancel_called
+        assert stuck.close_reason is CloseReason.AUTHENTICATION_FAILED
+        assert stuck.close_text == "the client was not authenticated within 30 s"

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.network.handshakes import HANDSHAKE_S
+from minibroker.network.handshakes import TLS_S
 from minibroker.network.tls import TlsFailed, TlsStream
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed
@@ -38,7 +38,7 @@ async def test_whoever_is_silent_is_given_up(tmp_path: Path, autojump_clock: Moc
         began = trio.current_time()
         stream = await at.dial("SSL")
         assert await stream.receive_into(memoryview(bytearray(9))) == 0
-        assert trio.current_time() - began == pytest.approx(HANDSHAKE_S)
+        assert trio.current_time() - began == pytest.approx(TLS_S)
         assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
 
 

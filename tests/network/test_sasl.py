@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.config import ConfigError, Settings
+from minibroker.network.handshakes import SASL_S
 from minibroker.network.sasl import SERVED, token_rules
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed
@@ -94,6 +95,20 @@ async def test_a_password_opens_every_api(
         again = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert (await client.ask(LOOK, 9)).brokers
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["silent", "stops after the handshake"])
+async def test_authentication_that_stops_closes_the_connection(
+    tmp_path: Path, autojump_clock: MockClock, steps: int
+) -> None:
+    async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
+        began = trio.current_time()
+        client = await at.connect("SASL_PLAINTEXT")
+        for _ in range(steps):
+            assert (await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)).error_code == 0
+        assert await client.wait_closed() == b""
+        assert trio.current_time() - began == pytest.approx(SASL_S)
+        assert await at.closed(CloseReason.AUTHENTICATION_FAILED) == ["SASL_PLAINTEXT"]
 
 
 async def test_the_oldest_form_has_no_headers(tmp_path: Path, autojump_clock: MockClock) -> None:
