@@ -21,8 +21,7 @@ POWER_MAX: Final = 280
 _EXACT_POWER: Final = 22
 _EXACT: Final = 1 << 53
 _ROUNDED_UP: Final = -27
-"""From this power of five on a product can be exactly half way, although its inverse is rounded up.
-"""
+"""From this power of five on, the rounded inverse times a word can be exactly half way."""
 
 
 def _fives() -> Any:

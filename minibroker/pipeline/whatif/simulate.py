@@ -58,7 +58,7 @@ class Course(NamedTuple):
     following: Longs
     """The next request of the connection, or ``NOBODY``."""
     begins: Flags
-    """Whether it is the first of its connection."""
+    """Whether it waits for no other request: a connection's first, or any in the open loop."""
     pause_ms: Longs
     """The pause between the end of the previous request and its throttle, and this request; for a
     first one, the offset from its recorded time.
