@@ -1,1 +1,1 @@
-"""What a broker tells of its requests and connections, for whoever reads it later."""
+"""Activity: records of a broker's requests and connections."""

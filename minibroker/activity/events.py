@@ -1,9 +1,9 @@
-"""Events as one process hands them to another: plain tuples, which cost least to make and to pack.
+"""Events between processes: plain tuples, which are cheapest to create and to serialize.
 
-Owns their layout and how a chunk of them is packed; it must never know when they are made, nor
-what they look like when they are written. Invariant: an event begins with its time, by which
-events are put in order, and is made of what ``marshal`` knows, so a chunk is packed in a fraction
-of a microsecond an event. Between processes of one run only: another Python may pack otherwise.
+Owns their layout and the serialization of a chunk. It must never know when events occur or how they
+are written to the topic. Invariant: the first field of an event is its time, by which events are
+sorted, and all fields are types of ``marshal``, so a chunk takes a fraction of a microsecond per
+event. For processes of one run only, because ``marshal`` differs between Python versions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 UNWRITTEN_MAX: Final = 16_384
-"""Events of one process that the recorder may have and not have written; more wait for that."""
+"""Events of one process that the recorder may hold unwritten; further ones wait in the process."""
 
 Client: TypeAlias = tuple[str, int, str, str, str]
 """Listener, number of the connection, address, user, client-id."""
@@ -22,13 +22,13 @@ Peer: TypeAlias = tuple[str, int, str]
 """Listener, number of the connection, address."""
 
 Check: TypeAlias = tuple[str, str, float, float | None, int, int]
-"""A look at a quota: user, client-id, rate, bound, throttle in ms, when on the broker's clock."""
+"""A quota check: user, client-id, rate, quota, throttle in ms, time on the broker's clock."""
 
 Late: TypeAlias = tuple[int, int, int | None]
-"""Worked time that was counted late, when on the broker's clock, and its ordinal."""
+"""Time that was recorded after the response: nanoseconds, when on the broker's clock, ordinal."""
 
 Places: TypeAlias = tuple[int, int | None, int | None]
-"""Ordinals: of the first look, of the one at time if it is another, of what was given back."""
+"""Ordinals of the first check, of the time check if it is separate, and of returned permits."""
 
 Request: TypeAlias = tuple[
     int,  # time_us
@@ -67,11 +67,11 @@ Event: TypeAlias = Request | Happening
 
 
 def pack(events: Sequence[Event]) -> bytes:
-    """A chunk of events."""
+    """Serialize events as a chunk."""
     return marshal.dumps(list[Any](events))
 
 
 def unpack(chunk: bytes) -> list[Event]:
-    """The events of a chunk that a process of this run has packed."""
+    """The events of a chunk that a process of this run has serialized."""
     events: list[Event] = marshal.loads(chunk)  # noqa: S302 - packed by this broker
     return events

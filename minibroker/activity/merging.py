@@ -1,9 +1,9 @@
-"""Events of several processes in one order: that of their times.
+"""Merges the events of several processes by time.
 
-Owns the events that wait until nobody is likely to tell of earlier ones; it must never read a
-clock, nor know what an event is but that it begins with its time. Invariant: each event that was
-added is taken once; of those taken together the times never go back, and events of the same time
-keep the order in which their sender told them. Kafka has one process, whose threads share a queue.
+Owns the events that wait because earlier ones may still arrive. It must never read a clock, nor
+know more of an event than that its first field is its time. Invariant: every added event is taken
+exactly once, events that are taken together are sorted by time, and events of one sender with the
+same time keep their order. Kafka has one process, whose threads share a queue.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _TIME: Final = itemgetter(0)
 
 
 class Taken(NamedTuple, Generic[Sender]):
-    """Events in order, and how many of them are whose."""
+    """Sorted events, and their number by sender."""
 
     events: list[Event]
     counts: dict[Sender, int]
 
 
 class Merger(Generic[Sender]):
-    """The events that wait. How many there may be is for whoever lets senders send."""
+    """Waiting events. The caller bounds their number."""
 
     def __init__(self) -> None:
         self._waiting: dict[Sender, list[Event]] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiting events."""
         return sum(map(len, self._waiting.values()))
 
     def add(self, sender: Sender, events: Sequence[Event]) -> None:
-        """A sender told these."""
+        """Add the events of a sender."""
         self._waiting.setdefault(sender, []).extend(events)
 
     def take(self, until_us: float) -> Taken[Sender]:
-        """The events up to and with a time, which wait no more."""
+        """Remove and return the events up to a time, inclusive."""
         taken = Taken[Sender]([], {})
         for sender, events in list(self._waiting.items()):
-            events.sort(key=_TIME)  # nearly in order as they are
+            events.sort(key=_TIME)  # almost sorted already
             count = bisect_right(events, until_us, key=_TIME)
             if count:
                 taken.events.extend(events[:count])

@@ -1,8 +1,8 @@
-"""Which connections are told of when only a share of them is.
+"""Chooses the connections that are recorded when only a share of them is.
 
-Owns that choice alone; it must never keep anything. Invariant: it follows from the number of a
-connection, so every process makes it alike, and of connections numbered one after the other the
-share is evenly spread. OpenTelemetry's ``TraceIdRatioBased`` sampler does likewise with traces.
+Owns this choice. It must never keep state. Invariant: the choice depends only on the connection's
+number, so all processes agree, and the share is spread evenly over consecutive numbers.
+OpenTelemetry's ``TraceIdRatioBased`` sampler does the same with traces.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Final
 
 _BITS: Final = 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
-"""2 to the 64th over the golden ratio: its multiples lie evenly on the circle of 64 bits."""
+"""2 to the 64th over the golden ratio: its multiples are spread evenly over 64 bits."""
 
 
 def is_sampled(connection: int, share: float) -> bool:
-    """Whether a connection belongs to the share of all."""
+    """Whether a connection is recorded when this share of all connections is."""
     if share >= 1:
         return True
     place = connection * _GOLDEN & (1 << _BITS) - 1

@@ -1,9 +1,9 @@
-"""Events as they are read: JSON objects by the schema, one a record.
+"""Writes events as JSON objects, one for each record.
 
-Owns the text of an event; it must never know a clock, a topic or a process. Invariant: the fields
-are those of ``activity.schema`` in its order, each of its type, and one that does not apply is left
-out. Texts that many events have in common are made once and kept, in bounded number. The JSON is
-put together by hand, as the general encoder takes several times as long.
+Owns the text of an event. It must never know a clock, a topic or a process. Invariant: the fields
+and their types and order are those of ``activity.schema``, and fields that do not apply are
+omitted. A bounded number of texts that many events share is cached. The JSON is assembled by hand,
+because the general encoder takes several times as long.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from minibroker.activity.events import Check, Client, Event, Happening, Late, Pl
 from minibroker.activity.schema import VERSION, EventKind
 
 KEPT_MAX: Final = 4096
-"""Texts that are kept, of each sort."""
+"""Cached texts of each kind."""
 
 KEPT_CHARACTERS_MAX: Final = 1000
-"""How long a text may be that is kept: clients choose what stands in it."""
+"""Longest text that is cached, because clients choose its content."""
 
 Key = TypeVar("Key")
 Text = TypeVar("Text")
@@ -30,10 +30,10 @@ _FLAGS: Final = ("false", "true")
 
 
 class Writer:
-    """Writes the events of one broker."""
+    """The writer of one broker."""
 
     def __init__(self, broker: int, started_us: int, sample: float) -> None:
-        """``started_us`` is when the broker was started."""
+        """``started_us`` is the start of the broker."""
         about = f'"broker":{broker},"started_us":{started_us}'
         self._heads = {
             kind: f'{{"version":{VERSION},"kind":"{kind}",{about},"sequence":' for kind in EventKind
@@ -44,13 +44,13 @@ class Writer:
         self._shares: dict[tuple[str, str, float | None], tuple[str, str]] = {}
 
     def event(self, event: Event, sequence: int) -> bytes:
-        """What somebody told."""
+        """The text of an event."""
         if len(event) == _HAPPENING_FIELDS:
             return self._happening(event, sequence).encode()
         return self._request(event, sequence).encode()
 
     def dropped(self, count: int, sequence: int, time_us: int, clock_ms: int) -> bytes:
-        """That so many events are missing."""
+        """The text of an event that counts missing events."""
         return (
             f'{self._heads[EventKind.DROPPED]}{sequence},"time_us":{time_us},'
             f'"clock_ms":{clock_ms},"dropped":{count}}}'
@@ -116,7 +116,7 @@ class Writer:
         return f'{before}{number(rate)}{after}{throttle_ms},"clock_ms":{clock_ms}}}'
 
     def _share(self, share: tuple[str, str, float | None]) -> tuple[str, str]:
-        """What stands before and after the rate of those who share a counter."""
+        """The text before and after the rate of a quota entity."""
         user, client_id, bound = share
         before = f'{{"user":{dumps(user)},"client_id":{dumps(client_id)},"rate":'
         after = "" if bound is None else f',"bound":{number(bound)}'
@@ -147,7 +147,7 @@ def _keep(texts: dict[Key, Text], key: Key, text: Text, characters: int) -> None
 
 
 def number(value: float) -> str:
-    """A figure with all its digits; JSON has no other than finite ones."""
+    """A number with all its digits; infinite ones become the largest, as JSON has none."""
     if not isfinite(value):
         value = 1.7976931348623157e308 if value > 0 else -1.7976931348623157e308
     return repr(float(value))

@@ -1,8 +1,8 @@
-"""A role's place in the house: its name, its tools, and how it reaches the others.
+"""What every role receives: its name, its tools, and how it reaches the other roles.
 
-Owns names only; everything in it is made by whoever lays the roles out (``minibroker.broker``),
-as processes or as tasks. Invariant: a role that is given an ``Environment`` needs nothing else,
-so it can't tell which of the two it is in.
+Owns the names of the roles. It must never create what it holds; ``minibroker.broker`` does, for
+roles that run as processes or as tasks. Invariant: an ``Environment`` is all that a role needs, so
+a role does not know which of the two it is.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ CONTROLLER: Final = "controller"
 RECORDER: Final = "recorder"
 
 FIRST_LIFE: Final = 1
-"""The incarnation of a role that has not died yet: what is wrong then is wrong with the start."""
+"""The first incarnation of a role: its failures are failures of the start."""
 
 
 class RoleRefusedError(Exception):
-    """What a role was given does not let it serve; the text tells people why and what to do."""
+    """A role cannot serve with its environment; the text says why and what to do."""
 
 
 def role_name(role: str, index: int) -> str:
-    """The name of a process, which is also the name under which it listens."""
+    """Name of a process, and the address at which it listens in the switchboard."""
     return role if role in (ACCEPTOR, CONTROLLER, RECORDER) else f"{role}-{index}"
 
 
 def handoff_name(processor: int) -> str:
-    """The name under which a processor takes new connections."""
+    """Address at which a processor receives accepted connections."""
     return f"{PROCESSOR}-{processor}.connections"
 
 
 def tokens_name(processor: int) -> str:
-    """The name under which a processor takes the calls of others that accept for themselves."""
+    """Address at which a processor exchanges tokens with the others in the sharded mode."""
     return f"{PROCESSOR}-{processor}.tokens"
 
 
 @dataclass(slots=True)
 class Environment:
-    """Everything one life of a role is given.
+    """Everything that one incarnation of a role receives.
 
-    ``started_us`` is when the broker was, in real microseconds since 1970: all its roles and all
-    their lives have the same, and no other broker of this data directory does.
-    ``ready`` tells that the role serves; ``stopping`` is set when it shall finish what it does
-    and return. ``listeners`` are the sources of connections by listener name, of whoever accepts;
-    ``endpoints`` what clients of each are told to dial. ``control`` is the listening socket of
-    the control API, ``statuses`` tells how all processes are (both the controller's).
+    ``started_us`` is the start of the broker in real microseconds since 1970: the same for all its
+    roles and incarnations, and different for every start on this data directory.
+    The role calls ``ready`` when it serves; ``stopping`` is set when it must finish and return.
+    ``listeners`` are the sources of connections by listener name, for roles that accept;
+    ``endpoints`` are the advertised addresses. ``control`` is the listening socket of the control
+    API and ``statuses`` returns the states of all processes, both for the controller.
     ``rebuild_topics`` asks the controller to rebuild the topics of a lost config store.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
-    ``secret`` is known to all roles of one run, and to nobody else.
+    ``secret`` is shared by all roles of one run and by nothing else.
     """
 
     role: str

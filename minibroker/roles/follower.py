@@ -1,10 +1,10 @@
-"""How a role follows the controller: it greets it, holds the image, and answers its questions.
+"""The link of a role to the controller: it introduces the role, keeps the image, and answers.
 
-Owns this process's copy of the cluster image, never what follows from a change; that is the
-role's ``on_image``. Invariant: a change is answered when ``on_image`` has returned, and what it may
-have given to wait for is over, so a change that the controller reports as done has reached
-everybody. A reborn controller sends the whole image anew; the role sees it as one more step from
-the old image to the new one. If ``on_image`` fails, ``run`` raises and the role is restarted: half
+Owns this process's copy of the cluster image. It must never know the consequences of a change;
+those are in the role's ``on_image``. Invariant: an update is answered after ``on_image`` and the
+awaitable that it may return have finished, so an update that the controller reports as published
+is applied in every process. A restarted controller sends the complete image, which the role
+handles as one more change. If ``on_image`` fails, ``run`` raises and the role is restarted: half
 of a change may have been applied, and the next image would not show the other half as a change.
 """
 
@@ -37,8 +37,8 @@ from minibroker.roles.questions import (
 from minibroker.runtime.link import Conversation, Link
 
 ImageStep = Callable[[Image, Image], Awaitable[None] | None]
-"""Called with the image before and after a change. What it returns, if it does, is waited for
-before a change counts as taken over; the next ones come all the same.
+"""Called with the image before and after a change. If it returns an awaitable, the change counts as
+applied when that has finished; later changes do not wait for it.
 """
 
 

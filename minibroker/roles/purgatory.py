@@ -1,8 +1,8 @@
 """Requests that wait until a log has grown: Kafka's purgatory of delayed fetches.
 
-Owns who waits for which partitions, never why. Invariant: a waiter is woken by the first growth
-of any of its partitions, is registered at most once for each, and leaves nothing behind however
-it ends. Kafka's ``DelayedOperationPurgatory``.
+Owns the waiters of each partition. It must never know why they wait. Invariant: a waiter is woken
+when the first of its partitions grows, is registered at most once for each, and is always removed
+at its end. Kafka's ``DelayedOperationPurgatory``.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Purgatory(Generic[Key]):
-    """Waiters by what they wait for."""
+    """Waiters by the keys that they wait for."""
 
     def __init__(self) -> None:
         self._waiting: dict[Key, dict[trio.Event, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiters."""
         return self._count
 
     def wake(self, key: Key) -> None:
-        """Wakes everybody who waits for ``key``."""
+        """Wake all waiters of ``key``."""
         waiting = self._waiting.get(key)
         if waiting:
             for event in waiting:
                 event.set()
 
     def wake_all(self) -> None:
-        """Wakes everybody, to look again."""
+        """Wake all waiters, so that they check again."""
         for waiting in self._waiting.values():
             for event in waiting:
                 event.set()
 
     async def wait(self, keys: Collection[Key], deadline: float) -> None:
-        """Returns when one of ``keys`` is woken or the deadline (seconds) has passed."""
+        """Wait until one of ``keys`` is woken or the deadline (seconds) has passed."""
         event = trio.Event()
         for key in keys:
             self._waiting.setdefault(key, {})[event] = None

@@ -1,9 +1,10 @@
-"""The questions that roles ask each other: the whole vocabulary between processes.
+"""The requests that roles send each other.
 
-Owns shapes only. Invariant: plain picklable data, answered exactly once. An API's parts and
-replies travel in ``ApiPart`` and its answer; the rest is how roles get to know each other and how
-the controller keeps them in step. Beside these the controller sends every ``Update`` of the image,
-answered with None when it has been taken over.
+Owns the shapes of all messages between processes. It must never know how they are handled.
+Invariant: plain data that can be pickled, and every request is answered exactly once. ``ApiPart``
+and ``ApiReply`` carry the parts of client requests; the others introduce roles to each other and
+keep them in step with the controller. The controller also sends every ``Update`` of the image,
+which is answered with None when it is applied.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Greeting(NamedTuple):
-    """The first question on every link: who dials. The controller answers with ``Welcome``.
+    """The first request on every link: the role that connects. The controller answers ``Welcome``.
 
-    An I/O worker answers a processor when nothing of that processor's former life is left: only
-    then may the new life write to the shared memory that the former one may have referred to.
+    An I/O worker answers a processor when it has dropped all requests of the processor's former
+    incarnation: until then the new one must not write to the shared memory that they refer to.
     """
 
     role: str
@@ -27,47 +28,47 @@ class Greeting(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The controller's answer: the image as it is; changes after it follow in order."""
+    """The controller's answer: the current image. Later changes follow in order."""
 
     image: Image
 
 
 class ImageTaken(NamedTuple):
-    """Tells the controller that its ``Welcome`` holds from now on; answered with None."""
+    """The image of a ``Welcome`` is applied. Answered with None."""
 
 
 class ApiPart(NamedTuple):
-    """One owner's part of a request, answered with ``ApiReply``."""
+    """One owner's part of a client request. Answered with ``ApiReply``."""
 
     api_key: int
     part: Any
 
 
 class ApiReply(NamedTuple):
-    """What ``execute`` returned and the nanoseconds that it worked."""
+    """The result of ``execute`` and the nanoseconds that it took."""
 
     reply: Any
     worked_ns: int
 
 
 class ClockTurned(NamedTuple):
-    """The clock has been turned: look at deadlines again. Answered with None."""
+    """The clock was changed, so deadlines must be checked again. Answered with None."""
 
 
 class MetricsWanted(NamedTuple):
-    """Asks a process for its counts, answered with a ``Snapshot``."""
+    """Request for the metrics of a process. Answered with a ``Snapshot``."""
 
 
 class ConditionsWanted(NamedTuple):
-    """Asks a process what is wrong with it, answered with a tuple of ``Condition``."""
+    """Request for what degrades a process. Answered with a tuple of ``Condition``."""
 
 
 class DetailsWanted(NamedTuple):
-    """Asks a role for what it has to show beside counts, answered with that."""
+    """Request for the details that a role shows in addition to its metrics. Answered with them."""
 
 
 class LogsWanted(NamedTuple):
-    """Asks an I/O worker about the partitions of a topic that it owns.
+    """Request for the partitions of a topic that an I/O worker owns.
 
     Answered with ``{partition: LogView}``.
     """
@@ -85,20 +86,20 @@ class LogView(NamedTuple):
 
 
 class GroupsWanted(NamedTuple):
-    """Asks an I/O worker for its groups; for one whole when ``group_id`` is given."""
+    """Request for the groups of an I/O worker, or for the details of one group."""
 
     group_id: str | None = None
 
 
 class ProducerIdsWanted(NamedTuple):
-    """Asks the controller for a block of producer ids: ``(first, count)``, or None if the config
+    """Request for a block of producer ids. Answered with ``(first, count)``, or None if the config
     store cannot be written now.
     """
 
 
 class Append(NamedTuple):
-    """Asks an I/O worker to append a batch of the broker's own to a partition, answered with the
-    reason why not, empty if it did. What was appended already is not appended again.
+    """Request to append a batch of the broker itself to a partition. Answered with the reason of a
+    failure, or an empty text. A batch that is already in the log is not appended again.
     """
 
     topic: str
@@ -107,8 +108,8 @@ class Append(NamedTuple):
 
 
 class TailWanted(NamedTuple):
-    """Asks an I/O worker for the last batch of a partition, answered with its bytes; with none if
-    the partition is empty.
+    """Request for the last batch of a partition. Answered with its bytes, or with none if the
+    partition is empty.
     """
 
     topic: str
@@ -116,8 +117,8 @@ class TailWanted(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a process tells the recorder: a chunk of events (``activity.events``), and how many it
-    dropped since the last. This and ``Written`` are no questions, but travel by themselves.
+    """A chunk of events (``activity.events``) for the recorder, and how many events the process has
+    dropped since the last chunk. Not a request: ``Written`` is sent later, on its own.
     """
 
     chunk: bytes
@@ -125,8 +126,8 @@ class Told(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The recorder's receipt: so many events of those it was told are written, and so many drops
-    are told to whoever reads them.
+    """The recorder's receipt: the number of events that are written, and the number of drops that
+    are recorded in the topic.
     """
 
     events: int

@@ -1,6 +1,6 @@
-"""Watches the storage of a role's data directory while it fails, until it can be written again.
+"""Watches the storage of a role's data directory after it failed, until it can be written again.
 
-Owns when a storage that failed is tried again. It must never know what was to be written.
+Owns the pauses between tries. It must never know which write failed.
 Invariant: ``changed`` is called with False when writes begin to fail and with True when they
 succeed again. Kafka has no equivalent: a failed log directory stays offline until a restart.
 """
@@ -21,14 +21,14 @@ from minibroker.roles.environment import Environment
 from minibroker.storage.failures import free_bytes
 
 PROBE_S: Final = 1.0
-"""How soon, in real time, a storage that failed is tried again; the pause doubles after that."""
+"""The first pause, in real time, before a failed storage is tried again; it doubles each time."""
 
 PROBE_MAX_S: Final = 8.0
 """The longest pause between two tries."""
 
 
 def pauses_s() -> Iterator[float]:
-    """The pauses between tries, without end."""
+    """The endless sequence of pauses between tries."""
     pause_s = PROBE_S
     while True:
         yield pause_s
@@ -54,21 +54,21 @@ class StorageWatch:
         )
 
     def failed(self, path: str, error: OSError) -> None:
-        """A file could not be read or written."""
+        """Note that a file could not be read or written."""
         self.health.failed(path, error)
         if self.health.is_failing and not self._failing.is_set():
             self._failing.set()
             self._changed(False)
 
     def free_bytes(self) -> int:
-        """The bytes that are free; too few for any new partition count as a failure."""
+        """Free bytes on the disk; too few for a new partition count as a failure."""
         free = free_bytes(self._directory)
         if 0 <= free < KEPT_FREE_BYTES:
             self.failed(self._directory, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         return free
 
     async def run(self) -> None:
-        """Try a storage that failed again and again until it can be written."""
+        """Try a failed storage until it can be written; runs until cancelled."""
         while True:
             await self._failing.wait()
             for pause_s in pauses_s():
