@@ -1,4 +1,4 @@
-"""The controller role: the one writer of the cluster's facts, and the face towards people."""
+"""The controller role: the only writer of cluster metadata, and the control API's backend."""
 
 from minibroker.controller.role import controller
 

@@ -1,8 +1,8 @@
-"""Follows what others write of access rules into the config store.
+"""Applies ACLs that other programs write to the config store.
 
-Owns the same for rules as `ConfigChanges` for configs, one for each of Kafka's two trees; what a
-rule means is ``security.acl``'s to know.  The invariant: rules that cannot be read leave those in
-force that could, as nothing else may be assumed of them.  Echoes ``ZkAclChangeStore``.
+Owns for ACLs what `ConfigChanges` owns for configs, for each of Kafka's two trees. It must never
+know what an ACL means. Invariant: an ACL that cannot be read leaves the others in force. Echoes
+``ZkAclChangeStore``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minibroker.security.acl import PatternType
 
 
 class AclChanges(ConfigChanges):
-    """One controller's eye on the notices of literal patterns."""
+    """Notifications of ACLs with literal patterns."""
 
     root = CHANGES[PatternType.LITERAL]
 
@@ -33,6 +33,6 @@ class AclChanges(ConfigChanges):
 
 
 class PrefixedAclChanges(AclChanges):
-    """The same of prefixed patterns."""
+    """Notifications of ACLs with prefixed patterns."""
 
     root = CHANGES[PatternType.PREFIXED]

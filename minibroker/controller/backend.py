@@ -1,8 +1,8 @@
-"""What the control API asks, answered: from the image, or by asking the processes that know.
+"""Answers the control API from the image, or by asking other processes.
 
-Owns the translation between what roles tell each other and what people are shown; decides
-nothing itself. Invariant: an answer is as fresh as the question; a process that is down is left
-out rather than waited for. Implements ``control.backend.Backend``.
+Owns the translation from the messages of roles to the shapes of the API. It must never decide
+anything. Invariant: an answer is not older than its request, and a process that is down is omitted
+instead of waited for. Implements ``control.backend.Backend``.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from minibroker.controller.subscribers import Subscribers
 
 HEALTH_WAIT_S: Final = 1.0
-"""How long, in real time, a process may take to answer for the health page."""
+"""How long, in real time, a process may take to report its health."""
 
 CONSUMER_PROTOCOL: Final = "consumer"
 NEWEST_ASSIGNMENT: Final = 3
-"""Later versions only add to the end, so they are read as this one."""
+"""Later versions only append fields, so they are read as this version."""
 
 _STATES: Final[dict[RoleState, shown.ProcessState]] = {
     RoleState.NOT_STARTED: "starting",
@@ -77,7 +77,7 @@ class ControllerBackend:
     def __init__(
         self, env: Environment, scope: ControllerScope, subscribers: Subscribers, *, born: float
     ) -> None:
-        """``born`` is when the controller was, by the broker's clock."""
+        """``born`` is the start of the controller on the broker's clock."""
         self._env = env
         self._scope = scope
         self._subscribers = subscribers
@@ -89,7 +89,7 @@ class ControllerBackend:
         return self._scope.image
 
     async def _ask(self, role: str, index: int, question: object) -> Any:
-        """One role's answer, or None while it is down."""
+        """The answer of one role, or None while it is down."""
         name = role_name(role, index)
         return (await self._subscribers.ask_all(question, [name])).get(name)
 
@@ -106,7 +106,7 @@ class ControllerBackend:
             )
             for status in self._env.statuses()
         )
-        # No client waits for the recorder.
+        # Clients do not need the recorder.
         ready = all(each.state == "running" for each in processes if each.name != RECORDER)
         conditions = tuple([found async for found in self._conditions()])
         return shown.Health(
@@ -133,7 +133,7 @@ class ControllerBackend:
                 yield shown.HealthCondition(name, kind.value, subject, text, since_ms)
 
     async def cluster(self) -> shown.Cluster:
-        """The image."""
+        """The cluster as the image has it."""
         image = self._image
         return shown.Cluster(
             cluster_id=image.cluster_id,
@@ -169,7 +169,7 @@ class ControllerBackend:
         )
 
     async def topic(self, name: str) -> shown.Topic:
-        """One topic with the bounds of its logs, as its owners see them now."""
+        """One topic, with the current offsets of its logs."""
         topic = self._image.topics.get(name)
         if topic is None:
             raise _no_topic(name)
@@ -199,7 +199,7 @@ class ControllerBackend:
         )
 
     async def create_topic(self, new: shown.NewTopic) -> shown.Topic:
-        """Create it; answers when every process knows it."""
+        """Create a topic; returns when every process has applied it."""
         wanted = WantedTopic(
             new.name,
             -1 if new.partitions is None else new.partitions,
@@ -214,7 +214,7 @@ class ControllerBackend:
         return await self.topic(new.name)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete it; answers when no process knows it any more."""
+        """Delete a topic; returns when every process has applied that."""
         with _store_may_be_away():
             outcome = await self._scope.cluster.delete_topics([name])
         await self._scope.publish(outcome.updates)
@@ -239,7 +239,7 @@ class ControllerBackend:
         return await self._subscribers.ask_all(GroupsWanted(), workers)
 
     async def group(self, group_id: str) -> shown.Group:
-        """One group, as its coordinator sees it, with its lag."""
+        """One group, with its lag."""
         partitions = self._env.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
         owner = group_owner(group_id, partitions, self._env.workers)
         coordinator = role_name(WORKER, owner)
@@ -282,8 +282,8 @@ class ControllerBackend:
     # Connections ----------------------------------------------------------------------------------
 
     async def connections(self) -> shown.Connections:
-        """All client connections, as those who accept and serve them see them now."""
-        # Loaded by who looks first: a start that nobody looks at shall not wait for it.
+        """All client connections, as the acceptor and the processors report them."""
+        # Loaded by the first request, so that starts without one do not pay for it.
         from minibroker.controller.connections import Place, Reports, connections
 
         env = self._env
@@ -305,25 +305,25 @@ class ControllerBackend:
     # Quotas --------------------------------------------------------------------------------------
 
     async def quotas(self) -> Quotas:
-        """Who uses what now, in the ledger that all processes write."""
+        """The usage of all quota entities, from the shared ledger."""
         env = self._env
         mode = env.settings[QUOTA_THROTTLE_MODE]
         return quotas_view(self._scope.quotas, env.ledger, mode, now_ms(env.clock))
 
     async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
-        """The steps from who it is to how long it takes."""
+        """Why a user and client-id is throttled or not."""
         env = self._env
         return quota_explained(self._scope.quotas, env.ledger, question, now_ms(env.clock))
 
     # Clock, reset, metrics ------------------------------------------------------------------------
 
     async def clock(self) -> shown.ClockView:
-        """The clock now."""
+        """The broker's clock."""
         state = self._env.clock.state()
         return shown.ClockView(state.now, state.wall_ms, state.offset_ms, state.rate, state.frozen)
 
     async def turn_clock(self, change: shown.ClockChange) -> shown.ClockView:
-        """Turn it, and answer when every process has looked at it again."""
+        """Change the clock; returns when every process has checked its deadlines."""
         clock = self._env.clock
         try:
             if change.freeze is not None:
@@ -338,7 +338,7 @@ class ControllerBackend:
         return await self.clock()
 
     async def reset(self) -> shown.ResetDone:
-        """Drop all topics, groups and offsets; answers when every process has."""
+        """Drop all topics, groups and offsets; returns when every process has applied that."""
         topics = sum(not topic.internal for topic in self._image.topics.values())
         groups = sum(map(len, (await self._overviews()).values()))
         with _store_may_be_away():
@@ -347,7 +347,7 @@ class ControllerBackend:
         return shown.ResetDone(topics, groups)
 
     async def metrics(self) -> Sequence[Snapshot]:
-        """A fresh snapshot of every process that is there, this one included."""
+        """A new snapshot of the metrics of every running process, including this one."""
         snapshots = await self._subscribers.ask_all(MetricsWanted())
         return [self._env.metrics.snapshot(), *snapshots.values()]
 
@@ -378,14 +378,14 @@ def _refused(refusal: Refusal) -> BackendError:
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> Iterator[shown.AssignedTopic]:
-    """What a member was given, if it speaks the consumers' protocol."""
+    """The assignment of a member that uses the consumer protocol."""
     if protocol_type != CONSUMER_PROTOCOL or len(assignment) < 2:
         return
     version = min(int.from_bytes(assignment[:2], "big"), NEWEST_ASSIGNMENT)
     try:
         given = decode(ConsumerProtocolAssignment, version, assignment, 2)
     except DecodeError:
-        return  # Whatever the group's leader sent, it is nothing that can be shown.
+        return  # The group's leader sent something that is not an assignment.
     for topic in given.assigned_partitions:
         yield shown.AssignedTopic(topic.topic, tuple(topic.partitions))
 

@@ -1,8 +1,8 @@
-"""What happened to connections lately, put together from the processes that saw it.
+"""Recent connection events, merged from all processes.
 
-Owns one row of happenings, numbered for all who ask; never what they mean. Pure. Invariant: a
-happening is taken once, however often its process is asked, and has the same number ever after;
-numbers grow by one, also over lives of the controller. Nothing of Kafka's.
+Owns one numbered sequence of events. It must never know what they mean. Pure. Invariant: an event
+is added once, however often its process reports it, and keeps its number; numbers are consecutive,
+also after a restart of the controller. Kafka has no equivalent.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class _Seen(NamedTuple):
 
 
 class Chronicle:
-    """The last happenings and refusals of a broker, oldest first."""
+    """The recent connection events and rejections of a broker, oldest first."""
 
     def __init__(self, life: int) -> None:
-        """``life`` is that of who keeps it: a later one numbers higher."""
+        """``life`` is the controller's incarnation: a later one has higher numbers."""
         self._next = life << 32
         self._seen: dict[str, _Seen] = {}
         self.happenings: deque[tuple[int, Happening]] = deque(maxlen=HAPPENINGS_MAX)
         self.refusals: deque[Refusal] = deque(maxlen=REFUSALS_MAX)
 
     def take(self, told: Mapping[str, Lately], until: float) -> None:
-        """Adds what is new in what these processes tell, asked at ``until`` or later.
+        """Add the new events of these reports, which were requested at ``until`` or later.
 
-        What came after is left for the next time: others may not have told of it yet, and what
-        followed from it must not stand before it.
+        Later events are added next time: other processes may not have reported earlier ones yet,
+        and a consequence must not be listed before its cause.
         """
         happenings: list[Happening] = []
         refusals: list[Refusal] = []
         for process, lately in told.items():
             seen = self._seen.get(process, _Seen())
             if seen.life > lately.life:
-                continue  # Two who asked at once were answered in the other order.
+                continue  # The answers to two concurrent requests arrived in reverse order.
             if seen.life < lately.life:
                 seen = _Seen(lately.life)
             settled = [each for each in lately.happenings if each.at <= until]
@@ -61,7 +61,7 @@ class Chronicle:
             self._seen[process] = _Seen(
                 lately.life, max(happened, seen.happened), max(refused, seen.refused)
             )
-        # What one process saw stays in its order, and behind what those before it saw: sorting
+        # Events of one process keep their order, after those of earlier processes: sorting
         # is stable.
         for happening in sorted(happenings, key=lambda each: each.at):
             self.happenings.append((self._next, happening))

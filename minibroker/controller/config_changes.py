@@ -1,8 +1,8 @@
-"""Follows what others write into the config store: notices of changed configs, old and new ones.
+"""Applies configs that other programs write to the config store.
 
-Owns the watch on ``/config/changes`` and how long a notice stays there; what a config means is
-`ClusterController`'s to know.  The invariant: whatever was written while nobody looked is taken
-over when the watch begins, so nothing depends on a notice having been seen.  Echoes Kafka's
+Owns the watch on ``/config/changes`` and the time that notifications are kept there. It must never
+know what a config means. Invariant: everything that was written without a watch is applied when the
+watch starts, so no change depends on a notification. Echoes Kafka's
 ``ZkNodeChangeNotificationListener`` and ``ZkConfigManager``.
 """
 
@@ -21,16 +21,16 @@ from minibroker.controller.following import Pause, follow
 from minibroker.observability.log import Log
 
 KEPT_S: Final = 15 * 60
-"""How long a notice stays, for brokers that were away for a moment."""
+"""How long a notification is kept, for brokers that were disconnected."""
 
 Publish = Callable[[Sequence[Update]], Awaitable[None]]
 
 
 class ConfigChanges:
-    """One controller's eye on the notices; ``now`` gives seconds of the broker's clock."""
+    """The notifications of one controller; ``now`` returns seconds of the broker's clock."""
 
     root = CONFIG_CHANGES
-    """The node below which the notices are."""
+    """The parent node of the notifications."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class ConfigChanges:
         self._now = now
         self._pause = pause
         self._seen: dict[str, float] = {}
-        """When each notice that is there was first seen, oldest first."""
+        """When each existing notification was first seen, oldest first."""
         self._log = Log("controller")
 
     async def run(self) -> None:
-        """Follows until the store is closed or the task cancelled."""
+        """Apply changes until the store is closed or the task is cancelled."""
         await follow(
             self._store,
             self.root,
@@ -64,7 +64,7 @@ class ConfigChanges:
         await self._publish(await self._whole())
         found = await self._store.children(self.root)
         now = self._now()
-        # Nobody says how old they are, so they are as old as our knowledge of them.
+        # Their age is unknown, so it counts from when they were first seen.
         known = {path: self._seen.get(path, now) for path in map(self._path, found)}
         self._seen = dict(sorted(known.items(), key=lambda entry: entry[1]))
         await self._purge()
@@ -81,18 +81,18 @@ class ConfigChanges:
         try:
             updates = await self._told_of(path, (await self._store.get(path)).data)
         except NoNodeError:
-            return  # Purged already; what it told of was read by somebody or will be at our start.
+            return  # Removed already; its change is applied, or will be when the watch starts.
         except LayoutError as error:
             self._log.warning("a notice in the config store is passed over", why=error)
             return
         await self._publish(updates)
 
     async def _whole(self) -> list[Update]:
-        """What is kept, whoever wrote it."""
+        """Updates for everything that is stored."""
         return await self._cluster.take_over_all()
 
     async def _told_of(self, path: str, data: bytes) -> list[Update]:
-        """What a notice tells of. Raises `LayoutError`."""
+        """Updates for the change that a notification names. Raises `LayoutError`."""
         return await self._cluster.take_over(*decode_config_change(path, data))
 
     async def _purge(self) -> None:
@@ -104,7 +104,7 @@ class ConfigChanges:
             try:
                 await self._store.delete(path)
             except NoNodeError:
-                continue  # Somebody else was faster.
+                continue  # Another broker has removed it.
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"

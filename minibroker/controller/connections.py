@@ -1,8 +1,8 @@
-"""Connections as people are shown them, put together from what the processes report.
+"""The connections of a broker for the control API, from the reports of its processes.
 
-Owns adding up and naming; never the asking. Pure. Invariant: whatever processes are missing, there
-is an answer: without any door connections are counted where they are served, and what only a door
-knows is 0. What Kafka's ``SocketServer`` tells through its MBeans, and the quotas beside it.
+Owns sums and names. It must never request a report. Pure. Invariant: there is an answer whichever
+processes are missing: without the acceptor's report, connections are counted where they are served,
+and figures that only the acceptor has are 0. Kafka's ``SocketServer`` has MBeans instead.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from protocol import registry
 
 
 class Reports(NamedTuple):
-    """What those processes say that are there; processors by number."""
+    """The reports of the running processes; processors by number."""
 
     acceptor: AcceptorReport | None
     processors: Mapping[int, ProcessorReport]
 
     def doors(self) -> list[DoorFigures]:
-        """Of all that accept connections."""
+        """The figures of all processes that accept connections."""
         doors = [report.door for report in self.processors.values() if report.door is not None]
         return doors if self.acceptor is None else [self.acceptor.door, *doors]
 
 
 class Place(NamedTuple):
-    """The broker that the reports are of."""
+    """The broker of the reports."""
 
     settings: Settings
-    """In force now."""
+    """The settings now in force."""
     endpoints: Mapping[str, tuple[str, int]]
     processors: int
 
     @property
     def is_sharded(self) -> bool:
-        """Whether processors accept for themselves, so that there is no queue before them."""
+        """Whether processors accept connections themselves, so that they have no queue."""
         return self.settings[ACCEPTOR_MODE] == SHARDED
 
 
 def connections(
     place: Place, reports: Reports, chronicle: Chronicle, now: float
 ) -> shown.Connections:
-    """All there is to show of connections."""
+    """All figures of connections."""
     doors = reports.doors()
     addresses = _addresses(doors)
     settings = place.settings
@@ -131,7 +131,7 @@ def _limit(value: int) -> int | None:
 
 
 def _own(settings: Settings, listener: str, key: Setting[int], protected: str | None) -> int | None:
-    # The total does not bound the inter-broker listener together with the others, but alone.
+    # The broker's limit applies to the inter-broker listener alone, not together with the others.
     otherwise = settings[key] if listener == protected else UNLIMITED
     return _limit(settings.value_at(listener_name(listener, key.name), otherwise))
 
@@ -174,7 +174,7 @@ def _addresses(doors: Iterable[DoorFigures]) -> list[shown.AddressView]:
         for figures in door.addresses:
             known = found.get(figures.ip)
             found[figures.ip] = figures if known is None else _together(known, figures)
-    # By name where all else is equal, or they would change places whenever somebody looks.
+    # Ties are sorted by name, so that the order is the same for every request.
     most_first = sorted(
         found.values(), key=lambda each: (-each.connections, -(each.rate or 0), each.ip)
     )
@@ -182,7 +182,7 @@ def _addresses(doors: Iterable[DoorFigures]) -> list[shown.AddressView]:
 
 
 def _count_addresses(doors: Sequence[DoorFigures], known: Iterable[shown.AddressView]) -> int:
-    """Of all doors together, as far as can be known: each names so many only."""
+    """Connections by address, as far as known: each process reports a bounded number."""
     named = sum(each.connections > 0 for each in known)
     return max(named, *(door.addresses_total for door in doors), 0)
 
@@ -220,7 +220,7 @@ def _happening(seq: int, happening: Happening, now: float) -> shown.HappeningVie
 def _unserved(
     reports: Iterable[ProcessorReport], now: float
 ) -> tuple[shown.UnservedClientView, ...]:
-    """Clients of all processors, each once for a protocol; with each its last address."""
+    """Clients of all processors, once for each protocol, with the last address."""
     found: dict[tuple[object, ...], UnservedClient] = {}
     for each in sorted((each for report in reports for each in report.unserved), key=_last):
         key = (each.client_id, each.software_name, each.software_version, each.protocol)
@@ -250,5 +250,5 @@ def _address(host: str, port: int) -> str:
 
 
 def _ago_ms(at: float, now: float) -> int:
-    # What happened after the question was asked is new, not of the future.
+    # An event after the request has age 0, not a negative one.
     return max(0, round((now - at) * 1000))

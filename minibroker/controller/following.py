@@ -1,9 +1,8 @@
-"""How the controller follows a part of the config store that others write, whatever breaks.
+"""Watches a part of the config store that other programs write.
 
-Owns the watch and what happens when it is lost; it must never know what the nodes mean.  The
-invariant: between the beginning and the end of a watch nothing escapes whoever follows, as
-it looks at everything first and hears of all that happens after.  Echoes the handlers that Kafka's
-``ZooKeeperClient`` calls anew after each session.
+Owns the watch and its renewal after it is lost. It must never know what the nodes mean. Invariant:
+no change is missed during a watch, because everything is read when it starts and every later event
+is handled. Echoes the handlers that Kafka's ``ZooKeeperClient`` calls after each new session.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from minibroker.cluster.store.tree import Event, EventsLostError, Store, StoreEr
 from minibroker.observability.log import Log
 
 PAUSE_S: Final = 1.0
-"""How long to wait before a store that could not be read is tried again."""
+"""The pause before a store that could not be read is tried again."""
 
 Pause = Callable[[float], Awaitable[None]]
-"""Lets so many seconds pass."""
+"""Waits for a number of seconds."""
 
 
 async def follow(
@@ -30,8 +29,8 @@ async def follow(
     pause: Pause,
     log: Log,
 ) -> None:
-    """Until the store is closed: look at everything, then hear of each event; when events were
-    lost or the store is away, begin anew.  What is wrong is told once, as long as it is the same.
+    """Read everything and then handle each event, until the store is closed. Start again when
+    events were lost or the store is unavailable. A problem is logged once while it stays the same.
     """
     told = ""
     while True:

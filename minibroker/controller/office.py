@@ -1,9 +1,9 @@
-"""Whether this controller still holds its office, as the config store has it.
+"""Watches whether this controller is still the active one.
 
-Owns the watch over the nodes by which a broker says that it is there and leads; it must never make
-them.  The invariant: a controller that another one has replaced, or that was deposed by hand, ends
-instead of writing on; its next life takes the office again, or is told who has it.  Echoes the
-handlers of Kafka's ``KafkaController`` for ``/controller``.
+Owns the watch of the nodes that register a broker and elect the controller. It must never create
+them. Invariant: a controller that was replaced, or whose node was deleted, ends instead of writing;
+its next incarnation is elected again or reports the active controller. Echoes the handlers of
+Kafka's ``KafkaController`` for ``/controller``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minibroker.cluster.store.tree import (
 
 
 async def hold_office(store: Store, broker_id: int) -> str:
-    """Why the office is lost, once it is; empty when the store was closed."""
+    """Wait until this controller is not active any more; returns why, empty if the store closed."""
     reasons: list[str] = []
     async with trio.open_nursery() as nursery:
 
@@ -38,7 +38,7 @@ async def hold_office(store: Store, broker_id: int) -> str:
 
 
 async def _hold(store: Store, path: str, data: bytes) -> str:
-    """Why a node is not ours any more; empty when the store was closed."""
+    """Wait until a node is not this broker's; returns why, empty if the store was closed."""
     while True:
         with store.watch(path) as events:
             try:
@@ -49,14 +49,14 @@ async def _hold(store: Store, path: str, data: bytes) -> str:
                         return reason
                 return ""
             except EventsLostError:
-                continue  # the store was away: what happened meanwhile shows in the node
+                continue  # The store was unavailable: the node shows what happened.
 
 
 async def _look(store: Store, path: str, data: bytes) -> str:
     try:
         found = (await store.get(path)).data
     except UnavailableError:
-        return ""  # when it is back, the watch is lost, and we look again
+        return ""  # Once it is available, the watch is lost and the node is read again.
     except NoNodeError:
         return f"{path} was deleted"
     return "" if found == data else f"{path} is somebody else's now: {found!r}"

@@ -1,8 +1,8 @@
-"""Quotas as people are shown them, put together from the ledger and what is set.
+"""The usage of quotas for the control API, from the ledger and the quotas in force.
 
-Owns naming and rounding for people; what holds is decided by ``minibroker.quotas``.  Pure, but that
-it reads the ledger.  Invariant: looking changes no rate.  What Kafka's quota MBeans tell, and what
-they don't: why.
+Owns names and rounding. It must never decide which quota applies; ``minibroker.quotas`` does. Pure,
+except that it reads the ledger. Invariant: reading changes no rate. Kafka's quota MBeans show the
+rates, but not the reason of a throttle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minibroker.quotas.manager import EXEMPT, Quotas
 from protocol import registry
 
 USES_SHOWN_MAX: Final = 500
-"""Counters that are shown, those used last."""
+"""Counters that are shown, the last used first."""
 
 KINDS: Final[dict[QuotaType, shown.QuotaKind]] = dict(
     zip(QuotaType, get_args(shown.QuotaKind), strict=True)
@@ -28,7 +28,7 @@ TYPES: Final[dict[str, QuotaType]] = {name: kind for kind, name in KINDS.items()
 
 
 def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown.Quotas:
-    """Who uses what now."""
+    """The usage of all quota entities."""
     entries = list(ledger.entries(now_ms, USES_SHOWN_MAX)) if quotas.enabled else []
     exempt = [entry.usage.rate for entry in entries if entry.kind == EXEMPT]
     return shown.Quotas(
@@ -75,7 +75,7 @@ def _use(quotas: Quotas, entry: Entry, now_ms: int) -> shown.QuotaUse:
 def quota_explained(
     quotas: Quotas, ledger: Ledger, question: shown.QuotaQuestion, now_ms: int
 ) -> shown.QuotaExplained:
-    """Why somebody is throttled, or isn't, or was; ``NotFound`` if that throttle isn't kept."""
+    """Why a client is throttled or not, or was; ``NotFound`` if there is no such throttle."""
     throttle = _asked_for(ledger, question.throttle) if question.throttle else None
     user: str | None
     client_id: str | None

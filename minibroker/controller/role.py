@@ -1,9 +1,9 @@
-"""The controller role: keeps the cluster's facts, tells everybody, and serves the control API.
+"""The controller role: stores cluster metadata, publishes it, and serves the control API.
 
-Owns the config store and the one writer of it (``cluster.controller``); never a client's socket
-or a record. Invariant: a change is answered when every process has taken it over, so every later
-request on any connection sees it. A killed controller's next life reads the store and greets
-everybody with a whole image.
+Owns the config store and its only writer (``cluster.controller``). It must never handle a client's
+socket or a record. Invariant: a change is answered when every process has applied it, so every
+later request on any connection sees it. After a kill, the next incarnation reads the store and
+sends the complete image to every process.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def controller(env: Environment) -> None:
-    """Runs until ``env.stopping``, then closes the store."""
+    """Run until ``env.stopping``, then close the store."""
     storage = StorageWatch(env, Log(env.name))
     with _told_to_people():
         is_unmarked = lacks_mark(env.data_dir)
@@ -104,13 +104,13 @@ async def controller(env: Environment) -> None:
                 _log_adoption(env.data_dir, cluster.image)
         await _Controller(env, cluster, store, storage).run()
     finally:
-        with trio.CancelScope(shield=True):  # It never waits long, and would else stay open.
+        with trio.CancelScope(shield=True):  # It does not wait long, and would stay open otherwise.
             await store.close()
 
 
 @contextmanager
 def _told_to_people() -> Iterator[None]:
-    """What is wrong with a store is a matter of settings or of a server, not of this program."""
+    """Report a store that cannot be used without a traceback: settings or a server cause it."""
     try:
         yield
     except (ControllerStartError, DataDirectoryError, LayoutError, StoreError) as error:
@@ -240,7 +240,7 @@ class _Controller:
             raise RoleRefusedError(self._deposed)
 
     def _backend(self) -> Backend:
-        # Loaded once somebody asks: most brokers of tests are never asked anything.
+        # Loaded by the first request: most brokers of tests never get one.
         from minibroker.controller.backend import ControllerBackend
 
         return ControllerBackend(self._env, self, self._subscribers, born=self._born)
@@ -276,7 +276,7 @@ class _Controller:
 
 
 class _Mutations:
-    """Implements ``apis.base.Mutations``: a quota that looks at the clock."""
+    """Implements ``apis.base.Mutations``: the mutation quota with the broker's clock."""
 
     def __init__(self, quota: MutationQuota, clock: Clock) -> None:
         self._quota = quota

@@ -1,8 +1,8 @@
-"""Which config store a broker has: a file in its data directory, or ZooKeeper.
+"""Opens the config store of a broker: a file in its data directory, or ZooKeeper.
 
-Owns the choice and the files' names; it must never know what is in a store.  The invariant:
-whoever gets a store from here cannot tell which one it is, and kazoo is loaded for those who use
-it only.  Kafka made the same choice between ``KafkaServer`` and ``KafkaRaftServer``.
+Owns the choice and the names of the files. It must never know what a store contains. Invariant: the
+controller does not know which store it has, and kazoo is loaded only for ZooKeeper. Kafka makes the
+same choice between ``KafkaServer`` and ``KafkaRaftServer``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minibroker.storage.failures import StorageFailed, ignore_failure
 
 
 def store_path(data_dir: Path) -> Path:
-    """Where the embedded config store lies."""
+    """The file of the embedded config store."""
     return data_dir / STORE_FILE
 
 

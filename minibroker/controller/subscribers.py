@@ -1,11 +1,11 @@
-"""The processes that follow the controller: who they are, and what they have taken over.
+"""The processes that subscribe to the controller, and the updates that they have applied.
 
-Owns the conversations with all roles and the order in which updates reach them, never what an
-update means. Invariant: updates go out one at a time, in order, and ``publish`` returns when
-everybody who is there has taken over the last of them; who is gone begins anew with a whole
-image. Who has not taken over an image of this life of the controller may still serve with that
-of the life before, so nothing counts as published until everybody has. The waiting half of
-``cluster.publisher``, which keeps the books.
+Owns the conversations with all roles and the order of updates. It must never know what an update
+means. Invariant: updates are sent one at a time, in order, and ``publish`` returns when every
+connected process has applied the last one; a process that reconnects starts with the complete
+image. A process that has not applied an image of this incarnation of the controller may still serve
+with that of the previous one, so nothing counts as published before. ``cluster.publisher`` keeps
+the numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Answerer = Callable[[Any], Any]
 
 
 class Subscribers:
-    """Everybody who has greeted the controller."""
+    """The roles that are connected to the controller."""
 
     def __init__(
         self,
@@ -37,33 +37,33 @@ class Subscribers:
         number: int,
         expected: Iterable[str] = (),
     ) -> None:
-        """``answer`` takes the questions of roles; ``number`` is that of the first image.
+        """``answer`` handles the requests of roles; ``number`` is that of the first image.
 
-        ``expected`` are the names of all roles that follow the controller.
+        ``expected`` are the names of all roles that subscribe.
         """
         self._image = image
         self._answer = answer
         self._publisher = Publisher(number)
         self._conversations: dict[str, Conversation] = {}
-        # Bounded by the questions that processors may have under way, each with few updates.
+        # Bounded by the requests that processors may have in flight, each with few updates.
         self._pending: deque[Update] = deque()
         self._more = trio.Event()
         self._completed = trio.Event()
         self._stale = set(expected)
-        """Who may be serving with an image that this life did not give or can't carry on."""
+        """Roles that may serve with an image of another incarnation, or that missed an update."""
         self._log = Log("controller")
 
     @property
     def complete(self) -> int:
-        """Number of the last update that everybody has taken over."""
+        """Number of the last update that every role has applied."""
         return self._publisher.complete
 
     def names(self) -> list[str]:
-        """Who is there, sorted."""
+        """Names of the connected roles, sorted."""
         return sorted(self._conversations)
 
     async def converse(self, channel: Channel) -> None:
-        """One role's conversation, from its greeting to its end."""
+        """Serve the conversation with one role until it ends."""
         names: list[str] = []
 
         def answer(question: Any) -> Any:
@@ -96,14 +96,14 @@ class Subscribers:
         return Welcome(self._image())
 
     async def ask(self, name: str, question: object) -> Any:
-        """One role's answer. Raises ``PeerLost``, also when it is not there."""
+        """The answer of one role. Raises ``PeerLost``, also if it is not connected."""
         conversation = self._conversations.get(name)
         if conversation is None:
             raise PeerLost(f"{name} is not there")
         return await conversation.ask(question)
 
     async def ask_all(self, question: object, names: Sequence[str] = ()) -> dict[str, Any]:
-        """The answers of everybody, or of ``names``; who goes away meanwhile is left out."""
+        """The answers of all roles, or of ``names``; roles that disconnect are omitted."""
         answers: dict[str, Any] = {}
 
         async def ask_one(name: str) -> None:
@@ -146,7 +146,7 @@ class Subscribers:
         return {name: answers[name] for name in sorted(answers)}, missing
 
     async def publish(self, updates: Sequence[Update]) -> None:
-        """Returns when everybody has taken over the updates."""
+        """Send updates; returns when every role has applied them."""
         if not updates:
             return
         self._pending.extend(updates)
@@ -155,7 +155,7 @@ class Subscribers:
             await self._completed.wait()
 
     async def run(self) -> None:
-        """Sends updates out, one after the other, until cancelled."""
+        """Send updates one after the other, until cancelled."""
         while True:
             while self._pending:
                 await self._send(self._pending.popleft())
@@ -171,13 +171,13 @@ class Subscribers:
     async def _tell(self, name: str, update: Update) -> None:
         conversation = self._conversations.get(name)
         if conversation is None:
-            return  # It left just now; ``converse`` has taken it off the books.
+            return  # It has just disconnected; ``converse`` has removed it.
         try:
             await conversation.ask(update)
         except PeerLost:
-            return  # Likewise, or it soon will.
+            return  # As above, or ``converse`` soon will.
         except PeerFailed as failed:
-            # It may have taken over half of it: let it begin anew with a whole image.
+            # It may have applied a part of it: let it reconnect and get the complete image.
             self._log.error("an update was not taken over", process=name, why=failed)
             self._stale.add(name)
             conversation.close()

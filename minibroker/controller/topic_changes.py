@@ -1,10 +1,9 @@
-"""Follows the topics that others make, change and delete in the config store.
+"""Applies topics that other programs create, change and delete in the config store.
 
-Owns the watches of ``/brokers/topics`` and of the requests below ``/admin/delete_topics``, and what
-is said of nodes that cannot be taken over; what a node means is `ClusterController`'s to know.  The
-invariant: whatever was written while nobody looked is taken over when a watch begins, and the same
-complaint about a node is made once.  Echoes the handlers of Kafka's ``KafkaController`` for
-changes and deletions of topics.
+Owns the watches of ``/brokers/topics`` and ``/admin/delete_topics``, and the log lines about nodes
+that cannot be applied. It must never know what a node means. Invariant: everything that was written
+without a watch is applied when the watch starts, and a problem of a node is logged once. Echoes the
+handlers of Kafka's ``KafkaController`` for changes and deletions of topics.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from minibroker.controller.following import Pause, follow
 from minibroker.observability.log import Log
 
 LOOKED_AT_ONCE: Final = 50
-"""Topics that are taken over in one go when a watch begins."""
+"""Topics that are applied together when a watch starts."""
 
 Publish = Callable[[Sequence[Update]], Awaitable[None]]
 
 
 class TopicChanges:
-    """One controller's eye on the topics in the store."""
+    """The topics in the store of one controller."""
 
     def __init__(
         self,
@@ -40,8 +39,8 @@ class TopicChanges:
         *,
         tells_leaders: bool = False,
     ) -> None:
-        """With ``tells_leaders`` the store is told who leads each partition, as is of use where
-        others look.
+        """With ``tells_leaders`` the leader of each partition is written to the store, for other
+        programs.
         """
         self._store = store
         self._cluster = cluster
@@ -50,10 +49,10 @@ class TopicChanges:
         self._tells_leaders = tells_leaders
         self._log = Log("controller")
         self._said: dict[str, str] = {}
-        """The last complaint about each topic's node, as long as it has not been mended."""
+        """The last problem of each topic's node, while it persists."""
 
     async def run(self) -> None:
-        """Follows until the store is closed or the task cancelled."""
+        """Apply changes until the store is closed or the task is cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow, TOPICS, self._begin, self._heard)
             nursery.start_soon(self._follow, DELETE_TOPICS, self._begin_deleting, self._asked)
@@ -69,13 +68,13 @@ class TopicChanges:
     async def _begin(self) -> None:
         kept = await self._store.children(TOPICS)
         names = list(dict.fromkeys([*kept, *self._cluster.image.topics]))
-        # Not all at once, as nobody else can change anything meanwhile.
+        # In parts, because other changes wait meanwhile.
         for first in range(0, len(names), LOOKED_AT_ONCE):
             await self._take_over(names[first : first + LOOKED_AT_ONCE])
 
     async def _heard(self, event: Event) -> None:
         name = topic_in(event.path)
-        if name is not None:  # Else it is of the nodes below, in which Kafka keeps leaders.
+        if name is not None:  # Otherwise it is a node below, where Kafka stores leaders.
             await self._take_over([name])
 
     async def _take_over(self, names: Collection[str]) -> None:
