@@ -103,11 +103,19 @@ def test_it_shows_the_figures_of_the_table(page: Browser) -> None:
     assert "dropped 17" in tiles
 
 
+def _slots(start_ms: int, throttle_ms: int) -> range:
+    """The half minutes in which a throttle lasts."""
+    return range(start_ms // 30_000, (start_ms + throttle_ms - 1) // 30_000 + 1)
+
+
 def test_the_map_of_throttles_has_a_cell_for_each_time_an_entity_was_held_in(page: Browser) -> None:
+    last = max(each["time_us"] for each in events()) // 30_000_000
     held = {
-        (each["client_id"], each["time_us"] // 30_000_000)
+        (each["client_id"], slot)
         for each in events()
         if each.get("throttle_ms")
+        for slot in _slots(each["time_us"] // 1000, each["throttle_ms"])
+        if slot <= last
     }
     script = """return document.querySelectorAll("#throttles svg.wide path[aria-label]").length"""
     assert page.run(script) == len(held)
