@@ -1,8 +1,8 @@
-"""Consumer groups: who is a member, who owns what, and how far each group has read.
+"""Consumer groups: their members, assignments and committed offsets.
 
-``states``, ``events``, ``member``, ``group`` and ``offsets`` are rules: events and a moment go in,
-decisions come out, nothing waits and nothing is written. ``records`` and ``journal`` know Kafka's
-``__consumer_offsets`` format. ``service`` is the thin shell that an I/O worker holds: it parks
-waiting clients, keeps the timer and writes what the rules decide. Kafka calls the whole thing
+``states``, ``events``, ``member``, ``group`` and ``offsets`` are pure rules: they take events and
+the current time and return decisions; they never wait or write. ``records`` and ``journal`` read
+and write Kafka's ``__consumer_offsets`` format. ``service`` is the thin shell in an I/O worker: it
+parks waiting requests, runs the timer and carries out the decisions. Kafka's counterpart is
 ``GroupCoordinator``.
 """

@@ -1,9 +1,9 @@
-"""What people and clients are shown of groups: plain values that travel between processes.
+"""Descriptions of groups, as plain values that are sent between processes.
 
-Owns the shapes and how a group becomes one; it must never change a group. Metadata, assignments
-and the chosen protocol are shown of a stable group only, as in Kafka, whose
-``ClassicGroup.asListedGroup`` and ``describe`` this is. Invariant: immutable, picklable, and no
-longer than the named limits say.
+Owns the description types and builds them from a group; it must never change a group. Metadata,
+assignments and the chosen protocol are included only while the group is stable, as in Kafka's
+``ClassicGroup.asListedGroup`` and ``describe``. Invariant: descriptions are immutable, picklable
+and bounded by the named limits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minibroker.coordinator.subscription import assigned_partitions
 
 
 class GroupOverview(NamedTuple):
-    """A group in a list. ``state`` is Kafka's name of it."""
+    """One entry in a list of groups. ``state`` is Kafka's name of the state."""
 
     group_id: str
     protocol_type: str
@@ -30,7 +30,7 @@ class GroupOverview(NamedTuple):
 class MemberDescription(NamedTuple):
     """A member; ``metadata`` and ``assignment`` are empty unless the group is stable.
 
-    ``partitions`` is the assignment by topic, where it can be understood and was asked for.
+    ``partitions`` is the assignment by topic, if it was requested and can be decoded.
     """
 
     member_id: str
@@ -45,7 +45,7 @@ class MemberDescription(NamedTuple):
 
 
 class OffsetDescription(NamedTuple):
-    """How far the group has read in one partition: the lag is the log's end less ``offset``."""
+    """The offset committed for one partition. The lag is the log end offset minus ``offset``."""
 
     topic: str
     partition: int
@@ -56,7 +56,7 @@ class OffsetDescription(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group with its members and offsets. ``protocol`` is empty unless it is stable."""
+    """A group with its members and offsets. ``protocol`` is empty unless the group is stable."""
 
     group_id: str
     state: str
@@ -70,7 +70,7 @@ class GroupDescription(NamedTuple):
 
 
 class GroupStatistics(NamedTuple):
-    """What one I/O worker's coordinator holds."""
+    """Counts of the coordinator of one I/O worker."""
 
     groups: int
     groups_max: int
@@ -78,13 +78,13 @@ class GroupStatistics(NamedTuple):
     offsets: int
     by_state: dict[str, int]
     waiting: int
-    """Clients that wait for an answer to a join or a sync."""
+    """JoinGroup and SyncGroup requests that wait for their response."""
     journals: int
     journal_bytes: int
 
 
 def overview(group: Group) -> GroupOverview:
-    """The group in one line."""
+    """Summarize a group for a list."""
     return GroupOverview(
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",
@@ -96,7 +96,7 @@ def overview(group: Group) -> GroupOverview:
 
 
 def describe(group: Group, *, full: bool) -> GroupDescription:
-    """The group with its members; ``full`` adds offsets and assignments as partitions."""
+    """Describe a group and its members; ``full`` adds offsets and decoded assignments."""
     name = group.protocol_name if group.state is GroupState.STABLE else None
     return GroupDescription(
         group_id=group.group_id,

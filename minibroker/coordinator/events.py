@@ -1,9 +1,9 @@
-"""The whole vocabulary between a group's rules and the shell around them.
+"""Events that a group handles, and the decisions that it returns.
 
-Events tell a group what happened; decisions tell the shell what to do about it, in order. Nothing
-here acts, waits or looks at a clock. Invariant: every ``waiter`` that goes into a group in an
-event comes out in exactly one ``Answer``, sooner or later; a ``Persist`` is the last decision of
-its list, and the next event must be its ``Persisted``. Kafka's counterpart is the callbacks and
+Owns the messages between the rules and the shell around them. The shell carries out decisions in
+order. Nothing here acts, waits or reads a clock. Invariant: every ``waiter`` passed to a group in
+an event is returned in exactly one ``Answer``, possibly later; a ``Persist`` is the last decision
+of its list, and the next event must be its ``Persisted``. Kafka's counterpart is the callbacks and
 purgatories of ``GroupCoordinator``.
 """
 
@@ -14,17 +14,17 @@ from typing import Final, NamedTuple
 from protocol.errors import ErrorCode
 
 Waiter = int
-"""Whoever asked: a number that the shell gives out and finds again in ``Answer``."""
+"""Identifies a waiting request. The shell assigns the number and finds it again in ``Answer``."""
 
 NOBODY: Final[Waiter] = 0
-"""The waiter of a request that the shell has not seen yet."""
+"""The waiter of a request that has not reached the shell yet."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""Names of a member's protocols, the preferred first, each with the member's metadata."""
+"""A member's protocols in order of preference, each with the member's metadata."""
 
 
 class Moment(NamedTuple):
-    """When something happens: monotonic seconds for timeouts, epoch milliseconds for ages."""
+    """The time of an event: monotonic seconds for timeouts, epoch milliseconds for ages."""
 
     now: float
     wall_ms: int
@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
 
 class JoinRequested(NamedTuple):
-    """A client wants to be, or to stay, a member. An empty ``member_id`` asks for a new one."""
+    """A client joins or rejoins the group. An empty ``member_id`` requests a new id."""
 
     member_id: str
     session_timeout_ms: int
@@ -46,14 +46,14 @@ class JoinRequested(NamedTuple):
     client_host: str = ""
     reason: str | None = None
     require_known_member_id: bool = False
-    """The client can be told to come back with the id it is given (JoinGroup 4 and later)."""
+    """The client handles MEMBER_ID_REQUIRED by joining again with its new id (JoinGroup 4+)."""
     can_skip_assignment: bool = False
-    """The client knows ``skip_assignment`` (JoinGroup 9 and later)."""
+    """The client supports ``skip_assignment`` (JoinGroup 9+)."""
     waiter: Waiter = NOBODY
 
 
 class SyncRequested(NamedTuple):
-    """A member asks for its assignment; the leader brings everybody's."""
+    """A member requests its assignment. The leader's request carries all assignments."""
 
     member_id: str
     generation: int
@@ -65,7 +65,7 @@ class SyncRequested(NamedTuple):
 
 
 class HeartbeatReceived(NamedTuple):
-    """A member says that it is alive."""
+    """A member sent a heartbeat."""
 
     member_id: str
     generation: int
@@ -74,7 +74,7 @@ class HeartbeatReceived(NamedTuple):
 
 
 class CommitRequested(NamedTuple):
-    """Somebody wants to commit offsets; ``generation`` is negative outside group management."""
+    """A client commits offsets. ``generation`` is negative outside group management."""
 
     member_id: str
     generation: int
@@ -83,7 +83,7 @@ class CommitRequested(NamedTuple):
 
 
 class Leaver(NamedTuple):
-    """One member that leaves; by instance id alone when an administrator removes it."""
+    """One member that leaves. An administrator may name it by instance id alone."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -98,21 +98,21 @@ class LeaveRequested(NamedTuple):
 
 
 class TimePassed(NamedTuple):
-    """Nothing happened but time; deadlines are looked at after every event anyway."""
+    """A deadline may have passed. Deadlines are also checked after every other event."""
 
 
 class Persisted(NamedTuple):
-    """What became of the last ``Persist``."""
+    """The result of the last ``Persist``."""
 
     error: ErrorCode = ErrorCode.NONE
 
 
 class Restored(NamedTuple):
-    """The group was just read back from the log; its members get a fresh session each."""
+    """The group was loaded from the log. Each member's session timeout restarts."""
 
 
 class Removed(NamedTuple):
-    """The group is deleted, or its owner lets go of it: whoever waits is sent away."""
+    """The group was deleted or unloaded. Waiting requests are answered with an error."""
 
 
 Event = (
@@ -131,7 +131,7 @@ Event = (
 
 
 class JoinedMember(NamedTuple):
-    """What the leader is told about a member of the new generation."""
+    """A member of the new generation, as listed in the leader's join response."""
 
     member_id: str
     group_instance_id: str | None
@@ -139,7 +139,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """Answer to ``JoinRequested``; ``members`` only for the leader."""
+    """Answer to ``JoinRequested``. ``members`` is empty except for the leader."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -173,7 +173,7 @@ class CommitResult(NamedTuple):
 
 
 class LeaveResult(NamedTuple):
-    """Answer to ``LeaveRequested``: one error per leaver, in the order asked."""
+    """Answer to ``LeaveRequested``: one error per leaver, in the order of the request."""
 
     error: ErrorCode
     members: tuple[tuple[Leaver, ErrorCode], ...] = ()
@@ -183,7 +183,7 @@ Result = JoinResult | SyncResult | HeartbeatResult | CommitResult | LeaveResult
 
 
 class MemberImage(NamedTuple):
-    """A member as the log keeps it."""
+    """A member as stored in the log."""
 
     member_id: str
     group_instance_id: str | None
@@ -196,7 +196,7 @@ class MemberImage(NamedTuple):
 
 
 class GroupImage(NamedTuple):
-    """A group as the log keeps it: what survives a killed worker."""
+    """A group as stored in the log. It survives the crash of its worker."""
 
     protocol_type: str
     generation: int
@@ -207,20 +207,20 @@ class GroupImage(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Tell a waiter its result; each waiter is answered once."""
+    """Send a result to a waiter. Each waiter is answered once."""
 
     waiter: Waiter
     result: Result
 
 
 class Persist(NamedTuple):
-    """Write the group to its log, then hand in ``Persisted``."""
+    """Write the group to its log, then pass ``Persisted`` to the group."""
 
     image: GroupImage
 
 
 class Note(NamedTuple):
-    """Something that a person reading the log will want to know."""
+    """Write a line to the broker's own log."""
 
     text: str
 

@@ -1,16 +1,17 @@
-"""A classic consumer group: its state, its phases and what time does to it.
+"""A classic consumer group: its state, rebalances and timeouts.
 
 Theory of operation. A member joins and waits. The first member of an empty group starts a short
-initial delay, prolonged while more come, so that a fleet that starts together gets one
-generation, not ten. Any later change makes all members rejoin within the longest rebalance
-timeout among them; who does not is dropped, unless it is static (then its session timeout
-decides). With everybody there, the generation number rises, votes choose the protocol, and the
-leader gets the list of members. Its assignment goes to the log *before* anybody hears of it, so a
-killed worker comes back with the generation that its clients know.
+initial delay, which is extended while more members join, so that clients that start together form
+one generation instead of ten. Any later change makes all members rejoin within the longest of
+their rebalance timeouts. Members that do not rejoin are removed, except static members, which are
+removed only when their session times out. When all members have joined, the generation number
+increases, the members' votes select the protocol, and the leader receives the list of members. The
+leader's assignment is written to the log *before* it is sent to any member, so a restarted worker
+loads the generation that its clients know.
 
-This module must never know of sockets, tasks, clocks or files; ids come from ``make_id``, what
-members ask for is in ``machine``. Invariants: the generation only grows; every waiter gets one
-answer; there is a leader exactly when there are members. The rules are those of Kafka's
+Requests of members are handled in ``machine``, and ids come from ``make_id``. This module must
+never know sockets, tasks, clocks or files. Invariants: the generation never decreases; every waiter
+is answered once; there is a leader if and only if there are members. The rules are those of Kafka's
 ``GroupCoordinator`` (3.x) and ``GroupMetadataManager`` (4.x), with KIP-62, 134, 345, 394, 559 and
 814.
 """
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """One group. Feed it through ``machine.handle``; read its attributes freely.
+    """One group. Change it only through ``machine.handle``; its attributes may be read freely.
 
-    ``at`` is the moment of the event being handled. ``state_since_ms`` is epoch milliseconds.
+    ``at`` is the time of the current event. ``state_since_ms`` is epoch milliseconds.
     """
 
     def __init__(
@@ -73,15 +74,17 @@ class Group:
         self._persist: Persist | None = None
         self._join_deadline: float | None = None
         self._initial_delay: tuple[float, float] | None = None
-        """This delay and what remains after it, while an empty group gathers its members."""
+        """Seconds of the current initial delay, and of the time by which it may be extended.
+        Set only while the first members of an empty group join.
+        """
         self._sync_deadline: float | None = None
         self._wake_at: float | None = None
 
-    # -------------------------------------------------------------------- what is going on
+    # ------------------------------------------------------------------------------ state
 
     @property
     def next_deadline(self) -> float | None:
-        """When to send ``TimePassed`` at the latest: never after the earliest deadline."""
+        """The latest time for the next ``TimePassed``; never after the earliest deadline."""
         return self._wake_at
 
     @property
@@ -89,19 +92,19 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member may still consume the topic; where nobody can tell, it may."""
+        """Whether a member may consume the topic. Assumed if a subscription can't be decoded."""
         if self.subscribed is None:
             return self.is_consumer_group and len(self.roster) > 0
         return topic in self.subscribed
 
     def supports(self, protocol_type: str, names: list[str]) -> bool:
-        """Whether somebody with these protocols can be a member now."""
+        """Whether a member with these protocols can join now."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(names)
         return self.protocol_type == protocol_type and self.roster.supported_by_all(names)
 
     def image(self, assignments: Mapping[str, bytes]) -> GroupImage:
-        """What the log is to know of this generation."""
+        """This generation as it is stored in the log."""
         name = self.protocol_name
         members = (
             ()
@@ -121,7 +124,7 @@ class Group:
         return {member.member_id: member.assignment for member in self.roster}
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Whether such a member exists, and is the one that its static name stands for."""
+        """Check that the member exists and is the current owner of its instance id."""
         if group_instance_id is not None:
             current = self.roster.static_member_id(group_instance_id)
             if current is None:
@@ -131,10 +134,10 @@ class Group:
         return ErrorCode.NONE if member_id in self.roster else ErrorCode.UNKNOWN_MEMBER_ID
 
     def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
-        """Topic and partition of offsets that nobody can be using any more.
+        """Topic and partition of each expired offset.
 
-        A group that had members keeps its offsets until it has been empty for the retention time;
-        with members, only those of topics that none of them consumes any more can expire.
+        The offsets of a group that has had members expire once the group has been empty for the
+        retention time. While it has members, only offsets of topics that no member consumes expire.
         """
         age_from_ms: int | None = None
         consumed: Container[str] = ()
@@ -156,7 +159,7 @@ class Group:
     # ------------------------------------------------------------------------- decisions
 
     def answer(self, waiter: Waiter | None, result: Result) -> None:
-        """Answers a waiter, if there is one."""
+        """Answer a waiter, if there is one."""
         if waiter is not None:
             self._out.append(Answer(waiter, result))
 
@@ -164,12 +167,12 @@ class Group:
         self._out.append(Note(f"group {self.group_id!r} {text}"))
 
     def persist(self, assignments: Mapping[str, bytes], then: AfterPersist) -> None:
-        """Has the group written; ``then`` is called with what became of it."""
+        """Write the group to the log; ``then`` is called with the result."""
         self._persist = Persist(self.image(assignments))
         self.after_persist = then
 
     def take_decisions(self) -> list[Decision]:
-        """What was decided since last asked; a ``Persist`` comes last."""
+        """Return and clear the decisions since the last call; a ``Persist`` is the last one."""
         out, self._out = self._out, []
         if self._persist is not None:
             out.append(self._persist)
@@ -185,20 +188,20 @@ class Group:
     # -------------------------------------------------------------------------- members
 
     def extend_session(self, member: Member, seconds: float | None = None) -> None:
-        """The member was heard of: silence counts from now on."""
+        """Restart the member's session timeout."""
         timeout = member.session_timeout_ms / 1000 if seconds is None else seconds
         member.expires_at = self.at.now + timeout
         self.wake_at(member.expires_at)
 
     def drop(self, member_id: str) -> None:
-        """Takes an id out, and sends away whoever waits under it."""
+        """Remove a member id and reject the requests that wait under it."""
         member = self.roster.remove(member_id)
         if member is not None:
             self.answer(member.join_waiter, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
             self.answer(member.sync_waiter, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
 
     def remove_member(self, member_id: str, reason: str) -> None:
-        """A member has gone: the others have to share anew."""
+        """Remove a member and rebalance the others."""
         self.drop(member_id)
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare_rebalance(reason)
@@ -208,7 +211,7 @@ class Group:
     def join_result(
         self, member: Member, *, leader: str, as_leader: bool, skip_assignment: bool = False
     ) -> JoinResult:
-        """How the current generation looks to a member."""
+        """The current generation as a join result for the member."""
         name = self.protocol_name or ""
         return JoinResult(
             member_id=member.member_id,
@@ -223,7 +226,7 @@ class Group:
     # ------------------------------------------------------------------------ rebalancing
 
     def prepare_rebalance(self, reason: str) -> None:
-        """Makes everybody rejoin, unless that is under way already."""
+        """Start a rebalance, in which all members must rejoin, unless one is in progress."""
         if self.state in (GroupState.PREPARING_REBALANCE, GroupState.DEAD):
             return
         if self.state is GroupState.COMPLETING_REBALANCE:
@@ -243,9 +246,7 @@ class Group:
         self.complete_join_if_ready()
 
     def complete_join_if_ready(self) -> None:
-        """Begins the next generation as soon as everybody has rejoined; an initial delay is
-        waited for in any case.
-        """
+        """Start the next generation if all members have rejoined and no initial delay runs."""
         if (
             self.state is GroupState.PREPARING_REBALANCE
             and self._initial_delay is None
@@ -262,7 +263,7 @@ class Group:
         if late:
             self.note(f"drops members that have not rejoined in time: {', '.join(late)}")
         if self.roster and not self.roster.elect_joined_leader():
-            # Only static members are left, and none of them is back: their sessions decide.
+            # Only static members are left and none has rejoined. Wait for their session timeouts.
             wait = max(self.roster.rebalance_timeout_s(), RETRY_JOIN_PHASE_S_MIN)
             self._set_join_deadline(self.at.now + wait)
             return
@@ -297,11 +298,11 @@ class Group:
 
     def _emptiness_persisted(self, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
-            # Harmless: after a crash the last generation comes back and its members time out.
+            # Harmless: after a crash the last generation is loaded and its members time out.
             self.note(f"could not write that it is empty: {error.name}")
 
     def answer_syncs(self, failure: SyncResult | None = None) -> None:
-        """Gives everybody who waits the assignment, or the failure."""
+        """Answer all waiting sync requests with the assignment, or with the failure."""
         for member in self.roster:
             if failure is not None:
                 member.assignment = b""
@@ -318,7 +319,7 @@ class Group:
         )
 
     def synced(self, member_id: str) -> None:
-        """The member has asked for its assignment."""
+        """Record that the member has sent its sync request."""
         self.roster.pending_sync.discard(member_id)
         if not self.roster.pending_sync:
             self._sync_deadline = None
@@ -337,9 +338,7 @@ class Group:
         self._join_deadline = self._sync_deadline = self._wake_at = None
 
     def run_due(self) -> None:
-        """Does what is due, the earliest first, until something has to be written or nothing
-        is due any more.
-        """
+        """Handle expired deadlines, earliest first. Stop when the group must be written."""
         while self._wake_at is not None and self._wake_at <= self.at.now:
             deadlines = sorted(self._deadlines())
             self._wake_at = deadlines[0][0] if deadlines else None
@@ -364,7 +363,7 @@ class Group:
         return found
 
     def _fire(self, deadline: float, kind: str, member_id: str) -> None:
-        """Acts on a deadline, unless what was done since has moved it."""
+        """Handle a deadline, unless an earlier one in this run has moved it."""
         if kind == "join" and deadline == self._join_deadline:
             self._join_timed_out()
         elif kind == "sync" and deadline == self._sync_deadline:
@@ -416,8 +415,8 @@ def restored_group(
     make_id: Callable[[], str],
     at: Moment,
 ) -> Group:
-    """A group as the log knew it: stable if it had members, else empty. ``Restored`` must be its
-    first event.
+    """Create a group from its image: stable if it had members, otherwise empty. Its first event
+    must be ``Restored``.
     """
     group = Group(group_id, limits, make_id, at)
     group.generation = image.generation

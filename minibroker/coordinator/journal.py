@@ -1,11 +1,11 @@
-"""One partition of ``__consumer_offsets``: writes group metadata and offsets, and replays them.
+"""One partition of ``__consumer_offsets``: writes and replays group metadata and offsets.
 
-Owns the records of a partition's log and its size. It must never know what a group is. Invariant:
-the entries of one commit are in one batch and one system call, so after a kill either all or none
-of them are there, and nothing in the log prevents a replay. When more was written than a small
-multiple of the live state, the live state is written again to a new segment, and the log then
-starts there; after a kill between the two steps both copies are there, with the same meaning. Kafka
-leaves that work to its log cleaner.
+Owns the records and the size of the partition's log. It must never know the rules of groups.
+Invariant: the entries of one commit are written in one batch by one system call, so a crash keeps
+all or none of them, and no content of the log makes a replay fail. When the log has grown to a
+small multiple of its live entries, these are written to a new segment, which becomes the start of
+the log. After a crash between the two steps, the log contains both copies, with the same result. In
+Kafka, this is the work of the log cleaner.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from protocol.records import BatchHeader, Record, build_batch, iter_batches, ite
 _logger = logging.getLogger(__name__)
 
 READ_BYTES = 4 * 1024 * 1024
-"""How much of a log is read at a time."""
+"""Bytes of a log that are read at a time."""
 
 REPLAYED_RECORDS_MAX = 100_000
-"""Records of one batch that are replayed. The coordinator's own batches have far fewer."""
+"""Larger batches are skipped. The coordinator's own batches have far fewer records."""
 
 REPLAYED_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of one batch's records once they are decompressed."""
+"""Maximum bytes of one batch after decompression."""
 
 WARNINGS_MAX = 20
-"""Log lines about skipped records for each replay of a log."""
+"""Log lines about skipped records per replay of a log."""
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
 class Stored:
-    """What a journal says of one group; without an image, only that it has offsets."""
+    """The stored state of one group. Without an image, the group has only offsets."""
 
     __slots__ = ("image", "offsets")
 
@@ -56,21 +56,21 @@ class Stored:
         self.offsets = OffsetTable()
 
     def entries(self, group_id: str) -> Iterator[Entry]:
-        """The same as a journal says it in as few words as possible."""
+        """The smallest list of entries that restores this state."""
         if self.image is not None:
             yield GroupEntry(group_id, self.image)
         for topic, partition, committed in self.offsets:
             yield OffsetEntry(group_id, topic, partition, committed)
 
     def tombstones(self, group_id: str) -> Iterator[Entry]:
-        """What makes a journal forget the group."""
+        """Entries that delete the group and its offsets."""
         for topic, partition, _ in self.offsets:
             yield OffsetEntry(group_id, topic, partition, None)
         yield GroupEntry(group_id, None)
 
 
 def fold(entries: Iterable[Entry]) -> dict[str, Stored]:
-    """What holds after these entries, by group id."""
+    """Apply the entries in order; return the resulting state by group id."""
     groups: defaultdict[str, Stored] = defaultdict(Stored)
     for entry in entries:
         stored = groups[entry.group_id]
@@ -84,7 +84,7 @@ def fold(entries: Iterable[Entry]) -> dict[str, Stored]:
 
 
 class Journal:
-    """A log of entries. One owner, one thread; times are epoch milliseconds."""
+    """A log of entries, used by a single thread. Times are epoch milliseconds."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -93,21 +93,20 @@ class Journal:
 
     @property
     def wants_rewrite(self) -> bool:
-        """Whether so much was written that the live state should be written anew."""
+        """Whether the log has grown enough to be compacted."""
         return self._written > max(JOURNAL_BYTES_MAX, JOURNAL_GROWTH * self._live)
 
     def write(self, entries: Iterable[Entry], *, now_ms: int) -> None:
-        """Appends the entries, of which there must be one, as one batch.
+        """Append one or more entries as one batch.
 
-        Raises ``LogError``, and then nothing was written.
+        Raises ``LogError`` if nothing was written.
         """
         self._append(_records(entries, now_ms), now_ms)
 
     def replay(self) -> Iterator[Entry]:
-        """Every entry from the log's start on; later ones supersede earlier ones.
+        """Read all entries from the start of the log. Later entries replace earlier ones.
 
-        Batches and records that cannot be read are skipped with a warning, a bounded number of
-        them for each log.
+        Batches and records that cannot be read are skipped. Each is logged, up to a limit per log.
         """
         self._warnings = 0
         offset = self.log.log_start_offset
@@ -157,9 +156,9 @@ class Journal:
             _logger.warning("%s: further records are skipped", self.log.directory)
 
     def rewrite(self, live: Iterable[Entry], *, now_ms: int) -> None:
-        """Makes the log hold ``live`` and nothing else.
+        """Replace the content of the log by the ``live`` entries.
 
-        Raises ``LogError``; the log then says what it said before.
+        Raises ``LogError``; the content of the log is then unchanged.
         """
         before = self._written
         self._written = 0
@@ -177,7 +176,7 @@ class Journal:
             if batch:
                 self._append(batch, now_ms)
         except Exception:
-            # What was there still counts, and the next attempt comes only after as much again.
+            # The old entries remain. The next attempt waits until the log has grown again.
             self._written += before
             self._live = self._written
             raise
@@ -186,7 +185,7 @@ class Journal:
         self.log.apply_retention(now_ms=now_ms)
 
     def clear(self) -> None:
-        """Makes the log hold nothing; the next retention frees its space."""
+        """Delete all records. Retention frees the space later."""
         self._written = self._live = 0
         self.log.delete_records(self.log.log_end_offset)
 
@@ -203,12 +202,12 @@ def _records(entries: Iterable[Entry], now_ms: int) -> Iterator[Record]:
 
 
 def group_error(code: ErrorCode) -> ErrorCode:
-    """What members are told when their group could not be written."""
+    """The error for members whose group could not be written."""
     if code in TOO_LARGE:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.NOT_COORDINATOR if code is ErrorCode.KAFKA_STORAGE_ERROR else code
 
 
 def commit_error(code: ErrorCode) -> ErrorCode:
-    """What a client is told when its offsets could not be written."""
+    """The error for a client whose offsets could not be written."""
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if code in TOO_LARGE else group_error(code)

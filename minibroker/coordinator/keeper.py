@@ -1,8 +1,8 @@
-"""All groups that one I/O worker coordinates, and the journals that keep them.
+"""All groups that one I/O worker coordinates, and the journals that store them.
 
-Owns which groups there are and that what a client was promised is in a journal first; it must
-never know who waits for what, or a clock. Invariant: replaying the journals gives the groups as
-they are now, but for rebalances under way and members that never had an assignment. Kafka's
+Owns the set of groups, and writes each change to a journal before it is acknowledged. It must never
+know waiting requests or a clock. Invariant: replaying the journals gives the current groups, except
+for rebalances in progress and members that have not received an assignment. Kafka's counterpart is
 ``GroupMetadataManager`` (3.x), which also loads and cleans up.
 """
 
@@ -28,10 +28,10 @@ _logger = logging.getLogger(__name__)
 
 
 class GroupKeeper:
-    """Groups by id. Every change that must survive goes through a method here.
+    """Groups by id. Every change that must survive a restart is made by a method of this class.
 
-    ``open_log`` gives the log of a partition of ``__consumer_offsets`` and is asked once for each,
-    when it is first needed. ``random_bits`` gives that many random bits.
+    ``open_log`` returns the log of a partition of ``__consumer_offsets``. It is called once per
+    partition, on first use. ``random_bits`` returns the given number of random bits.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class GroupKeeper:
         self.groups: dict[str, Group] = {}
         self.journals: dict[int, Journal] = {}
         self.unloaded: dict[int, str] = {}
-        """Partitions whose groups are not known yet, as their log could not be opened, and why."""
+        """Partitions whose log could not be opened, each with the error. Their groups are unknown.
+        """
         self._partitions = partitions
         self._open_log = open_log
         self._random_bits = random_bits
@@ -64,10 +65,10 @@ class GroupKeeper:
             journal = self.journals[partition] = Journal(self._open_log(partition))
         return journal
 
-    # ----------------------------------------------------------------------- coming and going
+    # ------------------------------------------------------- loading, creating and deleting
 
     def load(self, partitions: Iterable[int], at: Moment) -> list[Group]:
-        """Restores the groups of these partitions; each still has to get ``Restored``.
+        """Load the groups of the partitions. The caller must pass ``Restored`` to each of them.
 
         A partition whose log cannot be opened remains in ``unloaded``.
         """
@@ -84,7 +85,7 @@ class GroupKeeper:
         return loaded
 
     def is_loaded(self, group_id: str) -> bool:
-        """Whether it is known if there is a group of this id."""
+        """Whether the partition of this group is loaded."""
         if not self.unloaded:
             return True
         return offsets_partition(group_id, self._partitions) not in self.unloaded
@@ -100,7 +101,7 @@ class GroupKeeper:
         return group
 
     def create(self, group_id: str, at: Moment) -> Group | None:
-        """A new, empty group; None if there are too many. It is stored when it first changes."""
+        """Create an empty group; None if there are too many. It is stored on its first change."""
         if len(self.groups) >= GROUPS_MAX:
             _logger.warning("group %r is refused: this worker has %d", group_id, GROUPS_MAX)
             return None
@@ -108,7 +109,7 @@ class GroupKeeper:
         return group
 
     def delete(self, group: Group, now_ms: int) -> ErrorCode:
-        """Forgets a group and its offsets; on an error, it is still there."""
+        """Delete a group and its offsets. On an error, the group remains."""
         entries = list(self._as_stored(group).tombstones(group.group_id))
         error = self._write(group, entries, now_ms)
         if error is ErrorCode.NONE:
@@ -118,7 +119,7 @@ class GroupKeeper:
         return group_error(error)
 
     def clear(self) -> None:
-        """Forgets all groups and lets go of the logs, which then say nothing."""
+        """Remove all groups and clear and release the logs."""
         self.groups.clear()
         self.unloaded.clear()
         self._stored.clear()
@@ -134,7 +135,7 @@ class GroupKeeper:
     # ----------------------------------------------------------------------------- changes
 
     def store(self, group: Group, image: GroupImage, now_ms: int) -> ErrorCode:
-        """Writes a generation; the error is what members are to be told."""
+        """Write a generation; return the error for its members."""
         error = self._write(group, [GroupEntry(group.group_id, image)], now_ms)
         if error is ErrorCode.NONE:
             self._stored[group.group_id] = image
@@ -144,7 +145,7 @@ class GroupKeeper:
     def commit(
         self, group: Group, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
     ) -> dict[tuple[str, int], ErrorCode]:
-        """Writes offsets, all or none but those that are too many; an error for each."""
+        """Write all offsets in one batch, or none; return an error for each."""
         new = sum(group.offsets.get(*key) is None for key in offsets)
         if len(group.offsets) + new > OFFSETS_PER_GROUP_MAX:
             _logger.warning(
@@ -160,7 +161,7 @@ class GroupKeeper:
         return dict.fromkeys(offsets, error)
 
     def forget(self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int) -> ErrorCode:
-        """Forgets those of the offsets that there are."""
+        """Delete those of the offsets that exist."""
         known = [key for key in keys if group.offsets.get(*key) is not None]
         entries = [OffsetEntry(group.group_id, *key, None) for key in known]
         error = commit_error(self._write(group, entries, now_ms))
@@ -171,7 +172,7 @@ class GroupKeeper:
         return error
 
     def expire(self, group: Group, now_ms: int) -> bool:
-        """Forgets what has expired of a group; False if nothing is left to keep it for."""
+        """Delete the expired offsets of a group; False if the group itself can be deleted."""
         expired = group.expired_offsets(now_ms)
         if expired:
             self.forget(group, expired, now_ms)
@@ -190,7 +191,7 @@ class GroupKeeper:
             _logger.warning("group %r could not be written: %s", group.group_id, error)
             return error.code
         except Exception:
-            # Without an error code the members would wait for this generation until they time out.
+            # Without an error code, the members would wait for this generation until a timeout.
             _logger.exception("group %r could not be written", group.group_id)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
@@ -211,7 +212,7 @@ class GroupKeeper:
                 yield from self._as_stored(group).entries(group_id)
 
     def _as_stored(self, group: Group) -> Stored:
-        """What the journal is to say of the group: not a rebalance that is under way."""
+        """The group as the journal must store it, without a rebalance in progress."""
         stored = Stored()
         stored.image = self._stored.get(group.group_id)
         stored.offsets = group.offsets

@@ -1,9 +1,9 @@
-"""Every bound that the coordinator keeps, with its name, unit and reason.
+"""Limits of the group coordinator, each with its name, unit and reason.
 
-Settings that Kafka has come from the broker's settings; the others are constants here. Nothing
-else in this package may hold a bare number that bounds something. Invariant: the relations below
-hold, or construction fails with a text that names both sides. Kafka spreads these over
-``GroupCoordinatorConfig`` and the topic configuration of ``__consumer_offsets``.
+Limits that are Kafka settings are read from the broker's settings; the others are constants here.
+No other module of this package may define a limit. Invariant: contradictory settings raise an error
+that names both. In Kafka, these are in ``GroupCoordinatorConfig`` and the topic configuration of
+``__consumer_offsets``.
 """
 
 from __future__ import annotations
@@ -23,53 +23,52 @@ from minibroker.config import (
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_S: Final = 300.0
-"""A member that has never been told its id can't send heartbeats, so its first join may wait
-this long at most before it is dropped (Kafka's 5 minutes)."""
+"""A member that does not know its id yet can't send heartbeats. It is removed if its first join
+waits longer than this (5 minutes, as in Kafka)."""
 
 RETRY_JOIN_PHASE_S_MIN: Final = 0.1
-"""A rebalance that nobody rejoined is tried again after the members' rebalance timeout, but not
-sooner than this: a timeout of 0 would spin."""
+"""A rebalance that no member rejoined is repeated after the rebalance timeout, but not sooner than
+this: with a timeout of 0 it would loop."""
 
 GROUPS_MAX: Final = 10_000
 """Groups that one I/O worker coordinates."""
 
 MEMBERS_MAX: Final = 5_000
-"""Members of one group, however large ``group.max.size`` is; a join answer carries them all."""
+"""Members of one group, even if ``group.max.size`` is larger: the leader's join response lists all
+of them."""
 
 PENDING_MEMBERS_MAX: Final = 5_000
-"""Member ids of one group that were handed out and have not joined yet."""
+"""Member ids of one group that were assigned but have not joined yet."""
 
 OFFSETS_PER_GROUP_MAX: Final = 100_000
-"""Committed offsets that one group may hold."""
+"""Committed offsets of one group."""
 
 MEMBER_METADATA_BYTES_MAX: Final = 1024 * 1024
-"""All protocols of one member together; the group's record holds it and the leader gets it."""
+"""Metadata of one member over all its protocols: it is stored in the group's record and sent to the
+leader."""
 
 JOURNAL_BYTES_MAX: Final = 1024 * 1024
-"""Size at which a partition of ``__consumer_offsets`` is rewritten as what still holds."""
+"""Minimum size at which a partition of ``__consumer_offsets`` is compacted to its live entries."""
 
 JOURNAL_GROWTH: Final = 4
-"""...but not before it is this many times larger than what still held when last rewritten, so
-that a large live state isn't copied again and again."""
+"""A partition is compacted only when it is this many times larger than after its last compaction,
+so that many live entries are not copied over and over."""
 
 JOURNAL_BATCH_BYTES: Final = 256 * 1024
-"""A rewritten journal is written in batches of about this size."""
+"""Approximate batch size during compaction."""
 
 NOTE_CHARACTERS_MAX: Final = 1_000
-"""How much of a line for the log is written: clients choose names and reasons in it."""
+"""Length at which log lines are cut, because they contain names and reasons chosen by clients."""
 
 TIMERS_PER_GROUP_MAX: Final = 4
 TIMERS_SPARE: Final = 64
-"""A group whose next deadline moves nearer leaves an entry behind in the queue of timers; with
-more than so many for each group, and some to spare, the queue is made anew."""
+"""An earlier deadline leaves the group's previous entry in the timer queue. The queue is rebuilt
+when it has more than ``TIMERS_PER_GROUP_MAX`` entries per group plus ``TIMERS_SPARE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """The settings that the group rules need. Times in seconds, ages in milliseconds.
-
-    Raises ``ValueError`` where two of them contradict each other.
-    """
+    """Settings of the group rules. Raises ``ValueError`` if two of them contradict each other."""
 
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000

@@ -1,10 +1,10 @@
-"""What members ask of a group, and the one door through which events reach it.
+"""Event handlers of a classic group: join, sync, heartbeat, commit, leave and internal events.
 
-Each request has a function of its own that reads like the rule it keeps; ``handle`` finds it in a
-table. Nothing here touches a file, a task or a clock. Invariant: after ``handle`` nothing is due
-any more at that moment, unless the group waits for ``Persisted``, which then must be the next
-event. Two departures from Kafka's ``GroupCoordinator``: a waiter whose place a retry takes over,
-and one whose member is removed while it waits for an assignment, are answered; Kafka forgets them.
+Owns the table of handlers; every event passes through ``handle``. It must never use a file, a task
+or a clock. Invariant: after ``handle``, no deadline has passed, unless the group waits for
+``Persisted``, which must then be the next event. Two differences from Kafka's
+``GroupCoordinator``: a request that a retry replaces, and a sync request of a member that is
+removed, are both answered here; Kafka drops them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from protocol.errors import ErrorCode
 
 
 def handle(group: Group, event: Event, at: Moment) -> list[Decision]:
-    """What follows from the event, in the order in which it must be done.
+    """Handle an event and return the decisions, in the order in which to carry them out.
 
-    Raises ``RuntimeError`` for any event but ``Persisted`` while a ``Persist`` is out, and for a
-    ``Persisted`` that nobody waits for.
+    Raises ``RuntimeError`` for any event other than ``Persisted`` while a ``Persist`` is
+    outstanding, and for a ``Persisted`` without a ``Persist``.
     """
     if isinstance(event, Persisted) != (group.after_persist is not None):
         raise RuntimeError(
@@ -63,7 +63,7 @@ def handle(group: Group, event: Event, at: Moment) -> list[Decision]:
 
 
 def join_refusal(limits: GroupLimits, group_id: str, event: JoinRequested) -> ErrorCode:
-    """What is wrong with a join whatever the group's state; looked at before one is made."""
+    """Validate a join independently of the group's state, before a group is created for it."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     timeout = event.session_timeout_ms
@@ -97,8 +97,8 @@ def _join(group: Group, event: JoinRequested) -> None:
 
 
 def _has_room(group: Group, member_id: str) -> bool:
-    """While members rejoin, only those that are back count: so the last ones to come back to a
-    group that has become too large are turned away.
+    """Whether the group has room for the member. During a rebalance only members that have already
+    rejoined count, so a group above its limit rejects the last members to rejoin.
     """
     limit = group.limits.members_max
     member = group.roster.get(member_id)
@@ -159,8 +159,8 @@ def _rejoin(group: Group, event: JoinRequested) -> None:
     member = group.roster[event.member_id]
     as_leader = group.roster.leader == event.member_id
     unchanged = member.protocols == event.protocols
-    # A leader of a stable group that joins again has seen topics change, and wants to assign
-    # anew. Otherwise the same metadata means that the last answer was lost: it is repeated.
+    # The leader of a stable group rejoins to assign again, for example after a change of topics.
+    # Otherwise unchanged metadata means that the last response was lost, so it is sent again.
     if unchanged and (
         group.state is GroupState.COMPLETING_REBALANCE
         or (group.state is GroupState.STABLE and not as_leader)
@@ -177,7 +177,7 @@ def _rejoin(group: Group, event: JoinRequested) -> None:
 
 
 def _park(group: Group, event: JoinRequested, member: Member) -> None:
-    """Takes over what the member says now, and lets it wait."""
+    """Update the member from its request and park the request."""
     group.roster.update(
         member,
         event.protocols,
@@ -192,8 +192,8 @@ def _park(group: Group, event: JoinRequested, member: Member) -> None:
 def _replace_static_member(
     group: Group, event: JoinRequested, member: Member, member_id: str
 ) -> None:
-    """A static member is back without its id, so its client was restarted: it gets a new id, and
-    whoever used the old one is fenced.
+    """Give a static member that joins without its id a new one: its client has restarted. Requests
+    with the old id are fenced.
     """
     fenced = ErrorCode.FENCED_INSTANCE_ID
     old_id, old_leader = member.member_id, group.roster.leader or ""
@@ -205,7 +205,7 @@ def _replace_static_member(
     _park(group, event, member)
     group.extend_session(member)
     if group.state is GroupState.COMPLETING_REBALANCE:
-        # The leader may be assigning to the old id already.
+        # The leader may already be computing assignments with the old id.
         group.prepare_rebalance(f"static member {event.group_instance_id} is back as {member_id}")
     elif group.state is not GroupState.STABLE:
         return
@@ -228,7 +228,7 @@ def _static_member_stored(
     old: tuple[str, str, tuple[tuple[tuple[str, bytes], ...], int, int]],
     error: ErrorCode,
 ) -> None:
-    """Answers a static member that came back without a rebalance, or undoes its return."""
+    """Answer a static member that rejoined without a rebalance, or restore its old state."""
     old_id, old_leader, (protocols, session_timeout_ms, rebalance_timeout_ms) = old
     waiter = group.roster.release_join(member)
     if error is not ErrorCode.NONE:
@@ -248,8 +248,8 @@ def _static_member_stored(
             member, leader=group.roster.leader or "", as_leader=leads, skip_assignment=leads
         )
     else:
-        # An older client that believed itself the leader would assign, and nobody would listen:
-        # it is told the leader's former id, which is not its own.
+        # An older client would compute an assignment if it were named leader, and that assignment
+        # would be ignored. It receives the leader's previous id, which is not its own.
         result = group.join_result(member, leader=old_leader, as_leader=False)
     group.answer(waiter, result)
 
@@ -331,7 +331,7 @@ def _commit(group: Group, event: CommitRequested) -> None:
 
 def _commit_error(group: Group, event: CommitRequested) -> ErrorCode:
     if group.state is GroupState.EMPTY and event.generation < 0:
-        return ErrorCode.NONE  # an administrator, or a consumer that assigns to itself
+        return ErrorCode.NONE  # an administrator, or a consumer without group management
     anonymous = event.generation < 0 and event.member_id == "" and event.group_instance_id is None
     if group.state is not GroupState.DEAD:
         if anonymous:
@@ -355,7 +355,7 @@ def _leave(group: Group, event: LeaveRequested) -> None:
 def _leave_one(group: Group, leaver: Leaver) -> ErrorCode:
     member_id: str | None = leaver.member_id
     if leaver.member_id == "":
-        # An administrator removes a static member by its name.
+        # An administrator removes a static member by its instance id.
         instance = leaver.group_instance_id
         member_id = None if instance is None else group.roster.static_member_id(instance)
         if member_id is None:
@@ -374,11 +374,11 @@ def _leave_one(group: Group, leaver: Leaver) -> ErrorCode:
     return ErrorCode.NONE
 
 
-# ------------------------------------------------------------------------ the shell's own events
+# ------------------------------------------------------------------------------ internal events
 
 
 def _time_passed(_group: Group, _event: TimePassed) -> None:
-    """``handle`` looks at the deadlines after every event."""
+    """Do nothing: ``handle`` checks the deadlines after every event."""
 
 
 def _persisted(group: Group, event: Persisted) -> None:

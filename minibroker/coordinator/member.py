@@ -1,8 +1,8 @@
-"""One member of a group: what it supports, what it was assigned, what it waits for.
+"""One member of a group: its protocols, its assignment and its waiting requests.
 
-It must never know the group's state, nor decide anything about it. Invariant: it never waits for
-a join and for an assignment at the same time. A new member may expire while it waits, a known one
-may not: as long as a client waits for us, it can't send heartbeats. Kafka's
+It must never know the group's state or make decisions about the group. Invariant: a member never
+waits for a join and a sync at the same time. A client can't send heartbeats while it waits for a
+response, so its session does not expire then, except for a new member. Kafka's counterpart is
 ``ClassicGroupMember``.
 """
 
@@ -16,7 +16,7 @@ from minibroker.coordinator.events import JoinedMember, MemberImage, Protocols, 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member and the deadline by which it must be heard of."""
+    """A member. ``expires_at`` is the end of its session unless it sends a heartbeat before."""
 
     member_id: str
     group_instance_id: str | None
@@ -41,18 +41,18 @@ class Member:
 
     @property
     def may_expire(self) -> bool:
-        """Whether silence counts against it."""
+        """Whether the member may be removed when its session times out."""
         return self.is_new or (self.join_waiter is None and self.sync_waiter is None)
 
     def metadata(self, protocol_name: str) -> bytes:
-        """What it said along with that protocol; ``KeyError`` if it does not support it."""
+        """The member's metadata for the protocol; ``KeyError`` if it does not support it."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
         raise KeyError(protocol_name)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The candidate that it likes best; at least one must be among its protocols."""
+        """The member's most preferred candidate. It must support at least one of them."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def joined(self, protocol_name: str) -> JoinedMember:
@@ -72,7 +72,7 @@ class Member:
 
 
 def restored(image: MemberImage, protocol_name: str) -> Member:
-    """A member as the log knew it: of its protocols, only the chosen one was kept."""
+    """Create a member from its image, which contains only the selected protocol."""
     return Member(
         member_id=image.member_id,
         group_instance_id=image.group_instance_id,

@@ -1,8 +1,9 @@
-"""How far a group has read: committed offsets, and when they are forgotten.
+"""Committed offsets of a group, and their expiry.
 
-It must never know who may commit (``machine`` does) or how offsets are written (``records``).
-Invariant: a partition has one offset, the last one put. Nothing expires while somebody may still
-be consuming it. Kafka's ``OffsetMetadataManager`` and ``OffsetExpirationCondition``.
+It must never know which members may commit (see ``machine``) or the format of the records (see
+``records``). Invariant: a partition has one offset, the last one put. An offset does not expire
+while a member may be consuming its topic. Kafka's counterparts are ``OffsetMetadataManager`` and
+``OffsetExpirationCondition``.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class OffsetTable:
         partitions[partition] = committed
 
     def remove(self, topic: str, partition: int) -> bool:
-        """Forgets an offset; False if there was none."""
+        """Remove an offset; False if there was none."""
         partitions = self._topics.get(topic)
         if partitions is None or partitions.pop(partition, None) is None:
             return False
@@ -74,10 +75,10 @@ class OffsetTable:
         age_from_ms: int | None,
         consumed: Container[str],
     ) -> list[tuple[str, int]]:
-        """What may be forgotten now.
+        """Topic and partition of each expired offset.
 
-        Age counts from ``age_from_ms`` (when the group became empty) or, where that is None, from
-        each offset's commit. A client's own expiry time goes before both.
+        An offset's age counts from ``age_from_ms`` (when the group became empty) or, if that is
+        None, from its commit. An expiry time set by the client overrides both.
         """
         due = []
         for topic, partition, committed in self:

@@ -1,11 +1,11 @@
-"""What the partitions of ``__consumer_offsets`` hold, in Kafka's own formats.
+"""Records of ``__consumer_offsets``, in Kafka's format.
 
-Owns the four record schemas and the way between them and the rules' own values; it must never
-know files or offsets in the log. Keys and values begin with their version (int16); a value of None
-is a tombstone. Invariant: Kafka's ``OffsetsMessageFormatter`` and ``GroupMetadataMessageFormatter``
-read what is written here, and what is written here is read back equal. Versions written are those
-of Kafka 4's ``GroupCoordinatorRecordHelpers``: group values 3, offset values 3, or 1 where a client
-set an expiry time (a format without leader epoch).
+Owns the four record schemas and converts between them and the types of the rules; it must never
+know files or log offsets. Keys and values start with their version (int16); a value of None is a
+tombstone. Invariant: Kafka's ``OffsetsMessageFormatter`` and ``GroupMetadataMessageFormatter`` read
+the records written here, and decoding an encoded entry returns an equal entry. The versions written
+are those of Kafka 4's ``GroupCoordinatorRecordHelpers``: group values 3, offset values 3, or 1 if a
+client set an expiry time (that format has no leader epoch).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_EXPIRY: Final = -1
 
 
 class OffsetCommitKey(Message, versions="0-1"):
-    """Which partition of which group."""
+    """Key of a committed offset: group, topic and partition."""
 
     group: str = field(STRING)
     topic: str = field(STRING)
@@ -37,7 +37,7 @@ class OffsetCommitKey(Message, versions="0-1"):
 
 
 class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
-    """How far that group has read."""
+    """Value of a committed offset."""
 
     offset: int = field(INT64)
     leader_epoch: int = field(INT32, versions="3+", default=-1)
@@ -47,13 +47,13 @@ class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
 
 
 class GroupMetadataKey(Message, versions="2"):
-    """Which group."""
+    """Key of a group's metadata."""
 
     group: str = field(STRING)
 
 
 class MemberMetadata(Struct):
-    """A member, with what it said and what it was given."""
+    """A member, with its subscription and assignment."""
 
     member_id: str = field(STRING)
     group_instance_id: str | None = field(NULLABLE_STRING, versions="3+", default=None)
@@ -66,7 +66,7 @@ class MemberMetadata(Struct):
 
 
 class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
-    """A generation of a group."""
+    """Value of a group's metadata: one generation."""
 
     protocol_type: str = field(STRING)
     generation: int = field(INT32)
@@ -77,7 +77,7 @@ class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
 
 
 class OffsetEntry(NamedTuple):
-    """A committed offset; None says that it is forgotten."""
+    """A committed offset; ``committed`` is None if it was deleted."""
 
     group_id: str
     topic: str
@@ -86,7 +86,7 @@ class OffsetEntry(NamedTuple):
 
 
 class GroupEntry(NamedTuple):
-    """A group's generation; None says that the group is gone."""
+    """A group's generation; ``image`` is None if the group was deleted."""
 
     group_id: str
     image: GroupImage | None
@@ -96,7 +96,7 @@ Entry = OffsetEntry | GroupEntry
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that says so."""
+    """Encode an entry as the key and value of a record."""
     if isinstance(entry, OffsetEntry):
         key = OffsetCommitKey(group=entry.group_id, topic=entry.topic, partition=entry.partition)
         return _versioned(key, OFFSET_KEY_VERSION), _offset_value(entry.committed)
@@ -105,8 +105,9 @@ def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
 
 
 def decode_entry(key: bytes, value: bytes | None) -> Entry | None:
-    """What a record says, or None for a kind that isn't known here (other group types have keys
-    of their own). Raises ``DecodeError`` or ``UnsupportedVersion`` for one that can't be read.
+    """Decode a record, or return None for an unknown key type (other group types have their own).
+
+    Raises ``DecodeError`` or ``UnsupportedVersion`` if the record can't be decoded.
     """
     kind = int.from_bytes(key[:VERSION_BYTES], "big", signed=True)
     if kind in (0, OFFSET_KEY_VERSION):
@@ -190,7 +191,7 @@ def _image(value: GroupMetadataValue) -> GroupImage:
             group_instance_id=member.group_instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            # Values of version 0 know one timeout for both.
+            # Version 0 has one timeout for both.
             rebalance_timeout_ms=(
                 member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
             ),

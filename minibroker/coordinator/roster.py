@@ -1,9 +1,10 @@
-"""Who is in a group: members, static names, ids handed out, who waits, who leads.
+"""Membership of a group: members, instance ids, pending ids, waiting joins and the leader.
 
-It must never know the group's state, time or limits; ``group`` decides, this keeps count.
-Invariants: a member id is either pending or a member, never both; every static name points at a
-member; there is a leader exactly when there are members; the number of members that wait for
-their join is always known without counting. The bookkeeping half of Kafka's ``ClassicGroup``.
+It must never know the group's state, the time or limits; decisions are made in ``group``.
+Invariants: a member id is either pending or a member, never both; every instance id maps to a
+member; there is a leader if and only if there are members; the number of members that wait for a
+join response is kept up to date, not counted on demand. The bookkeeping half of Kafka's
+``ClassicGroup``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from minibroker.coordinator.subscription import subscribed_topics
 
 
 class Roster:
-    """Members in the order they came, which also decides ties."""
+    """Members in the order in which they joined, which also breaks ties."""
 
     def __init__(self) -> None:
         self.leader: str | None = None
         self.pending: dict[str, float] = {}
-        """Ids handed out, with the time at which each lapses."""
+        """Ids that were assigned but have not joined yet, with their expiry times."""
         self.pending_sync: set[str] = set()
-        """Members of the new generation that have not asked for their assignment."""
+        """Members of the new generation that have not sent their sync request yet."""
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
@@ -48,10 +49,10 @@ class Roster:
     def static_member_id(self, group_instance_id: str) -> str | None:
         return self._static.get(group_instance_id)
 
-    # ------------------------------------------------------------------- coming and going
+    # -------------------------------------------------------------------- adding and removing
 
     def add(self, member: Member) -> None:
-        """Takes in a member whose id and static name are free."""
+        """Add a member. Its id and instance id must not be in use."""
         if member.group_instance_id is not None:
             if member.group_instance_id in self._static:
                 raise ValueError(f"static member {member.group_instance_id!r} is there already")
@@ -64,7 +65,7 @@ class Roster:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Forgets an id, pending or not. The member it belonged to may still hold waiters."""
+        """Remove an id, pending or not. The returned member may still have waiting requests."""
         self.pending.pop(member_id, None)
         self.pending_sync.discard(member_id)
         member = self._members.pop(member_id, None)
@@ -79,7 +80,7 @@ class Roster:
         return member
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Gives a static member a new id; it keeps its place as leader."""
+        """Give a static member a new id. It remains the leader if it was."""
         old = member.member_id
         del self._members[old]
         self._members[member_id] = member
@@ -109,7 +110,7 @@ class Roster:
     # ---------------------------------------------------------------------------- waiting
 
     def park_join(self, member: Member, waiter: Waiter) -> Waiter | None:
-        """Lets a waiter wait for the member's join; returns one that waited before."""
+        """Park a request until the member's join completes; return the one it replaces."""
         before = self.release_join(member)
         member.join_waiter = waiter
         self._awaiting_join += 1
@@ -129,9 +130,7 @@ class Roster:
         return self._awaiting_join == len(self._members) and not self.pending
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader has rejoined, by choosing another one if need be; False if
-        nobody has.
-        """
+        """Elect another leader if the leader has not rejoined; False if no member has."""
         if self.leader is not None and self._members[self.leader].awaits_join:
             return True
         joined = next((member for member in self if member.awaits_join), None)
@@ -143,18 +142,20 @@ class Roster:
     # -------------------------------------------------------------------------- protocols
 
     def supported_by_all(self, names: Iterable[str]) -> bool:
-        """Whether one of the names is known to every member."""
+        """Whether all members support one of the protocols."""
         return any(self._supporters[name] == len(self._members) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol that all support and most prefer; the earliest vote decides a tie."""
+        """The protocol with the most votes among those that all members support. The earliest
+        vote breaks a tie.
+        """
         everybody = len(self._members)
         candidates = {name for name, count in self._supporters.items() if count == everybody}
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
 
     def rebalance_timeout_s(self) -> float:
-        """The longest time that any member asks for to rejoin."""
+        """The longest rebalance timeout of all members."""
         longest = max((member.rebalance_timeout_ms for member in self), default=0)
         return max(longest, 0) / 1000
 
@@ -162,7 +163,7 @@ class Roster:
         return tuple(member.joined(protocol_name) for member in self)
 
     def subscribed_topics(self, protocol_name: str) -> frozenset[str] | None:
-        """Topics that the members consume, or None if one of them can't be understood."""
+        """Topics of all members' subscriptions, or None if one of them can't be decoded."""
         topics: set[str] = set()
         for member in self:
             wanted = subscribed_topics(member.metadata(protocol_name))
@@ -173,5 +174,5 @@ class Roster:
 
 
 def _names(protocols: Protocols) -> Iterable[str]:
-    """Each name once: a member that says it twice supports it no more than others do."""
+    """Protocol names without duplicates, so that each counts once per member."""
     return list(dict.fromkeys(name for name, _ in protocols))

@@ -1,10 +1,10 @@
-"""The group coordinator as an I/O worker holds it: who waits, until when, and what is written.
+"""The group coordinator of an I/O worker: waiting requests, the timer and writes.
 
-Owns the waiting clients, the one timer and the order "write, then answer"; every rule is in
-``machine``, every byte in ``keeper``. It must never decide anything about a group itself.
-Invariant: a waiter's answer is given once, and only after what it promises is in a journal; a
-waiter that is cancelled is simply not there any more when its answer comes. Kafka's
-``GroupCoordinatorService``, without its threads and purgatories.
+Owns the waiting requests, the timer, and the order of writing before answering. The rules are in
+``machine``, storage is in ``keeper``. It must never make decisions about a group itself. Invariant:
+a request is answered once, and only after the changes that it acknowledges are in a journal; the
+answer to a cancelled request is discarded. Kafka's counterpart is ``GroupCoordinatorService``, but
+without its threads and purgatories.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 class GroupService:
-    """Groups of one I/O worker. ``load`` first, then keep ``run`` running.
+    """Groups of one I/O worker. Call ``load`` first, then start ``run``.
 
-    ``now`` is monotonic seconds of the trio clock, ``wall_ms`` epoch milliseconds. ``open_log``
-    gives the log of a partition of ``__consumer_offsets`` when it is first needed.
+    ``now`` returns monotonic seconds of the trio clock, ``wall_ms`` epoch milliseconds.
+    ``open_log`` opens the log of a partition of ``__consumer_offsets`` on first use.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class GroupService:
         self._cleanup_at = now() + limits.retention_check_interval_s
         self._wakeup = trio.Event()
         self.can_store = True
-        """Whether the storage takes writes. While it does not, members may not join: a generation
-        that cannot be stored is void, and they would join again and again. COORDINATOR_LOAD_IN_
-        PROGRESS makes every client wait before it retries.
+        """Whether the storage accepts writes. While it does not, joins are rejected: a generation
+        that cannot be stored is void, so its members would rejoin in a loop. All clients wait
+        before they retry after COORDINATOR_LOAD_IN_PROGRESS.
         """
 
-    # ------------------------------------------------------------------------ life of a worker
+    # ------------------------------------------------------------------- loading and unloading
 
     def load(self, partitions: Iterable[int]) -> int:
-        """Restores the groups of these partitions; returns how many groups there are.
+        """Load the groups of the partitions; return the number of groups.
 
-        A partition whose log cannot be opened remains in ``unloaded``: ``load`` it again later.
+        A partition whose log cannot be opened remains in ``unloaded``. ``load`` it again later.
         """
         groups = self._keeper.load(partitions, self._moment())
         for group in groups:
@@ -120,19 +120,19 @@ class GroupService:
 
     @property
     def unloaded(self) -> Mapping[int, str]:
-        """Partitions that could not be loaded, and why. Until they are, requests for their groups
-        are answered with COORDINATOR_LOAD_IN_PROGRESS.
+        """Partitions that could not be loaded, each with the error. Until they are loaded, requests
+        for their groups are answered with COORDINATOR_LOAD_IN_PROGRESS.
         """
         return self._keeper.unloaded
 
     def missing(self, group_id: str) -> ErrorCode:
-        """The error for a group that was looked up and not found."""
+        """The error for a group that was not found."""
         if self._keeper.is_loaded(group_id):
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def run(self) -> None:
-        """Keeps the time of all groups. Runs until cancelled."""
+        """Run the timers of all groups until cancelled."""
         while True:
             due = min(self._timers[0][0] if self._timers else math.inf, self._cleanup_at)
             with trio.move_on_at(due):
@@ -141,9 +141,9 @@ class GroupService:
             self._run_due()
 
     def reset(self) -> int:
-        """Drops all groups and offsets and lets go of the logs; returns how many groups there were.
+        """Remove all groups and offsets and release the logs; return the number of groups removed.
 
-        Whoever waits is told to look for its coordinator again.
+        Waiting requests are answered with NOT_COORDINATOR, so clients look up their coordinator.
         """
         groups = list(self._keeper.groups.values())
         for group in groups:
@@ -153,12 +153,12 @@ class GroupService:
         self._scheduled.clear()
         return len(groups)
 
-    # -------------------------------------------------------------------------- what members ask
+    # ------------------------------------------------------------------------ member requests
 
     def join(self, group_id: str, event: JoinRequested) -> JoinResult | Awaitable[JoinResult]:
-        """Joins; what has to wait for the next generation is an awaitable.
+        """Join the group. Returns an awaitable if the member must wait for the next generation.
 
-        The event's waiter is filled in here, as in all that follow.
+        This and the following methods set the waiter of the event.
         """
         error = join_refusal(self.limits, group_id, event)
         loaded = self._keeper.is_loaded(group_id)
@@ -183,7 +183,7 @@ class GroupService:
         return self._ask(group, event, SyncResult)
 
     def heartbeat(self, group_id: str, event: HeartbeatReceived) -> HeartbeatResult:
-        """A group that is not loaded yet answers without an error, as Kafka's does."""
+        """Handle a heartbeat. There is no error while the group is not loaded, as in Kafka."""
         group, error = self._find(group_id)
         if group is None:
             loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -213,10 +213,10 @@ class GroupService:
         event: CommitRequested,
         offsets: Mapping[tuple[str, int], CommittedOffset],
     ) -> dict[tuple[str, int], ErrorCode]:
-        """Commits offsets by topic and partition; an error for each.
+        """Commit offsets by topic and partition; return an error for each.
 
-        GROUP_ID_NOT_FOUND for all if a member of no group commits. A client without group
-        management (a negative generation) makes a group by committing.
+        All errors are GROUP_ID_NOT_FOUND if a member commits to a group that does not exist. A
+        commit without group management (a negative generation) creates the group.
         """
         group = self._keeper.groups.get(group_id)
         if group is None and (event.generation >= 0 or not self._keeper.is_loaded(group_id)):
@@ -233,8 +233,8 @@ class GroupService:
         return errors | self._keeper.commit(group, fitting, self._wall_ms())
 
     def committed(self, group_id: str) -> OffsetTable | None:
-        """A group's offsets, to be read only; empty if there is no such group, None if its
-        partition is not loaded.
+        """A group's offsets, read-only; empty if the group does not exist, None if its partition
+        is not loaded.
         """
         group = self._keeper.groups.get(group_id)
         if group is None:
@@ -244,7 +244,9 @@ class GroupService:
     def delete_offsets(
         self, group_id: str, keys: Iterable[tuple[str, int]]
     ) -> tuple[ErrorCode, dict[tuple[str, int], ErrorCode]]:
-        """Forgets offsets of topics that no member consumes: the group's error, then one each."""
+        """Delete offsets of topics that no member consumes. Returns the group's error, and an
+        error for each offset.
+        """
         group = self._keeper.groups.get(group_id)
         if not group_id or group is None:
             return self.missing(group_id) if group_id else ErrorCode.INVALID_GROUP_ID, {}
@@ -261,24 +263,24 @@ class GroupService:
         return ErrorCode.NONE, errors | dict.fromkeys(free, error)
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """Forgets what was committed for topics that are gone."""
+        """Delete the offsets of deleted topics."""
         gone = frozenset(names)
         for group in self._keeper.groups.values():
             keys = [(topic, partition) for topic, partition, _ in group.offsets if topic in gone]
             self._keeper.forget(group, keys, self._wall_ms())
 
-    # ------------------------------------------------------------------------ what people ask
+    # ------------------------------------------------------------------------- administration
 
     def list_groups(self) -> list[GroupOverview]:
         return [overview(group) for group in self._keeper.groups.values()]
 
     def describe(self, group_id: str, *, full: bool = False) -> GroupDescription | None:
-        """A group with its members, or None if there is none of that id."""
+        """Describe a group with its members; None if it does not exist."""
         group = self._keeper.groups.get(group_id)
         return None if group is None else describe(group, full=full)
 
     def delete_group(self, group_id: str) -> ErrorCode:
-        """Deletes a group without members, and its offsets."""
+        """Delete a group that has no members, with its offsets."""
         group = self._keeper.groups.get(group_id)
         if group is None:
             return self.missing(group_id)
@@ -329,7 +331,7 @@ class GroupService:
         event: HeartbeatReceived | CommitRequested | LeaveRequested,
         kind: type[ResultT],
     ) -> ResultT:
-        """For what a group answers at once."""
+        """Pass an event to the group that it answers immediately."""
         waiter = self._next_waiter()
         self._parked[waiter] = trio.Event()
         self._tell(group, event._replace(waiter=waiter))
@@ -346,7 +348,7 @@ class GroupService:
         return self._waiter
 
     def _tell(self, group: Group, event: Event) -> None:
-        """Hands an event to a group and does what it decides."""
+        """Pass an event to a group and carry out its decisions."""
         following: Event | None = event
         while following is not None:
             decisions = handle(group, following, self._moment())
@@ -371,7 +373,7 @@ class GroupService:
     # ------------------------------------------------------------------------------- time
 
     def _schedule(self, group: Group) -> None:
-        """Sees to it that the timer looks at the group in time; too early does no harm."""
+        """Schedule the group's next deadline. A timer that fires too early is harmless."""
         deadline = group.next_deadline
         known = self._scheduled.get(group.group_id)
         if deadline is None or (known is not None and known <= deadline):
@@ -389,7 +391,7 @@ class GroupService:
         while self._timers and self._timers[0][0] <= now:
             deadline, group_id = heapq.heappop(self._timers)
             if self._scheduled.get(group_id) != deadline:
-                continue  # a later thought replaced this one
+                continue  # replaced by another deadline
             del self._scheduled[group_id]
             group = self._keeper.groups.get(group_id)
             if group is not None:

@@ -1,15 +1,15 @@
-"""The five states of a classic group and the moves between them, as one table.
+"""The five states of a classic group and the transitions between them, as one table.
 
-Theory of operation. A group without members is *Empty*; it may still hold offsets. The first
-member that joins, or any change in who the members are or what they ask for, starts a rebalance:
-in *PreparingRebalance* members (re)join and wait; when all have, or time is up, a new generation
-begins and everybody gets the answer to the join. In *CompletingRebalance* the members wait for
-the leader's assignment; once that is written to the log the group is *Stable* until the next
-change. A deleted group is *Dead* and never lives again; a new group may take its name.
+Theory of operation. A group without members is *Empty*; it may still have offsets. The first join,
+or any change of members or subscriptions, starts a rebalance. In *PreparingRebalance* the members
+join or rejoin and wait. When all have rejoined, or after a timeout, a new generation starts and all
+join requests are answered. In *CompletingRebalance* the members wait for the leader's assignment.
+Once it is written to the log, the group is *Stable* until the next change. A deleted group is
+*Dead* forever; a new group may reuse its id.
 
-This module must never know what makes a move happen (``group`` does). Its invariant: a move that
-the table does not list raises ``InvalidTransition``, which carries the moves that led there. The
-table is Kafka's ``ClassicGroupState`` with its ``validPreviousStates`` turned round.
+This module must never know the causes of transitions; they are in ``group``. Invariant: a
+transition that is not in the table raises ``InvalidTransition``, which contains the transitions
+before it. The table is the inverse of ``validPreviousStates`` in Kafka's ``ClassicGroupState``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 from protocol.errors import ErrorCode
 
 STORY_LENGTH_MAX: Final = 16
-"""How many past moves a group remembers for ``InvalidTransition``."""
+"""Number of past transitions that a group keeps for ``InvalidTransition``."""
 
 
 class GroupState(enum.Enum):
-    """A group's state; the value is the name that clients see."""
+    """The state of a group. The value is its name in responses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -34,7 +34,7 @@ class GroupState(enum.Enum):
 
 
 class Move(enum.Enum):
-    """Why a group changes its state."""
+    """The cause of a transition."""
 
     REBALANCE = "members have to rejoin"
     NEW_GENERATION = "the members of a new generation are known"
@@ -72,8 +72,8 @@ HEARTBEAT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
     GroupState.STABLE: ErrorCode.NONE,
     GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""What a member of the current generation hears. It learns of a rebalance from its heartbeat; one
-that has its join answered but not yet its assignment is only asked to stay alive."""
+"""Response to a heartbeat of a member of the current generation. It reports a rebalance while
+members must rejoin, but no error while they wait for their assignment."""
 
 COMMIT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
     GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -82,12 +82,12 @@ COMMIT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
     GroupState.STABLE: ErrorCode.NONE,
     GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""Whether a member of the current generation may commit offsets. While a rebalance is prepared
-it may: that is when consumers commit what they are about to hand over."""
+"""Response to an offset commit of a member of the current generation. Commits are accepted during
+PreparingRebalance, because consumers commit their offsets before they give up partitions."""
 
 
 class Step(NamedTuple):
-    """One move that a group has made."""
+    """A past transition of a group."""
 
     at: float
     before: GroupState
@@ -96,7 +96,7 @@ class Step(NamedTuple):
 
 
 class InvalidTransition(RuntimeError):
-    """A rule asked for a move that the table does not have: a bug here, not a client's fault."""
+    """A transition that is not in the table. This is a bug in the rules, not a client error."""
 
     def __init__(self, group_id: str, state: GroupState, move: Move, story: list[Step]) -> None:
         self.group_id = group_id
@@ -114,7 +114,7 @@ class InvalidTransition(RuntimeError):
 
 
 def next_state(group_id: str, state: GroupState, move: Move, story: list[Step]) -> GroupState:
-    """The state that ``move`` leads to; raises ``InvalidTransition`` if the table has none."""
+    """The state after ``move``; raises ``InvalidTransition`` if the table does not allow it."""
     after = TRANSITIONS[state].get(move)
     if after is None:
         raise InvalidTransition(group_id, state, move, story)

@@ -1,10 +1,10 @@
-"""Which topics a consumer asks for and what it was given, read from the bytes members exchange.
+"""Decodes the subscriptions and assignments that consumers exchange.
 
-The coordinator passes them on without understanding them; only the expiry and the deletion of
-offsets need to know which topics are still consumed, and people want to see who has what. It must
-never refuse a member over bytes that it can't read. Invariant: any bytes give an answer. As Kafka's
-``ClassicGroup.computeSubscribedTopics``, it reads version 0, which every later version of
-``ConsumerProtocolSubscription`` begins with.
+The coordinator forwards them as opaque bytes. They are decoded only to find the topics that are
+still consumed, for the expiry and deletion of offsets, and to show assignments to users. It must
+never reject a member because of bytes that can't be decoded. Invariant: no input raises an error.
+Like Kafka's ``ClassicGroup.computeSubscribedTopics``, it reads version 0, because every later
+version of ``ConsumerProtocolSubscription`` starts with the same fields.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Topic names of a subscription, or None if these bytes are not one."""
+    """Topic names of a subscription, or None if the bytes can't be decoded."""
     subscription = _read(ConsumerProtocolSubscription, metadata)
     return None if subscription is None else frozenset(subscription.topics)
 
 
 def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Partitions by topic of an assignment; none if these bytes are not one."""
+    """Partitions of an assignment by topic; empty if the bytes can't be decoded."""
     found = _read(ConsumerProtocolAssignment, assignment)
     if found is None:
         return ()

@@ -1,8 +1,8 @@
-"""A playbook for groups: events with ``>>``, expected decisions with ``<<``, seconds with ``>>``.
+"""A playbook for groups: ``>>`` passes events, ``<<`` checks the expected decisions.
 
-A number after ``>>`` lets that many seconds pass. ``STORED`` after ``<<`` expects the group to be
-written and says that it was. Notes to the log are left out unless ``play.notes`` is looked at. A
-playbook that ends with decisions nobody expected fails.
+A number after ``>>`` advances the time by that many seconds. ``STORED`` after ``<<`` expects the
+group to be written and confirms the write. Log lines are collected in ``play.notes`` and not
+checked. A playbook fails if it ends with unexpected decisions.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ RANGE = (("range", b"r"),)
 
 
 def kinds(decision: Decision) -> tuple[type, ...]:
-    """Named tuples of different kinds may be equal; these are not."""
+    """Compare types as well, since named tuples of different types may be equal."""
     inner = (type(decision.result),) if isinstance(decision, Answer) else ()
     return (type(decision), *inner)
 
 
 class Stored:
-    """Stands for a ``Persist`` that is answered with ``Persisted``."""
+    """Marker for an expected ``Persist``, which is then answered with ``Persisted``."""
 
     def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self.error = error
 
 
 class Playbook:
-    """One group, its clock, and what it decided that nobody has asked for yet."""
+    """One group, its clock, and its decisions that are not checked yet."""
 
     STORED = Stored()
 
@@ -114,7 +114,7 @@ class Playbook:
     # ------------------------------------------------------------------------- shorthands
 
     def stable(self, *names: str, **how: Any) -> Playbook:
-        """Brings the group to a stable generation of members that joined in this order."""
+        """Bring the group to a stable generation with members that join in this order."""
         ids = []
         for waiter, name in enumerate(names, start=1001):
             self >> join(waiter, client_id=name, **how)
@@ -186,8 +186,8 @@ def joined(
     generation: int = 1,
     **other: object,
 ) -> Answer:
-    """The answer to a join that worked; ``members`` (static ones with their name) for the leader
-    only.
+    """The answer to a successful join. ``members`` is for the leader only; static members are pairs
+    with their instance id.
     """
     pairs = [each if isinstance(each, tuple) else (each, None) for each in members]
     values: dict[str, object] = {
@@ -207,12 +207,12 @@ def synced(waiter: int, assignment: bytes) -> Answer:
 
 
 def refused(waiter: int, result: type[Result], error: ErrorCode, **other: object) -> Answer:
-    """An answer with nothing but an error (and perhaps a member id)."""
+    """An answer that contains only an error, and optionally a member id."""
     return Answer(waiter, result(error=error, **other))  # type: ignore[arg-type]
 
 
 class Words:
-    """The helpers above, for test modules to take as a fixture."""
+    """The functions above, as a fixture for test modules."""
 
     join = staticmethod(join)
     sync = staticmethod(sync)
@@ -231,7 +231,7 @@ def say() -> type[Words]:
 
 @pytest.fixture
 def make_play() -> Iterator[Callable[..., Playbook]]:
-    """Makes playbooks with the limits given; each must be played to its end."""
+    """Creates playbooks with the given limits. Each must end without unexpected decisions."""
     made: list[Playbook] = []
 
     def make(**limits: object) -> Playbook:
@@ -249,13 +249,13 @@ def play(make_play: Callable[..., Playbook]) -> Playbook:
     return make_play()
 
 
-# ----------------------------------------------------------------------------- logs on a disk
+# ------------------------------------------------------------------------------- logs on disk
 
 OFFSETS_LOG = LogConfig(compact=True, delete=False, file_delete_delay_ms=0)
 
 
 class Disk:
-    """A data directory with the partitions of ``__consumer_offsets``; ``kill`` as SIGKILL does."""
+    """A data directory with ``__consumer_offsets``. ``kill`` simulates SIGKILL."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -272,7 +272,7 @@ class Disk:
         return self.logs[partition]
 
     def partitions(self) -> list[int]:
-        """Those that are there."""
+        """The partitions that exist."""
         names = [path.name for path in self.directory.iterdir()]
         return sorted(int(name.removeprefix(f"{OFFSETS_TOPIC}-")) for name in names)
 

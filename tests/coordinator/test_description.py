@@ -1,4 +1,4 @@
-"""What is shown of a group, and that it can travel."""
+"""Descriptions of groups, and their transfer between processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.coordinator.conftest import Playbook, Words
 
 
-def test_a_stable_group_is_shown_in_full(play: Playbook) -> None:
+def test_describe_stable_group_contains_members_and_offsets(play: Playbook) -> None:
     play.stable("a", client_host="/1.2.3.4")
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
@@ -35,7 +35,9 @@ def test_a_stable_group_is_shown_in_full(play: Playbook) -> None:
     assert short.members[0].assignment == member.assignment
 
 
-def test_an_unstable_group_hides_what_no_longer_holds(play: Playbook, say: type[Words]) -> None:
+def test_describe_unstable_group_omits_protocol_and_assignments(
+    play: Playbook, say: type[Words]
+) -> None:
     play.stable("a", "b")
     play >> say.join(1, "a-id1")
     shown = describe(play.group, full=True)
@@ -43,7 +45,7 @@ def test_an_unstable_group_hides_what_no_longer_holds(play: Playbook, say: type[
     assert {(member.metadata, member.assignment) for member in shown.members} == {(b"", b"")}
 
 
-def test_a_group_in_a_list(play: Playbook) -> None:
+def test_overview_of_group_contains_state_and_counts(play: Playbook) -> None:
     play.stable("a", "b")
     play.group.offsets.put("t", 0, CommittedOffset(5, 6, "m", 7))
     assert overview(play.group) == ("g", "consumer", "Stable", 1, 2, 1)

@@ -1,4 +1,4 @@
-"""The vocabulary: complete, immutable, and fit to travel."""
+"""Events and results are immutable, picklable, and all handled."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from minibroker.coordinator.events import Event, JoinedMember, JoinResult, Leave
 from minibroker.coordinator.machine import HANDLERS
 
 
-def test_every_event_has_a_handler() -> None:
+def test_handlers_cover_every_event() -> None:
     assert set(HANDLERS) == set(get_args(Event))
 
 
-def test_events_cannot_change_after_the_fact() -> None:
+def test_events_are_immutable() -> None:
     event = SyncRequested(waiter=1, member_id="m", generation=1)
     with pytest.raises(AttributeError):
         event.generation = 2  # type: ignore[misc]
 
 
-def test_results_travel_between_processes() -> None:
+def test_results_are_picklable() -> None:
     result = JoinResult(member_id="m", members=(JoinedMember("m", None, b"x"),))
     assert pickle.loads(pickle.dumps(result)) == result
     assert pickle.loads(pickle.dumps(Leaver("m"))) == Leaver("m")

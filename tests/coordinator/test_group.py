@@ -1,4 +1,4 @@
-"""What time does to a group, and how one phase follows the other."""
+"""Timeouts, rebalances and expiry of a group."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 DAY_MS = 24 * 3_600_000
 
 
-def test_members_that_start_together_share_their_first_generation(
+def test_initial_delay_with_more_joins_gives_one_generation(
     play: Playbook, say: type[Words]
 ) -> None:
     play >> say.join(1, client_id="a") >> 2.0 >> say.join(2, client_id="b") >> 0.9
-    play >> 0.1  # the delay was 3 s, but somebody came: another 3 s
+    play >> 0.1  # the delay of 3 s is extended by 3 s because another member joined
     play >> 2.9 >> say.join(3, client_id="c")
     play >> 0.1 >> 2.9
     everybody = ("a-id1", "b-id2", "c-id3")
@@ -46,9 +46,7 @@ def test_members_that_start_together_share_their_first_generation(
     assert play.is_in(GroupState.COMPLETING_REBALANCE)
 
 
-def test_the_initial_delay_never_exceeds_the_rebalance_timeout(
-    play: Playbook, say: type[Words]
-) -> None:
+def test_initial_delay_is_limited_by_rebalance_timeout(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, client_id="a", rebalance_timeout_ms=4_000) >> 2.0
     play >> say.join(2, client_id="b", rebalance_timeout_ms=4_000) >> 1.0
     play >> say.join(3, client_id="c", rebalance_timeout_ms=4_000) >> 0.9
@@ -57,45 +55,45 @@ def test_the_initial_delay_never_exceeds_the_rebalance_timeout(
     play << say.joined(2, "b-id2", "a-id1") << say.joined(3, "c-id3", "a-id1")
 
 
-def test_without_an_initial_delay_the_first_member_goes_ahead(
+def test_first_member_without_initial_delay_starts_generation(
     make_play: Any, say: type[Words]
 ) -> None:
     play = make_play(initial_rebalance_delay_s=0.0)
     play >> say.join(1) << say.joined(1, "c-id1", "c-id1", ("c-id1",))
 
 
-def test_a_member_that_does_not_rejoin_in_time_is_dropped(play: Playbook, say: type[Words]) -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> say.join(1, "a-id1") >> 9.0 >> say.beat(2, "b-id2")
     play << say.refused(2, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
     for waiter in range(3, 8):
         play >> 9.0 >> say.beat(waiter, "b-id2")
         play << say.refused(waiter, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
-    play >> 6.0  # 60 s, the rebalance timeout, are over
+    play >> 6.0  # the rebalance timeout of 60 s has passed
     play << say.joined(1, "a-id1", "a-id1", ("a-id1",), generation=2)
     assert "b-id2" not in play.group.roster
 
 
-def test_a_member_that_falls_silent_starts_a_rebalance(play: Playbook, say: type[Words]) -> None:
+def test_member_session_timeout_starts_rebalance(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> 6.0 >> say.beat(1, "a-id1") << say.refused(1, HeartbeatResult, ErrorCode.NONE)
-    play >> 3.9 >> 0.1  # b has not been heard of for its 10 s
+    play >> 3.9 >> 0.1  # the session timeout of b, 10 s, has passed
     assert play.is_in(GroupState.PREPARING_REBALANCE)
     assert "b-id2" not in play.group.roster
     play >> say.join(2, "a-id1") << say.joined(2, "a-id1", "a-id1", ("a-id1",), generation=2)
 
 
-def test_who_waits_for_an_answer_does_not_expire(play: Playbook, say: type[Words]) -> None:
+def test_member_with_waiting_join_does_not_expire(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> say.join(1, "a-id1") >> 9.0 >> say.beat(2, "b-id2")
     play << say.refused(2, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
-    play >> 5.0  # a has sent no heartbeat for 14 s: it can't, it waits
+    play >> 5.0  # a has sent no heartbeat for 14 s, because its join still waits
     play >> say.join(3, "b-id2")
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2"), generation=2)
     play << say.joined(3, "b-id2", "a-id1", generation=2)
 
 
-def test_when_all_have_fallen_silent_the_group_is_empty(play: Playbook, say: type[Words]) -> None:
+def test_group_with_all_sessions_expired_is_empty(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> 10.0 << play.STORED
     assert play.is_in(GroupState.EMPTY)
@@ -104,16 +102,14 @@ def test_when_all_have_fallen_silent_the_group_is_empty(play: Playbook, say: typ
     assert play.group.roster.leader is None
 
 
-def test_a_new_member_is_not_waited_for_longer_than_five_minutes(
-    make_play: Any, say: type[Words]
-) -> None:
+def test_new_member_join_times_out_after_five_minutes(make_play: Any, say: type[Words]) -> None:
     play = make_play(initial_rebalance_delay_s=600.0)
     play >> say.join(1, rebalance_timeout_ms=600_000) >> 299.0 >> 1.0
     play << say.refused(1, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID)
     play >> 300.0 << play.STORED
 
 
-def test_members_that_never_sync_are_dropped(play: Playbook, say: type[Words]) -> None:
+def test_members_that_never_sync_are_removed(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.sync(3, "a-id1", assignments=(("a-id1", b"A"), ("b-id2", b"B"))) << play.STORED
@@ -128,7 +124,7 @@ def test_members_that_never_sync_are_dropped(play: Playbook, say: type[Words]) -
     assert [member.member_id for member in play.group.roster] == ["a-id1"]
 
 
-def test_an_unassigned_generation_is_given_up_when_its_leader_falls_silent(
+def test_leader_session_timeout_before_assignment_starts_rebalance(
     play: Playbook, say: type[Words]
 ) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
@@ -138,7 +134,9 @@ def test_an_unassigned_generation_is_given_up_when_its_leader_falls_silent(
     assert play.group.roster.leader == "b-id2"
 
 
-def test_a_static_member_may_be_late_but_not_silent(play: Playbook, say: type[Words]) -> None:
+def test_static_member_late_for_rejoin_remains_until_session_timeout(
+    play: Playbook, say: type[Words]
+) -> None:
     play.stable("a", "s", group_instance_id=None)
     play >> say.leave(1, "s-id2")
     play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((Leaver("s-id2"), 0),))
@@ -147,11 +145,11 @@ def test_a_static_member_may_be_late_but_not_silent(play: Playbook, say: type[Wo
     play << say.joined(2, "s1-id3", "a-id1", generation=2)
     play >> say.sync(4, "s1-id3", generation=2) >> say.sync(5, "a-id1", generation=2)
     play << play.STORED << say.synced(5, b"") << say.synced(4, b"")
-    play >> say.join(6, "a-id1")  # s1 sends heartbeats but does not rejoin in its 60 s...
+    play >> say.join(6, "a-id1")  # s1 sends heartbeats but does not rejoin within 60 s...
     for waiter in range(7, 13):
         play >> 9.0 >> say.beat(waiter, "s1-id3", generation=2, instance="s1")
         play << say.refused(waiter, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
-    play >> 6.0  # ...and stays, as it has a name
+    play >> 6.0  # ...and remains, because it has an instance id
     play << say.joined(6, "a-id1", "a-id1", ("a-id1", ("s1-id3", "s1")), generation=3)
     play >> say.sync(13, "a-id1", generation=3) << play.STORED << say.synced(13, b"")
     play >> 9.9 >> say.beat(14, "a-id1", generation=3)
@@ -159,7 +157,7 @@ def test_a_static_member_may_be_late_but_not_silent(play: Playbook, say: type[Wo
     assert [member.member_id for member in play.group.roster] == ["a-id1"]
 
 
-def test_a_rebalance_that_nobody_rejoins_waits_for_static_sessions(
+def test_rebalance_without_rejoins_waits_for_static_sessions(
     play: Playbook, say: type[Words]
 ) -> None:
     static: dict[str, Any] = {
@@ -182,9 +180,7 @@ def test_a_rebalance_that_nobody_rejoins_waits_for_static_sessions(
     assert play.is_in(GroupState.EMPTY)
 
 
-def test_a_pending_member_holds_the_rebalance_up_until_it_lapses(
-    play: Playbook, say: type[Words]
-) -> None:
+def test_pending_member_delays_rebalance_until_it_expires(play: Playbook, say: type[Words]) -> None:
     play.stable("a")
     play >> say.join(1, client_id="b", require_known_member_id=True)
     play << say.refused(1, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="b-id2")
@@ -192,7 +188,7 @@ def test_a_pending_member_holds_the_rebalance_up_until_it_lapses(
     play << say.joined(2, "a-id1", "a-id1", ("a-id1",), generation=2)
 
 
-def test_a_removed_group_sends_everybody_away(play: Playbook, say: type[Words]) -> None:
+def test_removed_group_rejects_waiting_requests(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> say.join(1, "a-id1") >> Removed()
     play << say.refused(1, JoinResult, ErrorCode.NOT_COORDINATOR, member_id="a-id1")
@@ -211,7 +207,7 @@ def test_a_removed_group_sends_everybody_away(play: Playbook, say: type[Words]) 
         ("consumer", GroupState.PREPARING_REBALANCE, []),
     ],
 )
-def test_offsets_expire_by_who_could_still_use_them(
+def test_offsets_expire_only_when_no_member_consumes_them(
     protocol_type: str | None, state: GroupState, expected: list[str]
 ) -> None:
     group = Group("g", GroupLimits(offsets_retention_ms=7 * DAY_MS), str, Moment(0.0, 0))
@@ -227,7 +223,7 @@ def test_offsets_expire_by_who_could_still_use_them(
     assert [topic for topic, _ in group.expired_offsets(10 * DAY_MS)] == expected
 
 
-def test_a_group_read_back_is_as_it_was_written(play: Playbook) -> None:
+def test_restored_group_equals_written_group(play: Playbook) -> None:
     play.stable("a", "b")
     image = play.persisted[-1].image
     again = restored_group("g", image, play.group.limits, str, play.at)
@@ -238,7 +234,7 @@ def test_a_group_read_back_is_as_it_was_written(play: Playbook) -> None:
     assert again.next_deadline == play.now + 10.0
 
 
-def test_a_group_read_back_too_large_rebalances(make_play: Any) -> None:
+def test_restored_group_above_max_size_rebalances(make_play: Any) -> None:
     small = GroupLimits(members_max=1)
     members = tuple(MemberImage(name, None, "c", "h", 1000, 6000, b"r", b"A") for name in "ab")
     image = GroupImage("consumer", 4, "range", "a", 0, members)
@@ -249,16 +245,14 @@ def test_a_group_read_back_too_large_rebalances(make_play: Any) -> None:
     assert group.state.value == "Empty"
 
 
-def test_an_empty_group_is_read_back_empty() -> None:
+def test_restored_empty_group_is_empty() -> None:
     image = GroupImage("consumer", 7, None, None, 5, ())
     group = restored_group("g", image, GroupLimits(), str, Moment(0.0, 0))
     assert (group.state, group.generation, group.state_since_ms) == (GroupState.EMPTY, 7, 5)
     assert not group.is_subscribed("t")
 
 
-def test_time_is_looked_at_no_later_than_the_earliest_deadline(
-    play: Playbook, say: type[Words]
-) -> None:
+def test_next_deadline_is_not_after_earliest_deadline(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1)
     assert play.group.next_deadline == play.now + 3.0
     play >> 3.0 << say.joined(1, "c-id1", "c-id1", ("c-id1",))

@@ -1,4 +1,4 @@
-"""A journal gives back what was written, stays small, and says the same after a kill."""
+"""Writing, replaying and rewriting a journal, also after a crash."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def offset(number: int, group: str = "g", partition: int = 0) -> OffsetEntry:
     return OffsetEntry(group, "t", partition, CommittedOffset(number, -1, "", 1))
 
 
-def test_entries_come_back_in_order_also_after_a_kill(disk: Disk) -> None:
+def test_replay_after_crash_returns_entries_in_order(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     journal.write([offset(1), GroupEntry("g", IMAGE)], now_ms=1)
     journal.write([offset(2)], now_ms=2)
@@ -48,11 +48,11 @@ def test_entries_come_back_in_order_also_after_a_kill(disk: Disk) -> None:
     assert list(Journal(disk.open(0)).replay()) == expected
 
 
-def test_an_empty_journal_says_nothing(disk: Disk) -> None:
+def test_replay_of_empty_journal_returns_nothing(disk: Disk) -> None:
     assert list(Journal(disk.open(0)).replay()) == []
 
 
-def test_only_the_last_word_counts() -> None:
+def test_fold_keeps_last_entry_of_each_key() -> None:
     tombstone = OffsetEntry("g", "t", 0, None)
     folded = fold([offset(1), GroupEntry("g", IMAGE), offset(2), offset(3, partition=1)])
     assert folded["g"].image == IMAGE
@@ -64,14 +64,14 @@ def test_only_the_last_word_counts() -> None:
     assert fold([offset(1), GroupEntry("g", IMAGE), tombstone, GroupEntry("g", None)]) == {}
 
 
-def test_a_stored_group_is_forgotten_by_its_tombstones() -> None:
+def test_tombstones_delete_stored_group() -> None:
     entries: list[Entry] = [offset(1), GroupEntry("g", IMAGE)]
     stored = fold(entries)["g"]
     assert fold(stored.entries("g"))["g"].offsets == stored.offsets
     assert fold([*entries, *stored.tombstones("g")]) == {}
 
 
-def test_a_rewritten_journal_holds_only_what_it_was_given(disk: Disk) -> None:
+def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     for number in range(2000):
         journal.write([offset(number)], now_ms=number)
@@ -86,7 +86,7 @@ def test_a_rewritten_journal_holds_only_what_it_was_given(disk: Disk) -> None:
     assert len(list(again.replay())) == 3
 
 
-def test_a_journal_wants_to_be_rewritten_when_most_of_it_is_history(disk: Disk) -> None:
+def test_journal_of_mostly_old_entries_is_due_for_rewrite(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     entries = [offset(number, partition=number) for number in range(1000)]
     size = 0
@@ -102,7 +102,7 @@ def test_a_journal_wants_to_be_rewritten_when_most_of_it_is_history(disk: Disk) 
     assert not journal.wants_rewrite
 
 
-def test_a_large_live_state_is_not_copied_again_and_again(disk: Disk) -> None:
+def test_journal_with_many_live_entries_is_not_rewritten_repeatedly(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     many = [offset(number, partition=number) for number in range(30_000)]
     journal.rewrite(many, now_ms=1)
@@ -116,7 +116,7 @@ def test_a_large_live_state_is_not_copied_again_and_again(disk: Disk) -> None:
     assert written > 2.5 * live
 
 
-def test_a_failed_rewrite_leaves_what_was_there(disk: Disk) -> None:
+def test_failed_rewrite_keeps_entries(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     journal.write([offset(1)], now_ms=1)
     huge = OffsetEntry("g", "t", 9, CommittedOffset(1, -1, "m" * 30_000, 1))
@@ -131,7 +131,7 @@ def _too_large() -> Entry:
     return GroupEntry("g", IMAGE._replace(members=(member,)))
 
 
-def test_a_cleared_journal_says_nothing_ever_after(disk: Disk) -> None:
+def test_cleared_journal_is_empty_after_restart(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     journal.write([offset(1)], now_ms=1)
     journal.clear()
@@ -140,7 +140,7 @@ def test_a_cleared_journal_says_nothing_ever_after(disk: Disk) -> None:
     assert list(Journal(disk.open(0)).replay()) == []
 
 
-def test_strange_records_are_left_out(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+def test_replay_skips_unknown_records(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal(disk.open(0))
     strange = [
         Record(key=b"\0\3\0\1g", value=b"a group of another type"),
@@ -157,7 +157,7 @@ def test_strange_records_are_left_out(disk: Disk, caplog: pytest.LogCaptureFixtu
 
 
 def hostile_batches() -> list[bytes]:
-    """Batches that clients could store in earlier versions, none of which holds an entry."""
+    """Malformed batches that earlier versions accepted from clients; none contains an entry."""
     good = build_batch([Record(key=b"k", value=b"v")] * 3)
     garbage = good[:HEADER_BYTES] + b"\xff" * (len(good) - HEADER_BYTES)
     bomb = build_batch([Record(value=bytes(REPLAYED_BYTES_MAX + 1))], compression=Compression.ZSTD)
@@ -165,7 +165,7 @@ def hostile_batches() -> list[bytes]:
     return [garbage, bomb, many]
 
 
-def test_replay_survives_hostile_batches(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+def test_replay_skips_malformed_batches(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal(disk.open(0))
     for hostile in hostile_batches():
         fixed = bytearray(hostile)
@@ -176,14 +176,14 @@ def test_replay_survives_hostile_batches(disk: Disk, caplog: pytest.LogCaptureFi
     assert len(caplog.messages) == 3
 
 
-def test_replay_bounds_its_warnings(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+def test_replay_limits_its_warnings(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     strange = build_batch([Record(key=b"\0\1\0\x63", value=b"")] * (2 * WARNINGS_MAX))
     disk.open(0).append(memoryview(strange), now_ms=1, origin=Origin.COORDINATOR)
     assert list(Journal(disk.open(0)).replay()) == []
     assert len(caplog.messages) == WARNINGS_MAX + 1
 
 
-def test_replay_goes_on_behind_a_segment_with_a_damaged_header(disk: Disk) -> None:
+def test_replay_continues_after_segment_with_damaged_header(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     journal.write([offset(1)], now_ms=1)
     log = disk.open(0)
@@ -195,7 +195,7 @@ def test_replay_goes_on_behind_a_segment_with_a_damaged_header(disk: Disk) -> No
     assert list(journal.replay()) == [offset(2)]
 
 
-def test_what_clients_hear_when_writing_fails() -> None:
+def test_write_errors_map_to_kafka_error_codes() -> None:
     for code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         assert group_error(code) is ErrorCode.UNKNOWN_SERVER_ERROR
         assert commit_error(code) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -219,7 +219,7 @@ STEPS = st.lists(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_rewrites_and_kills_change_nothing(
+def test_rewrites_and_crashes_preserve_state(
     steps: list[str | tuple[str, int, int | None]], disk: Disk
 ) -> None:
     journal = Journal(disk.open(0))

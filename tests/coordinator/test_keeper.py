@@ -1,4 +1,4 @@
-"""What a coordinator keeps is in its journals, and comes back after a kill."""
+"""Groups and offsets are stored in journals and survive a crash."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reloaded(disk: Disk) -> dict[str, Group]:
     return again.groups
 
 
-def test_members_and_offsets_survive_a_kill(keeper: GroupKeeper, disk: Disk) -> None:
+def test_members_and_offsets_survive_crash(keeper: GroupKeeper, disk: Disk) -> None:
     group = made(keeper, "g")
     assert keeper.store(group, STABLE, 1) is ErrorCode.NONE
     assert keeper.commit(group, ONE, 1) == {("t", 0): ErrorCode.NONE}
@@ -64,7 +64,7 @@ def test_members_and_offsets_survive_a_kill(keeper: GroupKeeper, disk: Disk) -> 
     assert groups["simple"].protocol_type is None
 
 
-def test_a_deleted_group_stays_deleted(keeper: GroupKeeper, disk: Disk) -> None:
+def test_deleted_group_remains_deleted_after_crash(keeper: GroupKeeper, disk: Disk) -> None:
     group = made(keeper, "g")
     keeper.store(group, STABLE, 1)
     keeper.commit(group, ONE, 1)
@@ -73,7 +73,7 @@ def test_a_deleted_group_stays_deleted(keeper: GroupKeeper, disk: Disk) -> None:
     assert reloaded(disk) == {}
 
 
-def test_forgotten_offsets_stay_forgotten(keeper: GroupKeeper, disk: Disk) -> None:
+def test_deleted_offsets_remain_deleted_after_crash(keeper: GroupKeeper, disk: Disk) -> None:
     group = made(keeper, "g")
     keeper.commit(group, ONE | {("t", 1): CommittedOffset(9, -1, "", 3)}, 1)
     assert keeper.forget(group, [("t", 0), ("t", 7)], 2) is ErrorCode.NONE
@@ -81,7 +81,7 @@ def test_forgotten_offsets_stay_forgotten(keeper: GroupKeeper, disk: Disk) -> No
     assert list(reloaded(disk)["g"].offsets) == list(group.offsets)
 
 
-def test_cleared_groups_stay_away_and_new_ones_may_come(keeper: GroupKeeper, disk: Disk) -> None:
+def test_clear_removes_groups_and_allows_new_ones(keeper: GroupKeeper, disk: Disk) -> None:
     keeper.commit(made(keeper, "g"), ONE, 1)
     keeper.clear()
     assert keeper.journals == {}
@@ -89,16 +89,14 @@ def test_cleared_groups_stay_away_and_new_ones_may_come(keeper: GroupKeeper, dis
     assert set(reloaded(disk)) == {"h"}
 
 
-def test_a_journal_that_has_grown_is_rewritten_as_what_holds(
-    keeper: GroupKeeper, disk: Disk
-) -> None:
+def test_large_journal_is_rewritten_as_stored_state(keeper: GroupKeeper, disk: Disk) -> None:
     group = made(keeper, "g")
     keeper.store(group, STABLE, 1)
     many = {("t", number): CommittedOffset(number, -1, "", 1) for number in range(500)}
     for _ in range(60):
         keeper.commit(group, many, 1)
     assert keeper.journal("g").log.log_start_offset > 0
-    group.generation = 99  # a rebalance under way is not what members were promised
+    group.generation = 99  # a rebalance in progress must not be stored
     for _ in range(60):
         keeper.commit(group, many, 1)
     assert keeper.journal("g").log.size < 2_500_000
@@ -107,7 +105,9 @@ def test_a_journal_that_has_grown_is_rewritten_as_what_holds(
     assert groups["g"].offsets == group.offsets
 
 
-def test_too_many_offsets_are_refused(keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_above_offset_limit_is_rejected(
+    keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keeper_module, "OFFSETS_PER_GROUP_MAX", 2)
     group = made(keeper, "g")
     offsets = {("t", number): CommittedOffset(1, -1, "", 1) for number in range(3)}
@@ -118,13 +118,15 @@ def test_too_many_offsets_are_refused(keeper: GroupKeeper, monkeypatch: pytest.M
     assert len(group.offsets) == 2
 
 
-def test_too_many_groups_are_refused(keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_above_group_limit_is_rejected(
+    keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keeper_module, "GROUPS_MAX", 1)
     assert keeper.create("g", AT) is not None
     assert keeper.create("h", AT) is None
 
 
-def test_what_can_not_be_written_did_not_happen(keeper: GroupKeeper, disk: Disk) -> None:
+def test_failed_write_changes_nothing(keeper: GroupKeeper, disk: Disk) -> None:
     group = made(keeper, "g")
     keeper.commit(group, ONE, 1)
     full = LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
@@ -143,7 +145,7 @@ def test_what_can_not_be_written_did_not_happen(keeper: GroupKeeper, disk: Disk)
     assert [key for *key, _ in group.offsets] == [["t", 0]]
 
 
-def test_a_full_disk_only_keeps_a_journal_large(
+def test_rewrite_on_full_disk_leaves_journal_large(
     keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = made(keeper, "g")
@@ -166,7 +168,7 @@ def test_a_full_disk_only_keeps_a_journal_large(
     assert "keeps its records" in kept
 
 
-def test_a_huge_group_or_commit_is_refused_as_kafka_does(keeper: GroupKeeper) -> None:
+def test_oversized_group_or_commit_gets_kafkas_error(keeper: GroupKeeper) -> None:
     group = made(keeper, "g")
     member = MEMBER._replace(subscription=bytes(2_000_000))
     huge = STABLE._replace(members=(member,))
@@ -176,7 +178,7 @@ def test_a_huge_group_or_commit_is_refused_as_kafka_does(keeper: GroupKeeper) ->
     assert errors == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
 
 
-def test_expired_offsets_and_what_is_left_without_them(keeper: GroupKeeper, disk: Disk) -> None:
+def test_expire_deletes_offsets_and_reports_empty_group(keeper: GroupKeeper, disk: Disk) -> None:
     week = keeper.limits.offsets_retention_ms
     group = made(keeper, "g")
     keeper.commit(group, ONE | {("t", 1): CommittedOffset(9, -1, "", 1_000)}, 1)
@@ -188,7 +190,7 @@ def test_expired_offsets_and_what_is_left_without_them(keeper: GroupKeeper, disk
     assert reloaded(disk) == {}
 
 
-def test_ids_come_from_the_randomness_given(disk: Disk) -> None:
+def test_member_ids_use_given_random_bits(disk: Disk) -> None:
     group = made(open_keeper(disk), "g")
     same = made(open_keeper(disk), "g")
     assert group.make_id() == same.make_id()

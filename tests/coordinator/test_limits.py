@@ -1,4 +1,4 @@
-"""Limits come from the settings and must not contradict each other."""
+"""Limits are read from the settings and must not contradict each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minibroker.config import Settings
 from minibroker.coordinator.limits import MEMBERS_MAX, GroupLimits
 
 
-def test_settings_become_limits() -> None:
+def test_limits_are_read_from_settings() -> None:
     pairs = {
         "group.min.session.timeout.ms": "7",
         "group.max.session.timeout.ms": "8",
@@ -30,11 +30,11 @@ def test_settings_become_limits() -> None:
     )
 
 
-def test_a_group_is_bounded_even_if_the_settings_bound_nothing() -> None:
+def test_group_size_is_limited_without_setting() -> None:
     assert GroupLimits.from_settings(Settings.from_sources()).members_max == MEMBERS_MAX
 
 
-def test_contradictions_are_refused() -> None:
+def test_contradictory_settings_are_rejected() -> None:
     with pytest.raises(ValueError, match="lower the first or raise the second"):
         GroupLimits(session_timeout_ms_min=10, session_timeout_ms_max=9)
     with pytest.raises(ValueError, match="above 0"):

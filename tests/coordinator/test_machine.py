@@ -1,4 +1,4 @@
-"""What members ask of a group and what they are told, state by state."""
+"""Requests of members and their answers in each state of the group."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ STICKY = (("sticky", b"s"), ("range", b"r"))
 # --------------------------------------------------------------------------------------- join
 
 
-def test_a_new_client_is_told_its_id_and_comes_back_with_it(
-    play: Playbook, say: type[Words]
-) -> None:
+def test_join_without_id_returns_id_to_join_with(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, require_known_member_id=True)
     play << say.refused(1, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="c-id1")
     assert play.is_in(GroupState.EMPTY)
@@ -46,26 +44,26 @@ def test_a_new_client_is_told_its_id_and_comes_back_with_it(
     play << say.joined(2, "c-id1", "c-id1", ("c-id1",))
 
 
-def test_an_id_that_was_never_handed_out_is_unknown(play: Playbook, say: type[Words]) -> None:
+def test_join_with_unknown_id_is_rejected(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, "mine")
     play << say.refused(1, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID, member_id="mine")
 
 
-def test_an_id_that_was_handed_out_long_ago_is_unknown(play: Playbook, say: type[Words]) -> None:
+def test_join_with_expired_pending_id_is_rejected(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, require_known_member_id=True)
     play << say.refused(1, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="c-id1")
     play >> 10.0 >> say.join(2, "c-id1")
     play << say.refused(2, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID, member_id="c-id1")
 
 
-def test_ids_handed_out_are_bounded(play: Playbook, say: type[Words]) -> None:
+def test_pending_ids_above_limit_are_rejected(play: Playbook, say: type[Words]) -> None:
     play.group.roster.pending = {str(number): 1e9 for number in range(PENDING_MEMBERS_MAX)}
     play >> say.join(1, require_known_member_id=True)
     play << say.refused(1, JoinResult, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
 
 @pytest.mark.parametrize("other", [{"protocol_type": ""}, {"protocols": ()}])
-def test_a_first_member_needs_a_protocol(
+def test_first_join_without_protocol_is_rejected(
     play: Playbook, say: type[Words], other: dict[str, Any]
 ) -> None:
     play >> say.join(1, **other)
@@ -75,7 +73,7 @@ def test_a_first_member_needs_a_protocol(
 @pytest.mark.parametrize(
     "other", [{"protocol_type": "connect"}, {"protocols": (("sticky", b"s"),)}]
 )
-def test_a_further_member_needs_one_that_all_share(
+def test_join_without_common_protocol_is_rejected(
     play: Playbook, say: type[Words], other: dict[str, Any]
 ) -> None:
     play.stable("a")
@@ -84,7 +82,7 @@ def test_a_further_member_needs_one_that_all_share(
     play << say.refused(1, JoinResult, error, member_id="x")
 
 
-def test_members_vote_for_the_protocol(play: Playbook, say: type[Words]) -> None:
+def test_protocol_with_most_votes_is_selected(play: Playbook, say: type[Words]) -> None:
     both = (("range", b"r"), ("sticky", b"s"))
     play >> say.join(1, client_id="a", protocols=both)
     play >> say.join(2, client_id="b", protocols=STICKY)
@@ -93,14 +91,14 @@ def test_members_vote_for_the_protocol(play: Playbook, say: type[Words]) -> None
     play.waiting.clear()
 
 
-def test_a_member_that_missed_the_answer_gets_it_again(play: Playbook, say: type[Words]) -> None:
+def test_repeated_join_gets_same_generation(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.join(3, "b-id2") << say.joined(3, "b-id2", "a-id1")
     play >> say.join(4, "a-id1") << say.joined(4, "a-id1", "a-id1", ("a-id1", "b-id2"))
 
 
-def test_changed_metadata_before_the_assignment_starts_over(
+def test_rejoin_with_changed_metadata_before_assignment_restarts_rebalance(
     play: Playbook, say: type[Words]
 ) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
@@ -110,7 +108,7 @@ def test_changed_metadata_before_the_assignment_starts_over(
     assert play.is_in(GroupState.PREPARING_REBALANCE)
 
 
-def test_a_follower_of_a_stable_group_rejoins_without_a_rebalance(
+def test_follower_rejoin_in_stable_group_starts_no_rebalance(
     play: Playbook, say: type[Words]
 ) -> None:
     play.stable("a", "b")
@@ -123,7 +121,7 @@ def test_a_follower_of_a_stable_group_rejoins_without_a_rebalance(
     [("a-id1", b"r"), ("b-id2", b"owned partitions 0-3")],
     ids=["the leader asks for it", "cooperative metadata changed"],
 )
-def test_what_makes_a_stable_group_rebalance(
+def test_rejoin_of_leader_or_changed_metadata_starts_rebalance(
     play: Playbook, say: type[Words], member_id: str, metadata: bytes
 ) -> None:
     play.stable("a", "b")
@@ -131,7 +129,7 @@ def test_what_makes_a_stable_group_rebalance(
     assert play.is_in(GroupState.PREPARING_REBALANCE)
 
 
-def test_a_retried_join_takes_the_place_of_the_first(play: Playbook, say: type[Words]) -> None:
+def test_retried_join_replaces_first(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> say.join(1, "a-id1") >> say.join(2, "a-id1")
     play << say.refused(1, JoinResult, ErrorCode.REBALANCE_IN_PROGRESS, member_id="a-id1")
@@ -140,19 +138,19 @@ def test_a_retried_join_takes_the_place_of_the_first(play: Playbook, say: type[W
     play << say.joined(3, "b-id2", "a-id1", generation=2)
 
 
-def test_a_full_group_turns_newcomers_away(make_play: Any, say: type[Words]) -> None:
+def test_join_to_full_group_is_rejected(make_play: Any, say: type[Words]) -> None:
     play = make_play(members_max=2)
     play.stable("a", "b")
     play >> say.join(1, client_id="c")
     play << say.refused(1, JoinResult, ErrorCode.GROUP_MAX_SIZE_REACHED)
     play >> say.join(2, "a-id1") >> say.join(3, client_id="d") >> say.join(4, "b-id2")
-    # d was quicker than b, so b finds the group full
+    # d rejoined before b, so the group is full for b
     play << say.refused(4, JoinResult, ErrorCode.GROUP_MAX_SIZE_REACHED)
     play << say.joined(2, "a-id1", "a-id1", ("a-id1", "d-id3"), generation=2)
     play << say.joined(3, "d-id3", "a-id1", generation=2)
 
 
-def test_what_is_wrong_with_a_join_whatever_the_group(say: type[Words]) -> None:
+def test_invalid_join_is_rejected_in_any_state(say: type[Words]) -> None:
     limits = GroupLimits(session_timeout_ms_min=6_000, session_timeout_ms_max=30_000)
     ok = ErrorCode.NONE
     assert join_refusal(limits, "g", say.join(1, session_timeout_ms=6_000)) is ok
@@ -169,7 +167,7 @@ def test_what_is_wrong_with_a_join_whatever_the_group(say: type[Words]) -> None:
 # ----------------------------------------------------------------------------- static members
 
 
-def test_a_restarted_static_member_gets_its_assignment_without_a_rebalance(
+def test_restarted_static_member_keeps_assignment_without_rebalance(
     play: Playbook, say: type[Words]
 ) -> None:
     _static_pair(play, say)
@@ -181,7 +179,7 @@ def test_a_restarted_static_member_gets_its_assignment_without_a_rebalance(
 
 
 @pytest.mark.parametrize("can_skip", [True, False])
-def test_a_restarted_static_leader_is_kept_from_assigning(
+def test_restarted_static_leader_does_not_assign(
     play: Playbook, say: type[Words], can_skip: bool
 ) -> None:
     _static_pair(play, say)
@@ -189,13 +187,13 @@ def test_a_restarted_static_leader_is_kept_from_assigning(
     if can_skip:
         members = (("s2-id2", "s2"), ("s1-id3", "s1"))
         play << say.joined(1, "s1-id3", "s1-id3", members, skip_assignment=True)
-    else:  # it is told the id that it had before, so it does not take itself for the leader
+    else:  # the leader in the response is its previous id, so it does not act as the leader
         play << say.joined(1, "s1-id3", "s1-id1")
     assert play.group.roster.leader == "s1-id3"
     assert {m.member_id for m in play.persisted[-1].image.members} == {"s2-id2", "s1-id3"}
 
 
-def test_a_static_return_that_cannot_be_written_is_undone(play: Playbook, say: type[Words]) -> None:
+def test_static_rejoin_with_failed_write_is_undone(play: Playbook, say: type[Words]) -> None:
     _static_pair(play, say)
     play >> say.join(1, group_instance_id="s2", session_timeout_ms=7_000) << Persist
     play >> Persisted(ErrorCode.NOT_COORDINATOR)
@@ -204,7 +202,7 @@ def test_a_static_return_that_cannot_be_written_is_undone(play: Playbook, say: t
     assert play.group.roster["s2-id2"].session_timeout_ms == 10_000
 
 
-def test_a_static_member_that_changes_the_protocol_starts_a_rebalance(
+def test_static_rejoin_that_changes_protocol_starts_rebalance(
     play: Playbook, say: type[Words]
 ) -> None:
     both: dict[str, Any] = {"protocols": (("range", b"r"), ("sticky", b"s"))}
@@ -217,7 +215,7 @@ def test_a_static_member_that_changes_the_protocol_starts_a_rebalance(
     play.waiting.clear()
 
 
-def test_a_static_member_back_before_the_assignment_starts_over(
+def test_static_rejoin_before_assignment_restarts_rebalance(
     play: Playbook, say: type[Words]
 ) -> None:
     play >> say.join(1, group_instance_id="s1") >> 3.0
@@ -226,9 +224,7 @@ def test_a_static_member_back_before_the_assignment_starts_over(
     play << say.joined(2, "s1-id2", "s1-id2", (("s1-id2", "s1"),), generation=2)
 
 
-def test_a_second_client_with_the_same_name_fences_the_first(
-    play: Playbook, say: type[Words]
-) -> None:
+def test_second_client_with_same_instance_id_fences_first(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, group_instance_id="s1") >> 1.0 >> say.join(2, group_instance_id="s1")
     play << say.refused(1, JoinResult, ErrorCode.FENCED_INSTANCE_ID, member_id="s1-id1")
     play >> 2.0 << say.joined(2, "s1-id2", "s1-id2", (("s1-id2", "s1"),))
@@ -255,18 +251,18 @@ def _static_pair(play: Playbook, say: type[Words]) -> None:
 # --------------------------------------------------------------------------------------- sync
 
 
-def test_followers_wait_for_the_leaders_assignment(play: Playbook, say: type[Words]) -> None:
+def test_follower_sync_waits_for_leaders_assignment(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.sync(3, "b-id2")
     play >> say.sync(4, "a-id1", assignments=(("a-id1", b"A"), ("gone", b"G"))) << Persist
-    assert play.is_in(GroupState.COMPLETING_REBALANCE)  # nobody hears before it is written
+    assert play.is_in(GroupState.COMPLETING_REBALANCE)  # no answer before the write completes
     play >> Persisted() << say.synced(4, b"A") << say.synced(3, b"")
     assert play.is_in(GroupState.STABLE)
     play >> say.sync(5, "b-id2") << say.synced(5, b"")
 
 
-def test_an_assignment_that_cannot_be_written_starts_over(play: Playbook, say: type[Words]) -> None:
+def test_assignment_with_failed_write_restarts_rebalance(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.sync(3, "b-id2") >> say.sync(4, "a-id1") << Persist
@@ -276,7 +272,7 @@ def test_an_assignment_that_cannot_be_written_starts_over(play: Playbook, say: t
     assert play.is_in(GroupState.PREPARING_REBALANCE)
 
 
-def test_a_retried_sync_takes_the_place_of_the_first(play: Playbook, say: type[Words]) -> None:
+def test_retried_sync_replaces_first(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.sync(3, "b-id2") >> say.sync(4, "b-id2")
@@ -293,14 +289,14 @@ def test_a_retried_sync_takes_the_place_of_the_first(play: Playbook, say: type[W
         ({"group_instance_id": "s"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_sync_that_does_not_fit_is_refused(
+def test_sync_with_wrong_generation_or_protocol_is_rejected(
     play: Playbook, say: type[Words], other: dict[str, Any], error: ErrorCode
 ) -> None:
     play.stable("a")
     play >> say.sync(1, **({"member_id": "a-id1"} | other)) << say.refused(1, SyncResult, error)
 
 
-def test_a_sync_during_a_rebalance_is_told_to_rejoin(play: Playbook, say: type[Words]) -> None:
+def test_sync_during_rebalance_gets_rebalance_in_progress(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> say.join(1, "a-id1") >> say.sync(2, "b-id2")
     play << say.refused(2, SyncResult, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -309,7 +305,9 @@ def test_a_sync_during_a_rebalance_is_told_to_rejoin(play: Playbook, say: type[W
 # ---------------------------------------------------------------- heartbeat, commit and leave
 
 
-def test_heartbeats_keep_a_member_and_refuse_strangers(play: Playbook, say: type[Words]) -> None:
+def test_heartbeat_extends_session_and_rejects_unknown_member(
+    play: Playbook, say: type[Words]
+) -> None:
     play.stable("a")
     for waiter in range(5):
         play >> 9.0 >> say.beat(waiter, "a-id1")
@@ -319,27 +317,27 @@ def test_heartbeats_keep_a_member_and_refuse_strangers(play: Playbook, say: type
     play << say.refused(6, HeartbeatResult, ErrorCode.ILLEGAL_GENERATION)
 
 
-def test_who_may_commit_to_an_empty_group(play: Playbook, say: type[Words]) -> None:
+def test_commit_to_empty_group_requires_no_generation(play: Playbook, say: type[Words]) -> None:
     play >> say.commit(1, "", -1) << say.refused(1, CommitResult, ErrorCode.NONE)
     play >> say.commit(2, "x", -1) << say.refused(2, CommitResult, ErrorCode.NONE)
     play >> say.commit(3, "x", 0) << say.refused(3, CommitResult, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def test_who_may_commit_to_a_group_with_members(play: Playbook, say: type[Words]) -> None:
+def test_commit_to_group_with_members_requires_member(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> say.commit(1, "", -1) << say.refused(1, CommitResult, ErrorCode.UNKNOWN_MEMBER_ID)
     play >> say.commit(2, "x", 1) << say.refused(2, CommitResult, ErrorCode.UNKNOWN_MEMBER_ID)
     play >> say.commit(3, "a-id1", 2) << say.refused(3, CommitResult, ErrorCode.ILLEGAL_GENERATION)
     play >> say.commit(4, "a-id1", 1) << say.refused(4, CommitResult, ErrorCode.NONE)
     play >> say.join(5, "a-id1") >> say.commit(6, "b-id2", 1)
-    play << say.refused(6, CommitResult, ErrorCode.NONE)  # what b hands over, it commits now
+    play << say.refused(6, CommitResult, ErrorCode.NONE)  # b commits before it gives up partitions
     play >> say.join(7, "b-id2")
     play.waiting.clear()
     play >> say.commit(8, "b-id2", 2)
     play << say.refused(8, CommitResult, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-def test_a_commit_keeps_its_member_alive(play: Playbook, say: type[Words]) -> None:
+def test_commit_extends_session(play: Playbook, say: type[Words]) -> None:
     play.stable("a")
     for waiter in range(3):
         play >> 9.0 >> say.commit(waiter, "a-id1")
@@ -347,7 +345,7 @@ def test_a_commit_keeps_its_member_alive(play: Playbook, say: type[Words]) -> No
     assert play.is_in(GroupState.STABLE)
 
 
-def test_several_members_leave_at_once(play: Playbook, say: type[Words]) -> None:
+def test_leave_request_removes_several_members(play: Playbook, say: type[Words]) -> None:
     play.stable("a", "b")
     play >> say.join(1, client_id="s", group_instance_id="s1")
     play >> say.join(2, client_id="p", require_known_member_id=True)
@@ -368,7 +366,7 @@ def test_several_members_leave_at_once(play: Playbook, say: type[Words]) -> None
     assert [member.member_id for member in play.group.roster] == ["b-id2"]
 
 
-def test_the_last_member_leaves_an_empty_group_behind(play: Playbook, say: type[Words]) -> None:
+def test_leave_of_last_member_empties_group(play: Playbook, say: type[Words]) -> None:
     play.stable("a")
     play >> say.leave(1, "a-id1")
     play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((Leaver("a-id1"), 0),))
@@ -378,7 +376,7 @@ def test_the_last_member_leaves_an_empty_group_behind(play: Playbook, say: type[
     play >> say.sync(3, "a-id1", 2) << say.refused(3, SyncResult, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def test_an_empty_group_that_cannot_be_written_goes_on(play: Playbook, say: type[Words]) -> None:
+def test_empty_group_with_failed_write_continues(play: Playbook, say: type[Words]) -> None:
     play.stable("a")
     play >> 10.0 << Persist
     play >> Persisted(ErrorCode.NOT_COORDINATOR)
@@ -386,7 +384,7 @@ def test_an_empty_group_that_cannot_be_written_goes_on(play: Playbook, say: type
     assert "could not write that it is empty" in play.notes[-1]
 
 
-def test_a_member_that_leaves_while_it_waits_is_sent_away(play: Playbook, say: type[Words]) -> None:
+def test_leave_while_join_waits_rejects_join(play: Playbook, say: type[Words]) -> None:
     play >> say.join(1, client_id="a") >> say.join(2, client_id="b") >> 3.0 >> 3.0
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.sync(3, "b-id2") >> say.leave(4, "b-id2")
@@ -394,9 +392,7 @@ def test_a_member_that_leaves_while_it_waits_is_sent_away(play: Playbook, say: t
     play << say.refused(4, LeaveResult, ErrorCode.NONE, members=((Leaver("b-id2"), 0),))
 
 
-def test_a_dead_group_sends_clients_to_look_for_their_coordinator(
-    play: Playbook, say: type[Words]
-) -> None:
+def test_dead_group_answers_with_coordinator_errors(play: Playbook, say: type[Words]) -> None:
     play >> Removed()
     gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
     play >> say.join(1) << say.refused(1, JoinResult, gone)
@@ -406,7 +402,7 @@ def test_a_dead_group_sends_clients_to_look_for_their_coordinator(
     play >> say.leave(5, "x") << say.refused(5, LeaveResult, gone)
 
 
-def test_nothing_may_come_between_a_write_and_its_outcome(play: Playbook, say: type[Words]) -> None:
+def test_event_before_persisted_raises(play: Playbook, say: type[Words]) -> None:
     play.stable("a")
     play >> 10.0 << Persist
     with pytest.raises(RuntimeError, match="while a write was outstanding"):

@@ -1,4 +1,4 @@
-"""Whatever members do in whatever order, what must always hold does."""
+"""Random sequences of events never violate the invariants of a group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INSTANCES = (None, None, "s1", "s2")
 
 
 class Chaos:
-    """Plays random events and checks after each what must always hold."""
+    """Passes random events to a group and checks the invariants after each."""
 
     def __init__(self, say: type[Words], limits: GroupLimits) -> None:
         self.say = say
@@ -121,14 +121,14 @@ class Chaos:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_whatever_happens_every_waiter_gets_one_answer(
+def test_random_events_answer_every_waiter_once(
     data: st.DataObject, delay: float, members_max: int, say: type[Words]
 ) -> None:
     limits = GroupLimits(initial_rebalance_delay_s=delay, members_max=members_max)
     chaos = Chaos(say, limits)
     for _ in range(data.draw(st.integers(5, 60))):
         chaos.act(data)
-    # Left alone, everybody falls silent: nobody may be left waiting.
+    # Without further events, all sessions expire, and no waiter may remain.
     for _ in range(1000):
         if chaos.group.next_deadline is None:
             break

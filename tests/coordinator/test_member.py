@@ -1,4 +1,4 @@
-"""A member votes, waits, and comes back from the log as it went in."""
+"""A member's votes and session, and its round trip through the log."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def member(**other: object) -> Member:
     return Member(**(values | other))  # type: ignore[arg-type]
 
 
-def test_it_votes_for_the_candidate_it_likes_best() -> None:
+def test_vote_returns_most_preferred_candidate() -> None:
     assert member().vote({"range", "sticky"}) == "sticky"
     assert member().vote({"range", "other"}) == "range"
 
 
-def test_it_tells_what_it_said_along_with_a_protocol() -> None:
+def test_metadata_of_protocol_is_returned() -> None:
     assert member().metadata("range") == b"r"
     with pytest.raises(KeyError):
         member().metadata("other")
@@ -40,13 +40,13 @@ def test_it_tells_what_it_said_along_with_a_protocol() -> None:
         ({"join_waiter": 1, "is_new": True}, True),
     ],
 )
-def test_silence_counts_only_against_who_could_speak(
+def test_member_may_expire_only_if_it_can_send_heartbeats(
     state: dict[str, object], expected: bool
 ) -> None:
     assert member(**state).may_expire is expected
 
 
-def test_the_log_keeps_only_the_chosen_protocol() -> None:
+def test_image_contains_only_selected_protocol() -> None:
     image = member(group_instance_id="i").image("range", b"mine")
     again = restored(image, "range")
     assert again.protocols == (("range", b"r"),)

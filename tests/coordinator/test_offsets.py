@@ -1,4 +1,4 @@
-"""Offsets are kept one per partition, counted, and forgotten when their time is over."""
+"""The table has one offset per partition, counts them, and finds the expired ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def committed(offset: int, commit_ms: int = 0, expire_ms: int | None = None) -> 
 
 
 @given(st.lists(st.tuples(st.booleans(), KEYS, st.integers(0, 9))))
-def test_it_holds_what_a_dictionary_would(steps: list[tuple[bool, tuple[str, int], int]]) -> None:
+def test_offset_table_equals_dictionary(steps: list[tuple[bool, tuple[str, int], int]]) -> None:
     table, model = OffsetTable(), dict[tuple[str, int], CommittedOffset]()
     for put, (topic, partition), offset in steps:
         if put:
@@ -29,7 +29,7 @@ def test_it_holds_what_a_dictionary_would(steps: list[tuple[bool, tuple[str, int
         assert set(table.topics()) == {each for each, _ in model}
 
 
-def test_the_last_one_put_is_found() -> None:
+def test_get_returns_last_offset_put() -> None:
     table = OffsetTable()
     table.put("t", 0, committed(1))
     table.put("t", 0, committed(2))
@@ -39,7 +39,7 @@ def test_the_last_one_put_is_found() -> None:
     assert table.partitions("u") == {}
 
 
-def test_age_counts_from_the_commit_or_from_when_the_group_became_empty() -> None:
+def test_offset_age_counts_from_commit_or_empty_group() -> None:
     table = OffsetTable()
     table.put("old", 0, committed(1, commit_ms=100))
     table.put("new", 0, committed(1, commit_ms=150))
@@ -50,7 +50,7 @@ def test_age_counts_from_the_commit_or_from_when_the_group_became_empty() -> Non
     assert table.expired(age_from_ms=100, **when) == [("old", 0), ("new", 0)]  # type: ignore[arg-type]
 
 
-def test_a_clients_own_expiry_time_counts_alone() -> None:
+def test_clients_expiry_time_overrides_retention() -> None:
     table = OffsetTable()
     table.put("t", 0, committed(1, commit_ms=0, expire_ms=500))
     for wall_ms, expected in ((499, []), (500, [("t", 0)])):

@@ -1,4 +1,4 @@
-"""Records are Kafka's, byte by byte, and come back as they went in."""
+"""Records equal Kafka's byte for byte, and decode to the entry that was encoded."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ ENTRIES = st.one_of(
 
 
 @given(ENTRIES)
-def test_what_is_written_is_read_back(entry: Entry) -> None:
+def test_entry_round_trip_is_equal(entry: Entry) -> None:
     assert decode_entry(*encode_entry(entry)) == entry
 
 
-def test_an_offset_is_written_as_kafka_writes_it() -> None:
+def test_offset_is_encoded_as_in_kafka() -> None:
     key, value = encode_entry(OffsetEntry("g", "t", 3, CommittedOffset(7, 5, "m", 9)))
     assert key.hex(" ") == "00 01 00 01 67 00 01 74 00 00 00 03"
     assert value is not None
     assert value.hex() == "0003" + f"{7:016x}" + f"{5:08x}" + "00016d" + f"{9:016x}"
 
 
-def test_an_offset_with_an_expiry_time_is_written_in_the_format_that_has_one() -> None:
+def test_offset_with_expiry_time_is_encoded_as_version_1() -> None:
     _, value = encode_entry(OffsetEntry("g", "t", 3, CommittedOffset(7, 5, "m", 9, 11)))
     assert value is not None
     assert value.hex() == "0001" + f"{7:016x}" + "00016d" + f"{9:016x}" + f"{11:016x}"
 
 
-def test_a_group_is_written_as_kafka_writes_it() -> None:
+def test_group_is_encoded_as_in_kafka() -> None:
     member = MemberImage("m", "i", "c", "/h", 60, 10, b"S", b"A")
     key, value = encode_entry(
         GroupEntry("g", GroupImage("consumer", 2, "range", "m", 5, (member,)))
@@ -89,7 +89,7 @@ def test_tombstones_have_no_value() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_older_and_newer_values_are_understood(version: int) -> None:
+def test_older_and_newer_value_versions_are_decoded(version: int) -> None:
     key, _ = encode_entry(OffsetEntry("g", "t", 0, None))
     data = version.to_bytes(2, "big") + encode(
         OffsetCommitValue(offset=1, metadata="", commit_timestamp=2), version
@@ -105,7 +105,7 @@ def test_older_and_newer_values_are_understood(version: int) -> None:
     assert entry.image.members[0].rebalance_timeout_ms == (3 if version == 0 else 4)
 
 
-def test_other_kinds_of_records_are_let_be() -> None:
+def test_unknown_key_types_are_ignored() -> None:
     assert decode_entry(b"\0\3\0\1g", b"whatever") is None
 
 
@@ -117,8 +117,6 @@ def test_other_kinds_of_records_are_let_be() -> None:
         (b"\0\2\0\1g", b"\0\x63", UnsupportedVersion),
     ],
 )
-def test_what_can_not_be_read_says_so(
-    key: bytes, value: bytes | None, error: type[Exception]
-) -> None:
+def test_malformed_record_raises(key: bytes, value: bytes | None, error: type[Exception]) -> None:
     with pytest.raises(error):
         decode_entry(key, value)

@@ -1,4 +1,4 @@
-"""Counting members, names, waiters and votes."""
+"""Membership: members, instance ids, waiting joins and votes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def roster(*members: Member) -> Roster:
     return made
 
 
-def test_the_first_member_leads_and_the_oldest_follows_it() -> None:
+def test_first_member_leads_and_oldest_succeeds() -> None:
     three = roster(member("1"), member("2"), member("3"))
     leaders = [three.leader]
     for leaving in ("1", "3", "2"):
@@ -37,7 +37,7 @@ def test_the_first_member_leads_and_the_oldest_follows_it() -> None:
     assert len(three) == 0
 
 
-def test_a_static_name_belongs_to_one_member() -> None:
+def test_instance_id_maps_to_one_member() -> None:
     one = roster(member("1", instance="s"))
     with pytest.raises(ValueError, match="'s' is there already"):
         one.add(member("2", instance="s"))
@@ -50,7 +50,7 @@ def test_a_static_name_belongs_to_one_member() -> None:
     assert one.static_member_id("s") is None
 
 
-def test_who_waits_is_counted() -> None:
+def test_waiting_joins_are_counted() -> None:
     two = roster(member("1"), member("2"))
     assert two.park_join(two["1"], 10) is None
     assert two.park_join(two["1"], 11) == 10
@@ -67,7 +67,7 @@ def test_who_waits_is_counted() -> None:
     assert two.awaiting_join == 0
 
 
-def test_a_leader_that_has_not_rejoined_is_replaced() -> None:
+def test_leader_that_has_not_rejoined_is_replaced() -> None:
     two = roster(member("1"), member("2"))
     assert not two.elect_joined_leader()
     two.park_join(two["2"], 1)
@@ -84,14 +84,14 @@ def test_a_leader_that_has_not_rejoined_is_replaced() -> None:
         ([("x", "a", "b"), ("b", "a"), ("b", "a")], "b"),
     ],
 )
-def test_the_protocol_with_most_votes_wins_and_ties_go_to_the_oldest(
+def test_select_protocol_counts_votes_and_oldest_breaks_ties(
     votes: list[tuple[str, ...]], chosen: str
 ) -> None:
     voters = [member(str(number), *names) for number, names in enumerate(votes)]
     assert roster(*voters).select_protocol() == chosen
 
 
-def test_support_follows_members_as_they_change_and_go() -> None:
+def test_supported_protocols_follow_member_changes() -> None:
     two = roster(member("1", "a", "b"), member("2", "b"))
     assert two.supported_by_all(["b"])
     assert not two.supported_by_all(["a"])
@@ -102,7 +102,7 @@ def test_support_follows_members_as_they_change_and_go() -> None:
     assert two.supported_by_all(["b"])
 
 
-def test_a_protocol_named_twice_counts_once() -> None:
+def test_duplicate_protocol_counts_once() -> None:
     two = roster(member("1", "a", "a", "b"), member("2", "b"))
     assert not two.supported_by_all(["a"])
     assert two.select_protocol() == "b"
@@ -110,7 +110,7 @@ def test_a_protocol_named_twice_counts_once() -> None:
     assert two.select_protocol() == "a"
 
 
-def test_topics_are_known_only_if_every_member_is_understood() -> None:
+def test_subscribed_topics_are_unknown_if_one_subscription_is() -> None:
     one = member("1")
     one.protocols = (("range", b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"),)
     assert roster(one).subscribed_topics("range") == frozenset("t")

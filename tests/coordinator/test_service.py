@@ -1,4 +1,4 @@
-"""The shell: who waits is answered, time is kept, and what was answered survives a kill."""
+"""The service answers waiting requests, runs timers, and keeps acknowledged changes in a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OK = ErrorCode.NONE
 
 
 class Worker:
-    """An I/O worker that can be killed and started again on the same disk."""
+    """An I/O worker that can be killed and restarted with the same data."""
 
     def __init__(self, disk: Disk, say: type[Words], limits: GroupLimits) -> None:
         self.disk = disk
@@ -85,7 +85,7 @@ class Worker:
         return found
 
     async def pair(self) -> tuple[JoinResult, JoinResult]:
-        """A stable group of two."""
+        """Create a stable group of two members."""
         first, second = await gather(
             lambda: self.join(client_id="a"), lambda: self.join(client_id="b")
         )
@@ -119,7 +119,7 @@ async def worker(autojump_clock: MockClock, disk: Disk, say: type[Words]) -> Wor
     return Worker(disk, say, GroupLimits())
 
 
-async def test_members_wait_for_each_other_and_for_their_leader(
+async def test_join_waits_for_members_and_sync_for_leader(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     async with worker.running():
@@ -140,7 +140,7 @@ async def test_members_wait_for_each_other_and_for_their_leader(
         assert worker.groups.statistics().waiting == 0
 
 
-async def test_silence_is_noticed_without_any_request(
+async def test_session_timeout_fires_without_request(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     async with worker.running():
@@ -151,9 +151,7 @@ async def test_silence_is_noticed_without_any_request(
         assert worker.groups.list_groups()[0].state == "Empty"
 
 
-async def test_heartbeats_go_on_after_a_kill_as_if_nothing_had_been(
-    autojump_clock: MockClock, worker: Worker
-) -> None:
+async def test_heartbeats_continue_after_crash(autojump_clock: MockClock, worker: Worker) -> None:
     async with worker.running():
         leader, other = await worker.pair()
         assert worker.commit(leader, t=42) == {("t", 0): OK}
@@ -169,11 +167,11 @@ async def test_heartbeats_go_on_after_a_kill_as_if_nothing_had_been(
         assert found.offset == 42
         await trio.sleep(9)
         assert worker.beat(leader) is OK
-        await trio.sleep(2)  # the other one was last heard of 11 s ago
+        await trio.sleep(2)  # the last heartbeat of the other member was 11 s ago
         assert worker.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-async def test_a_kill_during_a_rebalance_falls_back_to_the_last_generation(
+async def test_crash_during_rebalance_restores_last_generation(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     async with worker.running(), trio.open_nursery() as nursery:
@@ -188,13 +186,11 @@ async def test_a_kill_during_a_rebalance_falls_back_to_the_last_generation(
         rejoined, also = await gather(
             lambda: worker.join(leader.member_id), lambda: worker.join(other.member_id)
         )
-        # Whoever comes second is told the generation that the leader's join has begun.
+        # The second join gets the generation that the leader's join started.
         assert {rejoined.generation, also.generation} <= {1, 2}
 
 
-async def test_a_waiter_that_goes_away_is_not_missed(
-    autojump_clock: MockClock, worker: Worker
-) -> None:
+async def test_cancelled_waiter_is_removed(autojump_clock: MockClock, worker: Worker) -> None:
     async with worker.running():
         with trio.move_on_after(1):
             await worker.join(client_id="a")
@@ -205,7 +201,7 @@ async def test_a_waiter_that_goes_away_is_not_missed(
         assert worker.groups._answers == {}
 
 
-async def test_what_is_asked_of_no_group(
+async def test_requests_for_missing_group_are_rejected(
     autojump_clock: MockClock, worker: Worker, say: type[Words]
 ) -> None:
     groups = worker.groups
@@ -230,7 +226,7 @@ async def test_what_is_asked_of_no_group(
     assert groups.list_groups() == []
 
 
-async def test_requests_for_a_group_that_is_not_loaded_are_answered_with_load_in_progress(
+async def test_requests_for_unloaded_group_get_load_in_progress(
     autojump_clock: MockClock, worker: Worker, say: type[Words]
 ) -> None:
     assert worker.commit(t=5) == {("t", 0): OK}
@@ -261,9 +257,7 @@ async def test_requests_for_a_group_that_is_not_loaded_are_answered_with_load_in
     assert worker.commit(t=6) == {("t", 0): OK}
 
 
-async def test_unloaded_partitions_are_forgotten_with_the_offsets_topic(
-    autojump_clock: MockClock, worker: Worker
-) -> None:
+async def test_reset_clears_unloaded_partitions(autojump_clock: MockClock, worker: Worker) -> None:
     worker.commit(t=5)
     worker.disk.broken.update(worker.disk.partitions())
     worker.groups = worker.start()
@@ -272,7 +266,7 @@ async def test_unloaded_partitions_are_forgotten_with_the_offsets_topic(
     assert len(worker.committed()) == 0
 
 
-async def test_a_bad_session_timeout_makes_no_group(
+async def test_join_with_invalid_session_timeout_creates_no_group(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     joined = await worker.join(session_timeout_ms=1)
@@ -280,7 +274,7 @@ async def test_a_bad_session_timeout_makes_no_group(
     assert worker.groups.list_groups() == []
 
 
-async def test_too_many_groups_are_refused(
+async def test_join_above_group_limit_is_rejected(
     autojump_clock: MockClock, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "GROUPS_MAX", 0)
@@ -288,7 +282,7 @@ async def test_too_many_groups_are_refused(
     assert worker.commit(t=1) == {("t", 0): ErrorCode.POLICY_VIOLATION}
 
 
-async def test_a_consumer_without_a_group_commits_and_finds_its_offsets(
+async def test_commit_without_group_management_stores_offsets(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     assert worker.commit(t=5, u=6) == {("t", 0): OK, ("u", 0): OK}
@@ -298,7 +292,7 @@ async def test_a_consumer_without_a_group_commits_and_finds_its_offsets(
     assert (overview.state, overview.protocol_type, overview.offsets) == ("Empty", "", 2)
 
 
-async def test_too_much_metadata_is_refused_for_its_partition_alone(
+async def test_oversized_offset_metadata_is_rejected_per_partition(
     autojump_clock: MockClock, worker: Worker, say: type[Words]
 ) -> None:
     offsets = {
@@ -309,16 +303,14 @@ async def test_too_much_metadata_is_refused_for_its_partition_alone(
     assert errors == {("t", 0): OK, ("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
 
 
-async def test_a_commit_that_does_not_fit_changes_nothing(
-    autojump_clock: MockClock, worker: Worker
-) -> None:
+async def test_rejected_commit_changes_nothing(autojump_clock: MockClock, worker: Worker) -> None:
     async with worker.running():
         await worker.pair()
         assert worker.commit(None, t=1) == {("t", 0): ErrorCode.UNKNOWN_MEMBER_ID}
         assert len(worker.committed()) == 0
 
 
-async def test_groups_with_members_are_not_deleted(
+async def test_delete_group_with_members_is_rejected(
     autojump_clock: MockClock, worker: Worker, say: type[Words]
 ) -> None:
     async with worker.running():
@@ -332,7 +324,7 @@ async def test_groups_with_members_are_not_deleted(
     assert worker.groups.list_groups() == []
 
 
-async def test_offsets_of_consumed_topics_are_not_deleted(
+async def test_delete_offsets_of_consumed_topic_is_rejected(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     subscription = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
@@ -350,7 +342,7 @@ async def test_offsets_of_consumed_topics_are_not_deleted(
         assert worker.committed().topics() == ["t"]
 
 
-async def test_offsets_of_other_protocols_wait_until_the_group_is_empty(
+async def test_delete_offsets_of_other_protocol_requires_empty_group(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     async with worker.running():
@@ -358,7 +350,7 @@ async def test_offsets_of_other_protocols_wait_until_the_group_is_empty(
         assert worker.groups.delete_offsets("g", [("t", 0)]) == (ErrorCode.NON_EMPTY_GROUP, {})
 
 
-async def test_offsets_of_deleted_topics_are_forgotten(
+async def test_offsets_of_deleted_topics_are_deleted(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     worker.commit(t=1, u=2)
@@ -368,7 +360,7 @@ async def test_offsets_of_deleted_topics_are_forgotten(
     assert worker.committed().topics() == ["u"]
 
 
-async def test_offsets_and_idle_groups_expire(
+async def test_cleanup_expires_offsets_and_idle_groups(
     autojump_clock: MockClock, disk: Disk, say: Any
 ) -> None:
     limits = GroupLimits(offsets_retention_ms=5 * MINUTE_MS, retention_check_interval_s=60.0)
@@ -385,7 +377,7 @@ async def test_offsets_and_idle_groups_expire(
     assert worker.groups.list_groups() == []
 
 
-async def test_a_reset_drops_everything_and_sends_waiters_away(
+async def test_reset_removes_groups_and_rejects_waiters(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     async with worker.running():
@@ -406,7 +398,7 @@ async def test_a_reset_drops_everything_and_sends_waiters_away(
     assert worker.committed().topics() == ["u"]
 
 
-async def test_a_full_disk_is_told_and_the_group_goes_on(
+async def test_full_disk_is_reported_and_group_continues(
     autojump_clock: MockClock, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with worker.running():
@@ -424,7 +416,7 @@ async def test_a_full_disk_is_told_and_the_group_goes_on(
         assert (await worker.sync(again)).error is OK
 
 
-async def test_the_queue_of_timers_stays_short(
+async def test_timer_queue_stays_short(
     autojump_clock: MockClock, worker: Worker, say: type[Words]
 ) -> None:
     for number in range(300):
@@ -436,7 +428,7 @@ async def test_the_queue_of_timers_stays_short(
     assert len(worker.groups._timers) < 100
 
 
-async def test_what_clients_name_can_not_break_the_log(
+async def test_names_from_clients_are_escaped_in_log(
     autojump_clock: MockClock,
     worker: Worker,
     say: type[Words],
@@ -449,7 +441,9 @@ async def test_what_clients_name_can_not_break_the_log(
     assert all(len(line) < 1100 and line.isprintable() for line in caplog.messages)
 
 
-async def test_statistics_count_what_there_is(autojump_clock: MockClock, worker: Worker) -> None:
+async def test_statistics_count_groups_members_and_offsets(
+    autojump_clock: MockClock, worker: Worker
+) -> None:
     async with worker.running():
         leader, _ = await worker.pair()
         worker.commit(leader, t=1)
@@ -460,15 +454,13 @@ async def test_statistics_count_what_there_is(autojump_clock: MockClock, worker:
     assert found.journal_bytes > 0
 
 
-async def test_the_same_seed_gives_the_same_ids(
-    autojump_clock: MockClock, disk: Disk, say: Any
-) -> None:
+async def test_same_seed_gives_same_ids(autojump_clock: MockClock, disk: Disk, say: Any) -> None:
     first = await Worker(disk, say, GroupLimits()).join(require_known_member_id=True)
     second = await Worker(disk, say, GroupLimits()).join(require_known_member_id=True)
     assert first.member_id == second.member_id
 
 
-async def test_join_while_nothing_can_be_stored_makes_clients_wait(
+async def test_join_while_storage_rejects_writes_gets_load_in_progress(
     worker: Worker, autojump_clock: MockClock
 ) -> None:
     async with worker.running():

@@ -1,4 +1,4 @@
-"""The table of states: what it allows, and what is told when something else is asked."""
+"""The table of states, and the error for a transition that is not in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("state", GroupState)
 @pytest.mark.parametrize("move", Move)
-def test_only_kafkas_moves_are_possible(state: GroupState, move: Move) -> None:
+def test_transitions_equal_kafkas(state: GroupState, move: Move) -> None:
     targets = {after for before, why, after in ALLOWED if (before, why) == (state.value, move.name)}
     if targets:
         assert {next_state("g", state, move, []).value} == targets
@@ -40,13 +40,13 @@ def test_only_kafkas_moves_are_possible(state: GroupState, move: Move) -> None:
             next_state("g", state, move, [])
 
 
-def test_every_state_is_reached_and_answers_everybody() -> None:
+def test_every_state_is_reachable_and_has_answers() -> None:
     reached = {after for moves in TRANSITIONS.values() for after in moves.values()}
     assert reached == set(GroupState)
     assert set(TRANSITIONS) == set(HEARTBEAT_ANSWERS) == set(COMMIT_ANSWERS) == set(GroupState)
 
 
-def test_a_wrong_move_tells_the_story_so_far() -> None:
+def test_invalid_transition_lists_past_transitions() -> None:
     story = [Step(1.5, GroupState.STABLE, Move.REMOVED, GroupState.DEAD)]
     with pytest.raises(InvalidTransition, match=r"1\.500 Stable -> Dead \(the group was deleted"):
         next_state("g", GroupState.DEAD, Move.REBALANCE, story)

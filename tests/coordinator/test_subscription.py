@@ -1,4 +1,4 @@
-"""Topics are read from any consumer's metadata, and nothing else is believed to be one."""
+"""Topics are decoded from any consumer's metadata; other bytes are ignored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.messages.consumer_protocol import ConsumerProtocolSubscription, To
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_every_version_is_understood(version: int) -> None:
+def test_subscription_of_every_version_is_decoded(version: int) -> None:
     subscription = ConsumerProtocolSubscription(
         topics=["a", "b"],
         user_data=b"sticky",
@@ -23,11 +23,11 @@ def test_every_version_is_understood(version: int) -> None:
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0", b"\xff\xff\0\0\0\0\0\0\0\0", b"range"])
-def test_other_metadata_is_not_understood(metadata: bytes) -> None:
+def test_unknown_metadata_gives_no_topics(metadata: bytes) -> None:
     assert subscribed_topics(metadata) is None
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_give_names_or_none(metadata: bytes) -> None:
+def test_arbitrary_bytes_give_topics_or_none(metadata: bytes) -> None:
     topics = subscribed_topics(metadata)
     assert topics is None or all(isinstance(topic, str) for topic in topics)
