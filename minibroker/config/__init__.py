@@ -1,23 +1,23 @@
 """Every setting of the broker and of topics, and the values in force.
 
 ``Settings.from_sources(files, pairs, profile)`` reads and checks; ``settings[NUM_IO_THREADS]``
-reads a value.  Settings of topics stand in ``topics``, as some share their names with the
-broker's.  Kafka's ``KafkaConfig`` is the same thing.
+reads a value.  Topic settings are in ``topics``, because some have the same names as broker
+settings.  Corresponds to Kafka's ``KafkaConfig``.
 """
 
 from __future__ import annotations
 
 from minibroker.config import topics as topics
 from minibroker.config.access_definitions import *  # noqa: F403 - the setting constants
-from minibroker.config.activity_definitions import *  # noqa: F403 - likewise
+from minibroker.config.activity_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.connection_definitions import *  # noqa: F403 - the setting constants
-from minibroker.config.definitions import *  # noqa: F403 - likewise
-from minibroker.config.group_definitions import *  # noqa: F403 - likewise
+from minibroker.config.definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.group_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints
-from minibroker.config.quota_definitions import *  # noqa: F403 - likewise
-from minibroker.config.sasl_definitions import *  # noqa: F403 - likewise
-from minibroker.config.security_definitions import *  # noqa: F403 - likewise
+from minibroker.config.quota_definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.sasl_definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.security_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.setting import BROKER_SETTINGS as BROKER_SETTINGS
 from minibroker.config.setting import TOPIC_SETTINGS as TOPIC_SETTINGS
 from minibroker.config.setting import Scope as Scope
@@ -29,4 +29,4 @@ from minibroker.config.settings import read_pairs as read_pairs
 from minibroker.config.settings import read_properties as read_properties
 from minibroker.config.types import ConnectString as ConnectString
 from minibroker.config.types import HostPort as HostPort
-from minibroker.config.zookeeper_definitions import *  # noqa: F403 - likewise
+from minibroker.config.zookeeper_definitions import *  # noqa: F403 - the setting constants

@@ -1,8 +1,8 @@
-"""The settings of access rules: whether they are in force, and whom they do not bind.
+"""Settings of authorization.
 
-Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
-hold a value in force.  The invariant: the names and classes that Kafka has for its own authorizers
-mean ours.  Echoes ``AclAuthorizer`` and ``StandardAuthorizer``.
+Owns their declarations; like ``definitions``, it must never read a file or hold a configured value.
+The invariant: the class names of Kafka's authorizers select the built-in one.  Echoes
+``AclAuthorizer`` and ``StandardAuthorizer``.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ def _parse_principals(text: str) -> tuple[str, ...]:
 
 AUTHORIZER = SettingType(Kind.CLASS, "class name", _parse_authorizer, STRING.render)
 PRINCIPALS = SettingType(
-    Kind.STRING, "principals with semicolons between", _parse_principals, ";".join
+    Kind.STRING, "principals, separated by semicolons", _parse_principals, ";".join
 )
 
 AUTHORIZER_CLASS_NAME = setting(
     "authorizer.class.name",
     AUTHORIZER,
     default="",
-    doc="Whether access rules (ACLs) are in force: empty means that everybody may do everything; "
-    f"Kafka's {AUTHORIZERS[0]} and {AUTHORIZERS[2]} both stand for this broker's own.",
+    doc="The authorizer for ACLs. If empty, every request is authorized. Kafka's "
+    f"{AUTHORIZERS[0]} and {AUTHORIZERS[2]} both select the built-in authorizer.",
 )
 SUPER_USERS = setting(
     "super.users",
     PRINCIPALS,
     default=(),
-    doc="Who may do everything whatever the access rules say, e.g. User:admin;User:root.",
+    doc="Principals that may do everything, regardless of ACLs, e.g. User:admin;User:root.",
 )
 ALLOW_EVERYONE_IF_NO_ACL_FOUND = setting(
     "allow.everyone.if.no.acl.found",
     BOOLEAN,
     default=False,
-    doc="Whether a resource that no access rule speaks of is open to everybody.",
+    doc="Whether every principal may use a resource that has no ACL.",
 )

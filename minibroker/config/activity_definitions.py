@@ -1,8 +1,7 @@
-"""The settings of the activity topic: whether a broker tells what it does, and how much of it.
+"""Settings of the activity topic.
 
-Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
-hold a value in force.  The invariant: without any of them nothing is told and nothing costs more.
-No setting of Kafka's is like them.
+Owns their declarations; like ``definitions``, it must never read a file or hold a configured value.
+The invariant: with the defaults no events are recorded, at no cost.  Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ ACTIVITY_ENABLE = setting(
     "activity.enable",
     BOOLEAN,
     default=False,
-    doc="Whether every request and everything that happens to a connection is written to the topic "
-    "`__minibroker_activity`, one record each. What cannot be written in time is dropped and "
-    "counted; requests never wait for it. Not a Kafka setting.",
+    doc="Whether the broker writes an event for every request and every change of a connection to "
+    "the topic `__minibroker_activity`. Requests never wait for events: events that cannot be "
+    "written in time are dropped and counted. Not a Kafka setting.",
 )
 ACTIVITY_SAMPLE = setting(
     "activity.sample",
     DOUBLE,
     default=1.0,
     valid=Valid("above 0 and at most 1", lambda share: 0 < share <= 1),
-    doc="The share of connections whose events are written, all or none of each connection's. Not "
-    "a Kafka setting.",
+    doc="The share of connections whose events are written. For each connection, all events or "
+    "none are written. Not a Kafka setting.",
 )
 ACTIVITY_RETENTION_BYTES = setting(
     "activity.retention.bytes",
     LONG,
     default=512 * 1024 * 1024,
     valid=at_least(RETENTION_BYTES_MIN),
-    doc="The size at which the oldest events are dropped, as often as "
-    "`log.retention.check.interval.ms` says. It is given to the topic when it is made; of one that "
-    "exists change `retention.bytes`. Not a Kafka setting.",
+    doc="The size of the topic above which the oldest events are deleted, checked every "
+    "`log.retention.check.interval.ms`. It applies when the broker creates the topic; for an "
+    "existing topic, change its `retention.bytes`. Not a Kafka setting.",
 )

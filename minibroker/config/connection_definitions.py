@@ -1,9 +1,8 @@
-"""The settings that bound how many connections there are, and how fast new ones come.
+"""Settings that limit the number of connections and the connection creation rate.
 
-Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
-hold a value in force.  The invariant: names and units are Kafka's or, with underscores, Redpanda's,
-and a host in an override is written as it was given, not yet resolved.  Echoes
-``SocketServerConfigs``.
+Owns their declarations; like ``definitions``, it must never read a file or hold a configured value.
+The invariant: names and units are Kafka's or, with underscores, Redpanda's, and a host in an
+override is not resolved.  Echoes ``SocketServerConfigs``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _HOST = re.compile(r"[0-9A-Za-z:%._-]+")
 
 
 class HostLimit(NamedTuple):
-    """How many connections one host may have, e.g. ``127.0.0.1:200``."""
+    """Maximum number of connections of one host, e.g. ``127.0.0.1:200``."""
 
     host: str
     connections: int
@@ -45,7 +44,7 @@ def _parse_limits(text: str) -> tuple[HostLimit, ...]:
 
 
 def _parse_limit(entry: str) -> HostLimit:
-    # At the last colon, as an IPv6 address has some of its own.
+    # Split at the last colon, because an IPv6 address contains colons.
     host, _, count = entry.rpartition(":")
     host = host.strip().strip("[]")
     if not _HOST.fullmatch(host) or not re.fullmatch(r"[0-9]{1,10}", count.strip()):
@@ -68,7 +67,7 @@ def _parse_ip_limits(text: str) -> tuple[HostLimit, ...]:
         try:
             ipaddress.ip_address(host)
         except ValueError:
-            raise BadValueError(f"has the host '{host}', which is no IP address") from None
+            raise BadValueError(f"has the host '{host}', which is not an IP address") from None
         if sum(host == limit.host for limit in limits) > 1:
             raise BadValueError(f"names {host} twice")
     return limits
@@ -86,10 +85,11 @@ ACCEPTOR_MODE = setting(
     STRING,
     default=SINGLE,
     valid=one_of(SINGLE, SHARDED),
-    doc="Who accepts connections. `single`: one process does and deals them out in turn, as in "
-    "Kafka. `sharded`: each network processor does for itself, and the kernel deals them out; then "
-    "only `kafka_connections_max`, `kafka_connections_max_per_ip` and "
-    "`kafka_connections_max_overrides` limit connections. Not a Kafka setting.",
+    doc="Which processes accept connections. `single`: one acceptor process, which assigns "
+    "connections to network processors in turn, as in Kafka. `sharded`: each network processor "
+    "accepts its own connections, and the kernel distributes them. In this mode, only "
+    "`kafka_connections_max`, `kafka_connections_max_per_ip` and `kafka_connections_max_overrides` "
+    "limit connections. Not a Kafka setting.",
 )
 
 MAX_CONNECTIONS = setting(
@@ -99,8 +99,8 @@ MAX_CONNECTIONS = setting(
     valid=at_least(0),
     dynamic=True,
     per_listener=True,
-    doc="How many connections the broker has at most; further ones wait to be accepted. For one "
-    "listener, `listener.name.<listener>.max.connections` bounds that listener's.",
+    doc="The maximum number of connections to the broker; further ones wait to be accepted. "
+    "`listener.name.<listener>.max.connections` limits the connections of one listener.",
 )
 MAX_CONNECTIONS_PER_IP = setting(
     "max.connections.per.ip",
@@ -108,15 +108,15 @@ MAX_CONNECTIONS_PER_IP = setting(
     default=INT_MAX,
     valid=at_least(0),
     dynamic=True,
-    doc="How many connections one client address has at most; further ones are closed.",
+    doc="The maximum number of connections from one client IP address; further ones are closed.",
 )
 MAX_CONNECTIONS_PER_IP_OVERRIDES = setting(
     "max.connections.per.ip.overrides",
     HOST_LIMITS,
     default=(),
     dynamic=True,
-    doc="The same for single hosts, as a comma-separated list of host:number. A host that cannot "
-    "be looked up is refused.",
+    doc="Overrides of `max.connections.per.ip` for single hosts, as a comma-separated list of "
+    "host:number. A host that cannot be resolved is rejected.",
 )
 MAX_CONNECTION_CREATION_RATE = setting(
     "max.connection.creation.rate",
@@ -125,34 +125,34 @@ MAX_CONNECTION_CREATION_RATE = setting(
     valid=at_least(0),
     dynamic=True,
     per_listener=True,
-    doc="How many connections a second are accepted at most; further ones wait. May be given for "
-    "one listener, as `max.connections` may.",
+    doc="The maximum number of connections accepted per second; further ones wait. "
+    "`listener.name.<listener>.max.connection.creation.rate` limits the rate of one listener.",
 )
 CONNECTION_IP_THROTTLE_RECHECK = setting(
     "connection.ip.throttle.recheck",
     BOOLEAN,
     default=True,
-    doc="What becomes of a connection from an address that exceeds its "
-    "`connection_creation_rate`, once it has been held for as long as it takes to meet the rate: "
-    "`true` looks again and lets it in or closes it, as KIP-612 has it; `false` closes it, as "
-    "Kafka does. Not a Kafka setting.",
+    doc="A connection from an IP address that exceeds its `connection_creation_rate` is delayed "
+    "until the rate is met. After the delay, `true` checks the rate again and accepts or closes "
+    "the connection, as described in KIP-612; `false` closes it, as Kafka does. Not a Kafka "
+    "setting.",
 )
 INTER_BROKER_LISTENER_NAME = setting(
     "inter.broker.listener.name",
     optional(STRING),
     default=None,
-    default_text="that of `security.inter.broker.protocol`",
-    doc="The listener of the other brokers. If there are others beside it, `max.connections` does "
-    "not keep its connections waiting: the least recently used one of another listener is closed "
-    "instead.",
+    default_text="the listener of `security.inter.broker.protocol`",
+    doc="The listener for other brokers. If there is more than one listener, connections to this "
+    "one do not wait for `max.connections`: the broker closes the least recently used connection "
+    "of another listener instead.",
 )
 SECURITY_INTER_BROKER_PROTOCOL = setting(
     "security.inter.broker.protocol",
     STRING,
     default="PLAINTEXT",
     valid=one_of(*SECURITY_PROTOCOLS),
-    doc="The security protocol whose listener, of the same name, is the one of the other brokers "
-    "if `inter.broker.listener.name` names none.",
+    doc="If `inter.broker.listener.name` is not set, the listener with the name of this security "
+    "protocol is the one for other brokers.",
 )
 KAFKA_CONNECTIONS_MAX = setting(
     "kafka_connections_max",
@@ -161,8 +161,8 @@ KAFKA_CONNECTIONS_MAX = setting(
     default_text="no limit",
     valid=at_least(0),
     dynamic=True,
-    doc="How many connections the broker has at most; further ones are closed at once, before "
-    "`max.connections` makes them wait. Redpanda's setting.",
+    doc="The maximum number of connections to the broker; further ones are closed at once. It is "
+    "checked before `max.connections`. Redpanda's setting.",
 )
 KAFKA_CONNECTIONS_MAX_PER_IP = setting(
     "kafka_connections_max_per_ip",
@@ -171,16 +171,16 @@ KAFKA_CONNECTIONS_MAX_PER_IP = setting(
     default_text="no limit",
     valid=at_least(0),
     dynamic=True,
-    doc="How many connections one client address has at most; further ones are closed at once. "
-    "Redpanda's setting.",
+    doc="The maximum number of connections from one client IP address; further ones are closed at "
+    "once. Redpanda's setting.",
 )
 KAFKA_CONNECTIONS_MAX_OVERRIDES = setting(
     "kafka_connections_max_overrides",
     IP_LIMITS,
     default=(),
     dynamic=True,
-    doc="The same for single addresses, as a comma-separated list of ip:number; they hold also "
-    "without `kafka_connections_max_per_ip`. Redpanda's setting.",
+    doc="Limits for single IP addresses, as a comma-separated list of ip:number. They apply even "
+    "if `kafka_connections_max_per_ip` is not set. Redpanda's setting.",
 )
 
 ONE_ACCEPTOR_ONLY = (
@@ -189,10 +189,10 @@ ONE_ACCEPTOR_ONLY = (
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     MAX_CONNECTION_CREATION_RATE,
 )
-"""Limits that only one acceptor can hold, who knows all connections and the time of each."""
+"""Limits that need a single acceptor, which knows all connections and when they were used."""
 
 SHARDED_ADVICE = (
     "one acceptor is needed for it: set acceptor.mode=single, or use kafka_connections_max, "
     "kafka_connections_max_per_ip or kafka_connections_max_overrides"
 )
-"""What to do about such a limit in the other mode."""
+"""Advice for the error about such a limit in sharded mode."""

@@ -1,8 +1,8 @@
-"""Every setting of the broker, once: name, type, default, valid values, what it does.
+"""Settings of the broker: name, type, default, valid values, description.
 
-Owns the declarations and nothing else; it must never read a file or hold a value in force.  The
-invariant: a name that Kafka has means here what it means in Kafka, in the same unit.  Echoes
-Kafka's ``KafkaConfig`` and the config classes it is put together from.
+Owns only the declarations; it must never read a file or hold a configured value.  The invariant: a
+setting with a name from Kafka has Kafka's meaning and unit.  Echoes Kafka's ``KafkaConfig`` and its
+config classes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from minibroker.config.types import (
 _OPTIONAL_LONG = optional(LONG)
 _OPTIONAL_INT = optional(INT)
 _OPTIONAL_STRING = optional(STRING)
-_ONE_BROKER = "one broker is all there is, so a value above 1 cannot be met"
+_ONE_BROKER = "there is only one broker, so values above 1 cannot be satisfied"
 
-# ------------------------------------------------------------------------------ who and where
+# ----------------------------------------------------------------------- identity and addresses
 
 NODE_ID = setting(
     "node.id",
     INT,
     default=1,
     valid=at_least(0),
-    doc="The broker's number, which clients see in metadata.",
+    doc="The node id of the broker, which clients see in metadata.",
 )
 BROKER_ID = setting(
     "broker.id",
@@ -53,44 +53,43 @@ BROKER_ID = setting(
     default=None,
     valid=at_least(-1),
     default_text="node.id",
-    doc="The older name of `node.id`; -1 leaves the number to `node.id`. If both are given they "
-    "must agree.",
+    doc="The older name of `node.id`; -1 means `node.id`. If both are set, they must be equal.",
 )
 BROKER_RACK = setting(
     "broker.rack",
     _OPTIONAL_STRING,
     default=None,
-    doc="The rack that metadata names for this broker.",
+    doc="The rack of the broker, which clients see in metadata.",
 )
 CLUSTER_ID = setting(
     "cluster.id",
     _OPTIONAL_STRING,
     default=None,
-    default_text="made at the first start and kept in the config store",
-    doc="The cluster's id, for a store that has none yet; a store that holds another id refuses "
-    "to start. Not a Kafka setting: Kafka writes it with `kafka-storage format --cluster-id`.",
+    default_text="generated at the first start and kept in the config store",
+    doc="The cluster id for a new config store. If the store has another id, the broker does not "
+    "start. Not a Kafka setting: Kafka writes the id with `kafka-storage format --cluster-id`.",
 )
 LISTENERS = setting(
     "listeners",
     LISTENERS_TYPE,
     default=(Listener("PLAINTEXT", "127.0.0.1", 9092),),
-    doc="Where clients connect: a comma-separated list of NAME://host:port. An empty host takes "
-    "every interface, port 0 a free port, an IPv6 host stands in brackets.",
+    doc="The addresses for clients: a comma-separated list of NAME://host:port. An empty host "
+    "means all interfaces, and port 0 a free port. Put an IPv6 host in brackets.",
 )
 ADVERTISED_LISTENERS = setting(
     "advertised.listeners",
     optional(LISTENERS_TYPE),
     default=None,
     default_text="listeners",
-    doc="What clients of each listener are told to dial, when it differs from `listeners`. Port 0 "
-    "stands for the port that the listener got; an empty host for the machine's name.",
+    doc="The addresses that clients use to connect, if they differ from `listeners`. Port 0 means "
+    "the actual port of the listener, and an empty host the hostname.",
 )
 LISTENER_SECURITY_PROTOCOL_MAP = setting(
     "listener.security.protocol.map",
     PROTOCOL_MAP_TYPE,
     default=(),
-    default_text="every name that is no protocol stands for PLAINTEXT",
-    doc="The security protocol of each listener name, as NAME:PROTOCOL pairs with a protocol of "
+    default_text="names that are not a protocol use PLAINTEXT",
+    doc="The security protocol of each listener name, as NAME:PROTOCOL pairs. The protocols are "
     + ", ".join(SECURITY_PROTOCOLS)
     + ".",
 )
@@ -98,30 +97,30 @@ CONTROLLER_LISTENER_NAMES = setting(
     "controller.listener.names",
     LIST,
     default=(),
-    doc="Listener names that a KRaft configuration keeps for its controllers. They are not opened: "
-    "this broker's controller speaks to its own processes only.",
+    doc="Listener names of the controllers in a KRaft configuration. The broker does not open "
+    "these listeners, because only its own processes connect to its controller.",
 )
 CONTROL_LISTENER = setting(
     "control.listener",
     HOST_PORT,
     default=HostPort("127.0.0.1", 0),
-    doc="Where the HTTP control API and /metrics listen, as host:port; port 0 takes a free port. "
+    doc="The address of the HTTP control API and /metrics, as host:port; port 0 means a free port. "
     "Not a Kafka setting.",
 )
 LOG_DIRS = setting(
     "log.dirs",
     LIST,
     default=(),
-    default_text="a temporary directory, removed at the end",
+    default_text="a temporary directory, removed when the broker stops",
     valid=None,
-    doc="The directory that keeps logs and the config store. One directory is served.",
+    doc="The directory of the logs and the config store. Only one directory is supported.",
 )
 LOG_DIR = setting(
     "log.dir",
     _OPTIONAL_STRING,
     default=None,
     default_text="log.dirs",
-    doc="The older name of `log.dirs`, used when that is not given.",
+    doc="The older name of `log.dirs`, used if that is not set.",
 )
 
 # ------------------------------------------------------------------------ processes and sockets
@@ -132,7 +131,8 @@ NUM_NETWORK_THREADS = setting(
     default=2,
     kafka_default=3,
     valid=between(1, 64),
-    doc="How many network processors speak to sockets. Each is a process here, not a thread.",
+    doc="The number of network processors, which handle the sockets. Each is a process, not a "
+    "thread.",
 )
 NUM_IO_THREADS = setting(
     "num.io.threads",
@@ -140,43 +140,45 @@ NUM_IO_THREADS = setting(
     default=2,
     kafka_default=8,
     valid=between(1, 64),
-    doc="How many I/O workers own partitions and groups. Each is a process here, not a thread.",
+    doc="The number of I/O workers, which own partitions and groups. Each is a process, not a "
+    "thread.",
 )
 SOCKET_REQUEST_MAX_BYTES = setting(
     "socket.request.max.bytes",
     INT,
     default=100 * 1024 * 1024,
     valid=at_least(1),
-    doc="The largest request, in bytes; a connection that announces a larger one is closed.",
+    doc="The largest request, in bytes; the broker closes a connection that sends a larger one.",
 )
 QUEUED_MAX_REQUEST_BYTES = setting(
     "queued.max.request.bytes",
     LONG,
     default=-1,
     valid=any_valid(equals(-1), at_least(1)),
-    doc="The shared memory that requests in flight lie in, in bytes; when it is full, sockets are "
-    "not read. It is divided equally among the network processors. -1 takes "
-    "`socket.request.max.bytes` for each network processor. Requests of at most 64 KiB have "
-    "memory of their own beside it, at most 4 MiB for each network processor.",
+    doc="The size of the shared memory for requests in flight, in bytes, divided equally among the "
+    "network processors. When it is full, a processor stops reading from sockets. -1 means "
+    "`socket.request.max.bytes` for each network processor. Requests of up to 64 KiB use separate "
+    "memory of at most 4 MiB for each network processor.",
 )
 QUEUED_MAX_REQUEST_BYTES_PER_IP = setting(
     "queued.max.request.bytes.per.ip",
     LONG,
     default=-1,
     valid=any_valid(equals(-1), at_least(1)),
-    doc="How many bytes of each network processor's request memory one client address may hold "
-    "for requests that have not arrived whole; its further ones wait, and those of other addresses "
-    "do not. One request is always admitted. -1 takes half of the memory. Raise it if many clients "
-    "with large requests come from one address, such as a proxy's. Not a Kafka setting.",
+    doc="How many bytes of each network processor's request memory one client IP address may use "
+    "for requests that have not arrived completely. Its further requests wait; those of other "
+    "addresses do not. One request is always admitted. -1 means half of the memory. Raise it if "
+    "many clients with large requests share an address, such as that of a proxy. Not a Kafka "
+    "setting.",
 )
 QUEUED_MAX_REQUESTS = setting(
     "queued.max.requests",
     INT,
     default=500,
     valid=at_least(1),
-    doc="How many requests each network processor may have under way at each I/O worker; further "
-    "ones wait. Fetch, JoinGroup and SyncGroup, which may wait for records or members, do not "
-    "count.",
+    doc="The number of requests that each network processor may have in flight at each I/O worker; "
+    "further ones wait. Fetch, JoinGroup and SyncGroup do not count, because they may wait for "
+    "records or members.",
 )
 SOCKET_LISTEN_BACKLOG_SIZE = setting(
     "socket.listen.backlog.size",
@@ -184,8 +186,8 @@ SOCKET_LISTEN_BACKLOG_SIZE = setting(
     default=1024,
     kafka_default=50,
     valid=at_least(1),
-    doc="How many connections the system may hold for a listener before they are accepted. "
-    "Further ones are tried again by the client's system a second later.",
+    doc="The length of a listener's queue of connections that are not accepted yet. When it is "
+    "full, the client's operating system tries again after a second.",
 )
 SOCKET_SEND_BUFFER_BYTES = setting(
     "socket.send.buffer.bytes",
@@ -193,8 +195,8 @@ SOCKET_SEND_BUFFER_BYTES = setting(
     default=256 * 1024,
     kafka_default=100 * 1024,
     valid=any_valid(equals(-1), at_least(1)),
-    doc="SO_SNDBUF of client connections, in bytes; -1 leaves it to the system, whose growing "
-    "buffers make a consumer on the same machine wait longer for its first bytes.",
+    doc="SO_SNDBUF of client connections, in bytes. With -1 the operating system grows the "
+    "buffers, so a consumer on the same machine waits longer for its first bytes.",
 )
 SOCKET_RECEIVE_BUFFER_BYTES = setting(
     "socket.receive.buffer.bytes",
@@ -202,14 +204,15 @@ SOCKET_RECEIVE_BUFFER_BYTES = setting(
     default=-1,
     kafka_default=100 * 1024,
     valid=any_valid(equals(-1), at_least(1)),
-    doc="SO_RCVBUF of client connections, in bytes; -1 leaves it to the system, which lets the "
-    "buffers of producers with large requests grow.",
+    doc="SO_RCVBUF of client connections, in bytes. With -1 the operating system grows the buffers "
+    "of producers with large requests.",
 )
 CONNECTIONS_MAX_IDLE_MS = setting(
     "connections.max.idle.ms",
     LONG,
     default=10 * 60 * 1000,
-    doc="A connection that has been silent for this long is closed; negative means never.",
+    doc="How long a connection may be idle before it is closed, in milliseconds; negative means "
+    "unlimited.",
 )
 
 # -------------------------------------------------------------------------------------- topics
@@ -218,7 +221,7 @@ AUTO_CREATE_TOPICS_ENABLE = setting(
     "auto.create.topics.enable",
     BOOLEAN,
     default=True,
-    doc="Whether asking for the metadata of a topic that does not exist creates it.",
+    doc="Whether a metadata request for a topic that does not exist creates the topic.",
 )
 DELETE_TOPIC_ENABLE = setting(
     "delete.topic.enable",
@@ -231,14 +234,14 @@ NUM_PARTITIONS = setting(
     INT,
     default=1,
     valid=at_least(1),
-    doc="How many partitions a topic gets when nobody says.",
+    doc="The default number of partitions of a topic.",
 )
 DEFAULT_REPLICATION_FACTOR = setting(
     "default.replication.factor",
     INT,
     default=1,
     valid=between(1, 32767),
-    doc=f"How many replicas a topic gets when nobody says; {_ONE_BROKER}.",
+    doc=f"The default number of replicas of a topic; {_ONE_BROKER}.",
 )
 MIN_INSYNC_REPLICAS = setting(
     "min.insync.replicas",
@@ -246,16 +249,16 @@ MIN_INSYNC_REPLICAS = setting(
     default=1,
     valid=at_least(1),
     dynamic=True,
-    doc="How many replicas must be in sync for acks=all; topics may override it. One broker has "
-    "one, so with more acks=all is refused (NOT_ENOUGH_REPLICAS).",
+    doc="How many replicas must be in sync for acks=all; topics can override it. There is one "
+    "replica, so with a higher value acks=all fails with NOT_ENOUGH_REPLICAS.",
 )
 FETCH_MAX_BYTES = setting(
     "fetch.max.bytes",
     INT,
     default=55 * 1024 * 1024,
     valid=at_least(1024),
-    doc="The most bytes of records one fetch response carries (a first batch that is larger is "
-    "sent whole).",
+    doc="The maximum size of the records in a fetch response, in bytes. If the first batch is "
+    "larger, it is returned anyway.",
 )
 
 # ---------------------------------------------------------------------------------------- logs
@@ -266,7 +269,7 @@ MESSAGE_MAX_BYTES = setting(
     default=1024 * 1024 + 12,
     valid=at_least(0),
     dynamic=True,
-    doc="The largest record batch, in bytes, compressed if it is; topics may override it.",
+    doc="The largest record batch, in bytes after compression; topics can override it.",
 )
 COMPRESSION_TYPE = setting(
     "compression.type",
@@ -274,8 +277,8 @@ COMPRESSION_TYPE = setting(
     default="producer",
     valid=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     dynamic=True,
-    doc="The codec of stored batches; topics may override it. `producer` keeps what the producer "
-    "chose, any other value has the broker compress batches anew that come differently.",
+    doc="The codec of stored batches; topics can override it. With `producer`, batches keep the "
+    "producer's codec. With other values, the broker recompresses batches with another codec.",
 )
 LOG_SEGMENT_BYTES = setting(
     "log.segment.bytes",
@@ -283,8 +286,8 @@ LOG_SEGMENT_BYTES = setting(
     default=1024 * 1024 * 1024,
     valid=at_least(14),
     dynamic=True,
-    doc="The size at which a log begins a new segment file, in bytes. Small values are allowed, "
-    "so that rolling and retention can be tried; Kafka 4 wants 1 MiB at least.",
+    doc="The size at which a log rolls to a new segment file, in bytes. Small values are allowed "
+    "for testing rolling and retention; Kafka 4 requires at least 1 MiB.",
 )
 LOG_ROLL_MS = setting(
     "log.roll.ms",
@@ -293,14 +296,15 @@ LOG_ROLL_MS = setting(
     default_text="log.roll.hours",
     valid=at_least(1),
     dynamic=True,
-    doc="The age at which a log begins a new segment file, in milliseconds.",
+    doc="The age at which a log rolls to a new segment file, in milliseconds.",
 )
 LOG_ROLL_HOURS = setting(
     "log.roll.hours",
     INT,
     default=168,
     valid=at_least(1),
-    doc="The same in hours, used when `log.roll.ms` is not given.",
+    doc="The age at which a log rolls to a new segment file, in hours; used if `log.roll.ms` is "
+    "not set.",
 )
 LOG_RETENTION_MS = setting(
     "log.retention.ms",
@@ -309,7 +313,7 @@ LOG_RETENTION_MS = setting(
     default_text="log.retention.minutes, else log.retention.hours",
     valid=at_least(-1),
     dynamic=True,
-    doc="How long records are kept at least, in milliseconds; -1 keeps them for ever.",
+    doc="How long records are kept at least, in milliseconds; -1 means forever.",
 )
 LOG_RETENTION_MINUTES = setting(
     "log.retention.minutes",
@@ -317,14 +321,15 @@ LOG_RETENTION_MINUTES = setting(
     default=None,
     default_text="log.retention.hours",
     valid=at_least(-1),
-    doc="The same in minutes, used when `log.retention.ms` is not given.",
+    doc="How long records are kept at least, in minutes; used if `log.retention.ms` is not set.",
 )
 LOG_RETENTION_HOURS = setting(
     "log.retention.hours",
     INT,
     default=168,
     valid=at_least(-1),
-    doc="The same in hours, used when neither of the other two is given.",
+    doc="How long records are kept at least, in hours; used if neither `log.retention.ms` nor "
+    "`log.retention.minutes` is set.",
 )
 LOG_RETENTION_BYTES = setting(
     "log.retention.bytes",
@@ -332,7 +337,8 @@ LOG_RETENTION_BYTES = setting(
     default=-1,
     valid=at_least(-1),
     dynamic=True,
-    doc="How many bytes of a partition are kept; -1 sets no bound.",
+    doc="The size of a partition above which old segments are deleted, in bytes; -1 means "
+    "unlimited.",
 )
 LOG_RETENTION_CHECK_INTERVAL_MS = setting(
     "log.retention.check.interval.ms",
@@ -347,8 +353,8 @@ LOG_CLEANUP_POLICY = setting(
     default=("delete",),
     valid=some_of("compact", "delete"),
     dynamic=True,
-    doc="What happens to old segments; topics may override it. `delete` drops them by retention; "
-    "`compact` alone keeps them: nothing is compacted but the committed offsets.",
+    doc="What happens to old segments; topics can override it. `delete` deletes them by retention. "
+    "`compact` alone keeps them: only committed offsets are compacted.",
 )
 LOG_INDEX_INTERVAL_BYTES = setting(
     "log.index.interval.bytes",
@@ -356,7 +362,7 @@ LOG_INDEX_INTERVAL_BYTES = setting(
     default=4096,
     valid=at_least(0),
     dynamic=True,
-    doc="How many bytes of records lie between two entries of an index.",
+    doc="How many bytes of records are appended between two index entries.",
 )
 LOG_INDEX_SIZE_MAX_BYTES = setting(
     "log.index.size.max.bytes",
@@ -364,7 +370,7 @@ LOG_INDEX_SIZE_MAX_BYTES = setting(
     default=10 * 1024 * 1024,
     valid=at_least(4),
     dynamic=True,
-    doc="The largest index file, in bytes; a full index begins a new segment.",
+    doc="The maximum size of an index file, in bytes; a full index rolls the segment.",
 )
 LOG_FLUSH_INTERVAL_MESSAGES = setting(
     "log.flush.interval.messages",
@@ -372,7 +378,7 @@ LOG_FLUSH_INTERVAL_MESSAGES = setting(
     default=LONG_MAX,
     valid=at_least(1),
     dynamic=True,
-    doc="After how many records a log is synced to the disk.",
+    doc="The number of records after which a log is flushed to disk.",
 )
 LOG_FLUSH_INTERVAL_MS = setting(
     "log.flush.interval.ms",
@@ -381,14 +387,14 @@ LOG_FLUSH_INTERVAL_MS = setting(
     default_text="log.flush.scheduler.interval.ms",
     valid=at_least(0),
     dynamic=True,
-    doc="After how long records that are not synced yet are synced to the disk, in milliseconds.",
+    doc="How long records may stay in memory before they are flushed to disk, in milliseconds.",
 )
 LOG_FLUSH_SCHEDULER_INTERVAL_MS = setting(
     "log.flush.scheduler.interval.ms",
     LONG,
     default=LONG_MAX,
     valid=at_least(1),
-    doc="How often logs are checked for records to sync, in milliseconds.",
+    doc="How often logs are checked for records to flush, in milliseconds.",
 )
 LOG_MESSAGE_TIMESTAMP_TYPE = setting(
     "log.message.timestamp.type",
@@ -396,7 +402,7 @@ LOG_MESSAGE_TIMESTAMP_TYPE = setting(
     default="CreateTime",
     valid=one_of("CreateTime", "LogAppendTime"),
     dynamic=True,
-    doc="Whether records keep the producer's timestamp or get the broker's.",
+    doc="Whether records have the producer's timestamp or the broker's append time.",
 )
 LOG_MESSAGE_TIMESTAMP_BEFORE_MAX_MS = setting(
     "log.message.timestamp.before.max.ms",
@@ -404,7 +410,7 @@ LOG_MESSAGE_TIMESTAMP_BEFORE_MAX_MS = setting(
     default=LONG_MAX,
     valid=at_least(0),
     dynamic=True,
-    doc="How far a record's timestamp may lie behind the broker's clock, in milliseconds.",
+    doc="How far a record's timestamp may be before the broker's time, in milliseconds.",
 )
 LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS = setting(
     "log.message.timestamp.after.max.ms",
@@ -412,7 +418,7 @@ LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS = setting(
     default=60 * 60 * 1000,
     valid=at_least(0),
     dynamic=True,
-    doc="How far a record's timestamp may lie ahead of the broker's clock, in milliseconds.",
+    doc="How far a record's timestamp may be after the broker's time, in milliseconds.",
 )
 LOG_SEGMENT_DELETE_DELAY_MS = setting(
     "log.segment.delete.delay.ms",
@@ -420,7 +426,7 @@ LOG_SEGMENT_DELETE_DELAY_MS = setting(
     default=60_000,
     valid=at_least(0),
     dynamic=True,
-    doc="How long a segment's files stay after the segment was dropped, in milliseconds.",
+    doc="How long the files of a deleted segment stay on disk, in milliseconds.",
 )
 PRODUCER_ID_EXPIRATION_MS = setting(
     "producer.id.expiration.ms",
@@ -428,12 +434,12 @@ PRODUCER_ID_EXPIRATION_MS = setting(
     default=24 * 60 * 60 * 1000,
     valid=at_least(1),
     dynamic=True,
-    doc="How long a log remembers an idempotent producer that has fallen silent.",
+    doc="How long a log keeps the state of an inactive idempotent producer, in milliseconds.",
 )
 
-# --------------------------------------------------------- defaults for topics, accepted as given
+# ------------------------------------------------------- defaults for topics, without any effect
 
-_NOT_COMPACTED = "topics of users are not compacted"
+_NOT_COMPACTED = "user topics are not compacted"
 
 LOG_CLEANER_DELETE_RETENTION_MS = setting(
     "log.cleaner.delete.retention.ms",
@@ -450,7 +456,7 @@ LOG_CLEANER_MIN_COMPACTION_LAG_MS = setting(
     default=0,
     valid=at_least(0),
     dynamic=True,
-    doc="How long a record stays as it is in a compacted log, in milliseconds.",
+    doc="How long a record stays uncompacted at least in a compacted log, in milliseconds.",
     no_effect=_NOT_COMPACTED,
 )
 LOG_CLEANER_MAX_COMPACTION_LAG_MS = setting(
@@ -459,7 +465,7 @@ LOG_CLEANER_MAX_COMPACTION_LAG_MS = setting(
     default=LONG_MAX,
     valid=at_least(1),
     dynamic=True,
-    doc="The age at which a record must be compacted, in milliseconds.",
+    doc="The age at which a record becomes eligible for compaction at the latest, in milliseconds.",
     no_effect=_NOT_COMPACTED,
 )
 LOG_CLEANER_MIN_CLEANABLE_RATIO = setting(
@@ -468,7 +474,7 @@ LOG_CLEANER_MIN_CLEANABLE_RATIO = setting(
     default=0.5,
     valid=between(0, 1),
     dynamic=True,
-    doc="The share of a log that must be dirty before it is compacted.",
+    doc="The ratio of dirty log to total log at which a log is compacted.",
     no_effect=_NOT_COMPACTED,
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = setting(
@@ -476,6 +482,6 @@ UNCLEAN_LEADER_ELECTION_ENABLE = setting(
     BOOLEAN,
     default=False,
     dynamic=True,
-    doc="Whether a replica that is out of sync may become the leader.",
-    no_effect="with one broker there is nobody else to elect",
+    doc="Whether a replica that is not in sync may become the leader.",
+    no_effect="with one broker there is no other replica to elect",
 )

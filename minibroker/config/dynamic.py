@@ -1,10 +1,9 @@
-"""The settings in force once what was changed while the broker runs is laid over the static ones.
+"""Dynamic broker configs on top of the static settings.
 
-Owns the order of precedence between the config of this broker, the one of all brokers, what the
-broker was started with, and the defaults; it must never know where configs are kept or who follows
-them.  The invariant: a value that is no valid one, or of a setting that cannot change, is passed
-over, so what came in by another hand than this broker's can stop nobody.  Echoes Kafka's
-``DynamicBrokerConfig``.
+Owns the order of precedence: config of this broker, config of all brokers, static settings,
+defaults.  It must never know where configs are stored or which roles use them.  The invariant:
+invalid values and values of static settings are ignored, so a config written by another tool cannot
+stop the broker.  Echoes Kafka's ``DynamicBrokerConfig``.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from minibroker.config.types import BadValueError
 T = TypeVar("T")
 
 BROKERS = "brokers"
-"""The kind of a broker's config: the first half of a key of `Configs`."""
+"""Entity type of broker configs, the first half of a key of `Configs`."""
 
 DEFAULT_NAME = "<default>"
-"""The name under which what holds for all of a kind is kept."""
+"""Entity name of the default config of an entity type."""
 
 Configs = Mapping[tuple[str, str], Mapping[str, str]]
-"""What was set for resources, by kind and name."""
+"""Configs of entities, by type and name."""
 
 DYNAMIC_SOURCE = "changed while running"
 
@@ -36,25 +35,25 @@ _NO_CONFIGS: Configs = {}
 
 
 class Layers(NamedTuple):
-    """What was changed for this broker, and for all brokers: only what is valid, as it was set."""
+    """The dynamic configs of this broker and of all brokers; valid values only, unparsed."""
 
     own: Mapping[str, str]
     default: Mapping[str, str]
 
 
 def layers(settings: Settings, configs: Configs) -> Layers:
-    """The changes that concern the broker that has these static settings."""
+    """Return the dynamic configs for the broker with these static settings."""
     own = configs.get((BROKERS, str(settings[NODE_ID])), _NOTHING)
     default = configs.get((BROKERS, DEFAULT_NAME), _NOTHING)
     return Layers(usable(own), usable(default, for_all=True))
 
 
 def effective(settings: Settings, configs: Configs) -> Settings:
-    """The settings in force; the very same object if nothing was changed."""
+    """Return the settings in force; the same object if there are no dynamic configs."""
     own, default = layers(settings, configs)
     changed = {**default, **own}
     if settings[ACCEPTOR_MODE] == SHARDED:
-        # Other hands may have set what nobody holds in this mode.
+        # Another tool may have set limits that this mode does not support.
         changed = {n: t for n, t in changed.items() if broker_setting(n) not in ONE_ACCEPTOR_ONLY}
     if not changed:
         return settings
@@ -63,9 +62,9 @@ def effective(settings: Settings, configs: Configs) -> Settings:
 
 
 class InForce:
-    """`effective` for who asks with each request: nothing is parsed while the configs are the same.
+    """Cache of `effective` for use with each request.
 
-    Such configs never change, so others are another mapping, as an image's are.
+    Configs are immutable, like those of a metadata image: a change yields another mapping.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -74,7 +73,7 @@ class InForce:
         self._newest = settings
 
     def of(self, configs: Configs) -> Settings:
-        """The settings in force by these configs."""
+        """Return the settings in force with these configs."""
         if configs is not self._configs:
             self._newest = effective(self._static, configs)
             self._configs = configs
@@ -82,12 +81,12 @@ class InForce:
 
 
 def listener_value(settings: Settings, listener: str, key: Setting[T]) -> T:
-    """The value for one listener, which is the broker's unless it was given for that listener."""
+    """Return the value for one listener, or the broker's value if the listener has none."""
     return settings.at_listener(listener, key)
 
 
 def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
-    """Why these texts, by name, cannot be laid over ``settings``: sentences, none if they can."""
+    """Check whether these changes are valid on top of ``settings``; yield the problems."""
     bad = list(bad_values(changed))
     yield from bad
     if not bad:
@@ -96,7 +95,7 @@ def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
 
 
 def bad_values(changed: Mapping[str, str], *, for_all: bool = False) -> Iterator[str]:
-    """The same of each for itself; ``for_all`` are those of all brokers at once."""
+    """Check each value separately; ``for_all`` if they are for all brokers."""
     known = {name: declared for name in sorted(changed) if (declared := broker_setting(name))}
     if fixed := [name for name, declared in known.items() if not declared.dynamic]:
         yield f"Cannot update these configs dynamically: {', '.join(fixed)}"
@@ -118,7 +117,7 @@ def bad_values(changed: Mapping[str, str], *, for_all: bool = False) -> Iterator
 
 
 def usable(config: Mapping[str, str], *, for_all: bool = False) -> Mapping[str, str]:
-    """What of a broker's config is valid and may change while it runs."""
+    """Return the valid values of dynamic settings in a broker's config."""
     return {name: text for name, text in config.items() if _is_usable(name, text, for_all)}
 
 
@@ -144,8 +143,8 @@ def _parse(name: str, text: str) -> Any:
     except BadValueError as error:
         raise BadValueError(f"Invalid value {text} for configuration {name}: {error}") from None
     if declared.per_listener and isinstance(value, int) and value <= 0:
-        # None at all would shut every listener that has no value of its own, and nobody could open
-        # it again through it; a value of a file may do so, as Kafka's may.
+        # Zero would close every listener without its own value, so no client could revert it.
+        # A properties file may set zero, as in Kafka.
         raise BadValueError(f"Invalid value {text} for configuration {name}: must be at least 1")
     return value
 

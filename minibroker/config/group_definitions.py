@@ -1,7 +1,7 @@
-"""The settings of groups and of the offsets that they commit.
+"""Settings of groups and committed offsets.
 
-Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
-hold a value in force.  The invariant: names and units are Kafka's.  Echoes
+Owns their declarations; like ``definitions``, it must never read a file or hold a configured value.
+The invariant: names and units are Kafka's.  Echoes
 ``GroupCoordinatorConfig``.
 """
 
@@ -16,37 +16,36 @@ GROUP_INITIAL_REBALANCE_DELAY_MS = setting(
     default=100,
     kafka_default=3000,
     valid=at_least(0),
-    doc="How long a new group waits for further members before its first assignment, in "
-    "milliseconds.",
+    doc="How long a new group waits for more members before the first rebalance, in milliseconds.",
 )
 GROUP_MIN_SESSION_TIMEOUT_MS = setting(
     "group.min.session.timeout.ms",
     INT,
     default=6000,
     valid=at_least(1),
-    doc="The shortest session timeout that a member may ask for, in milliseconds.",
+    doc="The minimum session timeout of a member, in milliseconds.",
 )
 GROUP_MAX_SESSION_TIMEOUT_MS = setting(
     "group.max.session.timeout.ms",
     INT,
     default=30 * 60 * 1000,
     valid=at_least(1),
-    doc="The longest session timeout that a member may ask for, in milliseconds.",
+    doc="The maximum session timeout of a member, in milliseconds.",
 )
 GROUP_MAX_SIZE = setting(
     "group.max.size",
     INT,
     default=INT_MAX,
     valid=at_least(1),
-    doc="How many members a group may have.",
+    doc="The maximum number of members of a group.",
 )
 OFFSETS_TOPIC_NUM_PARTITIONS = setting(
     "offsets.topic.num.partitions",
     INT,
     default=50,
     valid=between(1, 1000),
-    doc="How many partitions `__consumer_offsets` has. Groups belong to partitions by hash, so it "
-    "must not change once a data directory is in use.",
+    doc="The number of partitions of `__consumer_offsets`. Groups are assigned to partitions by "
+    "hash, so do not change it for an existing data directory.",
 )
 OFFSETS_TOPIC_REPLICATION_FACTOR = setting(
     "offsets.topic.replication.factor",
@@ -54,9 +53,9 @@ OFFSETS_TOPIC_REPLICATION_FACTOR = setting(
     default=1,
     kafka_default=3,
     valid=at_least(1),
-    doc="How many replicas `__consumer_offsets` is wanted to have.",
-    no_effect="it has one, as there is one broker; with Kafka's default of 3 a broker alone would "
-    "never serve a group",
+    doc="The number of replicas of `__consumer_offsets`.",
+    no_effect="it always has one, because there is one broker; with Kafka's default of 3, groups "
+    "would never work on a single broker",
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = setting(
     "offsets.topic.segment.bytes",
@@ -84,5 +83,5 @@ OFFSET_METADATA_MAX_BYTES = setting(
     INT,
     default=4096,
     valid=at_least(0),
-    doc="The longest metadata text of a committed offset, in bytes.",
+    doc="The maximum size of the metadata of a committed offset, in bytes.",
 )

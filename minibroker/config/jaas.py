@@ -1,8 +1,8 @@
-"""JAAS lines, in which Kafka's listeners are told of login modules and, for PLAIN, of users.
+"""JAAS configurations: login modules with their options and, for PLAIN, users.
 
-Owns the syntax ``module required name="value" …;`` in both directions; it must never know what an
-option means.  The invariant: no error repeats a value, as most of them are secrets.  Echoes Kafka's
-``JaasConfig``.
+Owns parsing and rendering of ``module required name="value" …;``; it must never know the meaning of
+an option.  The invariant: no error repeats a value, because most values are secrets.  Echoes
+Kafka's ``JaasConfig``.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class JaasEntry(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """The one module of a text; raises `BadValueError`."""
+    """Parse a text with exactly one login module; raise `BadValueError`."""
     tokens = list(_tokens(text))
     if len(tokens) < 3 or tokens[-1] != ";" or tokens[1].lower() not in FLAGS:
         raise BadValueError(f"must be a JAAS line with one login module, e.g. {EXAMPLE}")
     module, flag, *rest = tokens[:-1]
     if ";" in rest:
-        raise BadValueError("must have one login module; give each mechanism a setting of its own")
+        raise BadValueError("must have one login module; use a separate setting for each mechanism")
     options: dict[str, str] = {}
     for at in range(0, len(rest), 3):
         name, *pair = rest[at : at + 3]
@@ -67,7 +67,7 @@ def _tokens(text: str) -> list[str]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise BadValueError(f"must be a JAAS line, e.g. {EXAMPLE}; a quote has no end")
+            raise BadValueError(f"must be a JAAS line, e.g. {EXAMPLE}; a quote is not closed")
         found.append(match.group().strip())
         at = match.end()
     return found
@@ -82,7 +82,7 @@ def _quoted(value: str) -> str:
 
 
 def render_jaas(entry: JaasEntry) -> str:
-    """The line of a module."""
+    """Render a login module as text."""
     options = "".join(f" {name}={_quoted(value)}" for name, value in entry.options)
     return f"{entry.module} {entry.flag}{options};"
 

@@ -1,9 +1,8 @@
-"""Names of Kafka's settings that this broker does not serve.
+"""Names of Kafka settings that this broker does not support.
 
-Owns the list, so that a properties file written for Kafka starts this broker with one line of
-warning while a misspelt name is still refused; it must never hold a value.  The invariant: a name
-here is no name in ``definitions`` (a test sees to it).  Gathered from Kafka's configuration
-classes, 2.x to 4.x.
+Owns the list.  With it, a properties file written for Kafka causes one warning, while a misspelled
+name is rejected.  It must never hold a value.  The invariant: no name is also declared in
+``definitions`` (a test checks this).  Source: Kafka's configuration classes, 2.x to 4.x.
 """
 
 from __future__ import annotations
@@ -152,10 +151,10 @@ _LISTENER_PREFIX = "listener.name."
 
 
 def is_known_unserved(name: str) -> bool:
-    """Whether Kafka has a setting of this name which this broker leaves out.
+    """Whether this is the name of a Kafka setting that this broker does not support.
 
-    A setting for one listener only (``listener.name.internal.ssl.keystore.location``) is known if
-    the setting behind the prefix is; SASL mechanisms may stand between the two.
+    A name for one listener (``listener.name.internal.ssl.keystore.location``) is known if the
+    setting after the prefix is known.  A SASL mechanism may precede the setting.
     """
     if name in KNOWN_UNSERVED or name.startswith(_KNOWN_PREFIXES):
         return True

@@ -1,9 +1,9 @@
-"""Listeners: the named places where clients connect, and what the broker tells them to dial.
+"""Listeners and advertised listeners: the addresses that clients connect to.
 
 Owns the syntax of ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``
-and the rules between the three; it must never open a socket or ask for the machine's name (the
-caller passes it).  The invariant: listener names are unique, upper case, and each has a security
-protocol that this broker serves.  Echoes Kafka's ``SocketServerConfigs.listenerListToEndPoints``
+and the constraints between them; it must never open a socket or look up the hostname (the caller
+passes it).  The invariant: listener names are unique, upper case, and each has a security
+protocol that this broker supports.  Echoes Kafka's ``SocketServerConfigs.listenerListToEndPoints``
 and ``AbstractKafkaConfig.effectiveAdvertisedBrokerListeners``.
 """
 
@@ -16,15 +16,16 @@ from typing import NamedTuple
 from minibroker.config.types import BadValueError, HostPort, Kind, SettingType, parse_host_port
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-META_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - what people may write, and then mean
+META_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - wildcard addresses in settings
 EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 class Listener(NamedTuple):
-    """One entry of a listener list, e.g. ``PLAINTEXT://127.0.0.1:9092``; an empty host means
-    every interface, port 0 a free port.
+    """One entry of a listener list, e.g. ``PLAINTEXT://127.0.0.1:9092``.
+
+    An empty host means all interfaces, and port 0 a free port.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(text: str) -> tuple[Listener, ...]:
-    """Read a comma-separated listener list; raises `BadValueError` naming the entry at fault."""
+    """Parse a comma-separated listener list; raise `BadValueError` with the invalid entry."""
     found: dict[str, Listener] = {}
     for entry in (part.strip() for part in text.split(",")):
         name, separator, address = entry.partition("://")
@@ -95,10 +96,10 @@ PROTOCOL_MAP_TYPE = SettingType(
 def client_listeners(
     listeners: tuple[Listener, ...], controller_names: tuple[str, ...]
 ) -> tuple[Listener, ...]:
-    """The listeners that clients may use.
+    """Return the listeners without those of the controller.
 
-    A file written for KRaft lists its controller's listener among the others; this broker's
-    controller speaks to its own processes only, so those are left out.
+    A KRaft configuration lists the controller's listeners among the others.  This broker's
+    controller needs no listener, because only the broker's own processes connect to it.
     """
     hidden = {name.upper() for name in controller_names}
     return tuple(listener for listener in listeners if listener.name not in hidden)
@@ -109,19 +110,19 @@ def listener_problems(
     advertised: tuple[Listener, ...],
     protocols: Mapping[str, str],
 ) -> list[tuple[str, str]]:
-    """What is wrong between the three settings: (setting's name, what to mend) pairs.
+    """Check the three settings against each other: (setting name, problem) pairs.
 
-    ``protocols`` is the explicit map or empty; without one, a name that is no security protocol
-    stands for PLAINTEXT, as KRaft does for its controller's listeners.
+    ``protocols`` is the configured map.  If it is empty, a listener name that
+    is not a security protocol uses PLAINTEXT, as KRaft does for controller listeners.
     """
     unfit = [_protocol_problem(listener, protocols) for listener in listeners]
     found = [("listeners", problem) for problem in unfit if problem]
     if not listeners:
         found.append(("listeners", f"must name a listener for clients, e.g. {EXAMPLE}"))
     names = {listener.name for listener in listeners}
-    told = {listener.name for listener in advertised}
+    advertised_names = {listener.name for listener in advertised}
     for listener in listeners:
-        if listener.host in META_ADDRESSES and listener.name not in told:
+        if listener.host in META_ADDRESSES and listener.name not in advertised_names:
             problem = f"has {listener}, an address no client can dial; set advertised.listeners="
             problem += f"{listener.name}://<host that clients reach>:{listener.port}"
             found.append(("listeners", problem))
@@ -136,12 +137,12 @@ def listener_problems(
 
 
 def security_protocol(name: str, protocols: Mapping[str, str]) -> str:
-    """What is spoken on a listener; ``protocols`` as above."""
+    """Return the security protocol of a listener; ``protocols`` as above."""
     return protocols.get(name) or (name if name in SECURITY_PROTOCOLS else "PLAINTEXT")
 
 
 def has_sasl(protocol: str) -> bool:
-    """Whether clients must prove by SASL who they are."""
+    """Whether clients must authenticate with SASL."""
     return protocol.startswith("SASL")
 
 
@@ -162,15 +163,15 @@ def advertised_endpoints(
     bound_ports: Mapping[str, int],
     hostname: str,
 ) -> dict[str, tuple[str, int]]:
-    """What clients of each listener are told to dial: listener name -> (host, port).
+    """Return the advertised address of each listener: listener name -> (host, port).
 
-    ``bound_ports`` has the port each listener really got, which stands in wherever port 0 was
-    asked for; ``hostname`` stands in for an empty host, as in Kafka.
+    ``bound_ports`` maps each listener to its actual port, which replaces port 0.  ``hostname``
+    replaces an empty host, as in Kafka.
     """
-    told = {listener.name: listener for listener in advertised}
+    by_name = {listener.name: listener for listener in advertised}
     endpoints = {}
     for listener in listeners:
-        entry = told.get(listener.name, listener)
+        entry = by_name.get(listener.name, listener)
         port = entry.port or bound_ports[listener.name]
         endpoints[listener.name] = (entry.host or hostname, port)
     return endpoints

@@ -1,9 +1,9 @@
-"""Values that a setting takes from elsewhere: the environment, a file or a directory.
+"""References in setting values to the environment, a file or a directory.
 
-Owns the three forms of Kafka's ``ConfigProvider`` that need no class of the user's. It must never
+Owns Kafka's three built-in config providers. It must never
 know which setting is resolved. Invariant: no error repeats a value, because most are secrets.
 Echoes ``EnvVarConfigProvider``, ``FileConfigProvider`` and ``DirectoryConfigProvider`` (KIP-297,
-KIP-421, KIP-887), which here need no ``config.providers``.
+KIP-421, KIP-887), which are enabled without ``config.providers``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _REFERENCE: Final = re.compile(r"\$\{(env|file|directory):([^}]*)\}")
 
 
 def resolve(value: str, environment: Mapping[str, str]) -> str:
-    """``value`` with each ``${env:NAME}``, ``${file:PATH:KEY}`` (of a properties file) and
-    ``${directory:PATH:FILE}`` (a file's whole content) replaced.
+    """Replace the references in ``value``.
 
-    Raises BadValueError if the variable, the file or the key does not exist.
+    References are ``${env:NAME}``, ``${file:PATH:KEY}`` (a value of a properties file) and
+    ``${directory:PATH:FILE}`` (the content of a file).  Raise
+    BadValueError if the variable, the file or the key does not exist.
     """
     if "${" not in value:
         return value
@@ -57,7 +58,7 @@ def _from_directory(what: str) -> str:
 
 
 def _from_file(what: str) -> str:
-    import javaproperties  # Most brokers take no value from a file.
+    import javaproperties  # Imported only if a value refers to a file.
 
     path, separator, key = what.rpartition(":")
     if not separator:
@@ -68,7 +69,7 @@ def _from_file(what: str) -> str:
     except OSError as error:
         raise BadValueError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise BadValueError(f"{path} is no properties file: {error}") from None
+        raise BadValueError(f"{path} is not a properties file: {error}") from None
     if key not in properties:
         raise BadValueError(f"{path} has no key {key}")
     return properties[key]

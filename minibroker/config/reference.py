@@ -1,8 +1,8 @@
 """The reference of settings as a page of Markdown: ``python -m minibroker.config.reference``.
 
-Owns the form of the page; every fact in it comes from the definitions.  It must never read a
-running broker.  The invariant: ``docs/reference/settings.md`` is this program's output, which a
-test compares.  Kafka generates its configuration page from ``ConfigDef`` in the same way.
+Owns the layout of the page; all content comes from the definitions.  It must never read a running
+broker.  The invariant: ``docs/reference/settings.md`` is the output of this program (a test
+compares them).  Kafka generates its configuration page from ``ConfigDef`` in the same way.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _OPENING = """\
 This page is generated from `minibroker/config/`; change the definitions and run \
 `python -m minibroker.config.reference > docs/reference/settings.md`.
 
-Settings are read from properties files (`--config server.properties`) and from options \
-(`--set num.partitions=3`); an option wins over a file, a later one over an earlier one. \
-`--profile kafka` takes Kafka's defaults where they differ; the column *default* shows them. \
-Listeners and the data directory keep this broker's defaults in both profiles, so that a test \
-broker neither opens a port to the network nor leaves files behind.
+Configure the broker with properties files (`--config server.properties`) or options \
+(`--set num.partitions=3`). Options take precedence over files, and later entries over earlier \
+ones. `--profile kafka` uses Kafka's defaults where they differ; the column *Default* shows both. \
+Listeners and the data directory have the same defaults in both profiles, so a test broker neither \
+opens a port to the network nor leaves files behind.
 
-A name that nobody knows is refused, with the nearest valid name. A name that Kafka knows and \
-this broker does not serve is named in one line of warning, so that a file written for Kafka \
-starts this broker; those names stand at the end of this page.
+The broker rejects an unknown name and suggests the nearest valid one. Kafka settings that \
+minibroker does not support cause one warning, so you can use a properties file written for Kafka. \
+They are listed at the end of this page.
 
-What can be changed while the broker runs is so marked. `minibroker configs` or an admin \
-client changes it, for one broker or for all; what is set for one broker wins over what is set for \
-all, which wins over files and options.
+Settings that can be changed while the broker runs are marked. Change them with \
+`minibroker configs` or an admin client, for one broker or for all. A value for one broker takes \
+precedence over a value for all brokers, which takes precedence over files and options.
 """
 
 
 _TOPIC_OPENING = """\
-Given when a topic is created. A topic that says nothing takes the broker's setting, the first \
-one that is given."""
+Set these configs when you create a topic, or later with `minibroker configs`. A config that is \
+not set has the value of the broker setting; if there are several, the first one that is set."""
 
 
 def _default(setting: Setting[Any]) -> str:
@@ -55,7 +55,7 @@ def _default(setting: Setting[Any]) -> str:
 def _description(setting: Setting[Any]) -> str:
     text = setting.doc
     if setting.no_effect:
-        text += f" Accepted and reported, without effect: {setting.no_effect}."
+        text += f" Accepted, but has no effect: {setting.no_effect}."
     if setting.dynamic_at_listener:
         name = listener_name("<listener>", setting.name)
         text += f" *Can be renewed while the broker runs, as `{name}`.*"
@@ -76,32 +76,32 @@ def _rows(settings: Iterable[Setting[Any]]) -> Iterator[str]:
 def _topic_rows(settings: Iterable[Setting[Any]]) -> Iterator[str]:
     for setting in settings:
         valid = f"; {setting.valid.text}" if setting.valid else ""
-        stand_ins = ", ".join(f"`{synonym.setting.name}`" for synonym in synonyms_of(setting))
+        synonyms = ", ".join(f"`{synonym.setting.name}`" for synonym in synonyms_of(setting))
         yield (
             f"| `{setting.name}` | {setting.type.title}{valid} | "
-            f"{stand_ins or _default(setting)} | {_description(setting)} |"
+            f"{synonyms or _default(setting)} | {_description(setting)} |"
         )
 
 
 def page() -> str:
-    """The whole page, ending with a newline."""
+    """Return the page, ending with a newline."""
     lines = [
         _OPENING,
-        "## Settings of the broker",
+        "## Broker settings",
         "",
-        "| name | value | default | what it does |",
+        "| Name | Value | Default | Description |",
         "| --- | --- | --- | --- |",
         *_rows(BROKER_SETTINGS.values()),
         "",
-        "## Settings of topics",
+        "## Topic configs",
         "",
         _TOPIC_OPENING,
         "",
-        "| name | value | default, or the broker's setting | what it does |",
+        "| Name | Value | Broker setting, or default | Description |",
         "| --- | --- | --- | --- |",
         *_topic_rows(TOPIC_SETTINGS.values()),
         "",
-        "## Settings of Kafka that are not served",
+        "## Kafka settings that are not supported",
         "",
         *(f"- `{name}`" for name in sorted(KNOWN_UNSERVED)),
     ]

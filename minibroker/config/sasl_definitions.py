@@ -1,8 +1,8 @@
-"""The settings of SASL: how clients may prove who they are, and for how long that is worth.
+"""Settings of SASL: mechanisms, credentials and session lifetimes.
 
-Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
-hold a value in force.  The invariant: names are Kafka's, and where Kafka lets them be given for one
-listener and one mechanism (``listener.name.outside.plain.sasl.jaas.config``), so it is here.
+Owns their declarations; like ``definitions``, it must never read a file or hold a configured value.
+The invariant: names are Kafka's, and a setting that Kafka accepts for one listener and mechanism
+(``listener.name.outside.plain.sasl.jaas.config``) is accepted in the same form.
 Echoes ``BrokerSecurityConfigs`` and ``SaslConfigs``.
 """
 
@@ -39,7 +39,7 @@ def _parse_mechanisms(text: str) -> tuple[str, ...]:
     found = LIST.parse(text)
     for name in found:
         if name not in MECHANISMS:
-            raise BadValueError(f"has {name}; what is served is {', '.join(MECHANISMS)}")
+            raise BadValueError(f"has {name}; the supported mechanisms are {', '.join(MECHANISMS)}")
     return found
 
 
@@ -50,9 +50,9 @@ SASL_ENABLED_MECHANISMS = setting(
     "sasl.enabled.mechanisms",
     MECHANISM_LIST,
     default=(),
-    default_text="none; a SASL listener needs some (Kafka: GSSAPI, which is not served)",
+    default_text="none; a SASL listener needs at least one (Kafka: GSSAPI, not supported)",
     per_listener=True,
-    doc=f"The mechanisms of SASL that clients may choose from: {', '.join(MECHANISMS)}.",
+    doc=f"The SASL mechanisms that clients may use: {', '.join(MECHANISMS)}.",
 )
 SASL_JAAS_CONFIG = setting(
     "sasl.jaas.config",
@@ -61,9 +61,10 @@ SASL_JAAS_CONFIG = setting(
     default_text="none",
     per_listener=True,
     per_mechanism=True,
-    doc='What a login module needs: for PLAIN the users, as `user_alice="secret"`; for OAUTHBEARER '
-    "without keys `unsecuredValidatorPrincipalClaimName`, `unsecuredValidatorScopeClaimName`, "
-    "`unsecuredValidatorRequiredScope`, `unsecuredValidatorAllowableClockSkewMs`.",
+    doc='The options of a login module: for PLAIN the users, as `user_alice="secret"`; for '
+    "OAUTHBEARER without keys `unsecuredValidatorPrincipalClaimName`, "
+    "`unsecuredValidatorScopeClaimName`, `unsecuredValidatorRequiredScope`, "
+    "`unsecuredValidatorAllowableClockSkewMs`.",
 )
 SASL_SERVER_MAX_RECEIVE_SIZE = setting(
     "sasl.server.max.receive.size",
@@ -71,7 +72,7 @@ SASL_SERVER_MAX_RECEIVE_SIZE = setting(
     default=512 * 1024,
     valid=at_least(1),
     per_listener=True,
-    doc="The largest request, in bytes, of a client that has not proven who it is.",
+    doc="The largest request of a client that has not authenticated, in bytes.",
 )
 CONNECTIONS_MAX_REAUTH_MS = setting(
     "connections.max.reauth.ms",
@@ -80,17 +81,18 @@ CONNECTIONS_MAX_REAUTH_MS = setting(
     valid=at_least(0),
     per_listener=True,
     per_mechanism=True,
-    doc="After how many milliseconds a client must prove again who it is, or its connection is "
-    "closed at its next request; 0 asks for it only when a token expires.",
+    doc="The maximum lifetime of a session without reauthentication, in milliseconds. When it has "
+    "expired, the broker closes the connection at the next request. With 0, a session ends only "
+    "when its token expires.",
 )
 SASL_OAUTHBEARER_JWKS_ENDPOINT_URL = setting(
     "sasl.oauthbearer.jwks.endpoint.url",
     optional(FILE_URL),
     default=None,
-    default_text="none: unsigned tokens are believed, which is for tests only",
+    default_text="none: unsigned tokens are accepted; use this only in tests",
     per_listener=True,
     per_mechanism=True,
-    doc="A JWKS file with the keys that tokens are signed with. Needs "
+    doc="A JWKS file with the public keys for verifying tokens. Requires "
     "`pip install minibroker[oauth]`.",
 )
 SASL_OAUTHBEARER_EXPECTED_AUDIENCE = setting(
@@ -99,8 +101,8 @@ SASL_OAUTHBEARER_EXPECTED_AUDIENCE = setting(
     default=(),
     per_listener=True,
     per_mechanism=True,
-    doc="A token must be for one of these audiences (`aud`); empty asks for none, and refuses"
-    " signed tokens that are for some.",
+    doc="The audiences (`aud`) of which a token must have one. If empty, signed tokens with an "
+    "audience are rejected.",
 )
 SASL_OAUTHBEARER_EXPECTED_ISSUER = setting(
     "sasl.oauthbearer.expected.issuer",
@@ -109,7 +111,7 @@ SASL_OAUTHBEARER_EXPECTED_ISSUER = setting(
     default_text="any",
     per_listener=True,
     per_mechanism=True,
-    doc="Who a token must come from (`iss`).",
+    doc="The required issuer (`iss`) of tokens.",
 )
 SASL_OAUTHBEARER_SUB_CLAIM_NAME = setting(
     "sasl.oauthbearer.sub.claim.name",
@@ -117,7 +119,7 @@ SASL_OAUTHBEARER_SUB_CLAIM_NAME = setting(
     default="sub",
     per_listener=True,
     per_mechanism=True,
-    doc="The claim of a token that has the user's name.",
+    doc="The claim of a token that contains the user name.",
 )
 SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS = setting(
     "sasl.oauthbearer.clock.skew.seconds",
@@ -126,5 +128,5 @@ SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS = setting(
     valid=at_least(0),
     per_listener=True,
     per_mechanism=True,
-    doc="How far the clock of who signs tokens may be from ours.",
+    doc="The allowed difference between the clocks of the token issuer and the broker, in seconds.",
 )

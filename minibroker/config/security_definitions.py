@@ -1,8 +1,8 @@
-"""The settings of TLS: which certificate a listener shows, and which it wants to see.
+"""Settings of TLS: keystores, truststores and client authentication.
 
-Owns their declarations; like ``definitions``, of which it is a part, it must never read a file or
-hold a value in force.  The invariant: names are Kafka's, keys and certificates are PEM, and each
-setting may be given for one listener (``listener.name.<listener>.ssl.keystore.location``).  Echoes
+Owns their declarations; like ``definitions``, it must never read a file or hold a configured value.
+The invariant: names are Kafka's, keys and certificates are PEM, and each setting can be set for
+one listener (``listener.name.<listener>.ssl.keystore.location``).  Echoes
 Kafka's ``SslConfigs`` and ``BrokerSecurityConfigs``.
 """
 
@@ -50,8 +50,8 @@ SSL_KEYSTORE_TYPE = setting(
     default="PEM",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="How key and certificate are kept. A Java store must be converted.",
-    no_effect="PEM is the one form that is served",
+    doc="The format of the keystore. Convert a Java keystore to PEM.",
+    no_effect="PEM is the only supported format",
 )
 SSL_KEYSTORE_LOCATION = setting(
     "ssl.keystore.location",
@@ -60,8 +60,7 @@ SSL_KEYSTORE_LOCATION = setting(
     default_text="none",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="A PEM file with the private key and the certificate chain that SSL and SASL_SSL listeners "
-    "show.",
+    doc="A PEM file with the private key and certificate chain of SSL and SASL_SSL listeners.",
 )
 SSL_KEYSTORE_CERTIFICATE_CHAIN = setting(
     "ssl.keystore.certificate.chain",
@@ -70,8 +69,7 @@ SSL_KEYSTORE_CERTIFICATE_CHAIN = setting(
     default_text="none",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="The certificate chain itself, as PEM text, instead of a file; goes with "
-    "`ssl.keystore.key`.",
+    doc="The certificate chain as PEM text instead of a file, together with `ssl.keystore.key`.",
 )
 SSL_KEYSTORE_KEY = setting(
     "ssl.keystore.key",
@@ -80,7 +78,7 @@ SSL_KEYSTORE_KEY = setting(
     default_text="none",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="The private key itself, as PEM text, instead of a file.",
+    doc="The private key as PEM text instead of a file.",
 )
 SSL_KEY_PASSWORD = setting(
     "ssl.key.password",
@@ -89,7 +87,7 @@ SSL_KEY_PASSWORD = setting(
     default_text="none",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="What an encrypted private key is opened with.",
+    doc="The password of an encrypted private key.",
 )
 SSL_TRUSTSTORE_TYPE = setting(
     "ssl.truststore.type",
@@ -97,8 +95,8 @@ SSL_TRUSTSTORE_TYPE = setting(
     default="PEM",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="How trusted certificates are kept.",
-    no_effect="PEM is the one form that is served",
+    doc="The format of the truststore.",
+    no_effect="PEM is the only supported format",
 )
 SSL_TRUSTSTORE_LOCATION = setting(
     "ssl.truststore.location",
@@ -107,7 +105,7 @@ SSL_TRUSTSTORE_LOCATION = setting(
     default_text="none",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="A PEM file with the certificates of those who sign clients' certificates.",
+    doc="A PEM file with the certificate authorities that sign client certificates.",
 )
 SSL_TRUSTSTORE_CERTIFICATES = setting(
     "ssl.truststore.certificates",
@@ -116,7 +114,7 @@ SSL_TRUSTSTORE_CERTIFICATES = setting(
     default_text="none",
     per_listener=True,
     dynamic_at_listener=True,
-    doc="These certificates themselves, as PEM text, instead of a file.",
+    doc="The certificates of the truststore as PEM text instead of a file.",
 )
 SSL_RENEWED: tuple[Setting[Any], ...] = (
     SSL_KEYSTORE_TYPE,
@@ -128,22 +126,21 @@ SSL_RENEWED: tuple[Setting[Any], ...] = (
     SSL_TRUSTSTORE_LOCATION,
     SSL_TRUSTSTORE_CERTIFICATES,
 )
-"""What may be renewed while a listener is open."""
+"""Settings that can be renewed while a listener is open."""
 
 SSL_ALLOW_DN_CHANGES = setting(
     "ssl.allow.dn.changes",
     BOOLEAN,
     default=False,
     per_listener=True,
-    doc="Whether a certificate may be renewed with another subject while the broker runs.",
+    doc="Whether a renewed certificate may have another subject.",
 )
 SSL_ALLOW_SAN_CHANGES = setting(
     "ssl.allow.san.changes",
     BOOLEAN,
     default=False,
     per_listener=True,
-    doc="Whether a certificate may be renewed without a name (subject alternative name) that it "
-    "had while the broker runs.",
+    doc="Whether a renewed certificate may lack a subject alternative name of the old one.",
 )
 SSL_CLIENT_AUTH = setting(
     "ssl.client.auth",
@@ -151,7 +148,7 @@ SSL_CLIENT_AUTH = setting(
     default="none",
     valid=one_of("none", "requested", "required"),
     per_listener=True,
-    doc="Whether clients are asked for a certificate, and whether they must have one.",
+    doc="Whether the broker requests a certificate from clients, and whether it requires one.",
 )
 SSL_ENABLED_PROTOCOLS = setting(
     "ssl.enabled.protocols",
@@ -159,31 +156,31 @@ SSL_ENABLED_PROTOCOLS = setting(
     default=("TLSv1.2", "TLSv1.3"),
     valid=some_of("TLSv1.2", "TLSv1.3"),
     per_listener=True,
-    doc="The versions of TLS that clients may speak.",
+    doc="The TLS versions that clients may use.",
 )
 SSL_PRINCIPAL_MAPPING_RULES = setting(
     "ssl.principal.mapping.rules",
     STRING,
     default="DEFAULT",
     per_listener=True,
-    doc="How the subject of a client's certificate becomes a user's name: a list of "
-    "RULE:pattern/replacement/, of which the first that fits decides, an L or U at its end making "
-    "small or capital letters; DEFAULT takes the subject as it is.",
+    doc="Rules that map the subject of a client's certificate to a user name: a list of "
+    "RULE:pattern/replacement/, of which the first match applies. L or U at the end of a rule "
+    "converts the name to lower or upper case. DEFAULT uses the subject unchanged.",
 )
 PRINCIPAL_BUILDER_CLASS = setting(
     "principal.builder.class",
     _OPTIONAL_STRING,
     default=None,
     default_text="SASL user, else certificate, else ANONYMOUS",
-    doc="Code of yours that names clients, as package.module:callable. It is given a "
-    "`minibroker.security.principal.Introduction`, has the client's address among it, and gives a "
-    "`Principal` or a text such as User:alice. An error in it is logged and closes the connection.",
+    doc="A function that builds principals, as package.module:callable. Its argument is a "
+    "`minibroker.security.principal.Introduction`, which includes the client's address. It returns "
+    "a `Principal` or a text such as User:alice. An exception is logged and closes the connection.",
 )
 CONNECTION_FAILED_AUTHENTICATION_DELAY_MS = setting(
     "connection.failed.authentication.delay.ms",
     INT,
     default=100,
     valid=at_least(0),
-    doc="How long a client whose authentication failed waits until it is told and its connection "
-    "closed.",
+    doc="How long the broker waits after a failed authentication before it responds and closes the "
+    "connection, in milliseconds.",
 )

@@ -1,8 +1,8 @@
-"""What must hold between the settings of TLS and SASL, for every listener that speaks them.
+"""Consistency checks of the TLS and SASL settings of each listener.
 
-Owns the sentences that say what is missing or too much; it must never read a file.  The invariant:
-a listener whose settings have no problem here has everything that it needs, though a file may
-still be no certificate.  Echoes Kafka's ``DefaultSslEngineFactory``.
+Owns the error texts for missing and conflicting settings; it must never read a file.  The
+invariant: a listener that passes has all required settings, although a file may still be invalid.
+Echoes Kafka's ``DefaultSslEngineFactory``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ListenerSettings(Protocol):
-    """As much of ``Settings`` as the relations need."""
+    """The part of ``Settings`` that the checks use."""
 
     @property
     def client_listeners(self) -> tuple[Listener, ...]: ...
@@ -34,7 +34,7 @@ class ListenerSettings(Protocol):
 
 
 def problems(settings: ListenerSettings) -> Iterator[tuple[str, str]]:
-    """What is wrong: (setting's name, what to mend) pairs."""
+    """Check the settings of each listener: (setting name, problem) pairs."""
     for listener in settings.client_listeners:
         if has_tls(settings.security_protocol(listener.name)):
             yield from _tls_problems(settings, listener.name)
@@ -47,23 +47,23 @@ def _tls_problems(settings: ListenerSettings, listener: str) -> Iterator[tuple[s
     chain = settings.at_listener(listener, s.SSL_KEYSTORE_CERTIFICATE_CHAIN)
     key = settings.at_listener(listener, s.SSL_KEYSTORE_KEY)
     if file is None and not (chain and key):
-        text = f"has {listener}, which speaks TLS but has no certificate; set "
+        text = f"has {listener}, which uses TLS but has no certificate; set "
         text += f"{s.SSL_KEYSTORE_LOCATION.name} to a PEM file with key and certificate chain, or "
-        text += "give both as texts in "
+        text += "set both as texts in "
         text += f"{s.SSL_KEYSTORE_KEY.name} and {s.SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
         yield "listeners", text
     if file is not None and (chain or key):
         other = s.SSL_KEYSTORE_CERTIFICATE_CHAIN if chain else s.SSL_KEYSTORE_KEY
-        yield _given_name(settings, listener, s.SSL_KEYSTORE_LOCATION), _beside(other)
+        yield _given_name(settings, listener, s.SSL_KEYSTORE_LOCATION), _conflict(other)
     trusted = settings.at_listener(listener, s.SSL_TRUSTSTORE_LOCATION)
     inline = settings.at_listener(listener, s.SSL_TRUSTSTORE_CERTIFICATES)
     if trusted is not None and inline:
         name = _given_name(settings, listener, s.SSL_TRUSTSTORE_LOCATION)
-        yield name, _beside(s.SSL_TRUSTSTORE_CERTIFICATES)
+        yield name, _conflict(s.SSL_TRUSTSTORE_CERTIFICATES)
     wanted = settings.at_listener(listener, s.SSL_CLIENT_AUTH)
     if wanted != "none" and trusted is None and not inline:
-        text = "needs to know who signs clients' certificates: set "
-        text += f"{s.SSL_TRUSTSTORE_LOCATION.name} to a PEM file of theirs"
+        text = "needs certificate authorities for client certificates: set "
+        text += f"{s.SSL_TRUSTSTORE_LOCATION.name} to a PEM file"
         yield _given_name(settings, listener, s.SSL_CLIENT_AUTH), text
 
 
@@ -76,14 +76,14 @@ def _sasl_problems(settings: ListenerSettings, listener: str) -> Iterator[tuple[
     entry = settings.at_listener(listener, a.SASL_JAAS_CONFIG, "PLAIN")
     if "PLAIN" in mechanisms and (entry is None or not entry.users):
         own = listener_name(listener, f"plain.{a.SASL_JAAS_CONFIG.name}")
-        yield name, f"has PLAIN, but {listener} knows no users; set {own} to {JAAS_EXAMPLE}"
+        yield name, f"has PLAIN, but {listener} has no users; set {own} to {JAAS_EXAMPLE}"
 
 
-def _beside(other: Setting[Any]) -> str:
-    return f"is given beside {other.name}; leave out one of them"
+def _conflict(other: Setting[Any]) -> str:
+    return f"conflicts with {other.name}; set only one of them"
 
 
 def _given_name(settings: ListenerSettings, listener: str, key: Setting[Any]) -> str:
-    """The name under which the value was given that holds for a listener."""
+    """Return the name under which the value for a listener was set."""
     own = listener_name(listener, key.name)
     return own if own in settings.given else key.name

@@ -1,8 +1,8 @@
-"""What a setting is: name, type, default, scope, description, and the rule its values obey.
+"""Definition of a setting: name, type, default, scope, description and valid values.
 
-Owns the class `Setting` and the register of all of them; it must never know which values a
-running broker has (that is `minibroker.config.settings`).  The invariant: a setting's defaults
-fulfil its own rule, checked when it is declared.  Echoes Kafka's ``ConfigDef.ConfigKey``.
+Owns the class `Setting` and the registers of all settings; it must never know the values of a
+running broker (see `minibroker.config.settings`).  The invariant: the defaults of a setting are
+valid, checked when it is declared.  Echoes Kafka's ``ConfigDef.ConfigKey``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Scope(enum.Enum):
-    """Where a setting may be given."""
+    """Whether a setting applies to a broker or a topic."""
 
     BROKER = "broker"
     TOPIC = "topic"
@@ -25,14 +25,15 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Setting(Generic[T]):
-    """One setting, declared once; used as the key that reads its value.
+    """A setting, which is also the key for reading its value.
 
-    ``kafka_default`` is the value under ``--profile kafka``.  ``no_effect`` says why a value is
-    accepted and reported although nothing acts on it; empty for every setting that does something.
-    ``dynamic`` settings may be changed while the broker runs, for one broker or for all; those
-    ``per_listener`` may also be given for one listener, as ``listener.name.<listener>.<name>``,
-    and those ``per_mechanism`` for one of its SASL mechanisms, whose name then precedes theirs.
-    Those with ``dynamic_at_listener`` change while the broker runs only so, and for one broker.
+    ``kafka_default`` is the default with ``--profile kafka``.  ``no_effect`` is the reason why the
+    broker accepts and reports a value but does not use it; empty for all other settings.
+    ``dynamic`` settings can be changed while the broker runs, for one broker or for all.
+    ``per_listener`` settings can be set for one listener, as ``listener.name.<listener>.<name>``.
+    ``per_mechanism`` settings can be set for one SASL mechanism of a listener; the mechanism's name
+    precedes the setting's.  ``dynamic_at_listener`` settings can be changed while the broker runs,
+    but only for one listener of one broker.
     """
 
     name: str
@@ -51,11 +52,11 @@ class Setting(Generic[T]):
 
     @property
     def sensitive(self) -> bool:
-        """Whether its values are shown to nobody."""
+        """Whether values are hidden from all output."""
         return self.type.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> T:
-        """The value written as ``text``; raises `BadValueError` with what would be valid."""
+        """Parse ``text``; raise `BadValueError` with the valid values."""
         value = self.type.parse(text.strip())
         if self.valid is not None and value is not None and not self.valid.check(value):
             raise BadValueError(f"must be {self.valid.text}")
@@ -71,20 +72,20 @@ class Setting(Generic[T]):
 LISTENER_PREFIX = "listener.name."
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The mechanisms of SASL that are served."""
+"""The supported SASL mechanisms."""
 
 _REGISTERS: dict[Scope, dict[str, Setting[Any]]] = {scope: {} for scope in Scope}
 
 BROKER_SETTINGS = _REGISTERS[Scope.BROKER]
-"""Every setting of the broker by name, in the order of the reference."""
+"""All broker settings by name, in the order of the reference."""
 
 TOPIC_SETTINGS = _REGISTERS[Scope.TOPIC]
-"""Every setting of a topic by name, in the order of the reference."""
+"""All topic settings by name, in the order of the reference."""
 
 
 def setting(
     name: str,
-    type: SettingType[T],  # noqa: A002 - it is what the word means here
+    type: SettingType[T],  # noqa: A002 - named as in ConfigDef
     *,
     default: T,
     doc: str,
@@ -98,10 +99,10 @@ def setting(
     per_mechanism: bool = False,
     dynamic_at_listener: bool = False,
 ) -> Setting[T]:
-    """Declare a setting and enter it into its register.
+    """Declare a setting and add it to its register.
 
-    ``kafka_default`` is left out where it equals ``default``; ``default_text`` is what the
-    reference shows where the default is None, which means «worked out at the start».
+    Omit ``kafka_default`` if it equals ``default``.  A default of None is set at startup; the
+    reference then shows ``default_text``.
     """
     for value in (default, kafka_default):
         if valid is not None and value is not None and not valid.check(value):
@@ -129,12 +130,12 @@ def setting(
 
 
 def listener_name(listener: str, name: str) -> str:
-    """What a setting is called for one listener: ``listener.name.internal.max.connections``."""
+    """Return the name of a setting for one listener: ``listener.name.internal.max.connections``."""
     return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
 
 
 def broker_setting(name: str) -> Setting[Any] | None:
-    """The broker's setting of this name, be it for one listener or for all; None for neither."""
+    """Find a broker setting by its name, with or without a listener prefix; None if unknown."""
     if name in BROKER_SETTINGS:
         return BROKER_SETTINGS[name]
     if not name.startswith(LISTENER_PREFIX):

@@ -1,9 +1,9 @@
-"""The settings in force: read from files and options, checked, and from then on immutable.
+"""Validated, immutable settings from files and options.
 
-Owns where a value came from, which of several sources wins, and the relations between settings;
-it must never open a socket or a data directory.  The invariant: a `Settings` object that exists
-is valid as a whole, so no role checks a setting again.  Echoes ``KafkaConfig.validateValues`` and
-the precedence of ``DynamicBrokerConfig``.
+Owns the sources of values, their precedence, and the constraints between settings; it must never
+open a socket or a data directory.  The invariant: every `Settings` object is valid as a whole, so
+roles do not validate settings again.  Echoes ``KafkaConfig.validateValues`` and the precedence of
+``DynamicBrokerConfig``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ T = TypeVar("T")
 PROFILES = ("laptop", "kafka")
 DEFAULT_SOURCE = "default"
 HIDDEN = "[hidden]"
-"""Kafka's word for what it does not show."""
+"""Replaces sensitive values, as in Kafka."""
 
 
 class Given(NamedTuple):
-    """One name and value as somebody wrote them, and where: ``server.properties:12``, ``--set``."""
+    """A name and an unparsed value, with their source: ``server.properties:12`` or ``--set``."""
 
     name: str
     value: str
@@ -52,9 +52,7 @@ class Given(NamedTuple):
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used; ``problems`` are sentences that say what, where and how to
-    mend it, all that were found.
-    """
+    """Invalid settings; ``problems`` lists each problem with its source and how to fix it."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -65,17 +63,16 @@ class ConfigError(Exception):
 
 
 def unknown_name(name: str, valid_names: Iterable[str]) -> str:
-    """«; did you mean …?» with the nearest valid name, or nothing if none is near."""
-    # Loaded for who has made a mistake.
-    import difflib
+    """Return "; did you mean …?" with the nearest valid name, or an empty text."""
+    import difflib  # Imported only for an error.
 
     near = difflib.get_close_matches(name, list(valid_names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def read_properties(path: Path | str) -> list[Given]:
-    """The entries of a properties file with their line numbers; `ConfigError` if unreadable."""
-    import javaproperties  # takes 15 ms, which a start without a file shall not pay
+    """Read a properties file with line numbers; raise `ConfigError` if it is unreadable."""
+    import javaproperties  # The import takes 15 ms, which a start without a file avoids.
 
     path = Path(path)
     found: list[Given] = []
@@ -96,7 +93,7 @@ def read_properties(path: Path | str) -> list[Given]:
 
 
 def read_pairs(pairs: Iterable[str], where: str = "--set") -> list[Given]:
-    """The entries of ``name=value`` texts; `ConfigError` for one without an equals sign."""
+    """Parse ``name=value`` texts; raise `ConfigError` if one has no equals sign."""
     found = []
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -107,10 +104,9 @@ def read_pairs(pairs: Iterable[str], where: str = "--set") -> list[Given]:
 
 
 class Settings:
-    """Values of all settings of the broker; ``settings[NUM_IO_THREADS]`` is an int.
+    """Values of all broker settings; ``settings[NUM_IO_THREADS]`` is an int.
 
-    Picklable and immutable.  ``ignored`` are entries that Kafka knows and this broker does not
-    serve.
+    Picklable and immutable.  ``ignored`` are Kafka settings that this broker does not support.
     """
 
     __slots__ = ("_values", "_where", "ignored", "profile")
@@ -134,8 +130,10 @@ class Settings:
         pairs: Iterable[str] = (),
         profile: str = "laptop",
     ) -> Settings:
-        """Settings from properties files and ``name=value`` pairs, later ones winning over
-        earlier ones and pairs over files; raises `ConfigError` with every problem found.
+        """Read settings from properties files and ``name=value`` pairs.
+
+        Later entries take precedence over earlier ones, and pairs over files.  Raise
+        `ConfigError` with all problems.
         """
         given = [entry for file in files for entry in read_properties(file)]
         return cls.from_entries([*given, *read_pairs(pairs)], profile)
@@ -147,9 +145,9 @@ class Settings:
         profile: str = "laptop",
         environment: Mapping[str, str] = os.environ,
     ) -> Settings:
-        """The same from entries in order of rising precedence.
+        """Create settings from entries in order of increasing precedence.
 
-        ``environment`` is where ``${env:NAME}`` in a value is looked up.
+        ``environment`` contains the variables for ``${env:NAME}`` in values.
         """
         if profile not in PROFILES:
             raise ConfigError([f"--profile {profile}: must be one of {', '.join(PROFILES)}"])
@@ -185,7 +183,7 @@ class Settings:
         return value
 
     def where(self, key: Setting[Any]) -> str:
-        """Where a value was given, e.g. ``server.properties:12``; ``default`` if nowhere."""
+        """Return the source of a value, e.g. ``server.properties:12`` or ``default``."""
         return self._where.get(key.name, DEFAULT_SOURCE)
 
     def is_given(self, key: Setting[Any]) -> bool:
@@ -193,11 +191,11 @@ class Settings:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names that were given, those for one listener in their long form."""
+        """Return the names that were set, including listener prefixes."""
         return tuple(self._where)
 
     def text(self, name: str) -> str | None:
-        """The value of a name as it would be written, None if there is none."""
+        """Return the value of a name as text; None if it has no value."""
         declared = broker_setting(name)
         value = self._values.get(name)
         return None if declared is None or value is None else declared.render(value)
@@ -207,12 +205,12 @@ class Settings:
         return HIDDEN if declared is not None and declared.sensitive else self.text(name)
 
     def value_at(self, name: str, otherwise: T) -> T:
-        """The value given by a name of one listener, else ``otherwise``."""
+        """Return the value set under this name for one listener, or ``otherwise``."""
         value: T = self._values.get(name, otherwise)
         return value
 
     def at_listener(self, listener: str, key: Setting[T], mechanism: str = "") -> T:
-        """The value for one listener, or one mechanism of it: the nearest that was given."""
+        """Return the most specific value for a listener, or for one of its mechanisms."""
         value = self.value_at(listener_name(listener, key.name), self[key])
         if mechanism:
             own = listener_name(listener, f"{mechanism.lower()}.{key.name}")
@@ -220,7 +218,7 @@ class Settings:
         return value
 
     def replaced(self, values: Mapping[str, Any], where: str) -> Settings:
-        """These settings with other values, by name and already parsed; ``where`` tells of them."""
+        """Return a copy with other parsed values by name; ``where`` is their source."""
         return Settings(
             {**self._values, **values},
             {**self._where, **dict.fromkeys(values, where)},
@@ -229,34 +227,32 @@ class Settings:
         )
 
     def settled(self, values: Mapping[str, Any]) -> Settings:
-        """These settings with what came of them, by name: the port taken for 0, for example."""
+        """Return a copy with actual values by name, for example the bound port instead of 0."""
         return Settings({**self._values, **values}, self._where, self.ignored, self.profile)
 
     def problems(self) -> list[str]:
-        """What is wrong between settings that are right each for itself."""
+        """Check the constraints between settings that are valid separately."""
         return [self._blame(name, text) for name, text in _relations(self)]
 
     def _start_problems(self) -> list[str]:
-        """The same that stands only against a start: such values may be in a store from before."""
+        """Check constraints that apply only at startup; the config store may violate them."""
         return [self._blame(name, text) for name, text in _sharded_relations(self)]
 
     def default(self, key: Setting[T]) -> T:
-        """The value that a setting has in this profile when nobody gives one."""
+        """Return the default of a setting in this profile."""
         return _default(key, self.profile)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should be told at the start: at most two lines."""
+        """Return warnings to log at startup, at most two lines."""
         said = []
         if self.ignored:
             names = ", ".join(sorted(entry.name for entry in self.ignored))
-            said.append(
-                f"settings of Kafka that this broker does not serve have no effect: {names}"
-            )
+            said.append(f"Kafka settings that this broker does not support have no effect: {names}")
         if lost := self._of_no_listener():
             said.append(
-                f"settings of listeners that are not there have no effect: {', '.join(lost)} (the "
-                f"listener's name is written in small letters there)"
+                f"settings of unknown listeners have no effect: {', '.join(lost)} (write the "
+                f"listener's name in lower case)"
             )
         return tuple(said)
 
@@ -268,28 +264,28 @@ class Settings:
 
     @property
     def client_listeners(self) -> tuple[Listener, ...]:
-        """The listeners to open."""
+        """Return the listeners to open."""
         return client_listeners(self[d.LISTENERS], self[d.CONTROLLER_LISTENER_NAMES])
 
     def security_protocol(self, listener: str) -> str:
-        """What is spoken on a listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """Return a listener's security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         protocols = self[d.LISTENER_SECURITY_PROTOCOL_MAP]
         return security_protocol(listener, dict(protocols))
 
     @property
     def data_dir(self) -> str | None:
-        """The directory to keep data in, None for a temporary one."""
+        """Return the data directory; None for a temporary one."""
         dirs = self[d.LOG_DIRS]
         return dirs[0] if dirs else None
 
     @property
     def request_memory_bytes(self) -> int:
-        """The size of the shared memory for requests, in bytes (see `queued.max.request.bytes`)."""
+        """Return the size of the shared memory for requests (see `queued.max.request.bytes`)."""
         wanted = self[d.QUEUED_MAX_REQUEST_BYTES]
         return wanted if wanted > 0 else _largest_requests(self)
 
     def _settle_synonyms(self) -> None:
-        """Give both names of a thing the value of the one that was given."""
+        """Copy the value of a synonym to the main setting."""
         broker_id = self[d.BROKER_ID]
         if broker_id is not None and broker_id >= 0 and not self.is_given(d.NODE_ID):
             self._values[d.NODE_ID.name] = broker_id
@@ -322,7 +318,7 @@ def _problem(entry: Given, text: str) -> str:
 
 
 def _largest_requests(settings: Settings) -> int:
-    """Bytes that one request of the largest size for each network processor takes."""
+    """Return the bytes of one request of the maximum size per network processor."""
     return settings[d.SOCKET_REQUEST_MAX_BYTES] * settings[d.NUM_NETWORK_THREADS]
 
 
@@ -332,15 +328,14 @@ Relation = Callable[[Settings], Iterable[tuple[str, str]]]
 def _identity_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     broker_id, node_id = settings[d.BROKER_ID], settings[d.NODE_ID]
     if broker_id is not None and broker_id >= 0 and broker_id != node_id:
-        yield "broker.id", f"must agree with node.id={node_id}; give one of the two"
+        yield "broker.id", f"must agree with node.id={node_id}; set only one of the two"
     if len(settings[d.LOG_DIRS]) > 1:
-        yield "log.dirs", "must be one directory; several are not served"
+        yield "log.dirs", "must be one directory; several are not supported"
 
 
 def _listener_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     controllers = settings[d.CONTROLLER_LISTENER_NAMES]
-    told = settings[d.ADVERTISED_LISTENERS]
-    advertised = client_listeners(told or (), controllers)
+    advertised = client_listeners(settings[d.ADVERTISED_LISTENERS] or (), controllers)
     protocols = settings[d.LISTENER_SECURITY_PROTOCOL_MAP]
     return listener_problems(settings.client_listeners, advertised, dict(protocols))
 
@@ -360,7 +355,7 @@ def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
 def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     overrides = c.MAX_CONNECTIONS_PER_IP_OVERRIDES
     if settings[c.MAX_CONNECTIONS_PER_IP] == 0 and not settings[overrides]:
-        problem = f"lets nobody in; name the hosts that may come in {overrides.name}"
+        problem = f"rejects every connection; set limits for allowed hosts in {overrides.name}"
         yield c.MAX_CONNECTIONS_PER_IP.name, problem
     name = settings[c.INTER_BROKER_LISTENER_NAME]
     names = [listener.name for listener in settings.client_listeners]
@@ -384,7 +379,7 @@ def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     with_tls = settings[z.ZOOKEEPER_SSL_CLIENT_ENABLE]
     has_certificate = with_tls and settings[z.ZOOKEEPER_SSL_KEYSTORE_LOCATION] is not None
     if settings[z.ZOOKEEPER_SET_ACL] and not (has_user or has_certificate):
-        problem = "needs credentials to protect nodes with: give zookeeper.digest.username and "
+        problem = "needs credentials for the ACLs: set zookeeper.digest.username and "
         problem += "zookeeper.digest.password, or TLS with zookeeper.ssl.keystore.location"
         yield "zookeeper.set.acl", problem
 
@@ -400,6 +395,6 @@ _RELATIONS: tuple[Relation, ...] = (
 
 
 def _relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    """What is wrong between settings that are right each for itself: (name, sentence) pairs."""
+    """Check all constraints between settings: (name, problem) pairs."""
     for relation in _RELATIONS:
         yield from relation(settings)

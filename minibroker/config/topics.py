@@ -1,8 +1,8 @@
-"""Settings of one topic, and which of the broker's settings stands in for each.
+"""Topic configs and the broker settings that are their defaults.
 
-Owns the declarations of topic settings and how a topic's own values, the broker's and the
-defaults combine; it must never know which topics exist.  The invariant: a value for a topic
-passes the same rule whether it comes from CreateTopics, the config store or the broker's file.
+Owns the declarations of topic configs and the precedence of topic overrides, broker settings and
+defaults; it must never know which topics exist.  The invariant: a topic config obeys the same
+constraints whether it comes from CreateTopics, the config store or a properties file.
 Echoes Kafka's ``LogConfig`` and ``ServerTopicConfigSynonyms``.
 """
 
@@ -36,7 +36,7 @@ _HOUR_MS = 3_600_000
 
 
 class Synonym(NamedTuple):
-    """A broker setting that stands in for a topic's, and what its unit is multiplied by."""
+    """A broker setting that is a topic config's default, and the factor between their units."""
 
     setting: Setting[Any]
     factor: int = 1
@@ -54,7 +54,7 @@ def _topic(
     valid: Valid[Any] | None = None,
     no_effect: str = "",
 ) -> Setting[T]:
-    """Declare a topic setting; its default and rule are those of its last broker synonym."""
+    """Declare a topic config; the last synonym defines its default and its constraint."""
     chain = tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms)
     if chain:
         last, factor = chain[-1]
@@ -71,13 +71,13 @@ def _topic(
 CLEANUP_POLICY = _topic(
     "cleanup.policy",
     LIST,
-    "What happens to old segments: `delete` drops them by retention; `compact` alone keeps them.",
+    "What happens to old segments: `delete` deletes them by retention; `compact` alone keeps them.",
     broker.LOG_CLEANUP_POLICY,
 )
 RETENTION_MS = _topic(
     "retention.ms",
     LONG,
-    "How long records are kept at least, in milliseconds; -1 keeps them for ever.",
+    "How long records are kept at least, in milliseconds; -1 means forever.",
     broker.LOG_RETENTION_MS,
     Synonym(broker.LOG_RETENTION_MINUTES, _MINUTE_MS),
     Synonym(broker.LOG_RETENTION_HOURS, _HOUR_MS),
@@ -85,58 +85,58 @@ RETENTION_MS = _topic(
 RETENTION_BYTES = _topic(
     "retention.bytes",
     LONG,
-    "How many bytes of a partition are kept; -1 sets no bound.",
+    "The size of a partition above which old segments are deleted, in bytes; -1 means unlimited.",
     broker.LOG_RETENTION_BYTES,
 )
 SEGMENT_BYTES = _topic(
     "segment.bytes",
     INT,
-    "The size at which a partition begins a new segment file, in bytes.",
+    "The size at which a partition rolls to a new segment file, in bytes.",
     broker.LOG_SEGMENT_BYTES,
 )
 SEGMENT_MS = _topic(
     "segment.ms",
     LONG,
-    "The age at which a partition begins a new segment file, in milliseconds.",
+    "The age at which a partition rolls to a new segment file, in milliseconds.",
     broker.LOG_ROLL_MS,
     Synonym(broker.LOG_ROLL_HOURS, _HOUR_MS),
 )
 SEGMENT_JITTER_MS = _topic(
     "segment.jitter.ms",
     LONG,
-    "How much rolling by age is spread in time, in milliseconds.",
+    "The maximum random jitter subtracted from `segment.ms`, in milliseconds.",
     default=0,
     valid=at_least(0),
-    no_effect="one broker has no rolling of others to avoid",
+    no_effect="segments are rolled without jitter",
 )
 SEGMENT_INDEX_BYTES = _topic(
     "segment.index.bytes",
     INT,
-    "The largest index file, in bytes; a full index begins a new segment.",
+    "The maximum size of an index file, in bytes; a full index rolls the segment.",
     broker.LOG_INDEX_SIZE_MAX_BYTES,
 )
 INDEX_INTERVAL_BYTES = _topic(
     "index.interval.bytes",
     INT,
-    "How many bytes of records lie between two entries of an index.",
+    "How many bytes of records are appended between two index entries.",
     broker.LOG_INDEX_INTERVAL_BYTES,
 )
 FILE_DELETE_DELAY_MS = _topic(
     "file.delete.delay.ms",
     LONG,
-    "How long a segment's files stay after the segment was dropped, in milliseconds.",
+    "How long the files of a deleted segment stay on disk, in milliseconds.",
     broker.LOG_SEGMENT_DELETE_DELAY_MS,
 )
 FLUSH_MESSAGES = _topic(
     "flush.messages",
     LONG,
-    "After how many records a partition is synced to the disk.",
+    "The number of records after which a partition is flushed to disk.",
     broker.LOG_FLUSH_INTERVAL_MESSAGES,
 )
 FLUSH_MS = _topic(
     "flush.ms",
     LONG,
-    "After how long records that are not synced yet are synced to the disk, in milliseconds.",
+    "How long records may stay in memory before they are flushed to disk, in milliseconds.",
     broker.LOG_FLUSH_INTERVAL_MS,
     broker.LOG_FLUSH_SCHEDULER_INTERVAL_MS,
     valid=at_least(0),
@@ -144,31 +144,31 @@ FLUSH_MS = _topic(
 MAX_MESSAGE_BYTES = _topic(
     "max.message.bytes",
     INT,
-    "The largest record batch, in bytes, compressed if it is.",
+    "The largest record batch, in bytes after compression.",
     broker.MESSAGE_MAX_BYTES,
 )
 COMPRESSION_TYPE = _topic(
     "compression.type",
     broker.COMPRESSION_TYPE.type,
-    "The codec of stored batches; `producer` keeps what the producer chose.",
+    "The codec of stored batches; `producer` keeps the producer's codec.",
     broker.COMPRESSION_TYPE,
 )
 MESSAGE_TIMESTAMP_TYPE = _topic(
     "message.timestamp.type",
     broker.LOG_MESSAGE_TIMESTAMP_TYPE.type,
-    "Whether records keep the producer's timestamp or get the broker's.",
+    "Whether records have the producer's timestamp or the broker's append time.",
     broker.LOG_MESSAGE_TIMESTAMP_TYPE,
 )
 MESSAGE_TIMESTAMP_BEFORE_MAX_MS = _topic(
     "message.timestamp.before.max.ms",
     LONG,
-    "How far a record's timestamp may lie behind the broker's clock, in milliseconds.",
+    "How far a record's timestamp may be before the broker's time, in milliseconds.",
     broker.LOG_MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
 )
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic(
     "message.timestamp.after.max.ms",
     LONG,
-    "How far a record's timestamp may lie ahead of the broker's clock, in milliseconds.",
+    "How far a record's timestamp may be after the broker's time, in milliseconds.",
     broker.LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS,
 )
 MIN_INSYNC_REPLICAS = _topic(
@@ -178,7 +178,7 @@ MIN_INSYNC_REPLICAS = _topic(
     broker.MIN_INSYNC_REPLICAS,
 )
 
-# ----------------------------------------- what clients may set although nothing here acts on it
+# ------------------------------------------------------------------- configs without any effect
 
 DELETE_RETENTION_MS = _topic(
     "delete.retention.ms",
@@ -189,31 +189,31 @@ DELETE_RETENTION_MS = _topic(
 MIN_COMPACTION_LAG_MS = _topic(
     "min.compaction.lag.ms",
     LONG,
-    "How long a record stays as it is in a compacted partition, in milliseconds.",
+    "How long a record stays uncompacted at least in a compacted partition, in milliseconds.",
     broker.LOG_CLEANER_MIN_COMPACTION_LAG_MS,
 )
 MAX_COMPACTION_LAG_MS = _topic(
     "max.compaction.lag.ms",
     LONG,
-    "The age at which a record must be compacted, in milliseconds.",
+    "The age at which a record becomes eligible for compaction at the latest, in milliseconds.",
     broker.LOG_CLEANER_MAX_COMPACTION_LAG_MS,
 )
 MIN_CLEANABLE_DIRTY_RATIO = _topic(
     "min.cleanable.dirty.ratio",
     broker.LOG_CLEANER_MIN_CLEANABLE_RATIO.type,
-    "The share of a partition that must be dirty before it is compacted.",
+    "The ratio of dirty log to total log at which a partition is compacted.",
     broker.LOG_CLEANER_MIN_CLEANABLE_RATIO,
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = _topic(
     "unclean.leader.election.enable",
     BOOLEAN,
-    "Whether a replica that is out of sync may become the leader.",
+    "Whether a replica that is not in sync may become the leader.",
     broker.UNCLEAN_LEADER_ELECTION_ENABLE,
 )
 PREALLOCATE = _topic(
     "preallocate",
     BOOLEAN,
-    "Whether segment files are given their whole size when they are made.",
+    "Whether segment files are allocated at full size when they are created.",
     default=False,
     no_effect="files grow as they are written",
 )
@@ -221,7 +221,7 @@ _CODEC_LEVEL = "every codec compresses at its default level"
 COMPRESSION_GZIP_LEVEL = _topic(
     "compression.gzip.level",
     INT,
-    "The level of gzip when the broker compresses.",
+    "The gzip level for recompression by the broker.",
     default=-1,
     valid=any_valid(equals(-1), between(1, 9)),
     no_effect=_CODEC_LEVEL,
@@ -229,7 +229,7 @@ COMPRESSION_GZIP_LEVEL = _topic(
 COMPRESSION_LZ4_LEVEL = _topic(
     "compression.lz4.level",
     INT,
-    "The level of lz4 when the broker compresses.",
+    "The lz4 level for recompression by the broker.",
     default=9,
     valid=between(1, 17),
     no_effect=_CODEC_LEVEL,
@@ -237,7 +237,7 @@ COMPRESSION_LZ4_LEVEL = _topic(
 COMPRESSION_ZSTD_LEVEL = _topic(
     "compression.zstd.level",
     INT,
-    "The level of zstd when the broker compresses.",
+    "The zstd level for recompression by the broker.",
     default=3,
     valid=between(-131072, 22),
     no_effect=_CODEC_LEVEL,
@@ -267,7 +267,7 @@ FOLLOWER_REPLICATION_THROTTLED_REPLICAS = _topic(
 
 
 class TopicConfig:
-    """The values in force for one topic: ``config[RETENTION_MS]`` is an int of milliseconds."""
+    """Effective config of one topic; ``config[RETENTION_MS]`` is an int in milliseconds."""
 
     __slots__ = ("_values",)
 
@@ -280,18 +280,18 @@ class TopicConfig:
 
 
 def synonyms_of(topic_setting: Setting[Any]) -> tuple[Synonym, ...]:
-    """The broker settings that stand in for a topic's, first one first."""
+    """Return the broker settings that are defaults of a topic config, in order of precedence."""
     return _SYNONYMS[topic_setting.name]
 
 
 def broker_value(settings: Settings, topic_setting: Setting[T]) -> T:
-    """The value that the broker's settings give a topic which says nothing itself."""
-    for stand_in, factor in synonyms_of(topic_setting):
-        value: Any = settings[stand_in]
+    """Return the default of a topic config from the broker's settings."""
+    for synonym, factor in synonyms_of(topic_setting):
+        value: Any = settings[synonym]
         if value is None:
             continue
         if factor != 1:
-            # -1 means «for ever» in every unit; anything longer than a long holds means the same.
+            # -1 means forever in every unit.
             value = value * factor if value >= 0 else -1
         found: T = value
         return found
@@ -299,7 +299,7 @@ def broker_value(settings: Settings, topic_setting: Setting[T]) -> T:
 
 
 def parse_topic_value(name: str, text: str | None) -> Any:
-    """A topic setting's value; raises `BadValueError` with a whole sentence about what is wrong."""
+    """Parse a topic config; raise `BadValueError` with a complete sentence."""
     declared = TOPIC_SETTINGS.get(name)
     if declared is None:
         raise BadValueError(
@@ -314,14 +314,14 @@ def parse_topic_value(name: str, text: str | None) -> Any:
 
 
 def topic_value(settings: Settings, overrides: Mapping[str, str], key: Setting[T]) -> T:
-    """One value in force for a topic with these overrides (already checked when stored)."""
+    """Return one effective config of a topic with these overrides, which are valid."""
     if key.name in overrides:
         return key.parse(overrides[key.name])
     return broker_value(settings, key)
 
 
 def topic_config(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
-    """Every value in force for a topic with these overrides (already checked when stored)."""
+    """Return the effective config of a topic with these overrides, which are valid."""
     return TopicConfig(
         {name: topic_value(settings, overrides, key) for name, key in TOPIC_SETTINGS.items()}
     )

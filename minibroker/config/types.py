@@ -1,8 +1,8 @@
-"""The kinds of value a setting can have: how each is read from text, checked and written back.
+"""Types of setting values: parsing, validation and rendering.
 
-Owns parsing and rendering of single values and the words in which a bad one is refused; it must
-never know which settings exist or where a value came from.  The invariant: for every type,
-``parse(render(value)) == value``, so what DescribeConfigs shows can be put into a properties file.
+Owns parsing and rendering of single values and the error texts of invalid ones; it must never know
+which settings exist or where a value was set.  The invariant: for every type,
+``parse(render(value)) == value``, so a value from DescribeConfigs can be used in a properties file.
 Echoes Kafka's ``ConfigDef.Type`` and its validators.
 """
 
@@ -38,12 +38,12 @@ class Kind(enum.IntEnum):
 
 
 class BadValueError(Exception):
-    """A text that is no value of its type; the message says what would be."""
+    """An invalid value; the message describes the valid ones."""
 
 
 @dataclass(frozen=True)
 class SettingType(Generic[T]):
-    """One kind of value: its tag on the wire, its name for people, and both directions of text."""
+    """A type: its tag in the protocol, its name in the docs, and its parser and renderer."""
 
     kind: Kind
     title: str
@@ -53,41 +53,41 @@ class SettingType(Generic[T]):
 
 @dataclass(frozen=True)
 class Valid(Generic[T]):
-    """What a value must fulfil beyond its type; ``text`` completes the sentence «must be …»."""
+    """A constraint on values of a type; ``text`` completes the sentence "must be …"."""
 
     text: str
     check: Callable[[T], bool]
 
 
 def at_least(minimum: float) -> Valid[float]:
-    """No smaller than ``minimum``."""
+    """Require a value of at least ``minimum``."""
     return Valid(f"at least {minimum}", lambda value: value >= minimum)
 
 
 def between(minimum: float, maximum: float) -> Valid[float]:
-    """Within both bounds, which belong to it."""
+    """Require a value within the bounds, inclusive."""
     return Valid(f"between {minimum} and {maximum}", lambda value: minimum <= value <= maximum)
 
 
 def one_of(*allowed: str) -> Valid[str]:
-    """One of a few words, written exactly so."""
+    """Require one of these values; case matters."""
     return Valid(f"one of {', '.join(allowed)}", lambda value: value in allowed)
 
 
 def some_of(*allowed: str) -> Valid[tuple[str, ...]]:
-    """A list of at least one of a few words."""
+    """Require a non-empty list of these values."""
     text = f"a list of {', '.join(allowed)}"
     return Valid(text, lambda value: bool(value) and all(item in allowed for item in value))
 
 
 def any_valid(*options: Valid[Any]) -> Valid[Any]:
-    """At least one of several conditions holds."""
+    """Require that at least one of these constraints is met."""
     text = " or ".join(option.text for option in options)
     return Valid(text, lambda value: any(option.check(value) for option in options))
 
 
 def equals(wanted: object) -> Valid[Any]:
-    """One value exactly."""
+    """Require exactly this value."""
     return Valid(str(wanted), lambda value: value == wanted)
 
 
@@ -99,7 +99,7 @@ def _whole_number(title: str, bits: int) -> Callable[[str], int]:
             raise BadValueError(f"must be a whole number ({title})")
         value = int(text)
         if not -limit <= value < limit:
-            raise BadValueError(f"must lie between {-limit} and {limit - 1} ({title})")
+            raise BadValueError(f"must be between {-limit} and {limit - 1} ({title})")
         return value
 
     return parse
@@ -135,13 +135,13 @@ BOOLEAN = SettingType(
 )
 STRING: SettingType[str] = SettingType(Kind.STRING, "string", str, str)
 PASSWORD: SettingType[str] = SettingType(Kind.PASSWORD, "password", str, str)
-"""A text that is shown to nobody."""
+"""A text that is hidden from all output."""
 
 LIST: SettingType[tuple[str, ...]] = SettingType(Kind.LIST, "list", _parse_list, ",".join)
 
 
 def optional(inner: SettingType[U]) -> SettingType[U | None]:
-    """``inner`` or nothing at all, which is written as the empty text."""
+    """Extend ``inner`` by None, which is written as the empty text."""
 
     def parse(text: str) -> U | None:
         return inner.parse(text) if text else None
@@ -153,7 +153,7 @@ def optional(inner: SettingType[U]) -> SettingType[U | None]:
 
 
 class HostPort(NamedTuple):
-    """Where to listen or connect; port 0 takes a free one."""
+    """An address to listen on or connect to; port 0 selects a free port."""
 
     host: str
     port: int
@@ -168,14 +168,14 @@ _HOST_PORT = re.compile(rf"(?P<host>{_HOST}):(?P<port>[0-9]{{1,5}})")
 
 
 def parse_host_port(text: str) -> HostPort:
-    """Read ``host:port`` (an IPv6 host in brackets, an empty host for every interface)."""
+    """Parse ``host:port`` (an IPv6 host in brackets, an empty host for all interfaces)."""
     match = _HOST_PORT.fullmatch(text)
     if match is None:
         raise BadValueError("must be host:port, an IPv6 host in brackets, e.g. 127.0.0.1:8080")
     port = int(match["port"])
     if port > 65535:
         raise BadValueError(
-            f"has port {port}; a port lies between 0 and 65535 (0 takes a free one)"
+            f"has port {port}; a port is between 0 and 65535 (0 selects a free one)"
         )
     return HostPort(match["host"].strip("[]"), port)
 
@@ -186,7 +186,7 @@ DEFAULT_ZOOKEEPER_PORT = 2181
 
 
 class ConnectString(NamedTuple):
-    """ZooKeeper's servers, and the path below which everything lies ("" for the root)."""
+    """ZooKeeper servers, and the chroot ("" for the root)."""
 
     servers: tuple[HostPort, ...]
     chroot: str
@@ -196,7 +196,7 @@ class ConnectString(NamedTuple):
 
 
 def parse_connect_string(text: str) -> ConnectString:
-    """Read ``host:port,host:port/chroot``; a port that is left out is ZooKeeper's usual one."""
+    """Parse ``host:port,host:port/chroot``; the default port is 2181."""
     hosts, slash, chroot = text.partition("/")
     servers = []
     for host in (part.strip() for part in hosts.split(",")):
@@ -207,7 +207,7 @@ def parse_connect_string(text: str) -> ConnectString:
         servers.append(server)
     parts = chroot.rstrip("/").split("/")
     if chroot.strip("/") and any(part in ("", ".", "..") for part in parts):
-        raise BadValueError(f"has the chroot {slash}{chroot}, which is no path")
+        raise BadValueError(f"has the chroot {slash}{chroot}, which is not a path")
     return ConnectString(tuple(servers), "/" + "/".join(parts) if chroot.strip("/") else "")
 
 

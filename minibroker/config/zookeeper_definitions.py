@@ -1,8 +1,8 @@
-"""Settings of the config store on ZooKeeper: where it is, how long to wait, who we are to it.
+"""Settings of the config store on ZooKeeper: address, timeouts and credentials.
 
-Owns the declarations and nothing else; it must never know how a session is kept.  The invariant:
-names that Kafka 2.x and 3.x have mean what they mean there, key and trust stores being PEM files.
-Kafka takes digest credentials from a JAAS file, so their two names here are our own.
+Owns only the declarations; it must never know how a session works.  The invariant: names from Kafka
+2.x and 3.x have Kafka's meaning, except that keystores and truststores are PEM files.  Kafka reads
+digest credentials from a JAAS file, so the two settings for them are not Kafka's.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ZOOKEEPER_CONNECT = setting(
     optional(CONNECT_STRING),
     default=None,
     default_text="none: the config store is a file in the data directory",
-    doc="ZooKeeper's servers as host:port,host:port/chroot; the cluster's facts are then kept "
-    "there, below the chroot, in Kafka's layout. ZooKeeper 3.6 or newer; needs "
+    doc="The ZooKeeper servers, as host:port,host:port/chroot. The cluster's metadata is stored "
+    "below the chroot, in Kafka's layout. Requires ZooKeeper 3.6 or newer and "
     "`pip install minibroker[zookeeper]`.",
 )
 ZOOKEEPER_SESSION_TIMEOUT_MS = setting(
@@ -36,8 +36,7 @@ ZOOKEEPER_SESSION_TIMEOUT_MS = setting(
     INT,
     default=18_000,
     valid=at_least(100),
-    doc="After how long ZooKeeper takes a silent broker for gone, in milliseconds; the server has "
-    "bounds of its own.",
+    doc="The timeout of the ZooKeeper session, in milliseconds; the server limits its range.",
 )
 ZOOKEEPER_CONNECTION_TIMEOUT_MS = setting(
     "zookeeper.connection.timeout.ms",
@@ -45,57 +44,59 @@ ZOOKEEPER_CONNECTION_TIMEOUT_MS = setting(
     default=None,
     default_text="zookeeper.session.timeout.ms",
     valid=at_least(1),
-    doc="How long a start, and a change while the connection is lost, waits for ZooKeeper, in "
-    "milliseconds of real time.",
+    doc="How long the broker waits for ZooKeeper at startup, and for a change while disconnected, "
+    "in milliseconds of real time.",
 )
 ZOOKEEPER_SET_ACL = setting(
     "zookeeper.set.acl",
     BOOLEAN,
     default=False,
-    doc="Whether nodes are made so that only who has our credentials may change them; the configs "
-    "of users and brokers can then not be read by others either.",
+    doc="Whether the broker creates znodes with ACLs, so that only clients with its credentials "
+    "can change them, and read the configs of users and brokers.",
 )
 ZOOKEEPER_DIGEST_USERNAME = setting(
     "zookeeper.digest.username",
     _OPTIONAL_STRING,
     default=None,
-    doc="The user of ZooKeeper's digest authentication. Not a Kafka setting.",
+    doc="The user name for ZooKeeper's digest authentication. Not a Kafka setting.",
 )
 ZOOKEEPER_DIGEST_PASSWORD = setting(
     "zookeeper.digest.password",
     _OPTIONAL_PASSWORD,
     default=None,
-    doc="The password of that user. Not a Kafka setting.",
+    doc="The password for ZooKeeper's digest authentication. Not a Kafka setting.",
 )
 ZOOKEEPER_SSL_CLIENT_ENABLE = setting(
     "zookeeper.ssl.client.enable",
     BOOLEAN,
     default=False,
-    doc="Whether to speak TLS with ZooKeeper.",
+    doc="Whether to connect to ZooKeeper with TLS.",
 )
 ZOOKEEPER_SSL_TRUSTSTORE_LOCATION = setting(
     "zookeeper.ssl.truststore.location",
     _OPTIONAL_STRING,
     default=None,
-    default_text="the system's authorities",
-    doc="A PEM file with the certificates of the authorities that may vouch for ZooKeeper.",
+    default_text="the system's certificate authorities",
+    doc="A PEM file with the certificate authorities that sign ZooKeeper's certificate.",
 )
 ZOOKEEPER_SSL_KEYSTORE_LOCATION = setting(
     "zookeeper.ssl.keystore.location",
     _OPTIONAL_STRING,
     default=None,
-    doc="A PEM file with our key and the chain of its certificate, for servers that want one.",
+    doc="A PEM file with the broker's private key and certificate chain, for servers that require "
+    "client certificates.",
 )
 ZOOKEEPER_SSL_KEYSTORE_PASSWORD = setting(
     "zookeeper.ssl.keystore.password",
     _OPTIONAL_PASSWORD,
     default=None,
-    doc="The password of the key in that file, if it has one.",
+    doc="The password of the private key in `zookeeper.ssl.keystore.location`, if it is encrypted.",
 )
 ZOOKEEPER_SSL_ENDPOINT_IDENTIFICATION_ALGORITHM = setting(
     "zookeeper.ssl.endpoint.identification.algorithm",
     STRING,
     default="HTTPS",
     valid=one_of("HTTPS", "https", ""),
-    doc="Whether the server's certificate must bear its host's name; an empty value takes any.",
+    doc="Whether the server's certificate must match its hostname; an empty value disables the "
+    "check.",
 )

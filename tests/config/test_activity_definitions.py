@@ -14,7 +14,7 @@ from minibroker.config import (
 
 
 @pytest.mark.parametrize("profile", ["laptop", "kafka"])
-def test_nothing_is_told_unless_it_is_asked_for(profile: str) -> None:
+def test_activity_settings_default_records_nothing(profile: str) -> None:
     settings = Settings.from_sources(profile=profile)
     assert not settings[ACTIVITY_ENABLE]
     assert settings[ACTIVITY_SAMPLE] == 1.0

@@ -49,7 +49,7 @@ def test_overrides_are_split_at_the_last_colon(text: str, limits: list[tuple[str
 @pytest.mark.parametrize(
     "text", ["127.0.0.0#:100", "127.0.0.1", ":5", "h:-1", "h:x", "h:9999999999"]
 )
-def test_an_override_that_is_none_is_refused(text: str) -> None:
+def test_host_override_with_invalid_entry_is_rejected(text: str) -> None:
     with pytest.raises(BadValueError, match="has the entry"):
         MAX_CONNECTIONS_PER_IP_OVERRIDES.parse(text)
 
@@ -75,7 +75,9 @@ def test_redpandas_overrides_are_of_addresses_each_once(text: str) -> None:
         (["inter.broker.listener.name=INTERNAL"], "PLAINTEXT"),
     ],
 )
-def test_what_would_shut_everybody_out_is_refused(pairs: list[str], problem: str) -> None:
+def test_connection_limits_that_reject_everything_are_rejected(
+    pairs: list[str], problem: str
+) -> None:
     with pytest.raises(ConfigError, match=problem):
         Settings.from_sources(pairs=pairs)
 
@@ -95,18 +97,18 @@ def test_no_connections_per_address_are_fine_with_exceptions() -> None:
         "max.connection.creation.rate=5",
     ],
 )
-def test_what_needs_one_acceptor_is_refused_without_one(limit: str) -> None:
+def test_single_acceptor_limit_in_sharded_mode_is_rejected(limit: str) -> None:
     name = limit.partition("=")[0]
     with pytest.raises(ConfigError, match=rf"{name}=.* \(--set\): not with .*acceptor.mode=single"):
         Settings.from_sources(pairs=["acceptor.mode=sharded", limit])
     Settings.from_sources(pairs=["acceptor.mode=single", limit])
 
 
-def test_limits_that_limit_nothing_and_redpandas_are_fine_without_one_acceptor() -> None:
+def test_default_and_redpanda_limits_in_sharded_mode_are_accepted() -> None:
     pairs = ["acceptor.mode=sharded", "max.connections=2147483647", "kafka_connections_max=3"]
     assert Settings.from_sources(pairs=pairs)[KAFKA_CONNECTIONS_MAX] == 3
 
 
-def test_what_a_store_holds_from_before_stands_in_no_other_change_s_way() -> None:
+def test_stored_limit_in_sharded_mode_does_not_block_other_changes() -> None:
     started = Settings.from_sources(pairs=["acceptor.mode=sharded"])
     assert list(problems(started, {"max.connections": "5", "kafka_connections_max": "3"})) == []

@@ -90,16 +90,16 @@ def test_a_constant_is_called_as_its_setting_is() -> None:
 
 
 @pytest.mark.parametrize("name", BROKER)
-def test_a_setting_of_the_broker_acts_or_says_that_it_does_not(name: str) -> None:
+def test_broker_setting_is_used_or_documents_no_effect(name: str) -> None:
     assert acts(name, BROKER[name]) != bool(BROKER[name].no_effect)
 
 
 @pytest.mark.parametrize("name", [name for name in TOPIC if name not in BROKER])
-def test_a_setting_of_topics_acts_or_says_that_it_does_not(name: str) -> None:
+def test_topic_config_is_used_or_documents_no_effect(name: str) -> None:
     assert (name in words_read()) != bool(TOPIC[name].no_effect)
 
 
-def test_what_stands_in_for_a_topic_can_be_changed_as_a_topic_can() -> None:
+def test_broker_synonym_of_topic_config_is_dynamic() -> None:
     stand_ins = [synonyms_of(topic)[0].setting for topic in TOPIC.values() if synonyms_of(topic)]
     assert stand_ins
     assert [setting.name for setting in stand_ins if not setting.dynamic] == []

@@ -85,7 +85,7 @@ def test_a_listeners_value_may_stand_in_the_file() -> None:
         ("no.such.setting", "4"),
     ],
 )
-def test_what_cannot_be_is_passed_over_and_refused(name: str, text: str) -> None:
+def test_invalid_dynamic_config_is_ignored_and_reported(name: str, text: str) -> None:
     settings = changed({name: text, "log.retention.ms": "9"})
     assert settings[LOG_RETENTION_MS] == 9
     assert settings[NUM_IO_THREADS] == STATIC[NUM_IO_THREADS]
@@ -95,7 +95,7 @@ def test_what_cannot_be_is_passed_over_and_refused(name: str, text: str) -> None
     assert name in problem
 
 
-def test_what_can_be_has_no_problems() -> None:
+def test_valid_dynamic_config_has_no_problems() -> None:
     assert list(problems(STATIC, {"log.retention.ms": "9", INTERNAL: "1"})) == []
 
 
@@ -123,7 +123,7 @@ KEYSTORE = "ssl.keystore.location"
 AT_LISTENER = f"listener.name.internal.{KEYSTORE}"
 
 
-def test_what_a_listener_shows_is_renewed_for_that_listener_of_one_broker_only() -> None:
+def test_keystore_change_requires_listener_prefix_and_broker_id() -> None:
     assert list(problems(STATIC, {AT_LISTENER: "new.pem"})) == []
     assert changed({AT_LISTENER: "new.pem"}).at_listener("INTERNAL", SSL_KEYSTORE_LOCATION)
     [bare] = bad_values({KEYSTORE: "new.pem"})
@@ -137,7 +137,7 @@ def test_what_a_listener_shows_is_renewed_for_that_listener_of_one_broker_only()
     assert fixed.startswith("Cannot update these configs dynamically")
 
 
-def test_a_misspelt_name_is_told_the_nearest() -> None:
+def test_misspelled_dynamic_config_suggests_nearest_name() -> None:
     [problem] = problems(STATIC, {"max.conections": "4"})
     assert problem == "Unknown config name: max.conections; did you mean max.connections?"
 
@@ -149,7 +149,7 @@ def test_no_text_stops_a_broker(own: dict[str, str]) -> None:
     assert listener_value(settings, "INTERNAL", MAX_CONNECTIONS) > 0
 
 
-def test_limits_that_nobody_holds_are_not_in_force() -> None:
+def test_single_acceptor_limits_in_sharded_mode_are_not_in_force() -> None:
     sharded = Settings.from_sources(pairs=["acceptor.mode=sharded"])
     written = {"max.connections": "5", INTERNAL: "4"}
     configs = {(BROKERS, DEFAULT_NAME): written}

@@ -41,7 +41,7 @@ def test_a_line_survives_being_written(options: dict[str, str]) -> None:
         "M required a=hunter2; N required;",
     ],
 )
-def test_what_is_no_line_is_refused_unshown(text: str) -> None:
+def test_invalid_jaas_config_is_rejected_without_its_text(text: str) -> None:
     with pytest.raises(BadValueError) as caught:
         parse_jaas(text)
     assert "hunter2" not in str(caught.value)

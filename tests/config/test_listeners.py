@@ -66,7 +66,7 @@ def problems(
     return listener_problems(parse_listeners(listeners), told, protocols or {})
 
 
-def test_a_name_that_is_no_protocol_stands_for_plaintext() -> None:
+def test_listener_name_that_is_not_a_protocol_uses_plaintext() -> None:
     assert problems("INNER://h:1,PLAINTEXT://h:2") == []
 
 
@@ -78,7 +78,7 @@ def test_with_a_map_every_name_needs_a_protocol() -> None:
     assert problems("INNER://h:1", protocols={"INNER": "SASL_SSL"}) == []
 
 
-def test_a_listener_on_every_address_must_say_what_to_dial() -> None:
+def test_wildcard_listener_without_advertised_address_is_rejected() -> None:
     [(name, text)] = problems("A://0.0.0.0:9092")
     assert name == "listeners"
     assert "set advertised.listeners=A://<host that clients reach>:9092" in text
@@ -87,7 +87,7 @@ def test_a_listener_on_every_address_must_say_what_to_dial() -> None:
     assert name == "advertised.listeners"
 
 
-def test_what_is_advertised_must_be_listened_on() -> None:
+def test_advertised_listener_without_listener_is_rejected() -> None:
     [(name, text)] = problems("A://h:9092", "A://h:1,B://h:9")
     assert name == "advertised.listeners"
     assert text == "names B; listeners has A"
@@ -100,7 +100,7 @@ def test_only_controllers_left_is_no_broker() -> None:
     assert "must name a listener for clients" in text
 
 
-def test_clients_are_told_the_advertised_address_with_the_port_that_was_bound() -> None:
+def test_advertised_endpoint_has_the_bound_port() -> None:
     listeners = parse_listeners("A://127.0.0.1:0,B://:9,C://h:7")
     told = parse_listeners("C://proxy:0")
     endpoints = advertised_endpoints(listeners, told, {"A": 1234, "B": 9, "C": 7}, "box")

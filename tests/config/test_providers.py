@@ -34,7 +34,7 @@ def test_resolve_reads_a_key_of_a_properties_file(tmp_path: Path) -> None:
     assert resolve(f"${{file:{path}:key.password}}", {}) == "s3cret"
 
 
-def test_resolve_reads_a_whole_file_of_a_directory(tmp_path: Path) -> None:
+def test_resolve_directory_reference_returns_file_content(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3crét\n", encoding="utf-8")
     assert resolve(f"<${{directory:{tmp_path}:password}}>", {}) == "<s3crét\n>"
 
@@ -52,7 +52,7 @@ def test_resolve_reads_a_whole_file_of_a_directory(tmp_path: Path) -> None:
         ("${file:/no/such/file:key}", "/no/such/file cannot be read: No such file"),
     ],
 )
-def test_resolve_of_what_is_missing_names_it(value: str, problem: str) -> None:
+def test_resolve_missing_value_names_it(value: str, problem: str) -> None:
     with pytest.raises(BadValueError, match=problem):
         resolve(value, ENVIRONMENT)
 
@@ -64,7 +64,7 @@ def test_resolve_of_a_missing_key_names_file_and_key(tmp_path: Path) -> None:
         resolve(f"${{file:{path}:key}}", {})
 
 
-def test_settings_resolve_values_and_report_what_is_missing() -> None:
+def test_settings_resolve_values_and_report_missing_ones() -> None:
     pairs = read_pairs(["num.partitions=${env:COUNT}"])
     settings = Settings.from_entries(pairs, environment={"COUNT": "7"})
     assert settings.text("num.partitions") == "7"

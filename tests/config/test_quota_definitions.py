@@ -26,7 +26,7 @@ def test_the_defaults_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("setting", [QUOTA_PRODUCER_DEFAULT, QUOTA_CONSUMER_DEFAULT])
-def test_what_is_deprecated_says_so(setting: object) -> None:
+def test_deprecated_setting_is_documented_as_deprecated(setting: object) -> None:
     assert getattr(setting, "doc").startswith("Deprecated")  # noqa: B009 - any setting will do
 
 

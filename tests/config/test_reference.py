@@ -10,13 +10,13 @@ from minibroker.config.reference import page
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 
-def test_the_page_in_docs_is_what_the_definitions_give() -> None:
+def test_settings_page_matches_definitions() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "run: python -m minibroker.config.reference > docs/reference/settings.md"
     )
 
 
-def test_every_setting_is_on_the_page_with_what_it_does() -> None:
+def test_settings_page_describes_every_setting() -> None:
     text = page()
     for setting in (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()):
         assert f"| `{setting.name}` |" in text

@@ -39,7 +39,9 @@ def test_the_nearest_value_holds() -> None:
 
 def test_a_listener_with_sasl_needs_mechanisms_and_plain_needs_users() -> None:
     assert "sasl.enabled.mechanisms= (default): must name mechanisms" in refusal(SASL)
-    assert "has GSSAPI; what is served is PLAIN" in refusal("sasl.enabled.mechanisms=GSSAPI")
+    assert "has GSSAPI; the supported mechanisms are PLAIN" in refusal(
+        "sasl.enabled.mechanisms=GSSAPI"
+    )
     text = refusal(SASL, "sasl.enabled.mechanisms=PLAIN")
     assert "set listener.name.sasl_plaintext.plain.sasl.jaas.config to org.apache" in text
     Settings.from_sources(pairs=[SASL, "sasl.enabled.mechanisms=SCRAM-SHA-512"])

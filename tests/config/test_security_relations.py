@@ -29,7 +29,7 @@ def test_a_listener_with_tls_needs_a_certificate() -> None:
 
 def test_a_key_is_given_once() -> None:
     text = problem("ssl.keystore.location=/k.pem", "ssl.keystore.key=secret")
-    assert text.startswith("ssl.keystore.location=/k.pem (--set): is given beside ssl.keystore.key")
+    assert text.startswith("ssl.keystore.location=/k.pem (--set): conflicts with ssl.keystore.key")
     text = problem(
         "ssl.keystore.location=/k.pem",
         "listener.name.ssl.ssl.truststore.location=/t.pem",
@@ -39,9 +39,9 @@ def test_a_key_is_given_once() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["requested", "required"])
-def test_who_wants_certificates_must_know_who_signs_them(wanted: str) -> None:
+def test_client_auth_without_truststore_is_rejected(wanted: str) -> None:
     text = problem("ssl.keystore.location=/k.pem", f"ssl.client.auth={wanted}")
-    assert text.startswith(f"ssl.client.auth={wanted} (--set): needs to know who signs")
+    assert text.startswith(f"ssl.client.auth={wanted} (--set): needs certificate authorities")
 
 
 def test_a_listener_without_tls_needs_none_of_it() -> None:

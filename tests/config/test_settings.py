@@ -69,7 +69,7 @@ def test_a_file_shipped_with_kafka_3_starts_with_one_line_of_warning(properties:
     assert str(settings[config.ZOOKEEPER_CONNECT]) == "localhost:2181"
     [warning] = settings.warnings
     assert warning == (
-        "settings of Kafka that this broker does not serve have no effect: "
+        "Kafka settings that this broker does not support have no effect: "
         "num.recovery.threads.per.data.dir, transaction.state.log.min.isr, "
         "transaction.state.log.replication.factor"
     )
@@ -82,13 +82,13 @@ def test_a_file_shipped_with_kafka_4_opens_the_listener_for_clients_only(propert
     assert "process.roles" in settings.warnings[0]
 
 
-def test_what_is_set_for_no_listener_is_told() -> None:
+def test_setting_of_unknown_listener_is_a_warning() -> None:
     pairs = ["listeners=INSIDE://:9092", "listener.name.inside.max.connections=1"]
     pairs += ["listener.name.INSIDE.max.connections=2", "listener.name.gone.max.connections=3"]
     [warning] = Settings.from_sources(pairs=pairs).warnings
     assert warning.startswith(
-        "settings of listeners that are not there have no effect: "
-        "listener.name.INSIDE.max.connections, listener.name.gone.max.connections (the listener's"
+        "settings of unknown listeners have no effect: "
+        "listener.name.INSIDE.max.connections, listener.name.gone.max.connections (write"
     )
 
 
@@ -132,7 +132,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     assert refusal("colour=red").endswith("there is no such setting")
 
 
-def test_a_bad_value_says_which_where_and_what_is_valid(properties: Path) -> None:
+def test_invalid_value_reports_name_source_and_valid_values(properties: Path) -> None:
     properties.write_text("# a comment\n\nnum.io.threads=\\\n  none\n")
     with pytest.raises(ConfigError) as caught:
         Settings.from_sources(files=[properties])
@@ -157,7 +157,7 @@ def test_a_pair_without_equals_sign_is_refused() -> None:
     [
         (["broker.id=1", "node.id=2"], "broker.id=1 (--set): must agree with node.id=2"),
         (["log.dirs=/a,/b"], "log.dirs=/a,/b (--set): must be one directory"),
-        (["listeners=SSL://h:1"], "has SSL, which speaks TLS but has no certificate"),
+        (["listeners=SSL://h:1"], "has SSL, which uses TLS but has no certificate"),
         (["advertised.listeners=X://h:1"], "advertised.listeners=X://h:1 (--set): names X"),
         (
             ["group.min.session.timeout.ms=9000000"],
@@ -214,7 +214,7 @@ def test_settings_travel_between_processes() -> None:
     assert error.problems == ("a", "b")
 
 
-def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+def test_unreadable_file_is_rejected_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing.properties: cannot be read: No such file"):
         read_properties(tmp_path / "missing.properties")
     binary = tmp_path / "binary"

@@ -30,7 +30,7 @@ def test_a_topics_own_value_wins() -> None:
     assert config[topics.RETENTION_MS] == 5
 
 
-def test_the_finest_unit_that_is_given_wins() -> None:
+def test_retention_with_several_units_uses_the_finest() -> None:
     assert in_force("log.retention.hours=2")[topics.RETENTION_MS] == 7_200_000
     assert in_force("log.retention.hours=2", "log.retention.minutes=3")[topics.RETENTION_MS] == (
         180_000

@@ -78,14 +78,14 @@ def test_values_are_read(kind: SettingType[Any], text: str, value: object) -> No
         (HOST_PORT, "::1:80", "host:port"),
     ],
 )
-def test_what_is_no_value_is_refused_in_words(
+def test_invalid_value_is_rejected_with_explanation(
     kind: SettingType[Any], text: str, message: str
 ) -> None:
     with pytest.raises(BadValueError, match=message):
         kind.parse(text)
 
 
-def test_rules_say_what_they_want() -> None:
+def test_constraints_describe_valid_values() -> None:
     minus_one_or_more = any_valid(equals(-1), at_least(1))
     assert [minus_one_or_more.check(value) for value in (-1, 0, 1)] == [True, False, True]
     assert between(1, 3).check(3)

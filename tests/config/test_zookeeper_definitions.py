@@ -24,7 +24,7 @@ def test_defaults_are_kafkas(profile: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":2181", "a:0", "a:99999", "a:1,,b:1", "a/x//y", "a/../b"])
-def test_what_is_no_connect_string_is_refused(text: str) -> None:
+def test_invalid_connect_string_is_rejected(text: str) -> None:
     if not text:
         assert Settings.from_sources(pairs=["zookeeper.connect="])[config.ZOOKEEPER_CONNECT] is None
         return
@@ -33,13 +33,13 @@ def test_what_is_no_connect_string_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("alone", [USER, PASSWORD])
-def test_a_user_and_a_password_belong_together(alone: str) -> None:
+def test_digest_user_without_password_is_rejected(alone: str) -> None:
     with pytest.raises(ConfigError, match="must be given together") as caught:
         Settings.from_sources(pairs=[CONNECT, alone])
     assert "secret" not in str(caught.value)
 
 
-def test_protected_nodes_need_somebody_to_belong_to() -> None:
+def test_zookeeper_acl_without_credentials_is_rejected() -> None:
     wanted = [CONNECT, "zookeeper.set.acl=true"]
     with pytest.raises(ConfigError, match="needs credentials"):
         Settings.from_sources(pairs=wanted)
