@@ -335,7 +335,8 @@ def _identity_relations(settings: Settings) -> Iterable[tuple[str, str]]:
 
 def _listener_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     controllers = settings[d.CONTROLLER_LISTENER_NAMES]
-    advertised = client_listeners(settings[d.ADVERTISED_LISTENERS] or (), controllers)
+    configured = settings[d.ADVERTISED_LISTENERS]
+    advertised = client_listeners(configured or (), controllers)
     protocols = settings[d.LISTENER_SECURITY_PROTOCOL_MAP]
     return listener_problems(settings.client_listeners, advertised, dict(protocols))
 

@@ -1,7 +1,7 @@
-"""The control API: a running broker seen and steered over HTTP.
+"""HTTP API to inspect and control a running broker.
 
-Owns what HTTP clients may ask, how they ask it, and the description of both. Knows the broker
-only through the ``Backend`` protocol, so that a fake stands in for it in tests. Every answer,
-errors included, is JSON whose shape the OpenAPI description gives. Kafka has no such thing; the
-nearest are its JMX beans and the admin tools.
+Owns the operations, the HTTP server and their OpenAPI description. Uses the broker only through the
+``Backend`` protocol, which tests replace by a fake. Every response, including errors, is JSON with
+a schema in the OpenAPI description. Kafka has no counterpart; its JMX beans and admin tools come
+closest.
 """

@@ -1,9 +1,9 @@
-"""What the control API asks of a broker, and the shapes of the answers.
+"""Backend of the control API, and the records of requests and responses.
 
-Owns the ``Backend`` protocol, which the controller role implements, and the records that it
-takes and gives; their annotations are also the API's documentation and its checks. Must never
-know HTTP, channels or processes. The invariant: every answer is plain, immutable data, and every
-refusal is a ``BackendError`` that says what, where and how to mend it. Echoes Kafka's ``Admin``.
+Owns the ``Backend`` protocol, which the controller role implements, and its records, whose
+annotations are also the documentation and the validation of the API. Must never know HTTP, channels
+or processes. The invariant: every response is plain, immutable data, and every error is a
+``BackendError`` that describes what is wrong and how to fix it. Echoes Kafka's ``Admin``.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from minibroker.observability.metrics import Snapshot
 from minibroker.runtime.clock import ADVANCE_MS_MAX, RATE_MAX, RATE_MIN
 
 TOPIC_NAME_MAX: Final = 249
-"""Kafka's longest topic name."""
+"""Kafka's limit on the length of a topic name."""
 
 PARTITIONS_MAX: Final = 10_000
-"""Partitions one request may ask for; the broker may allow fewer."""
+"""Maximum number of partitions in one request; the broker may allow fewer."""
 
 CONFIGS_MAX: Final = 100
-"""Config overrides one request may carry."""
+"""Maximum number of config overrides in one request."""
 
 
 class BackendError(Exception):
-    """A request the broker refuses.
+    """The broker rejected a request.
 
-    ``code`` is Kafka's name of the error where it has one, e.g. ``TOPIC_ALREADY_EXISTS``.
-    ``status`` is the HTTP status: 400 bad, 404 not there, 409 in the way, 503 not now.
+    ``code`` is the name of Kafka's error where there is one, e.g. ``TOPIC_ALREADY_EXISTS``.
+    ``status`` is the HTTP status: 400 invalid, 404 not found, 409 conflict, 503 unavailable.
     """
 
     def __init__(self, code: str, message: str, hint: str = "", *, status: int = 400) -> None:
@@ -42,21 +42,21 @@ class BackendError(Exception):
 
 
 class NotFound(BackendError):
-    """What the request names isn't there."""
+    """The resource does not exist."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(code, message, hint, status=404)
 
 
 class Conflict(BackendError):
-    """Something is in the way of the request, e.g. a topic of the same name."""
+    """The request conflicts with the current state, e.g. a topic with the same name."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(code, message, hint, status=409)
 
 
 class Unavailable(BackendError):
-    """Not now: a process is being restarted, or the broker is stopping. Try again."""
+    """A process is restarting, or the broker is stopping; the client can retry."""
 
     def __init__(self, code: str, message: str, hint: str = "Try again in a moment.") -> None:
         super().__init__(code, message, hint, status=503)
@@ -74,11 +74,11 @@ class ProcessHealth(NamedTuple):
     name: Annotated[str, Doc("Role and index, e.g. `processor-0`.")]
     pid: Annotated[int | None, Doc("Process id; null while it is down or in a simulation.")]
     state: ProcessState
-    restarts: Annotated[int, Doc("How often it was started again after it died.")]
+    restarts: Annotated[int, Doc("How often it was restarted after it died.")]
 
 
 class HealthCondition(NamedTuple):
-    """Something that is wrong in a process of the broker."""
+    """A problem in a process of the broker."""
 
     process: Annotated[str, Doc("Role and index, e.g. `worker-0`.")]
     kind: Annotated[
@@ -90,35 +90,35 @@ class HealthCondition(NamedTuple):
             "not_responding",
         ],
         Doc(
-            "`storage_failed` ends by itself when a write succeeds; `records_truncated` stays "
-            "until the process restarts; `groups_not_loaded` ends when the logs of committed "
-            "offsets can be opened; `descriptors_exhausted` ends when connections can be accepted "
-            "again; `not_responding` is a process that did not answer in a second."
+            "`storage_failed` ends when a write succeeds; `records_truncated` ends when the "
+            "process restarts; `groups_not_loaded` ends when the logs of committed offsets can be "
+            "opened; `descriptors_exhausted` ends when connections can be accepted again; "
+            "`not_responding` means that the process did not respond within a second."
         ),
     ]
-    subject: Annotated[str, Doc("What it is about, e.g. a path.")]
-    text: Annotated[str, Doc("What is wrong, in words.")]
+    subject: Annotated[str, Doc("The affected resource, e.g. a path.")]
+    text: Annotated[str, Doc("Description of the problem.")]
     since_ms: Annotated[
-        int, Doc("When it began, in milliseconds since 1970 on the broker's clock.")
+        int, Doc("When it started, in milliseconds since 1970 on the broker's clock.")
     ]
 
 
 class Health(NamedTuple):
-    """Whether the broker serves, how its processes are, and what is wrong with them."""
+    """Health of the broker and its processes, with current problems."""
 
-    ready: Annotated[bool, Doc("True when every process runs that clients need.")]
+    ready: Annotated[bool, Doc("True if all processes that clients need are running.")]
     status: Annotated[
         Literal["ready", "degraded", "not_ready"],
-        Doc("`degraded`: every process runs, and there are conditions."),
+        Doc("`degraded`: all processes are running, but there are conditions."),
     ]
-    conditions: Annotated[tuple[HealthCondition, ...], Doc("Oldest first for each process.")]
-    version: Annotated[str, Doc("minibroker's version.")]
-    uptime_ms: Annotated[int, Doc("Time since the broker started, on its own clock.")]
+    conditions: Annotated[tuple[HealthCondition, ...], Doc("For each process, oldest first.")]
+    version: Annotated[str, Doc("Version of minibroker.")]
+    uptime_ms: Annotated[int, Doc("Time since the broker started, on the broker's clock.")]
     processes: tuple[ProcessHealth, ...]
 
 
 class Endpoint(NamedTuple):
-    """Where clients of one listener connect."""
+    """The address that clients of a listener connect to."""
 
     listener: str
     host: str
@@ -134,14 +134,14 @@ class BrokerView(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """The cluster image that every process holds."""
+    """The cluster metadata that every process has."""
 
     cluster_id: str
     controller_id: int
     controller_epoch: int
-    change: Annotated[int, Doc("Number of the last change every process has acknowledged.")]
+    change: Annotated[int, Doc("Number of the last change that all processes have acknowledged.")]
     brokers: tuple[BrokerView, ...]
-    topics: Annotated[int, Doc("Number of topics, internal ones included.")]
+    topics: Annotated[int, Doc("Number of topics, including internal ones.")]
     partitions: Annotated[int, Doc("Number of partitions of all topics.")]
 
 
@@ -172,20 +172,22 @@ class PartitionView(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     log_start_offset: Annotated[int, Doc("First offset that can be read.")]
-    high_watermark: Annotated[int, Doc("First offset that consumers don't see yet.")]
-    log_end_offset: Annotated[int, Doc("Offset that the next record gets.")]
+    high_watermark: Annotated[int, Doc("First offset that consumers cannot read yet.")]
+    log_end_offset: Annotated[int, Doc("Offset of the next record.")]
     size_bytes: Annotated[int, Doc("Size of the log's segments.")]
     owner: Annotated[str, Doc("Process that owns the partition, e.g. `worker-1`.")]
 
 
 class Topic(NamedTuple):
-    """A topic with its partitions and the configs set on it."""
+    """A topic with its partitions and configs."""
 
     name: str
     topic_id: Annotated[str, Doc("Topic id in Kafka's base64url form.")]
     internal: bool
     partitions: tuple[PartitionView, ...]
-    configs: Annotated[Mapping[str, str], Doc("Configs set on this topic; the rest are defaults.")]
+    configs: Annotated[
+        Mapping[str, str], Doc("Configs set on this topic; others have their defaults.")
+    ]
 
 
 class NewTopic(NamedTuple):
@@ -221,7 +223,7 @@ class GroupList(NamedTuple):
 
 
 class AssignedTopic(NamedTuple):
-    """The partitions of one topic that a member was given."""
+    """The partitions of one topic that are assigned to a member."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -235,19 +237,19 @@ class Member(NamedTuple):
     client_id: str
     client_host: str
     assignment: Annotated[
-        tuple[AssignedTopic, ...], Doc("Empty where the protocol isn't the consumer's.")
+        tuple[AssignedTopic, ...], Doc("Empty if the protocol type is not `consumer`.")
     ]
 
 
 class CommittedOffset(NamedTuple):
-    """How far a group has come in one partition."""
+    """Committed offset and lag of a group in one partition."""
 
     topic: str
     partition: int
     offset: Annotated[int, Doc("The committed offset: the next record to read.")]
     metadata: str
-    log_end_offset: Annotated[int | None, Doc("Null where the partition is gone.")]
-    lag: Annotated[int | None, Doc("Records not read yet; null where the partition is gone.")]
+    log_end_offset: Annotated[int | None, Doc("Null if the partition was deleted.")]
+    lag: Annotated[int | None, Doc("Records not consumed yet; null if the partition was deleted.")]
 
 
 class Group(NamedTuple):
@@ -256,7 +258,7 @@ class Group(NamedTuple):
     group_id: str
     state: Annotated[str, Doc("Kafka's name of the state, e.g. `Stable`.")]
     protocol_type: str
-    protocol: Annotated[str, Doc("The assignor the members agreed on, or empty.")]
+    protocol: Annotated[str, Doc("The assignor that the group uses, or empty.")]
     generation: int
     leader: Annotated[str | None, Doc("Member id of the leader.")]
     coordinator: Annotated[str, Doc("Process that owns the group, e.g. `worker-0`.")]
@@ -270,119 +272,125 @@ class Group(NamedTuple):
 class Connection(NamedTuple):
     """One client connection."""
 
-    number: Annotated[int, Doc("Unique among all connections of this run.")]
+    number: Annotated[int, Doc("Unique since the broker started.")]
     connection_id: Annotated[str, Doc("Kafka's form: local address, remote address, number.")]
     listener: str
     client_address: Annotated[str, Doc("Address and port of the client.")]
     principal: Annotated[
-        str, Doc("Who it has proven to be, e.g. `User:alice`; `User:ANONYMOUS` as long as nobody.")
+        str, Doc("The authenticated principal, e.g. `User:alice`, or `User:ANONYMOUS`.")
     ]
-    client_id: Annotated[str | None, Doc("As in its last request; null before the first.")]
+    client_id: Annotated[str | None, Doc("From the last request; null before the first.")]
     software_name: Annotated[str | None, Doc("As it said in ApiVersions.")]
     software_version: Annotated[str | None, Doc("As it said in ApiVersions.")]
     age_ms: int
-    idle_ms: Annotated[int, Doc("Time since its last request or answer.")]
+    idle_ms: Annotated[int, Doc("Time since the last request or response.")]
     state: Annotated[str, Doc("State of the connection, e.g. `reading` or `muted`.")]
-    in_flight: Annotated[str | None, Doc("API being answered, e.g. `Fetch`; null when idle.")]
+    in_flight: Annotated[str | None, Doc("API of the current request, e.g. `Fetch`; null if idle.")]
 
 
 class ProcessorConnections(NamedTuple):
-    """The connections of one network processor and its queue of new ones."""
+    """The connections of a network processor and its queue of new connections."""
 
     processor: Annotated[str, Doc("E.g. `processor-0`.")]
     slots_total: Annotated[
-        int, Doc("New connections that fit into its queue; 0 where there is none.")
+        int, Doc("Capacity of the queue of new connections; 0 if there is no queue.")
     ]
-    slots_used: Annotated[int, Doc("New connections waiting in its queue.")]
-    connections_total: Annotated[int, Doc("How many it has, those that are not shown included.")]
-    connections: Annotated[tuple[Connection, ...], Doc("The thousand oldest.")]
+    slots_used: Annotated[int, Doc("New connections in the queue.")]
+    connections_total: Annotated[int, Doc("Number of connections, including those not listed.")]
+    connections: Annotated[tuple[Connection, ...], Doc("The 1,000 oldest connections.")]
 
 
 class ListenerView(NamedTuple):
-    """A listener, its connections and the limits that bound it alone: its own, or the broker's
-    where the inter-broker listener has none.
+    """A listener with its connections and limits.
+
+    The inter-broker listener has the limits of the broker unless it has its own.
     """
 
     listener: str
     host: str
     port: int
-    connections: Annotated[int, Doc("Those that count against limits.")]
+    connections: Annotated[int, Doc("Number of connections that count against limits.")]
     limit: Annotated[int | None, Doc("`max.connections`; null for none.")]
     rate: Annotated[float, Doc("New connections a second, as the limit measures them.")]
     rate_limit: Annotated[float | None, Doc("`max.connection.creation.rate`; null for none.")]
     blocked_share: Annotated[
-        float, Doc("The share, 0 to 1, of the last ten seconds in which one had to wait here.")
+        float, Doc("Share, 0 to 1, of the last ten seconds in which connections had to wait.")
     ]
-    waiting: Annotated[int, Doc("Accepted, and waiting: for a slot, a rate or a processor.")]
-    held: Annotated[int, Doc("Accepted, and held because their addresses came too fast.")]
-    protected: Annotated[bool, Doc("The inter-broker listener, which the total does not bound.")]
+    waiting: Annotated[
+        int, Doc("Accepted connections that wait for a limit, a rate or a processor.")
+    ]
+    held: Annotated[int, Doc("Accepted connections that are delayed by their per-IP rate.")]
+    protected: Annotated[
+        bool, Doc("True for the inter-broker listener, which the total limit does not affect.")
+    ]
 
 
 class AddressView(NamedTuple):
-    """The connections of one address."""
+    """The connections of one IP address."""
 
     ip: str
     connections: int
-    limit: Annotated[int | None, Doc("The smallest that holds for it; null for none.")]
-    rate: Annotated[float | None, Doc("New connections a second; null where none is limited.")]
+    limit: Annotated[int | None, Doc("The lowest limit that applies to it; null if there is none.")]
+    rate: Annotated[float | None, Doc("New connections per second; null if no rate is limited.")]
     rate_limit: Annotated[
-        float | None, Doc("Its quota `connection_creation_rate`, or that of all; null for none.")
+        float | None,
+        Doc("Its quota `connection_creation_rate`, or the default quota; null if there is none."),
     ]
 
 
 class RefusalView(NamedTuple):
-    """Somebody who was turned away, and why."""
+    """A rejected connection with the reason."""
 
     ago_ms: int
     listener: str
     client_address: str
     reason: Annotated[str, Doc("As the label `reason` of `minibroker_connections_closed_total`.")]
-    text: Annotated[str, Doc("The same in words: which limit, its value, what to do.")]
+    text: Annotated[str, Doc("Description: which limit, its value, how to change it.")]
 
 
 class HappeningView(NamedTuple):
-    """Something that happened to a connection."""
+    """An event of a connection."""
 
-    seq: Annotated[int, Doc("One more than that of the one before; ask again and see what is new.")]
+    seq: Annotated[int, Doc("Sequence number, for finding new events after another request.")]
     ago_ms: int
     kind: Annotated[
         Literal["accepted", "waiting", "held", "handed", "refused", "closed"],
-        Doc("In the order in which they may follow each other."),
+        Doc("In the order in which they can occur; `held` means delayed by a per-IP rate."),
     ]
-    number: Annotated[int, Doc("The connection's.")]
+    number: Annotated[int, Doc("The number of the connection.")]
     listener: str
     client_address: str
-    processor: Annotated[str | None, Doc("Whose it is or was; null before it is anybody's.")]
+    processor: Annotated[
+        str | None, Doc("The processor of the connection; null if none is assigned yet.")
+    ]
     reason: Annotated[
         str | None,
         Doc(
-            "Why it was refused or closed, or what it waits for: a setting, `processors` that are "
-            "full, or `tokens` of other processors; else null."
+            "Why it was rejected or closed, or what it waits for: a setting, `processors` that are "
+            "full, or `tokens` of other processors. Otherwise null."
         ),
     ]
 
 
 class UnservedClientView(NamedTuple):
-    """A client that asked for a protocol which the broker does not serve."""
+    """A client that requested a protocol which the broker does not support."""
 
-    ago_ms: Annotated[int, Doc("Time since it asked last.")]
+    ago_ms: Annotated[int, Doc("Time since the last request.")]
     client_host: str
     client_id: str | None
     software_name: Annotated[str | None, Doc("As it said in ApiVersions.")]
     software_version: Annotated[str | None, Doc("As it said in ApiVersions.")]
-    protocol: Annotated[str, Doc("What it asked for, e.g. `transactions`.")]
+    protocol: Annotated[str, Doc("The requested protocol, e.g. `transactions`.")]
     advice: Annotated[str, Doc("What to change in the client.")]
-    requests: Annotated[int, Doc("How often it asked.")]
+    requests: Annotated[int, Doc("Number of requests.")]
 
 
 class Connections(NamedTuple):
-    """All client connections, with the limits that hold for them and what happened lately."""
+    """Client connections, their limits and recent events."""
 
-    mode: Annotated[
-        Literal["single", "sharded"], Doc("The setting `acceptor.mode`: who accepts them.")
-    ]
+    mode: Annotated[Literal["single", "sharded"], Doc("The setting `acceptor.mode`.")]
     now: Annotated[float, Doc("The broker's clock in seconds.")]
-    total: Annotated[int, Doc("Connections that count against limits.")]
+    total: Annotated[int, Doc("Number of connections that count against limits.")]
     limit: Annotated[
         int | None, Doc("The smaller of `max.connections` and `kafka_connections_max`, or null.")
     ]
@@ -393,15 +401,16 @@ class Connections(NamedTuple):
     listeners: tuple[ListenerView, ...]
     processors: tuple[ProcessorConnections, ...]
     addresses: Annotated[
-        tuple[AddressView, ...], Doc("The hundred that have most connections, or came last.")
+        tuple[AddressView, ...],
+        Doc("The 100 addresses with most connections, or with the latest ones."),
     ]
-    addresses_total: Annotated[int, Doc("How many addresses have connections.")]
-    refusals: Annotated[tuple[RefusalView, ...], Doc("The last hundred, newest first.")]
-    happenings: Annotated[tuple[HappeningView, ...], Doc("The last five hundred, newest last.")]
+    addresses_total: Annotated[int, Doc("Number of addresses that have connections.")]
+    refusals: Annotated[tuple[RefusalView, ...], Doc("The last 100, newest first.")]
+    happenings: Annotated[tuple[HappeningView, ...], Doc("The last 500, newest last.")]
     unserved: Annotated[
         tuple[UnservedClientView, ...],
         Doc(
-            "Clients that asked for a protocol that is not served: the last hundred, newest first."
+            "Clients that requested a protocol which is not supported: the last 100, newest first."
         ),
     ]
 
@@ -410,81 +419,81 @@ class Connections(NamedTuple):
 
 
 class ClockView(NamedTuple):
-    """The clock that every process of the broker wears."""
+    """The clock that all processes of the broker share."""
 
-    now: Annotated[float, Doc("Monotonic seconds; the beginning is arbitrary.")]
+    now: Annotated[float, Doc("Monotonic seconds from an arbitrary start.")]
     wall_ms: Annotated[int, Doc("Milliseconds since 1970, as in record timestamps.")]
-    offset_ms: Annotated[float, Doc("How far the broker's time is ahead of the machine's.")]
+    offset_ms: Annotated[float, Doc("How far the broker's clock is ahead of the system clock.")]
     rate: Annotated[float, Doc("Broker seconds a real second.")]
-    frozen: Annotated[bool, Doc("True while time stands still.")]
+    frozen: Annotated[bool, Doc("True if the clock is stopped.")]
 
 
 class ClockChange(NamedTuple):
-    """A turn of the clock, one of the fields at least.
+    """A change of the clock, with at least one of the fields.
 
     `freeze` and `rate` take effect first, then `advance_ms`.
     """
 
-    advance_ms: Annotated[int | None, Range(0, ADVANCE_MS_MAX), Doc("Let this much time pass.")] = (
-        None
-    )
-    freeze: Annotated[bool | None, Doc("Stop time, or let it go on.")] = None
+    advance_ms: Annotated[
+        int | None, Range(0, ADVANCE_MS_MAX), Doc("Advance the clock by this time.")
+    ] = None
+    freeze: Annotated[bool | None, Doc("Stop the clock, or let it continue.")] = None
     rate: Annotated[
         float | None, Range(RATE_MIN, RATE_MAX), Doc("Broker seconds a real second.")
     ] = None
 
 
 class ResetDone(NamedTuple):
-    """What a reset dropped."""
+    """The result of a reset."""
 
-    topics: Annotated[int, Doc("Topics deleted.")]
-    groups: Annotated[int, Doc("Groups deleted, with their offsets.")]
+    topics: Annotated[int, Doc("Number of deleted topics.")]
+    groups: Annotated[int, Doc("Number of deleted groups, with their offsets.")]
 
 
 class Backend(Protocol):
-    """A running broker. Every method may raise ``BackendError``."""
+    """A running broker. Every method can raise ``BackendError``."""
 
     async def health(self) -> Health:
-        """The broker's processes; answers at once, also when some are down."""
+        """Return the state of the processes at once, even if some are down."""
 
     async def cluster(self) -> Cluster:
-        """The cluster as this process sees it."""
+        """Return the cluster metadata of this process."""
 
     async def topics(self) -> TopicList:
-        """All topics, internal ones included."""
+        """Return all topics, including internal ones."""
 
     async def topic(self, name: str) -> Topic:
-        """One topic; ``NotFound`` if there is none of that name."""
+        """Return a topic; raise ``NotFound`` if it does not exist."""
 
     async def create_topic(self, new: NewTopic) -> Topic:
-        """Create it and answer when every process knows it; ``Conflict`` if it exists."""
+        """Create a topic and publish it to all processes; raise ``Conflict`` if it exists."""
 
     async def delete_topic(self, name: str) -> None:
-        """Delete it and answer when no process knows it any more; ``NotFound`` if none."""
+        """Delete a topic from all processes; raise ``NotFound`` if it does not exist."""
 
     async def groups(self) -> GroupList:
-        """All groups."""
+        """Return all groups."""
 
     async def group(self, group_id: str) -> Group:
-        """One group; ``NotFound`` if there is none of that id."""
+        """Return a group; raise ``NotFound`` if it does not exist."""
 
     async def connections(self) -> Connections:
-        """All client connections."""
+        """Return all client connections."""
 
     async def quotas(self) -> Quotas:
-        """Who uses what against which quota."""
+        """Return usage and quotas of clients."""
 
     async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
-        """Why somebody is throttled, or isn't."""
+        """Explain why a client is or is not throttled."""
 
     async def clock(self) -> ClockView:
-        """The clock now."""
+        """Return the clock."""
 
     async def turn_clock(self, change: ClockChange) -> ClockView:
-        """Turn the clock of every process, at least one field being set; the clock afterwards."""
+        """Change the clock of all processes and return it; at least one field is set."""
 
     async def reset(self) -> ResetDone:
-        """Drop all topics, groups and offsets; answers when every process has."""
+        """Delete all topics, groups and offsets in all processes."""
 
     async def metrics(self) -> Sequence[Snapshot]:
-        """A fresh snapshot of every process that answers; those that are down are left out."""
+        """Return a current snapshot of each process that responds."""

@@ -1,8 +1,8 @@
-"""How the control API says no: one shape for every answer that isn't a success.
+"""Error responses of the control API.
 
-Owns that shape and its text. Must never know why somebody is refused. The invariant: a code that
-programs can tell apart, a message that says what and where, and a hint how to mend it. Kafka's
-errors are codes only; where it has one, its name is the code.
+Owns their format. Must never know the reason of an error. The invariant: an error has a code for
+programs, a message that describes what is wrong, and a hint how to fix it. The code is the name of
+Kafka's error where there is one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from minibroker.control.schema import Fault, to_json
 
 
 class FieldFault(NamedTuple):
-    """What is wrong with one field of a request."""
+    """An error in one field of a request."""
 
     path: str
     message: str
 
 
 class ErrorBody(NamedTuple):
-    """Why a request was refused: what is wrong, and how to mend it."""
+    """Why a request failed, and how to fix it."""
 
     code: str
     message: str
@@ -31,20 +31,21 @@ class ErrorBody(NamedTuple):
 
 
 class ErrorAnswer(NamedTuple):
-    """Every answer that isn't a success."""
+    """The response to a request that failed."""
 
     error: ErrorBody
 
 
 def error_json(code: str, message: str, hint: str, faults: Iterable[Fault] = ()) -> bytes:
-    """The body of an answer that refuses."""
+    """Return the body of an error response."""
     fields = tuple(FieldFault(fault.path, fault.message) for fault in faults)
     return json_bytes(ErrorAnswer(ErrorBody(code, message, hint, fields)))
 
 
 def json_bytes(answer: object) -> bytes:
-    """The body of any JSON answer, one line.
+    """Return the body of a JSON response, one line.
 
-    ASCII only: client ids may hold what UTF-8 can't carry, such as half a surrogate pair.
+    ASCII only, because client ids may contain text that UTF-8 cannot encode, such as lone
+    surrogates.
     """
     return json.dumps(to_json(answer), allow_nan=False, separators=(",", ":")).encode() + b"\n"

@@ -1,9 +1,9 @@
-"""The console's files, as they lie in the folder ``console`` beside this module.
+"""Static files of the console, from the folder ``console`` next to this module.
 
-Owns which files there are, what they are to a browser, and what they may do there. Must never
-know what is in them, nor HTTP beyond two headers. The invariant: only a file named here is read,
-and a page made of them can fetch nothing from anywhere but this broker. They are read when asked
-for, so that a broker nobody looks at pays nothing for them. Nothing of Kafka's.
+Owns the list of files, their media types and their security headers. Must never know their content,
+nor HTTP beyond two headers. The invariant: only files listed here are read, and the page can load
+nothing from other hosts. Files are read on request, so they cost nothing if the console is not
+used. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEDIA_TYPES: Final = {
 }
 
 HEADERS: Final = {
-    # Whatever a client calls itself, nothing of it can run here, and nothing leaves for elsewhere.
+    # No text from a client, such as its client id, can run as a script or load from other hosts.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -49,7 +49,7 @@ HEADERS: Final = {
 
 
 def read(name: str) -> tuple[bytes, str]:
-    """A file's content and media type; ``NotFound`` if it isn't one of the console's."""
+    """Return a file's content and media type; raise ``NotFound`` if it is not listed."""
     media_type = MEDIA_TYPES.get(name)
     if media_type is None:
         raise NotFound("NO_SUCH_FILE", f"the console has no file {name[:100]!r}", "See /console.")

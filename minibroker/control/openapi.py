@@ -1,8 +1,7 @@
-"""The OpenAPI 3.1 description of the control API, made from the table of operations.
+"""OpenAPI 3.1 description of the control API, generated from the table of operations.
 
-Owns the layout of that document. Must never list an operation or a field itself. The invariant:
-the description says exactly what the table and the records say, so it can't fall behind the
-code. Nothing of Kafka's.
+Owns the layout of the document. Must never list an operation or a field itself. The invariant: all
+content comes from the table and the records, so it matches the code. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from minibroker.control.operation import Operation
 from minibroker.control.schema import component, components_of, json_schema
 
 ALWAYS: Final = {
-    403: "The `Host` or `Origin` header is not this broker's.",
-    500: "A fault in the broker; its log says more.",
+    403: "The `Host` or `Origin` header does not match this broker.",
+    500: "An internal error; the broker's log has the details.",
 }
-"""Refusals that every operation has."""
+"""Errors of every operation."""
 
 WITH_BODY: Final = {
-    400: "The body is not JSON of the right shape, or the broker refuses what it asks for.",
+    400: "The body is not JSON that matches the schema, or the broker rejects the request.",
     413: "The body is too large.",
 }
-"""Refusals that every operation with a body has."""
+"""Errors of every operation with a body."""
 
 
 def description(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The document of these operations as plain data."""
+    """Return the OpenAPI document of these operations."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
@@ -38,7 +37,8 @@ def description(operations: Sequence[Operation]) -> dict[str, Any]:
         "info": {
             "title": "minibroker control API",
             "version": minibroker.__version__,
-            "description": "See and steer a running minibroker. All times are the broker's own.",
+            "description": "Inspect and control a running minibroker. All times are from the "
+            "broker's clock.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

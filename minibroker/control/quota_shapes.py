@@ -1,8 +1,8 @@
-"""The shapes in which the control API tells of quotas.
+"""Records for quotas in the control API.
 
-Owns the records alone, like ``backend``, of which they are a part; must never know how a quota is
-chosen or measured.  The invariant: every answer is plain, immutable data.  Kafka shows as much of
-it as its MBeans hold.
+Owns only the records, which are part of ``backend``; must never know how a quota is selected or
+measured.  The invariant: every response is plain, immutable data.  Kafka exposes some of it as
+MBeans.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from minibroker.control.schema import Doc
 
 LAST: Final = "last"
-"""In place of a throttle's number: the newest."""
+"""Selects the most recent throttle instead of a number."""
 
 QuotaKind: TypeAlias = Literal["produce", "fetch", "request", "controller_mutation"]
 
 
 class QuotaUse(NamedTuple):
-    """What those who share one counter use, and what they may."""
+    """Usage and quota of the clients that share a counter."""
 
     type: QuotaKind
-    user: Annotated[str, Doc("URL-encoded; empty where users don't matter for who shares.")]
-    client_id: Annotated[str, Doc("Empty where client-ids don't matter for who shares.")]
+    user: Annotated[str, Doc("URL-encoded; empty if the counter does not depend on the user.")]
+    client_id: Annotated[str, Doc("Empty if the counter does not depend on the client-id.")]
     rate: Annotated[
         float,
-        Doc("Bytes a second, percent of a process's time, or partitions a second."),
+        Doc("Bytes per second, percent of a process's time, or partitions per second."),
     ]
-    quota: Annotated[float | None, Doc("What they may use; null without a quota.")]
+    quota: Annotated[float | None, Doc("The quota in force; null if there is none.")]
     share: Annotated[float | None, Doc("Rate divided by quota; null if that is 0.")]
-    path: Annotated[str | None, Doc("Where the quota is set.")]
+    path: Annotated[str | None, Doc("The entity that the quota is set for.")]
     throttle_ms: Annotated[
         float | None, Doc("Average throttle in the last minute; null if there was none.")
     ]
@@ -37,49 +37,57 @@ class QuotaUse(NamedTuple):
         int | None, Doc("When the last throttle began; null if there was none.")
     ]
     last_throttle_ms: Annotated[
-        int | None, Doc("For how long that was; if for longer than ago, somebody is held now.")
+        int | None,
+        Doc(
+            "Duration of the last throttle; if longer than `throttled_ago_ms`, it is "
+            "still in effect."
+        ),
     ]
 
 
 class QuotaThrottle(NamedTuple):
-    """A throttle that began lately."""
+    """A recent throttle."""
 
-    number: Annotated[int, Doc("Since the broker's start, one more than the one before.")]
+    number: Annotated[int, Doc("Sequence number since the broker started.")]
     ago_ms: int
     type: QuotaKind
-    user: Annotated[str, Doc("Whose counter it is, as in `QuotaUse`.")]
+    user: Annotated[str, Doc("User of the counter, as in `QuotaUse`.")]
     client_id: str
-    api: Annotated[str, Doc("What was asked for, e.g. `Produce`.")]
+    api: Annotated[str, Doc("The API of the request, e.g. `Produce`.")]
     throttle_ms: int
 
 
 class Quotas(NamedTuple):
-    """Who uses what against which quota, who was counted last first."""
+    """Usage and quotas of clients, most recently used counter first."""
 
     counting: Annotated[bool, Doc("False until the first quota is set since the start.")]
     mode: Annotated[str, Doc("The setting `quota.throttle.mode`.")]
-    window_ms: Annotated[int, Doc("One sample's length.")]
-    samples: Annotated[int, Doc("How many samples a rate is an average over.")]
-    exempt_percent: Annotated[float, Doc("Time worked for requests that no quota holds.")]
+    window_ms: Annotated[int, Doc("Length of a sample.")]
+    samples: Annotated[int, Doc("Number of samples in the average of a rate.")]
+    exempt_percent: Annotated[float, Doc("Time spent on requests that are exempt from quotas.")]
     uses: tuple[QuotaUse, ...]
-    uses_total: Annotated[int, Doc("How many counters there are; some of them may be long unused.")]
-    throttles: Annotated[tuple[QuotaThrottle, ...], Doc("The last of all, newest first.")]
+    uses_total: Annotated[
+        int, Doc("Number of counters, including unused ones that have not expired.")
+    ]
+    throttles: Annotated[tuple[QuotaThrottle, ...], Doc("The most recent throttles, newest first.")]
 
 
 class QuotaQuestion(NamedTuple):
-    """Whose quota is to be explained."""
+    """The client whose quota to explain."""
 
     user: Annotated[str, Doc("The principal's name, e.g. `ANONYMOUS`.")] = "ANONYMOUS"
     client_id: str = ""
     type: Annotated[str, Doc("One of the types of `QuotaUse`.")] = "produce"
     throttle: Annotated[
         str,
-        Doc("The number of a `QuotaThrottle`, or `last`: why that was. The rest is left out then."),
+        Doc(
+            "Explain this throttle: the number of a `QuotaThrottle`, or `last`. Omit other fields."
+        ),
     ] = ""
 
 
 class QuotaLevel(NamedTuple):
-    """One place where the quota might be set."""
+    """An entity that the quota can be set for."""
 
     path: str
     value: float | None
@@ -88,14 +96,14 @@ class QuotaLevel(NamedTuple):
 
 
 class QuotaSample(NamedTuple):
-    """What was counted in one sample."""
+    """The usage recorded in one sample."""
 
-    ago_ms: Annotated[int, Doc("How long ago it began.")]
+    ago_ms: Annotated[int, Doc("Time since the sample started.")]
     total: Annotated[float, Doc("Bytes, percent times seconds, or partitions.")]
 
 
 class QuotaExplained(NamedTuple):
-    """Why somebody is throttled, or isn't."""
+    """Why a client is or is not throttled."""
 
     type: QuotaKind
     user: Annotated[
@@ -106,19 +114,21 @@ class QuotaExplained(NamedTuple):
         str | None, Doc("Null for a throttle if all client-ids of this user share the counter.")
     ]
     key: Annotated[str, Doc("The quota's name, e.g. `producer_byte_rate`.")]
-    sharing: Annotated[str, Doc("With whom the counter is shared, and why.")]
-    levels: Annotated[tuple[QuotaLevel, ...], Doc("In the order of precedence.")]
+    sharing: Annotated[str, Doc("Which clients share the counter, and why.")]
+    levels: Annotated[tuple[QuotaLevel, ...], Doc("In order of precedence.")]
     quota: float | None
-    path: Annotated[str | None, Doc("Where the quota that holds is set.")]
+    path: Annotated[str | None, Doc("The entity that the quota in force is set for.")]
     samples: Annotated[tuple[QuotaSample, ...], Doc("Oldest first.")]
     rate: float
-    window_ms: Annotated[int, Doc("What the rate is an average over.")]
-    throttle_ms: Annotated[int, Doc("What a request would be told now that costs nothing itself.")]
-    formula: Annotated[str, Doc("How that is worked out, with the numbers.")]
+    window_ms: Annotated[int, Doc("Length of the window of the rate.")]
+    throttle_ms: Annotated[
+        int, Doc("The throttle time that a request without any usage would get now.")
+    ]
+    formula: Annotated[str, Doc("The calculation of the throttle time.")]
     throttle: Annotated[
         QuotaThrottle | None,
         Doc(
-            "Asked for a throttle: which it is. Quota, rate, window and formula are of its moment,"
-            " levels and samples are as they are now."
+            "The throttle of the request, if any. Quota, rate, window and formula are from the "
+            "time of the throttle; levels and samples are current."
         ),
     ]

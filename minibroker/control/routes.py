@@ -1,9 +1,9 @@
-"""Every operation of the control API once: method, path, what it takes, what it answers.
+"""Operations of the control API: method, path, request and response.
 
-Owns the table that the application, the OpenAPI description, the index and the reference all
-read. Must never know the web framework, sockets or what is behind ``Backend``. The invariant: an
-operation that isn't in ``OPERATIONS`` doesn't exist, and one that is there is described. Kafka has
-no HTTP API; the operations on topics and groups do what its ``Admin`` client does.
+Owns the table used by the application, the OpenAPI description, the index and the reference. Must
+never know the web framework, sockets or the implementation of ``Backend``. The invariant:
+``OPERATIONS`` contains every operation, and each one is documented. Kafka has no HTTP API; the
+operations on topics and groups correspond to its ``Admin`` client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from minibroker.observability.totals import Totals
 
 
 class Text(NamedTuple):
-    """An answer that isn't JSON of a record."""
+    """A response that is not a record as JSON."""
 
     content: bytes
     media_type: str
@@ -48,65 +48,65 @@ class Text(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """Where a browser is led, and what everybody else gets instead."""
+    """A redirect for browsers, and the response for other clients."""
 
     path: str
     otherwise: Text
 
 
 class Site(NamedTuple):
-    """What operations work on: the broker, and what is kept between requests."""
+    """The broker that operations use, and the state kept between requests."""
 
     backend: Backend
     totals: Totals
 
 
 class Answer(NamedTuple):
-    """An answer with another status than the operation's usual one."""
+    """A response with a status other than the default of the operation."""
 
     content: object
     status: int
 
 
 async def get_index(_: Site) -> Elsewhere:
-    """This list; a browser is led to the console."""
+    """List the operations; redirect a browser to the console."""
     lines = [f"{each.method:<6} {each.path:<24} {each.summary}" for each in OPERATIONS]
     return Elsewhere("/console", Text("\n".join([*lines, ""]).encode(), "text/plain"))
 
 
 async def get_console(_: Site) -> Text:
-    """A page that draws the broker's connections while they come and go."""
+    """Return the console, a page that shows connections in real time."""
     return _console_file("index.html")
 
 
 async def get_console_file(_: Site, name: str) -> Text:
-    """A file of that page."""
+    """Return a file of the console."""
     return _console_file(name)
 
 
 def _console_file(name: str) -> Text:
-    # Loaded by the first who looks: most brokers are never looked at.
+    # Imported with the first request, because most brokers never get one.
     from minibroker.control.files import HEADERS, read
 
     return Text(*read(name), HEADERS)
 
 
 async def get_description(_: Site) -> Text:
-    """This API as an OpenAPI document."""
+    """Return the OpenAPI description of this API."""
     return Text(_description(), "application/json")
 
 
 @cache
 def _description() -> bytes:
-    # Loaded by the first who looks: most brokers are never asked.
+    # Imported with the first request, because most brokers never get one.
     from minibroker.control.openapi import description
 
     return json.dumps(description(OPERATIONS), indent=1).encode()
 
 
 async def get_metrics(site: Site) -> Text:
-    """All counters and gauges for Prometheus."""
-    # Loaded by the first scrape: who never scrapes shall not pay its 3 MB and 20 ms.
+    """Return all metrics in the Prometheus text format."""
+    # Imported with the first scrape: the module costs 3 MB and 20 ms.
     from minibroker.observability.exposition import CONTENT_TYPE, render
 
     health = await site.backend.health()
@@ -116,58 +116,58 @@ async def get_metrics(site: Site) -> Text:
 
 
 async def get_health(site: Site) -> Health | Answer:
-    """Whether the broker serves; 503 until every process runs that clients need."""
+    """Return the health of the broker; 503 until all processes that clients need are running."""
     health = await site.backend.health()
     return health if health.ready else Answer(health, 503)
 
 
 async def get_cluster(site: Site) -> Cluster:
-    """The cluster: brokers, controller, number of topics."""
+    """Return the cluster: brokers, controller, number of topics."""
     return await site.backend.cluster()
 
 
 async def list_topics(site: Site) -> TopicList:
-    """All topics."""
+    """List all topics."""
     return await site.backend.topics()
 
 
 async def get_topic(site: Site, name: str) -> Topic:
-    """One topic: partitions with leader, offsets and size, and its configs."""
+    """Return a topic: partitions with leader, offsets and size, and its configs."""
     return await site.backend.topic(name)
 
 
 async def create_topic(site: Site, new: NewTopic) -> Topic:
-    """Create a topic; answers when every process knows it."""
+    """Create a topic; respond when every process has the new metadata."""
     return await site.backend.create_topic(new)
 
 
 async def delete_topic(site: Site, name: str) -> None:
-    """Delete a topic; answers when no process knows it any more."""
+    """Delete a topic; respond when every process has the new metadata."""
     await site.backend.delete_topic(name)
 
 
 async def list_groups(site: Site) -> GroupList:
-    """All consumer groups."""
+    """List all consumer groups."""
     return await site.backend.groups()
 
 
 async def get_group(site: Site, group_id: str) -> Group:
-    """One group: members, their partitions, committed offsets and lag."""
+    """Return a group: members, their partitions, committed offsets and lag."""
     return await site.backend.group(group_id)
 
 
 async def list_connections(site: Site) -> Connections:
-    """All client connections, with the queue of each network processor."""
+    """List client connections, limits and recent connection events."""
     return await site.backend.connections()
 
 
 async def list_quotas(site: Site) -> Quotas:
-    """Who uses what against which quota: bytes, request time, changes of topics."""
+    """List usage and quotas of clients: bytes, request time and topic changes."""
     return await site.backend.quotas()
 
 
 async def explain_quota(site: Site, question: QuotaQuestion) -> QuotaExplained:
-    """Why somebody is throttled, or isn't: `?user=…&client_id=…&type=…`."""
+    """Explain why a client is or is not throttled: `?user=…&client_id=…&type=…`."""
     kinds = get_args(QuotaKind)
     if question.type not in kinds:
         raise InvalidJson([Fault("type", f"must be one of {', '.join(kinds)}")])
@@ -177,12 +177,12 @@ async def explain_quota(site: Site, question: QuotaQuestion) -> QuotaExplained:
 
 
 async def get_clock(site: Site) -> ClockView:
-    """The clock that all processes of the broker wear."""
+    """Return the clock that all processes of the broker share."""
     return await site.backend.clock()
 
 
 async def turn_clock(site: Site, change: ClockChange) -> ClockView:
-    """Advance, freeze or speed up the clock; answers with the clock afterwards."""
+    """Advance, freeze or speed up the clock; return the new state of the clock."""
     if change == ClockChange():
         fault = Fault("(body)", "must set at least one of advance_ms, freeze and rate")
         raise InvalidJson([fault])
@@ -190,7 +190,7 @@ async def turn_clock(site: Site, change: ClockChange) -> ClockView:
 
 
 async def reset(site: Site) -> ResetDone:
-    """Drop all topics, groups and offsets of the running broker."""
+    """Delete all topics, groups and offsets of the running broker."""
     return await site.backend.reset()
 
 
@@ -204,8 +204,8 @@ def _operation(
     return Operation(method, path, (run.__doc__ or "").strip(), answer, run, **rest)
 
 
-_NO_TOPIC: Final = "No topic of this name."
-_NOT_NOW: Final = {503: "A process is being restarted, or the broker is stopping."}
+_NO_TOPIC: Final = "There is no topic with this name."
+_NOT_NOW: Final = {503: "A process is restarting, or the broker is stopping."}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     _operation("GET", "/", "text/plain", get_index),
@@ -215,7 +215,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/console/{name}",
         "*/*",
         get_console_file,
-        errors={404: "No file of this name."},
+        errors={404: "There is no file with this name."},
     ),
     _operation("GET", "/v1/health", Health, get_health),
     _operation("GET", "/v1/cluster", Cluster, get_cluster, errors=_NOT_NOW),
@@ -227,7 +227,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         create_topic,
         body=NewTopic,
         status=201,
-        errors={409: "There is a topic of this name already.", **_NOT_NOW},
+        errors={409: "A topic with this name already exists.", **_NOT_NOW},
         example={"name": "orders", "partitions": 3, "configs": {"retention.ms": "60000"}},
     ),
     _operation("GET", "/v1/topics/{name}", Topic, get_topic, errors={404: _NO_TOPIC, **_NOT_NOW}),
@@ -245,7 +245,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/groups/{group_id}",
         Group,
         get_group,
-        errors={404: "No group of this id.", **_NOT_NOW},
+        errors={404: "There is no group with this id.", **_NOT_NOW},
     ),
     _operation("GET", "/v1/connections", Connections, list_connections, errors=_NOT_NOW),
     _operation("GET", "/v1/quotas", Quotas, list_quotas),

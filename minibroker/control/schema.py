@@ -1,10 +1,10 @@
-"""One declaration for three uses: records that are checked, written and described as JSON.
+"""Parse, write and describe records as JSON, from one declaration.
 
 Owns the mapping between records, JSON values and JSON Schema. A record is an annotated
-``NamedTuple``, because a frozen dataclass takes four times as long to make and a broker makes
-dozens while it starts. Must never know what any record means, nor HTTP. The invariant: what
+``NamedTuple``, because a frozen dataclass class takes four times as long to create and a broker
+creates dozens at startup. Must never know the meaning of a record, nor HTTP. The invariant: what
 ``parse`` accepts and what ``to_json`` writes are valid against ``json_schema`` of the same type.
-Nothing of Kafka's.
+Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ from typing import (
 )
 
 Json: TypeAlias = Any
-"""What the ``json`` module reads and writes."""
+"""A value that the ``json`` module reads and writes."""
 
 _T = TypeVar("_T")
 
 SHOWN_MAX: Final = 60
-"""How many characters of what somebody sent are repeated in an answer about it."""
+"""Maximum number of characters of the input that an error repeats."""
 
 FAULTS_MAX: Final = 20
-"""Unknown fields named in one answer, at most."""
+"""Maximum number of faults in one response before unknown fields are skipped."""
 
 
 class Doc(NamedTuple):
-    """What a field means, for the description."""
+    """Description of a field."""
 
     text: str
 
 
 class Range(NamedTuple):
-    """Least and greatest value of a number."""
+    """Minimum and maximum value of a number."""
 
     least: float
     greatest: float
 
 
 class Length(NamedTuple):
-    """Least and greatest length of a text, or least and greatest count of a mapping's entries."""
+    """Minimum and maximum length of a text, or number of entries of a mapping."""
 
     least: int
     greatest: int
 
 
 class Fault(NamedTuple):
-    """One thing wrong with a JSON value: where (``configs.retention.ms``) and what."""
+    """An error in a JSON value: its path (``configs.retention.ms``) and a message."""
 
     path: str
     message: str
 
 
 class InvalidJson(ValueError):
-    """A JSON value doesn't fit its type; ``faults`` holds every reason found."""
+    """A JSON value does not match its type; ``faults`` lists all errors."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
@@ -81,7 +81,7 @@ class InvalidJson(ValueError):
 
 
 def to_json(value: object) -> Json:
-    """The JSON value of a record, or of any nesting of the types ``json_schema`` describes."""
+    """Convert a record, or any nesting of supported types, to a JSON value."""
     if isinstance(value, tuple) and _is_record(type(value)):
         names = cast("_Record", value)._fields
         return {name: to_json(item) for name, item in zip(names, value, strict=True)}
@@ -101,7 +101,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def json_schema(hint: Any) -> dict[str, Json]:
-    """The JSON Schema (draft 2020-12) of a type; records become references to components."""
+    """Return the JSON Schema (draft 2020-12) of a type; records become references to components."""
     base, notes = _unwrap(hint)
     schema = _bare_schema(base)
     for note in notes:
@@ -118,7 +118,7 @@ def json_schema(hint: Any) -> dict[str, Json]:
 
 
 def component(record: type) -> dict[str, Json]:
-    """The JSON Schema of a record itself, for the description's list of components."""
+    """Return the JSON Schema of a record, for the components of the OpenAPI description."""
     hints, defaults = _hints(record), _defaults(record)
     return {
         "type": "object",
@@ -130,7 +130,7 @@ def component(record: type) -> dict[str, Json]:
 
 
 def components_of(hint: Any) -> Iterator[type]:
-    """Every record that a type mentions, itself included, deepest last."""
+    """Yield all records in a type, including itself, outermost first."""
     base, _ = _unwrap(hint)
     if _is_record(base):
         yield base
@@ -190,7 +190,7 @@ def _is_mapping(base: Any) -> bool:
 
 
 class _Record(Protocol):
-    """What every ``NamedTuple`` class has."""
+    """Attributes of every ``NamedTuple`` class."""
 
     _fields: ClassVar[tuple[str, ...]]
     _field_defaults: ClassVar[dict[str, Any]]
@@ -208,9 +208,9 @@ def _defaults(record: type) -> dict[str, Any]:
 
 
 def parse(record: type[_T], value: Json) -> _T:
-    """The record of a JSON value.
+    """Parse a JSON value into a record.
 
-    Raises ``InvalidJson`` with every fault found, each with the path of its field.
+    Raises ``InvalidJson`` with all errors, each with the path of its field.
     """
     faults: list[Fault] = []
     result = _parse(record, value, "", faults)
@@ -280,7 +280,7 @@ def _read_bool(value: Json, path: str, faults: list[Fault]) -> Json:
 
 
 def _read_int(value: Json, path: str, faults: list[Fault]) -> Json:
-    # JSON has one kind of number, and 1e3 is as whole as 1000.
+    # JSON has only one type of number: 1e3 is as valid as 1000.
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):

@@ -1,9 +1,10 @@
-"""The control API's two entrances: its listening socket, and serving a backend on it.
+"""Listening socket and server of the control API.
 
-Owns what the launcher and the controller role call. Must never import the web framework before
-somebody asks: the launcher imports this before the fork, only one process serves, and many a
-broker is never asked. The invariant: the socket is made once and outlives any process that serves
-on it, so that a restarted controller is found at the same port. Nothing of Kafka's.
+Owns the functions that the launcher and the controller role call. Must never import the web
+framework before the first request: the launcher imports this module before the fork, only one
+process serves the API, and many brokers never get a request. The invariant: the socket is created
+once and outlives the processes that serve it, so the port stays the same after a restart of the
+controller. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ if TYPE_CHECKING:
 _log = Log("control")
 
 LOAD_RETRY_S: Final = 1.0
-"""The pause before the control API is loaded again."""
+"""Pause before another attempt to import the control API."""
 
 LISTEN_BACKLOG: Final = 64
-"""Connections the kernel holds while the controller is busy or being restarted."""
+"""Connections queued by the kernel while the controller is busy or restarting."""
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one.
+    """Open a listening socket; port 0 selects a free port.
 
-    Raises ``OSError`` whose text names the address, if it can't be had.
+    Raises ``OSError`` with the address in its text if that fails.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         return _listening(socket.socket(family, kind, protocol), address)
     except OSError as error:
-        # With one argument, as with two the text would begin with a number.
+        # With a second argument, the text would start with the error number.
         what = f"the control API can't listen at {host}:{port}: {error.strerror}"
         raise OSError(what) from error
 
@@ -58,7 +59,7 @@ def _listening(listener: socket.socket, address: Any) -> socket.socket:
 
 
 def listener_url(listener: socket.socket) -> str:
-    """Where people reach the listener, e.g. ``http://127.0.0.1:8080``; loopback for any address."""
+    """Return the URL of the listener; the loopback address replaces a wildcard address."""
     host, port = listener.getsockname()[:2]
     if host in META_ADDRESSES:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -76,15 +77,15 @@ async def serve(
 ) -> None:
     """Serve the control API on ``listener`` until ``stopping`` is set.
 
-    Started at once, as the socket listens: the first request waits while what answers it is
-    loaded, and ``make_backend`` called. Returns when those at work at the end are answered; cancel
-    it if that takes too long.
-    ``sleep`` waits in real time; what cannot be loaded, e.g. for want of descriptors, is tried
-    again. ``allowed_hosts`` are names, besides IP addresses and ``localhost``, that requests may
-    give for this broker.
+    Reports itself as started at once, because the socket already listens. The first request waits
+    while the API is imported and ``make_backend`` is called. Returns when requests in progress are
+    answered; cancel it if that takes too long.
+    ``sleep`` waits in real time before a failed import, e.g. without free descriptors, is retried.
+    ``allowed_hosts`` are names of this broker that requests may use in addition to IP addresses
+    and ``localhost``.
     """
     task_status.started()
-    if not await _somebody_asks(listener, stopping):
+    if not await _wait_for_connection(listener, stopping):
         return
     while (app := _load(make_backend, allowed_hosts)) is None:
         await sleep(LOAD_RETRY_S)
@@ -104,8 +105,8 @@ def _load(make_backend: Callable[[], Backend], allowed_hosts: Iterable[str]) -> 
         return None
 
 
-async def _somebody_asks(listener: socket.socket, stopping: trio.Event) -> bool:
-    """Whether a connection came before ``stopping`` was set."""
+async def _wait_for_connection(listener: socket.socket, stopping: trio.Event) -> bool:
+    """Wait for a connection; return False if ``stopping`` is set first."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_when, stopping, nursery.cancel_scope)
         await trio.lowlevel.wait_readable(listener)

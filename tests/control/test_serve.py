@@ -51,7 +51,7 @@ def test_an_address_that_is_taken_is_told_in_words() -> None:
     assert str(caught.value) == words
 
 
-def test_the_web_is_loaded_when_somebody_asks() -> None:
+def test_serve_imports_web_framework_with_the_first_request() -> None:
     code = """
 import sys, trio, trio.testing
 from minibroker.control.serve import open_listener, serve
