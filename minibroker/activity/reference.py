@@ -1,8 +1,8 @@
-"""The reference page of activity events, written from their schema.
+"""Reference page of activity events, generated from the schema.
 
-Owns the layout of ``docs/reference/activity.md``, which running this module prints. Must never say
-about a field what the schema doesn't. The invariant: the committed page is what this module
-prints, which a test holds. Kafka has no such page; its schemas of messages are the nearest to it.
+Owns the layout of ``docs/reference/activity.md``, which this module prints. Must never describe a
+field itself. The invariant: the committed page is the output of this module (a test compares them).
+Kafka has no such page; its message schemas come closest.
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ _INTRODUCTION: Final = f"""\
 
 <!-- Written by `python -m minibroker.activity.reference`; don't edit. -->
 
-A broker that is told to writes what it does to the topic `{TOPIC}`: every request and everything
-that happens to a connection is one record, whose value is one JSON object. This is version
-{VERSION} of their schema. A field that does not apply to an event is left out of its JSON, and null
-in the tables of the pipeline, which have all fields as columns in this order.
+With `activity.enable=true`, the broker writes an event for every request and every change of a
+connection to the topic `{TOPIC}`. An event is a record with a JSON object as its value. This page
+describes version {VERSION} of the schema. Fields that do not apply to an event are omitted from the
+JSON, and null in the tables of the pipeline, which have all fields as columns in this order.
 """
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the page as Markdown."""
     return "\n".join(
         [
             _INTRODUCTION,
-            *_section("In every event", (f for f in FIELDS if f.kinds == frozenset(EventKind))),
             *_section(
-                "Of requests and connections",
+                "Fields of all events", (f for f in FIELDS if f.kinds == frozenset(EventKind))
+            ),
+            *_section(
+                "Fields of requests and connections",
                 (f for f in FIELDS if f.kinds == {EventKind.REQUEST, EventKind.CONNECTION}),
             ),
             *(line for kind in EventKind for line in _section(*_of_one(kind))),
-            *_section("A look at a quota", CHECK_FIELDS),
+            *_section("Quota checks", CHECK_FIELDS),
         ]
     )
 
 
 def _of_one(kind: EventKind) -> tuple[str, Iterable[Field]]:
-    return f"Of `{kind}` events alone", (f for f in FIELDS if f.kinds == {kind})
+    return f"Fields of `{kind}` events only", (f for f in FIELDS if f.kinds == {kind})
 
 
 def _section(title: str, fields: Iterable[Field]) -> list[str]:
@@ -61,7 +63,7 @@ def _table(fields: Iterable[Field]) -> Iterator[str]:
     yield "| Field | Type | Unit | Meaning |"
     yield "| --- | --- | --- | --- |"
     for field in fields:
-        kind = "look at a quota" if field.type is Type.CHECK else field.type.value
+        kind = "quota check" if field.type is Type.CHECK else field.type.value
         yield f"| `{field.name}` | {kind} | {field.unit} | {field.meaning} |"
 
 
