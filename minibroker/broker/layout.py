@@ -17,11 +17,7 @@ from minibroker.config import (
     SINGLE,
     Settings,
 )
-from minibroker.controller import controller
-from minibroker.io_worker import io_worker
-from minibroker.network.acceptor import acceptor
-from minibroker.network.processor import processor
-from minibroker.roles.environment import (
+from minibroker.process.environment import (
     ACCEPTOR,
     CONTROLLER,
     PROCESSOR,
@@ -30,11 +26,15 @@ from minibroker.roles.environment import (
     Environment,
     role_name,
 )
+from minibroker.roles.acceptor import acceptor
+from minibroker.roles.controller import controller
+from minibroker.roles.io_worker import io_worker
+from minibroker.roles.processor import processor
 
 
 async def _recorder(env: Environment) -> None:
     # Loaded where it runs, as nearly every broker has none.
-    from minibroker.recorder import recorder
+    from minibroker.roles.recorder import recorder
 
     await recorder(env)
 

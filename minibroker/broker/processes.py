@@ -48,9 +48,7 @@ from minibroker.config.types import HostPort
 from minibroker.control.serve import listener_url, open_listener
 from minibroker.observability import log
 from minibroker.observability.metrics import ProcessMetrics
-from minibroker.quotas.ledger import Ledger
-from minibroker.ready import Ready, as_json, as_text, command_name
-from minibroker.roles.environment import (
+from minibroker.process.environment import (
     CONTROLLER,
     RECORDER,
     WORKER,
@@ -60,6 +58,8 @@ from minibroker.roles.environment import (
     role_name,
     tokens_name,
 )
+from minibroker.quotas.ledger import Ledger
+from minibroker.ready import Ready, as_json, as_text, command_name
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.child import ChildLife, ChildSpec
 from minibroker.runtime.clock import SharedClock

@@ -25,8 +25,8 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.observability.metrics import ProcessMetrics
+from minibroker.process.environment import Environment, role_name
 from minibroker.quotas.ledger import Ledger
-from minibroker.roles.environment import Environment, role_name
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySources

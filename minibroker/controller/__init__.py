@@ -1,5 +1,1 @@
-"""The controller role: the only writer of cluster metadata, and the control API's backend."""
-
-from minibroker.controller.role import controller
-
-__all__ = ["controller"]
+"""Parts of the controller role: changes of the config store, and the control API's backend."""

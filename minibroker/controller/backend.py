@@ -27,7 +27,7 @@ from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
 from minibroker.observability.conditions import Condition, ConditionKind
 from minibroker.observability.metrics import Snapshot
-from minibroker.roles.environment import (
+from minibroker.process.environment import (
     ACCEPTOR,
     PROCESSOR,
     RECORDER,
@@ -35,7 +35,7 @@ from minibroker.roles.environment import (
     Environment,
     role_name,
 )
-from minibroker.roles.questions import (
+from minibroker.process.messages import (
     ClockTurned,
     ConditionsWanted,
     DetailsWanted,

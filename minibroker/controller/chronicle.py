@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from minibroker.network.happenings import (
+from minibroker.admission.connection_events import (
     HAPPENINGS_MAX,
     REFUSALS_MAX,
     Happening,

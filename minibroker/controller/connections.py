@@ -11,6 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from minibroker.admission.connection_events import Happening, Refusal
+from minibroker.admission.connection_figures import (
+    ADDRESSES_SHOWN_MAX,
+    AddressFigures,
+    DoorFigures,
+    ListenerFigures,
+)
+from minibroker.admission.connection_limits import protected_listener
+from minibroker.admission.slots import SLOTS
 from minibroker.config import (
     ACCEPTOR_MODE,
     KAFKA_CONNECTIONS_MAX,
@@ -24,20 +33,10 @@ from minibroker.connections.counts import UNLIMITED
 from minibroker.control import backend as shown
 from minibroker.controller.chronicle import Chronicle
 from minibroker.controller.refusals import sentence
-from minibroker.network.client import ClientView
-from minibroker.network.happenings import Happening, Refusal
-from minibroker.network.limits import protected_listener
-from minibroker.network.slots import SLOTS
+from minibroker.network.client_connection import ClientView
+from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
-from minibroker.network.views import (
-    ADDRESSES_SHOWN_MAX,
-    AcceptorReport,
-    AddressFigures,
-    DoorFigures,
-    ListenerFigures,
-    ProcessorReport,
-)
-from minibroker.roles.environment import PROCESSOR, role_name
+from minibroker.process.environment import PROCESSOR, role_name
 from protocol import registry
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from minibroker.admission.connection_events import Happening, Limit, Refusal
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.connections.address import client_ip
-from minibroker.network.happenings import Happening, Limit, Refusal
 from minibroker.observability.definitions import CloseReason
+from minibroker.process.environment import PROCESSOR, role_name
 from minibroker.quotas.values import limit_text
-from minibroker.roles.environment import PROCESSOR, role_name
 
 
 def sentence(refusal: Refusal) -> str:

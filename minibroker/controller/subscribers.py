@@ -19,8 +19,8 @@ import trio
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.publisher import Publisher
 from minibroker.observability.log import Log
-from minibroker.roles.environment import role_name
-from minibroker.roles.questions import Greeting, ImageTaken, Welcome
+from minibroker.process.environment import role_name
+from minibroker.process.messages import Greeting, ImageTaken, Welcome
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
 

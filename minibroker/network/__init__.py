@@ -1,1 +1,1 @@
-"""The roles that face clients: the acceptor hands sockets out, processors speak Kafka on them."""
+"""Client connections: framing, TLS, SASL, requests, responses and their quotas."""

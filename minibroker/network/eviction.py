@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.network.client import Client
+from minibroker.network.client_connection import Client
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.arena import Part
 from minibroker.runtime.clock import Clock

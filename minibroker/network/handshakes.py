@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
-from minibroker.network.client import Client
-from minibroker.network.idle import IdleOrder
+from minibroker.network.client_connection import Client
+from minibroker.network.idle_connections import IdleOrder
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.clock import Clock
 

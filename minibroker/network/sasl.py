@@ -50,7 +50,7 @@ from protocol.messages.sasl_handshake import SaslHandshakeResponse
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from minibroker.network.client import Client
+    from minibroker.network.client_connection import Client
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from minibroker.network.client import SHOWN_MAX
+from minibroker.network.client_connection import SHOWN_MAX
 
 if TYPE_CHECKING:
     from minibroker.apis.unserved import Unserved
-    from minibroker.network.client import Client
+    from minibroker.network.client_connection import Client
     from minibroker.observability.log import Log
 
 CLIENTS_MAX: Final = 100

@@ -1,1 +1,1 @@
-"""What every role has: its place in the house, and its tie to the controller."""
+"""The five roles of a broker's processes: acceptor, processor, I/O worker, controller, recorder."""

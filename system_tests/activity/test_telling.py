@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Producer
 
 from minibroker.activity.events import UNWRITTEN_MAX
 from minibroker.activity.schema import TOPIC
-from minibroker.network.telling import PENDING_MAX
+from minibroker.network.activity_sender import PENDING_MAX
 from minibroker.runtime.restarts import RESTARTS_MAX
 from protocol.messages.api_versions import ApiVersionsRequest
 from system_tests.faults.conftest import Starter

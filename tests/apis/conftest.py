@@ -29,9 +29,9 @@ from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
 from minibroker.config.dynamic import Configs, InForce
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
+from minibroker.process.purgatory import Purgatory
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import UNCOUNTED, Mutated, Quotas
-from minibroker.roles.purgatory import Purgatory
 from minibroker.runtime.arena import ArenaRef
 from minibroker.security.principal import ANONYMOUS
 from minibroker.storage.config import LogConfig

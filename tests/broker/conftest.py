@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.roles.conftest import MakeEnvironment, make_env
+from tests.process.conftest import MakeEnvironment, make_env
 
 __all__ = ["MakeEnvironment", "make_env"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minibroker.broker.layout import ROLES, seats, stop_groups
 from minibroker.config import Settings
-from minibroker.roles.environment import RECORDER
+from minibroker.process.environment import RECORDER
 
 SETTINGS = Settings.from_sources(pairs=["num.network.threads=3", "num.io.threads=2"])
 

@@ -26,7 +26,7 @@ from minibroker.control.serve import LOAD_RETRY_S, open_listener, serve
                 "minibroker.control.http",
                 "minibroker.controller.backend",
                 "minibroker.quotas.explain",
-                "minibroker.recorder",
+                "minibroker.roles.recorder",
                 "minibroker.security.jwks",
                 "minibroker.security.oauth",
                 "difflib",

@@ -13,6 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.connection_events import Happenings, Lately
+from minibroker.admission.connection_figures import DoorFigures
 from minibroker.apis.base import Mutations, Mutator
 from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.controller import ClusterController
@@ -34,16 +37,12 @@ from minibroker.coordinator.description import (
     MemberDescription,
     OffsetDescription,
 )
-from minibroker.network.accepted import Accepted
-from minibroker.network.client import Client
-from minibroker.network.happenings import Happenings, Lately
-from minibroker.network.views import AcceptorReport, DoorFigures, ProcessorReport
+from minibroker.network.client_connection import Client
+from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.observability.conditions import Condition, ConditionKind
 from minibroker.observability.metrics import ProcessMetrics
-from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import Quotas
-from minibroker.roles.environment import CONTROLLER, Environment
-from minibroker.roles.questions import (
+from minibroker.process.environment import CONTROLLER, Environment
+from minibroker.process.messages import (
     ClockTurned,
     ConditionsWanted,
     DetailsWanted,
@@ -54,6 +53,8 @@ from minibroker.roles.questions import (
     LogView,
     MetricsWanted,
 )
+from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.manager import Quotas
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.link import Conversation
 from minibroker.runtime.roles import RoleState, RoleStatus
@@ -61,7 +62,7 @@ from minibroker.runtime.stream import memory_stream_pair
 from protocol.compiler import encode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
 from protocol.registry import ApiKey
-from tests.roles.conftest import MakeEnvironment
+from tests.process.conftest import MakeEnvironment
 
 WORKERS = 2
 ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OTHER": ("127.0.0.1", 9093)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.connection_events import HAPPENINGS_MAX, REFUSALS_MAX, Happenings
 from minibroker.controller.chronicle import Chronicle
-from minibroker.network.accepted import Accepted
-from minibroker.network.happenings import HAPPENINGS_MAX, REFUSALS_MAX, Happenings
 
 LATER = 1e9
 

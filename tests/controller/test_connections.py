@@ -6,22 +6,17 @@ from typing import Any
 
 import pytest
 
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.connection_events import Happenings, Lately, Limit
+from minibroker.admission.connection_figures import AddressFigures, DoorFigures, ListenerFigures
 from minibroker.apis.unserved import TRANSACTIONS
 from minibroker.config import Settings
 from minibroker.control import backend as shown
 from minibroker.controller.chronicle import Chronicle
 from minibroker.controller.connections import Place, Reports, connections
-from minibroker.network.accepted import Accepted
-from minibroker.network.client import ClientView
-from minibroker.network.happenings import Happenings, Lately, Limit
+from minibroker.network.client_connection import ClientView
+from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
-from minibroker.network.views import (
-    AcceptorReport,
-    AddressFigures,
-    DoorFigures,
-    ListenerFigures,
-    ProcessorReport,
-)
 from protocol.registry import ApiKey
 
 SETTINGS = Settings.from_sources(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.admission.connection_events import Happening, Limit, Refusal
 from minibroker.controller.refusals import sentence
-from minibroker.network.happenings import Happening, Limit, Refusal
 
 
 def distrusted(reason: str, why: str) -> Refusal:

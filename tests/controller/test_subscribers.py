@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster.image import BrokerGone, Image, Update, apply_update
 from minibroker.controller.subscribers import Subscribers
-from minibroker.roles.questions import Greeting, ImageTaken, Welcome
+from minibroker.process.messages import Greeting, ImageTaken, Welcome
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.link import Conversation, PeerLost
 

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from minibroker.apis.base import Context
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
-from minibroker.network.client import Client
-from minibroker.network.exchange import Exchanges
+from minibroker.network.client_connection import Client
+from minibroker.network.request_handler import Exchanges
 from minibroker.network.tls import TlsStream
 from minibroker.observability.definitions import CLOSED, CloseReason
 from minibroker.runtime.arena import Block

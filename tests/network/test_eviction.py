@@ -9,8 +9,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import SimulatedClock
-from tests.network.processor_house import HELLO, house
-from tests.roles.conftest import MakeEnvironment
+from tests.process.conftest import MakeEnvironment
+from tests.roles.running_processor import HELLO, house
 from tests.simulation.client import frame
 
 LARGE = 1024 * 1024

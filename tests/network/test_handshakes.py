@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.network.accepted import Accepted
-from minibroker.network.client import Client
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.network.client_connection import Client
 from minibroker.network.handshakes import SASL_S, TLS_S, authentications, tls_handshakes
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.clock import SimulatedClock

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from minibroker.admission.acceptor_messages import Accepted
 from minibroker.apis.unserved import CONSUMER_GROUPS, TRANSACTIONS, Unserved
-from minibroker.network.accepted import Accepted
-from minibroker.network.client import SHOWN_MAX, Client
+from minibroker.network.client_connection import SHOWN_MAX, Client
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClients
 from minibroker.observability.log import Log
 from minibroker.runtime.stream import memory_stream_pair

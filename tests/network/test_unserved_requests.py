@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from minibroker.roles.questions import (
+from minibroker.process.messages import (
     DetailsWanted,
 )
 from protocol.headers import RequestHeader, encode_request_header
@@ -16,8 +16,8 @@ from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.vote import VoteRequest
-from tests.network.processor_house import HELLO, LOOK, house
-from tests.roles.conftest import MakeEnvironment
+from tests.process.conftest import MakeEnvironment
+from tests.roles.running_processor import HELLO, LOOK, house
 from tests.simulation.client import api_key
 
 

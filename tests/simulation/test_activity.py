@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from minibroker.activity.schema import TOPIC
 from minibroker.apis.registry import APIS
-from minibroker.network import telling
+from minibroker.network import activity_sender
 from minibroker.observability.definitions import ACTIVITY_DROPPED, ACTIVITY_EVENTS
 from minibroker.quotas.rate import Rate, throttle_ms
 from minibroker.runtime.stream import StreamClosed
@@ -313,7 +313,7 @@ async def test_who_waits_for_the_listeners_turn_is_delayed(
 async def test_what_finds_no_room_is_dropped_and_requests_go_on(
     house: Open, autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "PENDING_MAX", 10)
+    monkeypatch.setattr(activity_sender, "PENDING_MAX", 10)
     async with house(*ON, "num.network.threads=1") as it:
         client = await it.connect()
         for _ in range(100):  # all of it before anything can be sent

@@ -19,9 +19,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
 from minibroker.control.backend import Connection, Connections
-from minibroker.controller import role
 from minibroker.controller.backend import ControllerBackend
-from minibroker.roles.environment import CONTROLLER, Environment
+from minibroker.process.environment import CONTROLLER, Environment
+from minibroker.roles import controller
 from minibroker.runtime.clock import SimulatedClock
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -70,7 +70,7 @@ async def running(
     async def serve(make: Callable[[], ControllerBackend], *_: Any, **__: Any) -> None:
         broker.backend = make()
 
-    monkeypatch.setattr(role, "serve", serve)
+    monkeypatch.setattr(controller, "serve", serve)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         clock.autojump_threshold = float("inf")

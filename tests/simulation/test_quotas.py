@@ -15,8 +15,8 @@ from minibroker.apis.base import ServedApi
 from minibroker.apis.registry import APIS
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
-from minibroker.network.client import Client
-from minibroker.network.metering import Meter
+from minibroker.network.client_connection import Client
+from minibroker.network.client_quotas import Meter
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
 from protocol import registry

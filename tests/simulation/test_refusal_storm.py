@@ -14,10 +14,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.admission.rejected_connections import QUEUE
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
-from minibroker.connections.refusals import AT_ONCE, PER_S, TICK_S
-from minibroker.network.turned_away import QUEUE
+from minibroker.connections.delayed_close import AT_ONCE, PER_S, TICK_S
 from minibroker.observability.definitions import COUNTED, QUEUE_USED
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient

@@ -1,0 +1,1 @@
+"""Admission of connections: everything between ``accept()`` and a processor's queue."""

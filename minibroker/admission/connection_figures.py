@@ -1,0 +1,114 @@
+"""Figures of connections by listener and address, for the control API and the console.
+
+Owns how counts and rates are read into figures. It must never decide about a connection. Invariant:
+the number of addresses shown is bounded, and the total is given with them. Kafka has MBeans of
+``SocketServer`` instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final, NamedTuple
+
+from minibroker.admission.blocked_time import Waits
+from minibroker.connections.counts import UNLIMITED, CountLimits, Counts
+from minibroker.connections.rates import Rates
+
+ADDRESSES_SHOWN_MAX: Final = 100
+"""Addresses shown: those with the most connections, then those that connected last."""
+
+
+class ListenerFigures(NamedTuple):
+    """A listener's connections, those of them that count, and their rate a second."""
+
+    listener: str
+    connections: int
+    rate: float
+    blocked_share: float
+    waiting: int
+    held: int
+
+
+class AddressFigures(NamedTuple):
+    """An address's connections and their rate, which is known where it is limited."""
+
+    ip: str
+    connections: int
+    limit: int | None
+    rate: float | None = None
+    rate_limit: float | None = None
+
+
+class DoorFigures(NamedTuple):
+    """What the books of one door say."""
+
+    total: int
+    rate: float
+    listeners: tuple[ListenerFigures, ...]
+    addresses: tuple[AddressFigures, ...]
+    addresses_total: int
+
+
+def door_figures(
+    counts: Counts, rates: Rates, waits: Waits, now: float, now_ms: int
+) -> DoorFigures:
+    """What the books say now; ``now`` in seconds, as waits are timed, and in ms, as rates are."""
+    figures = rates.figures(now_ms, ADDRESSES_SHOWN_MAX)
+    counted, by_ip = counts.by_listener(), counts.by_ip()
+    most = largest(by_ip, ADDRESSES_SHOWN_MAX)
+    shown = list(dict.fromkeys((*most, *figures.ips)))[:ADDRESSES_SHOWN_MAX]
+    return DoorFigures(
+        total=counts.total,
+        rate=figures.broker,
+        listeners=tuple(
+            ListenerFigures(
+                listener,
+                connections=counted.get(listener, 0),
+                rate=rate,
+                blocked_share=waits.blocked_share(listener, now),
+                waiting=waits.waiting(listener),
+                held=waits.held(listener),
+            )
+            for listener, rate in figures.listeners.items()
+        ),
+        addresses=tuple(
+            AddressFigures(
+                ip,
+                connections=by_ip.get(ip, 0),
+                limit=_limit_of_ip(counts.limits, ip),
+                rate=rates.of_ip(ip, now_ms),
+                rate_limit=rates.limits.of_ip(ip),
+            )
+            for ip in shown
+        ),
+        addresses_total=len(by_ip),
+    )
+
+
+def largest(counts: Mapping[str, int], most: int) -> list[str]:
+    """The names with the largest counts, largest first, as many as ``most``.
+
+    By a histogram, since few are wanted of perhaps a hundred thousand that are nearly all equal:
+    nobody may connect while this goes on.
+    """
+    least, missing = 0, most
+    for count, names in sorted(Counter(counts.values()).items(), reverse=True):
+        least = count
+        if names >= missing:
+            break
+        missing -= names
+    above = sorted(
+        (name for name, count in counts.items() if count > least),
+        key=counts.__getitem__,
+        reverse=True,
+    )
+    equal = (name for name, count in counts.items() if count == least)
+    return [*above, *islice(equal, most - len(above))]
+
+
+def _limit_of_ip(limits: CountLimits, ip: str) -> int | None:
+    dropped = limits.drop_overrides.get(ip, limits.drop_per_ip)
+    limit = min(limits.of_ip(ip), UNLIMITED if dropped is None else dropped)
+    return None if limit >= UNLIMITED else limit

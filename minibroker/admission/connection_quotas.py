@@ -1,0 +1,294 @@
+"""The door: every connection passes it on its way in, and is held to the limits there.
+
+Owns the books (``connections.counts``, ``connections.rates``), the waiting of newcomers and what
+there is to show of both; never a processor. The order is Kafka's: Redpanda's limits first, then
+the rates of broker and listener, a free slot, the rate of the address, the number of its
+connections. Invariant: a newcomer is let in, refused or held for its address's sake; whoever is
+let in is counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Acceptor.accept``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, NoReturn
+
+import trio
+
+from minibroker.admission.acceptor_messages import Accepted, Open
+from minibroker.admission.blocked_time import Waits
+from minibroker.admission.connection_events import Happenings, Limit, Tell, Who
+from minibroker.admission.connection_figures import DoorFigures, door_figures
+from minibroker.admission.connection_limits import count_limits, hosts_of, rate_limits
+from minibroker.admission.host_addresses import Hosts
+from minibroker.admission.limit_names import (
+    count_limit,
+    override_hosts,
+    quota_hosts,
+    rate_limit,
+    rate_setting,
+    slot_setting,
+)
+from minibroker.cluster.image import Image
+from minibroker.config import (
+    CONNECTION_IP_THROTTLE_RECHECK,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+    Settings,
+)
+from minibroker.config.dynamic import Configs, effective
+from minibroker.connections.address import client_ip
+from minibroker.connections.counts import CountLimits, Counts, Refusal
+from minibroker.connections.rates import Rates
+from minibroker.observability.definitions import (
+    ACCEPT_RATE,
+    ACCEPT_THROTTLE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    IP_ACCEPT_THROTTLE,
+    IPS_SHOWN_MAX,
+    CloseReason,
+)
+from minibroker.observability.log import Log
+from minibroker.observability.metrics import Series
+from minibroker.process.environment import Environment
+from minibroker.runtime.clock import now_ms, whole_ms
+from minibroker.runtime.stream import Address
+
+HELD_MAX: Final = 1000
+"""Connections held because their addresses are too fast; further ones are closed at once."""
+
+
+class Refused(Exception):
+    """A newcomer is turned away, and is not counted any more."""
+
+    def __init__(self, reason: CloseReason, limit: Limit | None = None) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+        self.limit = limit
+
+
+class Newcomer(NamedTuple):
+    """Who is at the door."""
+
+    number: int
+    listener: str
+    ip: str
+    peer: Address
+
+
+def newcomer(accepted: Accepted) -> Newcomer:
+    """What the door needs to know of a connection."""
+    return Newcomer(accepted.number, accepted.listener, client_ip(accepted.peer[0]), accepted.peer)
+
+
+class Door:
+    """The limits of one acceptor's broker."""
+
+    def __init__(self, env: Environment, log: Log, tell: Tell | None = None) -> None:
+        """``tell`` as for ``Happenings``."""
+        self._env = env
+        self._log = log
+        self._listeners = list(env.listeners)
+        settings = env.settings
+        self.hosts = Hosts(self._limit, self._unknown)
+        self.counts = Counts(CountLimits())
+        self._rates = Rates(
+            self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
+        )
+        self.happenings = Happenings(env.incarnation, env.clock.now, tell)
+        self._for_slots = trio.lowlevel.ParkingLot()
+        """Where newcomers wait for a slot: to leave it costs those nothing who wait for none."""
+        self._waits = Waits(self._listeners)
+        self.changed = trio.Event()
+        """Set, and replaced, when there may be too many."""
+        self._take_over(settings, {})
+        env.metrics.watch_gauges(self._gauges)
+
+    def on_image(self, before: Image, after: Image) -> Awaitable[None] | None:
+        """Takes over what was changed while the broker runs; returns what to wait for, which is
+        that all hosts with limits were looked up.
+        """
+        if after.configs is not before.configs:
+            self._take_over(effective(self._env.settings, after.configs), after.configs)
+        return None if self.hosts.are_settled else self.hosts.settled()
+
+    def _take_over(self, settings: Settings, configs: Configs) -> None:
+        self._settings, self._configs = settings, configs
+        self.hosts.want(hosts_of(settings, configs))
+        self._limit()
+
+    def _limit(self) -> None:
+        """Put limits in force, those of hosts as far as their addresses are known by now."""
+        settings, find = self._settings, self.hosts.addresses
+        self.counts.limits = count_limits(settings, self._listeners, find)
+        self._rates.limits = rate_limits(settings, self._configs, self._listeners, find)
+        self._override_hosts = override_hosts(settings, find)
+        self._quota_hosts = quota_hosts(self._configs, find)
+        self.notify()
+
+    async def unknown_host(self) -> str:
+        """What is wrong with the hosts that the broker was started with, once all were looked up;
+        empty if nothing is.
+        """
+        await self.hosts.settled()
+        overrides, started = MAX_CONNECTIONS_PER_IP_OVERRIDES, self._env.settings
+        unknown = self.hosts.unknown([limit.host for limit in started[overrides]])
+        if not unknown or self._settings[overrides] != started[overrides]:
+            return ""
+        return (
+            f"{overrides.name}={started.text(overrides.name)} ({started.where(overrides)}): cannot "
+            f"resolve {', '.join(unknown)}; name hosts that can be looked up, or their addresses"
+        )
+
+    def _unknown(self, host: str, error: OSError) -> None:
+        self._log.warning(
+            "a limit is not applied, as its host cannot be resolved", host=host, why=error
+        )
+
+    def notify(self) -> None:
+        """Wakes those who wait for a slot, and who sees to it that there are not too many."""
+        self._for_slots.unpark_all()
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def found(self, processor: int, connections: Iterable[Open]) -> None:
+        """Counts what a processor had before this life of the acceptor."""
+        for number, listener, host in connections:
+            self.counts.found(number, listener, client_ip(host), processor)
+        self.notify()
+
+    def left(self, numbers: Iterable[int]) -> None:
+        """Connections are closed."""
+        for number in numbers:
+            self.counts.left(number)
+        self._for_slots.unpark_all()
+
+    def processor_died(self, processor: int) -> None:
+        """All connections of a processor are closed."""
+        self.counts.processor_died(processor)
+        self.notify()
+
+    async def enter(self, who: Newcomer) -> float | None:
+        """Returns when the newcomer is counted, with None, or at once with the moment until which
+        it must be held, when ``enter_again`` decides. Raises ``Refused``.
+
+        It is a moment, not a while: whoever comes next may be served before anybody begins to
+        wait, and who sees that may turn the clock.
+        """
+        now = self._env.clock.now()
+        self.happenings.note("accepted", who, at=now)
+        refusal = self.counts.arrive(who.number, who.listener, who.ip)
+        if refusal is not None:
+            met = self._count_limit(refusal, who)
+            raise Refused(CloseReason(refusal.value), met)
+        turn_ms = self._rates.accepted(who.listener, whole_ms(now))
+        waits = turn_ms > 0 or not self.counts.has_slot(who.listener)
+        if waits:
+            await self._wait_turn(who, now, turn_ms)
+            now = self._env.clock.now()
+        delay_ms = self._rates.from_ip(who.listener, who.ip, whole_ms(now))
+        if delay_ms == 0:
+            if waits:
+                self.happenings.admit(who, now)
+            self._admit(who)
+            return None
+        if self._waits.all_held() >= HELD_MAX:
+            self._refuse_rate(who)
+        self._waits.hold(who.listener)
+        self.happenings.note("held", who, at=now, delay_ms=delay_ms)
+        return now + delay_ms / 1000
+
+    async def enter_again(self, who: Newcomer) -> None:
+        """Lets in who was held, if its address is slow enough by now. Raises ``Refused``."""
+        self._waits.release(who.listener)
+        recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
+        now = self._env.clock.now()
+        if not recheck or not self._rates.again(who.listener, who.ip, whole_ms(now)):
+            self._refuse_rate(who)
+        self.happenings.admit(who, now)
+        if not self.counts.has_slot(who.listener):
+            with self._waiting(who, self._reason(who.listener, 0), blocks=False):
+                await self._wait_slot(who.listener)
+        self._admit(who)
+
+    async def _wait_turn(self, who: Newcomer, now: float, delay_ms: int) -> None:
+        listener = who.listener
+        with self.blocked(who, self._reason(listener, delay_ms), delay_ms):
+            # The rate was recorded, so time must pass and a slot be free, both of them.
+            await trio.sleep_until(now + delay_ms / 1000)
+            await self._wait_slot(listener)
+
+    def _reason(self, listener: str, delay_ms: int) -> str:
+        if delay_ms > 0:
+            own = self._rates.too_fast(listener, self._now_ms())
+            return rate_setting(self._settings, listener, own=own)
+        return slot_setting(self._settings, listener, own=self.counts.is_full(listener))
+
+    @contextmanager
+    def blocked(self, who: Who, reason: str, delay_ms: int = 0) -> Iterator[None]:
+        """While this connection waits, those that come behind it at its listener wait, too."""
+        began = self._env.clock.now()
+        try:
+            with self._waiting(who, reason, delay_ms, blocks=True):
+                yield
+        finally:
+            blocked_s = self._env.clock.now() - began
+            self._env.metrics.acceptor_blocked(who.listener, blocked_s)
+
+    @contextmanager
+    def _waiting(self, who: Who, reason: str, delay_ms: int = 0, *, blocks: bool) -> Iterator[None]:
+        now = self._env.clock.now
+        self.happenings.note("waiting", who, reason=reason, delay_ms=delay_ms)
+        self._waits.begin(who.listener, now(), blocks=blocks)
+        try:
+            yield
+        finally:
+            self._waits.end(who.listener, now(), blocks=blocks)
+
+    async def _wait_slot(self, listener: str) -> None:
+        while not self.counts.has_slot(listener):
+            await self._for_slots.park()
+
+    def _admit(self, who: Newcomer) -> None:
+        refusal: Refusal | None = self.counts.admit(who.number)
+        if refusal is not None:
+            met = self._count_limit(refusal, who)
+            self._refuse(who, CloseReason(refusal.value), met)
+        if self.counts.excess():
+            self.notify()
+
+    def _refuse_rate(self, who: Newcomer) -> NoReturn:
+        met = rate_limit(self._rates.limits, who.ip, self._quota_hosts)
+        self._refuse(who, CloseReason.IP_RATE, met)
+
+    def _count_limit(self, refusal: Refusal, who: Newcomer) -> Limit:
+        return count_limit(self.counts.limits, refusal, who.ip, self._override_hosts)
+
+    def _refuse(self, who: Newcomer, reason: CloseReason, met: Limit) -> NoReturn:
+        self.left((who.number,))
+        raise Refused(reason, met)
+
+    def _now_ms(self) -> int:
+        return now_ms(self._env.clock)
+
+    def figures(self) -> DoorFigures:
+        """What there is to show."""
+        now = self._env.clock.now()
+        return door_figures(self.counts, self._rates, self._waits, now, self._now_ms())
+
+    def _gauges(self) -> dict[Series, float]:
+        figures = self._rates.figures(self._now_ms(), IPS_SHOWN_MAX)
+        counted = self.counts.by_listener()
+        gauges: dict[Series, float] = {(BROKER_ACCEPT_RATE.name, ()): figures.broker}
+        for listener in self._listeners:
+            gauges[COUNTED.name, (listener,)] = counted.get(listener, 0)
+            gauges[ACCEPT_RATE.name, (listener, "")] = figures.listeners[listener]
+        gauges.update({(ACCEPT_RATE.name, ("", ip)): rate for ip, rate in figures.ips.items()})
+        for metric, times in (
+            (ACCEPT_THROTTLE, figures.throttle_ms),
+            (IP_ACCEPT_THROTTLE, figures.ip_throttle_ms),
+        ):
+            gauges.update({(metric.name, (listener,)): ms for listener, ms in times.items()})
+        return gauges

@@ -1,0 +1,97 @@
+"""Which limit it was that somebody met at the door, by the name under which it is set.
+
+Owns the way back from a decision to the setting behind it; never the decision. Pure. Invariant:
+the name is the most particular one that is in force: that of the listener rather than the
+broker's, an override or an address's own quota rather than what holds for all. Nothing of
+Kafka's, whose log lines name the number but not the setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from minibroker.admission.connection_events import Limit
+from minibroker.admission.connection_limits import IP_RATE_KEY, Find
+from minibroker.cluster.image import IP
+from minibroker.config import (
+    KAFKA_CONNECTIONS_MAX,
+    KAFKA_CONNECTIONS_MAX_OVERRIDES,
+    KAFKA_CONNECTIONS_MAX_PER_IP,
+    MAX_CONNECTION_CREATION_RATE,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    Settings,
+)
+from minibroker.config.dynamic import DEFAULT_NAME, Configs
+from minibroker.config.setting import listener_name
+from minibroker.connections.address import client_ip
+from minibroker.connections.counts import CountLimits, Refusal
+from minibroker.connections.rates import RateLimits
+from minibroker.runtime.hosts import is_address
+
+PROCESSORS: Final = "processors"
+"""What a connection waits for that meets no limit: all of them have full queues."""
+
+TOKENS: Final = "tokens"
+"""What it waits for where processors accept for themselves: others may have some to spare."""
+
+
+Hosts = Mapping[str, str]
+"""What addresses are called in a setting or in quotas that name their hosts."""
+
+NO_HOSTS: Final[Hosts] = MappingProxyType({})
+
+
+def override_hosts(settings: Settings, find: Find) -> Hosts:
+    """Those of ``max.connections.per.ip.overrides``."""
+    return _hosts((limit.host for limit in settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]), find)
+
+
+def quota_hosts(configs: Configs, find: Find) -> Hosts:
+    """Those of the quotas of addresses."""
+    return _hosts((name for kind, name in configs if kind == IP), find)
+
+
+def _hosts(names: Iterable[str], find: Find) -> Hosts:
+    named = (name for name in names if not is_address(name))
+    return {client_ip(address): name for name in named for address in find(name)}
+
+
+def count_limit(limits: CountLimits, refusal: Refusal, ip: str, hosts: Hosts = NO_HOSTS) -> Limit:
+    """The limit that a connection of this address was refused by."""
+    if refusal is Refusal.DROPPED:
+        return Limit(KAFKA_CONNECTIONS_MAX.name, limits.drop_total or 0)
+    if refusal is Refusal.DROPPED_PER_IP:
+        if ip in limits.drop_overrides:
+            own = limits.drop_overrides[ip]
+            return Limit(KAFKA_CONNECTIONS_MAX_OVERRIDES.name, own, ip)
+        return Limit(KAFKA_CONNECTIONS_MAX_PER_IP.name, limits.drop_per_ip or 0)
+    if ip in limits.per_ip_overrides:
+        own = limits.per_ip_overrides[ip]
+        return Limit(MAX_CONNECTIONS_PER_IP_OVERRIDES.name, own, hosts.get(ip, ip))
+    return Limit(MAX_CONNECTIONS_PER_IP.name, limits.per_ip)
+
+
+def rate_limit(limits: RateLimits, ip: str, hosts: Hosts = NO_HOSTS) -> Limit:
+    """The quota of an address that has one, its own or the one of all."""
+    if ip in limits.ips:
+        return Limit(IP_RATE_KEY, limits.ips[ip], hosts.get(ip, ip))
+    return Limit(IP_RATE_KEY, limits.ip_default or 0, DEFAULT_NAME)
+
+
+def slot_setting(settings: Settings, listener: str, *, own: bool) -> str:
+    """What keeps a connection waiting for a slot; ``own``: its listener has none left."""
+    return _setting(settings, listener, MAX_CONNECTIONS.name, own=own)
+
+
+def rate_setting(settings: Settings, listener: str, *, own: bool) -> str:
+    """What keeps a connection waiting that came too fast; ``own``: too fast for its listener."""
+    return _setting(settings, listener, MAX_CONNECTION_CREATION_RATE.name, own=own)
+
+
+def _setting(settings: Settings, listener: str, name: str, *, own: bool) -> str:
+    particular = listener_name(listener, name)
+    return particular if own and settings.text(particular) is not None else name

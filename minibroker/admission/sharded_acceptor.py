@@ -1,0 +1,268 @@
+"""The gate: how a processor accepts connections by itself (``acceptor.mode=sharded``).
+
+Owns this processor's listening sockets, the connections that are not let in yet, and its part of
+the limits; the rules of these are ``connections.tokens``. Invariant: a connection is let in,
+closed unheard or waits, and at most ``WAITING_MAX`` wait; whoever was let in counts until
+``closed``. It stands where a thread of Redpanda's accepts, with its ``conn_quota`` beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.blocked_time import Waits
+from minibroker.admission.connection_events import Happenings
+from minibroker.admission.connection_figures import DoorFigures, door_figures
+from minibroker.admission.connection_limits import drop_limits
+from minibroker.admission.descriptor_health import DescriptorHealth
+from minibroker.admission.limit_names import TOKENS, count_limit
+from minibroker.admission.processor_links import Peers
+from minibroker.admission.rejected_connections import TurnedAway
+from minibroker.cluster.image import IP, Image
+from minibroker.config import (
+    ONE_ACCEPTOR_ONLY,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+    SHARDED_ADVICE,
+)
+from minibroker.config.dynamic import effective, layers
+from minibroker.config.setting import broker_setting
+from minibroker.connections.address import client_ip
+from minibroker.connections.counts import Counts, Refusal
+from minibroker.connections.rates import Rates
+from minibroker.connections.token_messages import Action, Admit, DropLimits, Message, Send
+from minibroker.connections.tokens import Tokens
+from minibroker.observability.definitions import (
+    ACCEPT_RATE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    CloseReason,
+)
+from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.metrics import Fill, Series
+from minibroker.process.environment import Environment
+from minibroker.runtime.clock import now_ms, whole_ms
+from minibroker.runtime.handoff import Connection, addresses
+from minibroker.runtime.listening import ConnectionSource
+
+WAITING_MAX: Final = 1000
+"""Connections of one processor that wait for a token; with more, accepting waits."""
+
+ACCEPTED_BEFORE_YIELD: Final = 8
+"""Connections accepted in a row before those that are served get their turn."""
+
+Take = Callable[[Accepted, Connection], None]
+
+
+class Gate:
+    """One processor's; ``run`` it when there is an image."""
+
+    def __init__(
+        self,
+        env: Environment,
+        happenings: Happenings,
+        closes: ConnectionCloses,
+        log: Log,
+        take: Take,
+        *,
+        descriptor_health: DescriptorHealth,
+    ) -> None:
+        """``take`` is given whoever was let in."""
+        self._env = env
+        self._happenings = happenings
+        self._closes = closes
+        self._log = log
+        self._descriptor_health = descriptor_health
+        self._take = take
+        self._listeners = list(env.listeners)
+        settings = env.settings
+        self._counts = Counts(drop_limits(settings))
+        self._rates = Rates(
+            self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
+        )
+        self._waits = Waits(self._listeners)
+        self._tokens = Tokens(env.index, env.processors)
+        self._turned_away = TurnedAway(
+            env, happenings, closes, processor=env.index, sharing=env.processors
+        )
+        self._peers = Peers(env, self._up, self._down, self._received)
+        self._accepted = 0
+        self._waiting: dict[int, tuple[Accepted, Connection]] = {}
+        self._delayed: set[int] = set()
+        """Those of them that were not answered at once."""
+        self._most_waited = 0
+        self._somebody_came = False
+        """Whether anybody was let in since accepting went on."""
+        self._room = trio.Event()
+        self._told: set[str] = set()
+        """Limits without effect that the log knows of."""
+        env.metrics.watch_queue("connections", self._fill)
+        env.metrics.watch_gauges(self._gauges)
+
+    def on_image(self, image: Image) -> None:
+        """Takes over what was changed while the broker runs."""
+        settings = effective(self._env.settings, image.configs)
+        limits = drop_limits(settings)
+        self._counts.limits = limits
+        # All processes have the same image at the same number, and so the same limits in a term.
+        term = (image.controller_epoch, image.broker_configs_number)
+        if term != self._tokens.term:
+            shared = DropLimits(limits.drop_total, limits.drop_per_ip, limits.drop_overrides)
+            self._do(self._tokens.enter(term, shared))
+        if self._env.index == 0:
+            self._tell_of_limits_without_effect(image)
+
+    def _tell_of_limits_without_effect(self, image: Image) -> None:
+        own, default = layers(self._env.settings, image.configs)
+        names = {name for name in {**default, **own} if broker_setting(name) in ONE_ACCEPTOR_ONLY}
+        quotas = {f"the quota of {name}" for kind, name in image.configs if kind == IP}
+        found = names | quotas
+        if found - self._told:
+            news = ", ".join(sorted(found - self._told))
+            self._log.warning("limits have no effect here", limits=news, why=SHARDED_ADVICE)
+        self._told = found
+
+    async def run(self) -> None:
+        """Accepts until ``env.stopping``, and stays in touch with others until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._peers.run)
+                nursery.start_soon(self._turned_away.run)
+                async with trio.open_nursery() as accepting:
+                    for listener, source in self._env.listeners.items():
+                        accepting.start_soon(self._accept, listener, source)
+                    await self._env.stopping.wait()
+                    accepting.cancel_scope.cancel()
+                self._turned_away.close_all()
+                for number in list(self._waiting):
+                    accepted, connection = self._leave_queue(number)
+                    connection.close()
+                    self._closes.refused(
+                        accepted.listener, CloseReason.STOPPING, client=accepted.peer
+                    )
+                    self._do(self._tokens.release(number))
+        finally:
+            for _, connection in self._waiting.values():
+                connection.close()
+
+    async def _accept(self, listener: str, source: ConnectionSource) -> None:
+        in_a_row = 0
+        while True:
+            if len(self._waiting) >= WAITING_MAX:
+                await self._wait_for_room(listener)
+            try:
+                connection = await source.accept()
+            except OSError as error:
+                self._turned_away.close_all()
+                await self._descriptor_health.accept_failed(listener, error)
+                continue
+            self._begin(listener, connection)
+            if self._somebody_came:
+                self._somebody_came = False
+                await self._turned_away.pause()
+            in_a_row += 1
+            if in_a_row >= self._turned_away.most_in_a_row(ACCEPTED_BEFORE_YIELD):
+                in_a_row = 0
+                await trio.lowlevel.checkpoint()
+
+    async def _wait_for_room(self, listener: str) -> None:
+        now = self._env.clock.now
+        began = now()
+        self._waits.begin(listener, began, blocks=True)
+        try:
+            while len(self._waiting) >= WAITING_MAX:
+                self._room = trio.Event()
+                await self._room.wait()
+        finally:
+            self._waits.end(listener, now(), blocks=True)
+            self._env.metrics.acceptor_blocked(listener, now() - began)
+
+    def _begin(self, listener: str, connection: Connection) -> None:
+        env = self._env
+        local, peer = addresses(connection)
+        self._accepted += 1
+        # Told apart from those of all processors, and from those of former lives.
+        number = env.incarnation << 32 | (self._accepted * env.processors + env.index)
+        accepted = Accepted(listener, local, peer, number)
+        env.metrics.connection_accepted(listener)
+        now = env.clock.now()
+        self._happenings.note("accepted", accepted, at=now)
+        self._rates.accepted(listener, whole_ms(now))
+        self._waiting[number] = accepted, connection
+        self._do(self._tokens.admit(number, client_ip(peer[0])))
+        if number in self._waiting:
+            self._most_waited = max(self._most_waited, len(self._waiting))
+            self._delayed.add(number)
+            self._happenings.note("waiting", accepted, reason=TOKENS, delay_ms=0)
+            self._waits.begin(listener, env.clock.now(), blocks=False)
+
+    def _leave_queue(self, number: int) -> tuple[Accepted, Connection]:
+        """Whoever waits no more."""
+        accepted, connection = self._waiting.pop(number)
+        if number in self._delayed:
+            self._delayed.remove(number)
+            self._waits.end(accepted.listener, self._env.clock.now(), blocks=False)
+        self._room.set()
+        return accepted, connection
+
+    def closed(self, number: int) -> None:
+        """A connection that was let in is closed."""
+        self._counts.left(number)
+        self._do(self._tokens.release(number))
+
+    def _up(self, peer: int) -> None:
+        self._do(self._tokens.peer_up(peer))
+
+    def _down(self, peer: int) -> None:
+        self._do(self._tokens.peer_down(peer))
+
+    def _received(self, peer: int, message: Message) -> None:
+        self._do(self._tokens.receive(peer, message))
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._peers.tell(action.peer, action.message)
+            elif isinstance(action, Admit):
+                if action.number in self._delayed:
+                    who, _ = self._waiting[action.number]
+                    self._happenings.admit(who, self._env.clock.now())
+                self._let_in(*self._leave_queue(action.number))
+            else:
+                self._turn_away(action.refusal, *self._leave_queue(action.number))
+
+    def _let_in(self, accepted: Accepted, connection: Connection) -> None:
+        me = self._env.index
+        ip = client_ip(accepted.peer[0])
+        self._counts.found(accepted.number, accepted.listener, ip, me)
+        self._happenings.note("handed", accepted, me)
+        self._take(accepted, connection)
+        self._somebody_came = True
+
+    def _turn_away(self, refusal: Refusal, accepted: Accepted, connection: Connection) -> None:
+        met = count_limit(self._counts.limits, refusal, client_ip(accepted.peer[0]))
+        self._turned_away.refuse(accepted, connection, CloseReason(refusal.value), met)
+
+    def _now_ms(self) -> int:
+        return now_ms(self._env.clock)
+
+    def figures(self) -> DoorFigures:
+        """What there is to show of this processor's own."""
+        now = self._env.clock.now()
+        return door_figures(self._counts, self._rates, self._waits, now, self._now_ms())
+
+    def _fill(self) -> Fill:
+        return Fill(len(self._waiting), WAITING_MAX, self._most_waited)
+
+    def _gauges(self) -> dict[Series, float]:
+        figures = self._rates.figures(self._now_ms(), 0)
+        counted = self._counts.by_listener()
+        gauges: dict[Series, float] = {(BROKER_ACCEPT_RATE.name, ()): figures.broker}
+        for listener in self._listeners:
+            gauges[COUNTED.name, (listener,)] = counted.get(listener, 0)
+            gauges[ACCEPT_RATE.name, (listener, "")] = figures.listeners[listener]
+        return gauges

@@ -1,0 +1,186 @@
+"""A request as the recorder is told of it: what it cost, and what the quotas found.
+
+Owns how an event is put together from what an exchange knows; it must never know a stream, nor how
+events travel. Invariant: figures are those that quotas and metrics counted, not others measured
+beside; and it costs some microseconds, whatever a client sends. Kafka's ``RequestChannel`` puts
+together the lines of its request log likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from struct import Struct as Layout
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from minibroker.activity.events import Check, Late, Places, Request
+from minibroker.activity.events import Client as ToldAs
+from minibroker.connections.address import client_ip
+from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
+from minibroker.runtime.clock import whole_ms
+from protocol.records import HEADER_BYTES
+from protocol.schema import Array, Struct
+
+if TYPE_CHECKING:
+    from minibroker.network.client_connection import Client
+    from minibroker.network.client_quotas import Looks, Spent
+    from minibroker.quotas.manager import Look
+    from protocol.messages.produce import ProduceRequest
+
+LOOKED_AT_MAX: Final = 1000
+"""Entries of a list in which an error or a batch is looked for: an event may cost so much."""
+
+_COUNT: Final = Layout(">i").unpack_from
+_COUNT_POSITION: Final = HEADER_BYTES - 4
+"""Where in a batch the number of its records stands."""
+
+
+class Figures(NamedTuple):
+    """What an exchange measured in nanoseconds: ``times`` are those in queues, worked by network
+    and by I/O, and in all; ``late`` is what was worked too late for a check, in milliseconds of
+    the broker's clock when that was counted, and its ordinal.
+    """
+
+    times: tuple[int, int, int, int]
+    late: Late | None
+
+
+def request_event(
+    time_us: int,
+    client: Client,
+    spent: Spent,
+    figures: Figures,
+    *,
+    records: int | None,
+) -> Request:
+    """The event of a request that was carried out, and that quotas have looked at."""
+    header, looks, mutated = spent.header, spent.looks, spent.mutated
+    assert looks is not None
+    wanted = mutation = None
+    if mutated is not None:
+        mutation = mutated.look
+        if mutated.wanted:
+            wanted = mutated.wanted, mutated.refused, mutated.strict
+    checks = places = None
+    if looks.request or looks.produce or looks.fetch or mutation:
+        checks, places = _checks(looks, mutation), _places(looks, mutation)
+    queue_ns, network_ns, io_ns, total_ns = figures.times
+    return (
+        time_us,
+        whole_ms(spent.now),
+        told_as(client, header.client_id or ""),
+        int(header.api_key),
+        header.api_version,
+        spent.request_bytes,
+        spent.response_bytes,
+        records,
+        wanted,
+        spent.exempt,
+        queue_ns,
+        network_ns,
+        io_ns,
+        total_ns,
+        spent.worked_ns,
+        figures.late,
+        checks,
+        places,
+        looks.throttle_ms,
+        first_error(spent.response),
+    )
+
+
+def told_as(client: Client, client_id: str) -> ToldAs:
+    """Who sent a request; the same object for one after the other, which packs in less time."""
+    caller, known = client.caller, client.told_as
+    user = caller.principal.name
+    if known is not None and known[4] == client_id and known[3] == user:
+        return known
+    names = user[:NAME_CHARACTERS_MAX], client_id[:NAME_CHARACTERS_MAX]
+    if known is None or known[3:] != names:
+        known = caller.listener, client.number, client_ip(caller.client_host), *names
+        client.told_as = known
+    return known
+
+
+def _checks(
+    looks: Looks, mutation: Look | None
+) -> tuple[Check | None, Check | None, Check | None, Check | None]:
+    produce, fetch, request = looks.produce, looks.fetch, looks.request
+    return (
+        None if produce is None else _check(produce),
+        None if fetch is None else _check(fetch),
+        None if request is None else _check(request),
+        None if mutation is None else _check(mutation),
+    )
+
+
+def _places(looks: Looks, mutation: Look | None) -> Places:
+    first, time = looks.produce or looks.fetch or mutation, looks.request
+    if first is None:
+        assert time is not None  # One of them is there.
+        return time.ordinal, None, None
+    apart = None if time is None or time.ordinal == first.ordinal else time.ordinal
+    return first.ordinal, apart, looks.back
+
+
+def _check(look: Look) -> Check:
+    _, (user, client_id), rate, bound, throttle_ms, now_ms, _ = look
+    user, client_id = user[: 3 * NAME_CHARACTERS_MAX], client_id[:NAME_CHARACTERS_MAX]
+    return user, client_id, rate, None if bound is None else bound.value, throttle_ms, now_ms
+
+
+def count_records(request: ProduceRequest, body: memoryview) -> int:
+    """The records that a Produce request says it has; its records fields are places in it."""
+    total = 0
+    for topic in request.topic_data:
+        partitions = topic.partition_data
+        if len(partitions) > LOOKED_AT_MAX:
+            partitions = partitions[:LOOKED_AT_MAX]
+        for data in partitions:
+            batch: Any = data.records  # where they lie: a range
+            if batch is not None and batch.stop - batch.start >= HEADER_BYTES:
+                count = _COUNT(body, batch.start + _COUNT_POSITION)[0]
+                if count > 0:
+                    total += count
+    return total
+
+
+def first_error(response: Struct | None) -> int:
+    """The error code of a response, or the first one in it; 0 if there is none."""
+    find = None if response is None else _finder(type(response))
+    return 0 if find is None else find(response)
+
+
+@cache
+def _finder(of: type[Struct]) -> Callable[[Any], int] | None:
+    """What finds the first error in messages of a type; None if they can't have one."""
+    lists = [
+        (field.name, find)
+        for field in of.__fields__
+        if isinstance(field.kind, Array)
+        and isinstance(field.kind.element, type)
+        and (find := _finder(field.kind.element)) is not None
+    ]
+    has_code = any(field.name == "error_code" for field in of.__fields__)
+    if not lists:
+        return _own_error if has_code else None
+
+    def find_first(found: Any) -> int:
+        if has_code and found.error_code:
+            return int(found.error_code)
+        for name, find in lists:
+            entries = getattr(found, name) or ()
+            if len(entries) > LOOKED_AT_MAX:
+                entries = entries[:LOOKED_AT_MAX]
+            for entry in entries:
+                # Most are lists of these: to call for each would take twice the time.
+                code = entry.error_code if find is _own_error else find(entry)
+                if code:
+                    return int(code)
+        return 0
+
+    return find_first
+
+
+def _own_error(found: Any) -> int:
+    return int(found.error_code)

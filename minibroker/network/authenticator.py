@@ -1,0 +1,230 @@
+"""How a connection begins: what must be agreed before its first request is looked at.
+
+Owns the order of the steps, their deadline, and how late a failure is told; what TLS and SASL are
+it leaves to ``tls`` and ``sasl``, which are loaded only where a listener needs them.  It must never
+know what a client asks for afterwards.  The invariant: a connection that failed here gave no
+request to any API, and one whose proof is worth nothing any more gives no further one.  Echoes
+Kafka's ``KafkaChannel.prepare``, KIP-306 and KIP-368.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from minibroker.config import (
+    CONNECTION_FAILED_AUTHENTICATION_DELAY_MS,
+    PRINCIPAL_BUILDER_CLASS,
+    SASL_SERVER_MAX_RECEIVE_SIZE,
+    Settings,
+)
+from minibroker.config.listeners import has_sasl, has_tls
+from minibroker.network.handshakes import authentications, tls_handshakes
+from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.stream import StreamClosed
+from protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ssl import SSLContext
+
+    from minibroker.cluster.image import Image
+    from minibroker.network.client_connection import Client
+    from minibroker.network.principal_builder import Naming
+    from minibroker.network.request_reader import FrameReader
+    from minibroker.network.sasl import MakeContext, Proofs
+    from minibroker.network.ssl_contexts import Keyring
+    from minibroker.runtime.arena import Block
+    from minibroker.runtime.clock import ControlledClock
+
+
+class Unidentified(Exception):
+    """A connection ends before it could ask for anything, or again later; the text is logged."""
+
+    def __init__(self, reason: CloseReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def try_identities(settings: Settings) -> None:
+    """Reads what listeners need, keys above all. Raises ``ConfigError``."""
+    keyring(settings)
+    _naming(settings)
+    for name, protocol in _protocols(settings).items():
+        if has_sasl(protocol):
+            from minibroker.network.sasl import token_rules
+
+            token_rules(settings, name)
+
+
+def keyring(settings: Settings) -> Keyring | None:
+    """What listeners show; None where none has TLS. Raises ``ConfigError``."""
+    if not any(map(has_tls, _protocols(settings).values())):
+        return None
+    from minibroker.network.ssl_contexts import Keyring
+
+    return Keyring(settings)
+
+
+def _protocols(settings: Settings) -> dict[str, str]:
+    return {one.name: settings.security_protocol(one.name) for one in settings.client_listeners}
+
+
+def _naming(settings: Settings) -> Naming | None:
+    """None where every client is ANONYMOUS."""
+    asks = any(protocol != "PLAINTEXT" for protocol in _protocols(settings).values())
+    if not asks and settings[PRINCIPAL_BUILDER_CLASS] is None:
+        return None
+    from minibroker.network.principal_builder import Naming
+
+    return Naming(settings)
+
+
+class Identities:
+    """What one processor needs for the beginnings of its connections.
+
+    ``secret`` is the same for all processors of a broker, and known to nobody else.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: ControlledClock,
+        image: Callable[[], Image],
+        make_context: MakeContext,
+        secret: bytes,
+    ) -> None:
+        """Raises ``ConfigError`` for keys that can't be used."""
+        self._settings = settings
+        self._clock = clock
+        self._make_context = make_context
+        self._keyring = keyring(settings)
+        self._handshakes = tls_handshakes(clock)
+        self._authentications = authentications(clock)
+        self._proofs: dict[str, Proofs] = {}
+        self._names = _naming(settings)
+        protocols = _protocols(settings)
+        if any(map(has_sasl, protocols.values())):
+            from minibroker.network.sasl import Proofs
+
+            self._proofs = {
+                name: Proofs(settings, name, clock=clock, image=image, secret=secret)
+                for name, protocol in protocols.items()
+                if has_sasl(protocol)
+            }
+
+    def on_image(self, after: Image) -> None:
+        """Takes over keys and certificates that were renewed, for whoever comes from now on."""
+        if self._keyring is not None:
+            self._keyring.follow(after.configs)
+
+    async def close_late(self) -> None:
+        """Close connections whose beginning takes too long. Runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._handshakes.close_late)
+            nursery.start_soon(self._authentications.close_late)
+
+    async def begin(self, client: Client) -> None:
+        """Everything before the first frame. Raises ``Unidentified``, or ``StreamClosed``."""
+        if self._keyring is not None:
+            context = self._keyring.context(client.caller.listener)
+            if context is not None:
+                await self._agree_on_tls(client, context)
+
+    async def prove(self, client: Client, reader: FrameReader) -> bool:
+        """Who it is, from whatever it must show for that; False if the client ended."""
+        proofs = self._proofs.get(client.caller.listener)
+        if proofs is not None:
+            client.authentication = proofs.begin()
+            with self._authentications.under_way(client):
+                if not await self._go_on(client, reader, proofs):
+                    return False
+        if self._names is not None:
+            await self._name(client, self._names)
+        return True
+
+    async def takes(self, client: Client, reader: FrameReader, block: Block) -> bool:
+        """Whether a request was a step of proving again, which is done then, and the block free.
+
+        Raises ``Unidentified`` where the proof is worth nothing any more.
+        """
+        if client.proof_ends is None:
+            return False
+        key = int.from_bytes(block.view[:2], "big")
+        if key != ApiKey.SASL_HANDSHAKE:
+            if self._clock.now() < client.proof_ends:
+                return False
+            block.release()
+            text = "the client did not prove again in time who it is"
+            raise Unidentified(CloseReason.SESSION_EXPIRED, text)
+        proofs = self._proofs[client.caller.listener]
+        await self._step(client, proofs, block)
+        await self._go_on(client, reader, proofs)
+        return True
+
+    async def _go_on(self, client: Client, reader: FrameReader, proofs: Proofs) -> bool:
+        from minibroker.security.authentication import State
+
+        authentication = client.authentication
+        assert authentication is not None
+        size = self._settings.at_listener(client.caller.listener, SASL_SERVER_MAX_RECEIVE_SIZE)
+        with reader.bounded(size, SASL_SERVER_MAX_RECEIVE_SIZE.name):
+            while authentication.state is not State.COMPLETE:
+                block = await reader.next()
+                if block is None:
+                    return False
+                await self._step(client, proofs, block)
+        return True
+
+    async def _name(self, client: Client, names: Naming) -> None:
+        from minibroker.network.principal_builder import Unnamed
+
+        listener, host = client.caller.listener, client.caller.client_host
+        user = None if client.authentication is None else client.authentication.user
+        subject = None
+        if self._keyring is not None and self._keyring.context(listener) is not None:
+            from minibroker.network.tls import TlsStream
+
+            assert isinstance(client.stream, TlsStream)
+            subject = client.stream.subject()
+        try:
+            principal = names.principal(listener, host, user, subject)
+        except Unnamed as unnamed:
+            await self._delay_failure()
+            raise Unidentified(CloseReason.AUTHENTICATION_FAILED, str(unnamed)) from None
+        client.caller = client.caller._replace(principal=principal)
+
+    async def _step(self, client: Client, proofs: Proofs, block: Block) -> None:
+        from minibroker.network.sasl import NotProven
+
+        try:
+            await proofs.step(client, block, self._make_context)
+            return
+        except NotProven as why:
+            failure = why
+            self._authentications.ended(client)
+        finally:
+            block.release()
+        await self._delay_failure()
+        with suppress(StreamClosed):  # It may not have waited to be told.
+            await client.stream.send_all(failure.response)
+        raise Unidentified(CloseReason.AUTHENTICATION_FAILED, str(failure))
+
+    async def _agree_on_tls(self, client: Client, context: SSLContext) -> None:
+        from minibroker.network.tls import TlsFailed, TlsStream
+
+        stream = TlsStream(client.stream, context)
+        client.stream = stream
+        try:
+            with self._handshakes.under_way(client):
+                await stream.handshake()
+        except TlsFailed as failure:
+            await self._delay_failure()
+            raise Unidentified(CloseReason.TLS_FAILED, str(failure)) from None
+
+    async def _delay_failure(self) -> None:
+        """Wait in real time before a failure is reported, which slows down guessing (KIP-306)."""
+        delay_ms = self._settings[CONNECTION_FAILED_AUTHENTICATION_DELAY_MS]
+        await self._clock.sleep_real(delay_ms / 1000)

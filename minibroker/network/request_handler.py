@@ -1,0 +1,419 @@
+"""One request and its response: decode, split, ask the owners, merge, encode, send.
+
+Owns the way of a request through a processor, never what an API does and never a socket's state.
+Invariant: the request's memory is released exactly once, and not before every owner that was
+given a reference into it has answered or died; so no owner ever reads another request's bytes.
+``KafkaApis.handle`` without the APIs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import trio
+
+from minibroker.apis.access.authorizers import Authorizers
+from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVersions
+from minibroker.apis.registry import APIS, unsupported_version
+from minibroker.config.dynamic import InForce
+from minibroker.config.types import INT_MAX
+from minibroker.network.activity_events import Figures, count_records, first_error, request_event
+from minibroker.network.activity_sender import Teller
+from minibroker.network.client_connection import Client
+from minibroker.network.client_quotas import LENGTH_BYTES, Looks, Meter, Spent, is_exempt, who_asks
+from minibroker.network.connection_state import Event
+from minibroker.network.open_files import OpenFiles
+from minibroker.network.response_sender import Chunk, send_response
+from minibroker.observability.log import Log
+from minibroker.process.environment import Environment
+from minibroker.process.messages import ApiPart
+from minibroker.process.metadata_client import Follower
+from minibroker.quotas.manager import FETCH as BYTES_FETCHED
+from minibroker.runtime.arena import ArenaRef, Block
+from minibroker.runtime.clock import whole_ms
+from minibroker.runtime.link import Link, ask_together
+from minibroker.storage.slices import FileSlice
+from protocol import registry
+from protocol.compiler import encoder, locating_decoder
+from protocol.errors import UnsupportedVersion
+from protocol.headers import RequestHeader, decode_request_header, encode_response_header
+from protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from minibroker.apis.unserved import Unserved
+    from minibroker.quotas.manager import Promise
+    from minibroker.security.acl import Operation, Resource
+    from protocol.messages.api_versions import ApiVersionsRequest
+    from protocol.messages.produce import ProduceRequest
+
+SERVED: Final[ServedVersions] = {api.key: api.versions for api in APIS.values()}
+
+
+class Exchanges:
+    """What all exchanges of one processor share."""
+
+    def __init__(
+        self,
+        env: Environment,
+        follower: Follower,
+        owners: Mapping[Owner, Link],
+        files: OpenFiles,
+        meter: Meter,
+        *,
+        teller: Teller | None,
+        used: Callable[[int], None],
+        unserved: Callable[[Client, Unserved], None],
+    ) -> None:
+        """``used`` is called with the number of a connection that is about to be answered,
+        ``unserved`` with a client that asked for a protocol which is not served.
+        """
+        self._env = env
+        self._follower = follower
+        self._owners = owners
+        self._files = files
+        self.meter = meter
+        self._teller = teller
+        self._used = used
+        self._unserved = unserved
+        self._authorizers = Authorizers(env.settings)
+        self._in_force = InForce(env.settings)
+        self._log = Log(env.name)
+        self.quick = 0
+        """Requests under way whose owners answer without waiting for anybody."""
+
+    async def serve(self, client: Client, block: Block) -> None:
+        """Answers one request. Whatever it raises ends the connection."""
+        env = self._env
+        began_ns = time.perf_counter_ns()
+        env.work_time.settle()
+        worked_from = client.account.worked_ns
+        client.state.on(Event.REQUEST_RECEIVED)
+        request_bytes = len(block.view)
+        exchange = _Exchange(self, client, block)
+        try:
+            header, response = await exchange.run()
+        finally:
+            exchange.free()
+        chunks = _encoded(header, response)
+        assert exchange.ctx is not None
+        if exchange.ctx.unserved is not None:
+            self._unserved(client, exchange.ctx.unserved)
+        promise, spent, counted_ns = None, None, 0
+        if client.told or self.meter.active:
+            worked_ns = env.work_time.worked_ns(client.account)
+            counted_ns = exchange.io_ns + worked_ns - worked_from
+            promise = exchange.promised(chunks, request_bytes, counted_ns)
+            if promise is None:
+                spent = exchange.spent(response, chunks, request_bytes, counted_ns)
+        queue_ns = max(exchange.asked_ns - exchange.io_ns, 0)
+        try:
+            response_bytes = await self._respond(client, header, response, chunks, spent)
+        except BaseException:
+            # Quotas have counted it all the same, or do so now.
+            self.meter.quotas.keep_promise()
+            total_ns = time.perf_counter_ns() - began_ns
+            figures = Figures((queue_ns, 0, exchange.io_ns, total_ns), None)
+            self._tell(client, exchange, figures)
+            raise
+        client.in_flight = None
+        ended_ns = time.perf_counter_ns()
+        env.work_time.settle()
+        network_ns = client.account.worked_ns - worked_from
+        late, reading_ns = None, worked_from - client.accounted_ns
+        late_ns = reading_ns + network_ns + exchange.io_ns - counted_ns
+        if promise is not None:
+            if not promise.keep(late_ns):  # As the answer could not go at once.
+                self.meter.worked_on(client, header, late_ns)
+        elif spent is not None:
+            late_ms, ordinal = self.meter.sent(spent, late_ns)
+            late = late_ns, late_ms, ordinal
+        client.accounted_ns = client.account.worked_ns
+        figures = Figures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
+        self._tell(client, exchange, figures)
+        failed = bool(first_error(response))
+        env.metrics.request(header.api_key, failed, request_bytes, response_bytes, *figures.times)
+
+    async def _respond(
+        self,
+        client: Client,
+        header: RequestHeader,
+        response: Any,
+        chunks: Sequence[Chunk],
+        spent: Spent | None,
+    ) -> int:
+        """Sends the response, or what quotas make of it; how many bytes that took."""
+        meter = self.meter
+        if spent is not None and meter.active:
+            if meter.delays:
+                other = await meter.keep_back(client, spent)
+            else:
+                other = meter.hold(client, spent)
+            if other is not None:
+                chunks = _encoded(header, other)
+        if response is None:
+            client.state.on(Event.NO_RESPONSE)
+            return 0
+        return await self._send(client, header, chunks)
+
+    def _tell(self, client: Client, exchange: _Exchange, figures: Figures) -> None:
+        if exchange.looks is None:
+            return
+        assert self._teller is not None
+        event = request_event(
+            self._teller.time_us(exchange.now),
+            client,
+            exchange,
+            figures,
+            records=exchange.records,
+        )
+        self._teller.tell(event)
+
+    async def _send(self, client: Client, header: RequestHeader, chunks: Sequence[Chunk]) -> int:
+        client.state.on(Event.RESPONSE_READY)
+        # Before it is sent: who has an answer was used before whoever asks after that.
+        self._used(client.number)
+        key, version = header.api_key, _response_version(header)
+        start = encode_response_header(key, version, header.correlation_id)
+        sent = await send_response(client.stream, self._files, start, chunks)
+        if key == ApiKey.FETCH:
+            fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
+            self._env.metrics.fetched(fetched)
+        client.state.on(Event.RESPONSE_SENT)
+        return sent
+
+    def context(self, client: Client, header: RequestHeader, block: Block) -> Context:
+        """What the API may look at."""
+        env = self._env
+        now = env.clock.now()
+        bounded = self.meter.active and header.api_key == ApiKey.FETCH
+        return Context(
+            header=header,
+            caller=client.caller,
+            image=self._follower.image,
+            settings=env.settings,
+            in_force=self._in_force,
+            workers=env.workers,
+            received=now,
+            now=now,
+            wall_ms=env.clock.wall_ms(),
+            served=SERVED,
+            reference=partial(_reference, block),
+            fetch_bytes_max=self.meter.fetch_bytes_max(client, header) if bounded else INT_MAX,
+            authorizer=self._authorizers.of(self._follower.image),
+            denied=partial(self._tell_denial, client),
+        )
+
+    def _tell_denial(
+        self, client: Client, operation: Operation, resource: Resource, name: str
+    ) -> None:
+        self._log.info(
+            f"{operation.name} was denied",
+            principal=client.caller.principal,
+            client=client.caller.client_host,
+            resource=f"{resource.name}:{name}",
+        )
+
+    def refresh(self, ctx: Context) -> None:
+        """Brings image and time up to date for the next step."""
+        ctx.image = self._follower.image
+        ctx.now = self._env.clock.now()
+
+    def may_look(self, api: ServedApi, owner: Owner) -> bool:
+        """Whether to look for an answer instead of sleeping until it comes.
+
+        Only if it is sure to come soon, from an I/O worker, and nobody else waits for one.
+        """
+        return not api.may_wait and self.quick == 1 and owner != CONTROLLER
+
+    def link(self, owner: Owner) -> Link:
+        """The way to an owner of state."""
+        return self._owners[owner]
+
+
+def _encoded(header: RequestHeader, response: Any) -> list[Chunk]:
+    if response is None:
+        return []
+    # All that stands in a records field of ours is a slice of a file.
+    return cast("list[Chunk]", encoder(type(response), _response_version(header))(response))
+
+
+def _reference(block: Block, records: object) -> ArenaRef:
+    assert isinstance(records, range)  # what `locating_decoder` makes of a records field
+    return block.ref(records.start, len(records))
+
+
+def _response_version(header: RequestHeader) -> int:
+    """The version to answer in: for an ApiVersions that we don't know, 0 (KIP-511)."""
+    if header.api_key == ApiKey.API_VERSIONS:
+        low, high = SERVED[ApiKey.API_VERSIONS]
+        return header.api_version if low <= header.api_version <= high else 0
+    return header.api_version
+
+
+class _Exchange(Spent):
+    """One request under way, and once its answer is known, what it took: see `spent`."""
+
+    def __init__(self, shared: Exchanges, client: Client, block: Block) -> None:
+        self._shared = shared
+        self._client = client
+        self._block: Block | None = block
+        self.ctx: Context | None = None
+        self.request: Any = None
+        """What was asked, once it is known."""
+        self.io_ns = 0
+        """What owners worked."""
+        self.asked_ns = 0
+        """How long owners were waited for, their work included."""
+        self._promise: Promise | None = None
+        """To count it when it is answered, if that may be; not given yet."""
+        self.records: int | None = None
+        """How many were produced, where somebody is told."""
+
+    async def run(self) -> tuple[RequestHeader, Any]:
+        """The header, and the response or None where there is none."""
+        client, shared, block = self._client, self._shared, self._block
+        assert block is not None
+        header, at = decode_request_header(block.view)
+        client.client_id = header.client_id
+        client.in_flight = header.api_key
+        ctx = self.ctx = shared.context(client, header, block)
+        api = _served(header)
+        if api is None:
+            return header, unsupported_version(ctx.served)
+        schema = registry.schema(header.api_key)
+        request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
+        self.request = request
+        if client.told and header.api_key == ApiKey.PRODUCE:
+            self.records = count_records(cast("ProduceRequest", request), block.view)
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
+            introduced = cast("ApiVersionsRequest", request)
+            client.introduce(introduced.client_software_name, introduced.client_software_version)
+        if api.may_wait:
+            # Only records are read in place, and waiting may take as long as the client likes.
+            self.free()
+        return header, await self._answer(api, ctx, request)
+
+    def free(self) -> None:
+        """Release the request's memory if it is still held."""
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+
+    def promised(
+        self, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
+    ) -> Promise | None:
+        """The promise to count it once it is answered; None if it has to be counted first."""
+        promise, ctx = self._promise, self.ctx
+        if promise is None:
+            return None
+        assert ctx is not None
+        size = request_bytes
+        if promise.number == BYTES_FETCHED:
+            size = LENGTH_BYTES + sum(map(len, chunks))
+        return promise if promise.give(size, worked_ns, whole_ms(ctx.now)) else None
+
+    def spent(
+        self, response: Any, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
+    ) -> Spent:
+        """This, with all that is counted. No object of its own: making one would cost more than
+        all else that is done here.
+        """
+        ctx, client = self.ctx, self._client
+        assert ctx is not None
+        header = self.header = ctx.header
+        self.response = response
+        self.exempt = is_exempt(ctx, self.request, response)
+        self.who = who_asks(client, header)
+        self.now = ctx.now
+        self.request_bytes = request_bytes
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+        self.response_bytes = size
+        self.worked_ns = worked_ns
+        self.mutated = ctx.mutated
+        if client.told:
+            self.looks = Looks()
+        return self
+
+    async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
+        parts = api.split(ctx, request)
+        replies: dict[Owner, Any] = {}
+        if parts:
+            # An owner that was told where bytes lie reads them whatever happens here, so a
+            # connection that is closed meanwhile still waits for it. Such APIs never wait long.
+            with trio.CancelScope(shield=not api.may_wait):
+                self._client.interruptible = api.may_wait
+                self._shared.quick += not api.may_wait
+                try:
+                    await self._ask_all(api, parts, replies)
+                finally:
+                    self._client.interruptible = True
+                    self._shared.quick -= not api.may_wait
+            self._shared.refresh(ctx)
+            while api.again is not None:
+                further = api.again(ctx, request, replies)
+                if further is None:
+                    break
+                await self._ask_all(api, further.parts, replies, first_only=further.first_only)
+                self._shared.refresh(ctx)
+        return api.merge(ctx, request, replies)
+
+    async def _ask_all(
+        self,
+        api: ServedApi,
+        parts: Mapping[Owner, Any],
+        replies: dict[Owner, Any],
+        *,
+        first_only: bool = False,
+    ) -> None:
+        began_ns = time.perf_counter_ns()
+        owners = sorted(parts)
+        questions = [(self._shared.link(owner), ApiPart(api.key, parts[owner])) for owner in owners]
+        if len(questions) == 1:
+            link, question = questions[0]
+            look = self._shared.may_look(api, owners[0])
+            answers = [
+                await link.ask(question, may_wait=api.may_wait, look=look, meanwhile=self._prepare)
+            ]
+        else:
+            answers = await ask_together(
+                questions,
+                may_wait=api.may_wait,
+                first_only=first_only,
+                meanwhile=self._prepare,
+            )
+        for owner, answer in zip(owners, answers, strict=True):
+            if answer is not None:
+                replies[owner] = answer.reply
+                self.io_ns += answer.worked_ns
+        self.asked_ns += time.perf_counter_ns() - began_ns
+
+    def _prepare(self) -> None:
+        """What of quotas can be done while others work."""
+        meter = self._shared.meter
+        if meter.active:
+            assert self.ctx is not None
+            self._promise = meter.promise(self._client, self.ctx, self.request)
+
+
+def _served(header: RequestHeader) -> ServedApi | None:
+    """The API that serves the request; None for an ApiVersions that is too new.
+
+    Raises ``UnsupportedVersion``: without an answer in that version all Kafka does is hang up.
+    """
+    api = APIS.get(header.api_key)
+    if api is None:
+        raise UnsupportedVersion(f"{ApiKey(header.api_key).name} is not served")
+    low, high = api.versions
+    low = low if api.served_from is None else api.served_from
+    if low <= header.api_version <= high:
+        return api
+    if api.key == ApiKey.API_VERSIONS:
+        return None
+    raise UnsupportedVersion(
+        f"{api.key.name} version {header.api_version} is not served, {low} to {high} are"
+    )

@@ -1,0 +1,1 @@
+"""What all processes of a broker share: environment, messages, and the client of the controller."""

@@ -1,0 +1,298 @@
+"""The controller role: stores cluster metadata, publishes it, and serves the control API.
+
+Owns the config store and its only writer (``cluster.controller``). It must never handle a client's
+socket or a record. Invariant: a change is answered when every process has applied it, so every
+later request on any connection sees it. After a kill, the next incarnation reads the store and
+sends the complete image to every process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from minibroker.apis.base import Mutations, Mutator
+from minibroker.apis.registry import APIS
+from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.image import Image, Update
+from minibroker.cluster.layout import LayoutError
+from minibroker.cluster.opening import ControllerStartError
+from minibroker.cluster.quotas_in_force import QuotasInForce
+from minibroker.cluster.store.tree import Store, StoreError, UnwritableError
+from minibroker.cluster.topic_recovery import FoundLogs
+from minibroker.config import (
+    ACCEPTOR_MODE,
+    ACTIVITY_ENABLE,
+    AUTHORIZER_CLASS_NAME,
+    CONTROLLER_QUOTA_WINDOW_NUM,
+    CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
+    NODE_ID,
+    SINGLE,
+    ZOOKEEPER_CONNECT,
+    Settings,
+)
+from minibroker.control.serve import serve
+from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
+from minibroker.controller.config_changes import ConfigChanges
+from minibroker.controller.office import hold_office
+from minibroker.controller.stores import open_store
+from minibroker.controller.subscribers import Subscribers
+from minibroker.controller.topic_changes import TopicChanges
+from minibroker.network.authenticator import keyring
+from minibroker.observability.log import Log
+from minibroker.observability.metrics import Series
+from minibroker.observability.quota_gauges import read_gauges
+from minibroker.process.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    FIRST_LIFE,
+    PROCESSOR,
+    RECORDER,
+    WORKER,
+    Environment,
+    RoleRefusedError,
+    role_name,
+)
+from minibroker.process.messages import ApiPart, ApiReply, ProducerIdsWanted
+from minibroker.process.storage_watch import StorageWatch
+from minibroker.quotas.manager import Mutated, MutationQuota, Quotas
+from minibroker.runtime.clock import Clock, now_ms
+from minibroker.runtime.worktime import Account
+from minibroker.storage.data_directory import (
+    META_PROPERTIES,
+    DataDirectoryError,
+    MetaProperties,
+    lacks_mark,
+    logged_topics,
+    read_meta_properties,
+    write_meta_properties,
+)
+
+if TYPE_CHECKING:
+    from minibroker.config.dynamic import Configs
+    from minibroker.control.backend import Backend
+
+
+_logger = logging.getLogger(__name__)
+
+
+async def controller(env: Environment) -> None:
+    """Run until ``env.stopping``, then close the store."""
+    storage = StorageWatch(env, Log(env.name))
+    with _told_to_people():
+        is_unmarked = lacks_mark(env.data_dir)
+        store = await open_store(env.settings, env.data_dir, storage.failed)
+    try:
+        with _told_to_people():
+            cluster = await ClusterController.start(
+                store,
+                env.settings,
+                endpoints=env.endpoints,
+                random=env.random,
+                wall_ms=env.clock.wall_ms(),
+                found_logs=_found_logs(env),
+                free_bytes=storage.free_bytes,
+            )
+            _mark(env.data_dir, cluster.image)
+            if is_unmarked:
+                _log_adoption(env.data_dir, cluster.image)
+        await _Controller(env, cluster, store, storage).run()
+    finally:
+        with trio.CancelScope(shield=True):  # It does not wait long, and would stay open otherwise.
+            await store.close()
+
+
+@contextmanager
+def _told_to_people() -> Iterator[None]:
+    """Report a store that cannot be used without a traceback: settings or a server cause it."""
+    try:
+        yield
+    except (ControllerStartError, DataDirectoryError, LayoutError, StoreError) as error:
+        raise RoleRefusedError(str(error)) from None
+
+
+def _found_logs(env: Environment) -> FoundLogs:
+    meta = read_meta_properties(env.data_dir)
+    cluster_id = None if meta is None else meta.cluster_id
+    # Later a topic may be missing in the store because it was deleted.
+    rebuild_topics = env.rebuild_topics and env.incarnation == FIRST_LIFE
+    return FoundLogs(cluster_id, logged_topics(env.data_dir), rebuild_topics)
+
+
+def _mark(data_dir: Path, image: Image) -> None:
+    """Mark the data directory as this cluster's, if it is new."""
+    if read_meta_properties(data_dir) is None:
+        write_meta_properties(data_dir, MetaProperties(image.cluster_id, image.controller_id))
+
+
+def _log_adoption(data_dir: Path, image: Image) -> None:
+    fields = {
+        "path": str(data_dir),
+        "cluster": image.cluster_id,
+        "node": image.controller_id,
+    }
+    text = f"a data directory without {META_PROPERTIES} was adopted and marked"
+    _logger.warning("%s", text, extra={"fields": fields})
+
+
+class _Controller:
+    """Implements ``apis.base.ControllerScope``."""
+
+    def __init__(
+        self, env: Environment, cluster: ClusterController, store: Store, storage: StorageWatch
+    ) -> None:
+        self._env = env
+        self._store = store
+        self._storage = storage
+        self._deposed = ""
+        self._born = env.clock.now()
+        self.cluster = cluster
+        self._subscribers = Subscribers(
+            self._image, self._answer, cluster.image.number, _followers(env)
+        )
+        self._in_force = QuotasInForce(env.settings, env.ledger)
+        self._keyring = keyring(env.settings)
+        if self._keyring is not None:
+            self._keyring.follow(cluster.image.configs)
+        sleep = env.clock.sleep_real
+        self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
+        kinds = (AclChanges, PrefixedAclChanges) if env.settings[AUTHORIZER_CLASS_NAME] else ()
+        self._acls = [kind(store, cluster, self.publish, env.clock.now, sleep) for kind in kinds]
+        is_shared = env.settings[ZOOKEEPER_CONNECT] is not None
+        self._topics = TopicChanges(store, cluster, self.publish, sleep, tells_leaders=is_shared)
+        env.metrics.watch_busy(env.work_time.busy_ns)
+        env.metrics.watch_gauges(self._gauges)
+
+    @property
+    def quotas(self) -> Quotas:
+        self._in_force.follow(self.image)
+        return self._in_force.quotas
+
+    def _gauges(self) -> dict[Series, float]:
+        quotas = self.quotas
+        if not quotas.enabled:
+            return {}
+        return read_gauges(self._env.ledger, quotas.table, now_ms(self._env.clock))
+
+    @property
+    def settings(self) -> Settings:
+        return self._env.settings
+
+    @property
+    def image(self) -> Image:
+        return self.cluster.image
+
+    def _image(self) -> Image:
+        return self.cluster.image
+
+    def mutations(self, mutator: Mutator) -> Mutations:
+        settings = self._env.settings
+        quota = MutationQuota(
+            self.quotas,
+            (mutator.user, mutator.client_id),
+            windows=settings[CONTROLLER_QUOTA_WINDOW_NUM],
+            window_ms=settings[CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS] * 1000,
+            strict=mutator.strict,
+        )
+        return _Mutations(quota, self._env.clock)
+
+    def unusable_keys(self, configs: Configs) -> Sequence[str]:
+        return () if self._keyring is None else self._keyring.problems(configs)
+
+    async def publish(self, updates: Sequence[Update]) -> None:
+        if self._keyring is not None:
+            self._keyring.follow(self.image.configs)
+        await self._subscribers.publish(updates)
+
+    async def run(self) -> None:
+        env = self._env
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._subscribers.run)
+            nursery.start_soon(self._storage.run)
+            nursery.start_soon(self._take_roles, nursery)
+            nursery.start_soon(self._changes.run)
+            nursery.start_soon(self._topics.run)
+            for follower in self._acls:
+                nursery.start_soon(follower.run)
+            nursery.start_soon(self._serve_until_deposed, nursery.cancel_scope)
+            env.ready()
+            if env.control is not None:
+                hosts = [host for host, _ in env.endpoints.values()]
+                nursery.start_soon(
+                    partial(
+                        serve,
+                        self._backend,
+                        env.control,
+                        env.stopping,
+                        allowed_hosts=hosts,
+                        sleep=env.clock.sleep_real,
+                    )
+                )
+            await env.stopping.wait()
+            nursery.cancel_scope.cancel()
+        if self._deposed:
+            raise RoleRefusedError(self._deposed)
+
+    def _backend(self) -> Backend:
+        # Loaded by the first request: most brokers of tests never get one.
+        from minibroker.controller.backend import ControllerBackend
+
+        return ControllerBackend(self._env, self, self._subscribers, born=self._born)
+
+    async def _serve_until_deposed(self, scope: trio.CancelScope) -> None:
+        self._deposed = await hold_office(self._store, self.settings[NODE_ID])
+        scope.cancel()
+
+    async def _take_roles(self, nursery: trio.Nursery) -> None:
+        listener = self._env.switchboard.listen(CONTROLLER)
+        while True:
+            nursery.start_soon(self._subscribers.converse, await listener.accept())
+
+    async def _answer(self, question: Any) -> Any:
+        # A coroutine, so that it runs as a task: the reader of a conversation must not wait for
+        # room to send while the other side's reader does the same.
+        if isinstance(question, ApiPart):
+            return await self._execute(question)
+        if isinstance(question, ProducerIdsWanted):
+            try:
+                return tuple(await self.cluster.allocate_producer_ids())
+            except UnwritableError:
+                return None
+        raise TypeError(f"the controller has no answer to {type(question).__name__}")
+
+    async def _execute(self, question: ApiPart) -> ApiReply:
+        api = APIS[question.api_key]
+        assert api.execute_at_controller is not None
+        account = Account()
+        with self._env.work_time.charge(account):
+            reply = await api.execute_at_controller(self, question.part)
+        return ApiReply(reply, account.worked_ns)
+
+
+class _Mutations:
+    """Implements ``apis.base.Mutations``: the mutation quota with the broker's clock."""
+
+    def __init__(self, quota: MutationQuota, clock: Clock) -> None:
+        self._quota = quota
+        self._clock = clock
+
+    def take(self, permits: int) -> bool:
+        return self._quota.take(permits, now_ms(self._clock))
+
+    def mutated(self) -> Mutated:
+        return self._quota.mutated(now_ms(self._clock))
+
+
+def _followers(env: Environment) -> Iterator[str]:
+    if env.settings[ACCEPTOR_MODE] == SINGLE:
+        yield role_name(ACCEPTOR, 0)
+    if env.settings[ACTIVITY_ENABLE]:
+        yield role_name(RECORDER, 0)
+    yield from (role_name(PROCESSOR, index) for index in range(env.processors))
+    yield from (role_name(WORKER, index) for index in range(env.workers))

@@ -1,0 +1,361 @@
+"""The I/O worker role: owns partitions and groups and runs ``execute`` for them.
+
+Owns the state of what the hash gives it (``cluster.placement``): logs, groups, producer ids of a
+block; never a client's socket. Its parts of requests come from processors, one link each, and are
+executed one after the other, so no state needs a lock; only what has to wait becomes a task of
+its own. Invariant: what it has answered is in its logs, so a killed worker's next life goes on
+from there. Kafka's ``KafkaRequestHandler``, ``ReplicaManager`` and ``GroupCoordinator``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import trio
+
+from minibroker.apis.registry import APIS
+from minibroker.cluster.image import BROKER, TOPIC, Image
+from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
+from minibroker.config import LOG_RETENTION_CHECK_INTERVAL_MS, OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.service import GroupService
+from minibroker.observability.conditions import ConditionKind
+from minibroker.observability.log import Log as EventLog
+from minibroker.observability.metrics import LogFigures
+from minibroker.process.environment import Environment
+from minibroker.process.messages import (
+    ApiPart,
+    ApiReply,
+    Append,
+    Greeting,
+    GroupsWanted,
+    LogsWanted,
+    LogView,
+    ProducerIdsWanted,
+    TailWanted,
+)
+from minibroker.process.metadata_client import Follower
+from minibroker.process.purgatory import Purgatory
+from minibroker.process.storage_watch import StorageWatch, pauses_s
+from minibroker.runtime.arena import ArenaRef
+from minibroker.runtime.channel import Channel
+from minibroker.runtime.descriptors import descriptors_max
+from minibroker.runtime.link import Conversation
+from minibroker.runtime.off_loop import OffLoop
+from minibroker.runtime.worktime import Account
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Log
+from minibroker.storage.manager import LogManager
+from minibroker.storage.segment_files import SegmentFiles
+from minibroker.storage.validation import Origin
+from protocol.errors import ErrorCode
+
+T = TypeVar("T")
+
+SEGMENT_FILES_SHARE: Final = 2
+"""One in so many descriptors of a worker may be an active segment's; the rest are for channels and
+for files that are open for one step.
+"""
+
+FLUSH_CHECK_S: Final = 1.0
+"""How often logs are asked whether flush.ms has passed."""
+
+
+async def io_worker(env: Environment) -> None:
+    """Runs until ``env.stopping``, then closes its logs."""
+    await _Worker(env).run()
+
+
+class _Worker:
+    """Implements ``apis.base.WorkerScope``."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._log = EventLog(env.name)
+        self.index = env.index
+        self.settings = env.settings
+        self.random = env.random
+        self._storage = StorageWatch(env, self._log, self._storage_changed)
+        self._logs = LogManager(
+            env.data_dir,
+            env.settings,
+            self._owns,
+            SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE)),
+            failed=self._storage.failed,
+            truncated=self._storage.health.truncated,
+        )
+        self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
+        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._producer_ids = range(0)
+        self._off_loop = OffLoop(env.work_time)
+        self._follower = Follower(
+            env,
+            on_image=self._on_image,
+            on_ask=self._answer_controller,
+            configs=(TOPIC, BROKER),
+        )
+        self.groups = GroupService(
+            GroupLimits.from_settings(env.settings),
+            partitions=env.settings[OFFSETS_TOPIC_NUM_PARTITIONS],
+            open_log=self._offsets_log,
+            now=env.clock.now,
+            wall_ms=env.clock.wall_ms,
+            random=env.random,
+        )
+        env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
+        env.metrics.watch_logs(self._figures)
+        env.metrics.watch_busy(env.work_time.busy_ns)
+
+    # What executing APIs may use --------------------------------------------------------------
+
+    @property
+    def image(self) -> Image:
+        return self._follower.image
+
+    def now(self) -> float:
+        return self._env.clock.now()
+
+    def wall_ms(self) -> int:
+        return self._env.clock.wall_ms()
+
+    def records(self, ref: ArenaRef) -> memoryview:
+        return self._env.arena.view(ref)
+
+    def log(self, topic: str, partition: int) -> Log | None:
+        try:
+            return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())
+        except LogError as error:
+            if not self._storage.health.is_failing:  # That is logged once.
+                why = error.text
+                self._log.error("a log can't be opened", topic=topic, partition=partition, why=why)
+            raise
+
+    def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
+        self._env.metrics.produced(size_bytes, records)
+        self._purgatory.wake((topic, partition))
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        return await self._off_loop.run(work)
+
+    async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
+        await self._purgatory.wait(partitions, deadline)
+
+    async def next_producer_id(self) -> int | None:
+        while not self._producer_ids:
+            block = await self._follower.ask(ProducerIdsWanted())
+            if block is None:
+                return None
+            first, count = block
+            self._producer_ids = range(first, first + count)
+        taken, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return taken
+
+    # Life ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        try:
+            await self._serve()
+        except BaseException:
+            self._logs.abandon()  # As a kill would: the next life recovers.
+            raise
+        for error in self._logs.close(now_ms=self.wall_ms()):
+            self._log.error("a log was not closed cleanly and will be recovered", why=error)
+
+    async def _serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follower.run)
+            await self._follower.wait_image()
+            found = self._logs.recover(self.image, now_ms=self.wall_ms())
+            self.groups.load([number for topic, number in found if topic == OFFSETS_TOPIC])
+            await self._run_services(nursery)
+            nursery.cancel_scope.cancel()
+
+    async def _run_services(self, nursery: trio.Nursery) -> None:
+        """Run what serves others until ``env.stopping``."""
+        nursery.start_soon(self.groups.run)
+        nursery.start_soon(self._retain)
+        nursery.start_soon(self._flush)
+        nursery.start_soon(self._storage.run)
+        nursery.start_soon(self._load_remaining_groups)
+        nursery.start_soon(self._take_peers, nursery)
+        self._env.ready()
+        await self._env.stopping.wait()
+
+    async def _load_remaining_groups(self) -> None:
+        """Load the groups of logs that could not be opened, as soon as they can be."""
+        conditions, kind = self._env.conditions, ConditionKind.GROUPS_NOT_LOADED
+        for pause_s in pauses_s():
+            unloaded = dict(self.groups.unloaded)
+            if not unloaded:
+                break
+            why = next(iter(unloaded.values()))
+            text = f"groups of {len(unloaded)} partitions of {OFFSETS_TOPIC} must wait: {why}"
+            if conditions.set(kind, OFFSETS_TOPIC, text, self.wall_ms()):
+                self._log.error("groups can't be loaded; it is tried again", why=text)
+            await self._env.clock.sleep_real(pause_s)
+            self.groups.load(unloaded)
+        if conditions.clear(kind, OFFSETS_TOPIC):
+            self._log.warning("all groups are loaded")
+
+    def _owns(self, topic: str, partition: int) -> bool:
+        return partition_owner(topic, partition, self._env.workers) == self.index
+
+    def _offsets_log(self, partition: int) -> Log:
+        log = self._logs.get(self.image, OFFSETS_TOPIC, partition, now_ms=self.wall_ms())
+        if log is None:
+            raise LogError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} is not here"
+            )
+        return log
+
+    def _on_image(self, before: Image, after: Image) -> None:
+        # Groups first: letting go of them may still write to a log that is about to go.
+        if _offsets_id(before) not in (None, _offsets_id(after)):
+            self.groups.reset()
+        gone = before.topic_names.keys() - after.topic_names.keys()
+        if gone:
+            self.groups.topics_deleted(before.topic_names[topic_id] for topic_id in gone)
+        self._logs.follow(before, after)
+        if before.topic_names != after.topic_names:
+            self._purgatory.wake_all()
+
+    async def _retain(self) -> None:
+        interval_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
+        while True:
+            await trio.sleep(interval_s)
+            self._guarded("retention", self._logs.apply_retention)
+
+    async def _flush(self) -> None:
+        while True:
+            await trio.sleep(FLUSH_CHECK_S)
+            self._guarded("flush", self._logs.flush_due)
+
+    def _guarded(self, what: str, care: Callable[..., list[LogError]]) -> None:
+        for error in care(now_ms=self.wall_ms()):
+            self._log.error(f"{what} failed", why=error)
+
+    def _storage_changed(self, is_writable: bool) -> None:
+        self.groups.can_store = is_writable
+
+    # Processors and the recorder --------------------------------------------------------------
+
+    async def _take_peers(self, nursery: trio.Nursery) -> None:
+        listener = self._env.switchboard.listen(self._env.name)
+        while True:
+            nursery.start_soon(self._converse, await listener.accept())
+
+    async def _converse(self, channel: Channel) -> None:
+        peer = _Peer(self, channel)
+        try:
+            await peer.conversation.run()
+        finally:
+            peer.gone.set()
+
+    async def greeted(self, peer: _Peer, greeting: Greeting) -> None:
+        """A processor, or the recorder, is there. Nothing of its former life may be left when it
+        is answered.
+        """
+        who = greeting.role, greeting.number
+        former = self._peers.get(who)
+        self._peers[who] = peer
+        if former is not None:
+            former.conversation.close()
+            await former.gone.wait()
+
+    def execute(self, question: ApiPart) -> ApiReply | Awaitable[ApiReply]:
+        """Executes a part; at once if it can be, as a task if it has to wait."""
+        api = APIS[question.api_key]
+        assert api.execute is not None
+        began_ns = time.perf_counter_ns()
+        reply = api.execute(self, question.part)
+        worked_ns = time.perf_counter_ns() - began_ns
+        if inspect.isawaitable(reply):
+            return self._finish(reply, worked_ns)
+        return ApiReply(reply, worked_ns)
+
+    def append(self, wanted: Append) -> str:
+        """Appends what the broker itself has to say."""
+        try:
+            log = self.log(wanted.topic, wanted.partition)
+            if log is None:
+                return "it is not here"
+            log.append(wanted.batch, now_ms=self.wall_ms(), origin=Origin.RECORDER)
+        except LogError as error:
+            return error.text
+        self._purgatory.wake((wanted.topic, wanted.partition))
+        return ""
+
+    def tail(self, wanted: TailWanted) -> bytes:
+        """The last batch of a log."""
+        try:
+            log = self.log(wanted.topic, wanted.partition)
+            if log is None or log.log_end_offset == log.log_start_offset:
+                return b""
+            last = log.read(log.log_end_offset - 1, 0)
+        except LogError as error:
+            self._log.error("the end of a log can't be read", topic=wanted.topic, why=error)
+            return b""
+        return b"" if last is None else last.load()
+
+    async def _finish(self, reply: Awaitable[Any], worked_ns: int) -> ApiReply:
+        account = Account()
+        with self._env.work_time.charge(account):
+            result = await reply
+        return ApiReply(result, worked_ns + account.worked_ns)
+
+    # The controller -----------------------------------------------------------------------------
+
+    def _answer_controller(self, question: Any) -> Any:
+        if isinstance(question, LogsWanted):
+            return self._log_views(question.topic)
+        if isinstance(question, GroupsWanted):
+            if question.group_id is None:
+                return self.groups.list_groups()
+            return self.groups.describe(question.group_id, full=True)
+        raise TypeError(f"a worker has no answer to {type(question).__name__}")
+
+    def _log_views(self, topic: str) -> dict[int, LogView]:
+        known = self.image.topics.get(topic)
+        views: dict[int, LogView] = {}
+        for partition in known.partitions if known else ():
+            if self._owns(topic, partition.index):
+                with suppress(LogError):  # It is shown as one without a log.
+                    log = self.log(topic, partition.index)
+                    if log is not None:
+                        views[partition.index] = LogView(
+                            log.log_start_offset, log.high_watermark, log.log_end_offset, log.size
+                        )
+        return views
+
+    def _figures(self) -> Iterator[LogFigures]:
+        for (topic, partition), log in self._logs.items():
+            yield LogFigures(topic, partition, log.size, log.log_start_offset, log.log_end_offset)
+
+
+def _offsets_id(image: Image) -> bytes | None:
+    topic = image.topics.get(OFFSETS_TOPIC)
+    return None if topic is None else topic.topic_id
+
+
+class _Peer:
+    """One life of one processor, or of the recorder, as this worker sees it."""
+
+    def __init__(self, worker: _Worker, channel: Channel) -> None:
+        self._worker = worker
+        self.conversation = Conversation(channel, self._answer)
+        self.gone = trio.Event()
+
+    def _answer(self, question: Any) -> Any:
+        if isinstance(question, ApiPart):
+            return self._worker.execute(question)
+        if isinstance(question, Greeting):
+            return self._worker.greeted(self, question)
+        if isinstance(question, Append):
+            return self._worker.append(question)
+        if isinstance(question, TailWanted):
+            return self._worker.tail(question)
+        raise TypeError(f"a worker has no answer to {type(question).__name__}")

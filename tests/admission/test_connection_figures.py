@@ -1,0 +1,96 @@
+"""What a door's books are read into, and how much of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.admission import connection_figures
+from minibroker.admission.blocked_time import Waits
+from minibroker.admission.connection_figures import (
+    AddressFigures,
+    DoorFigures,
+    door_figures,
+    largest,
+)
+from minibroker.connections.counts import CountLimits, Counts
+from minibroker.connections.rates import RateLimits, Rates
+
+LISTENERS = ["A", "B"]
+LIMITS = CountLimits(
+    per_ip=9, per_ip_overrides={"10.0.0.2": 5}, drop_per_ip=7, drop_overrides={"10.0.0.3": 2}
+)
+
+
+class Door:
+    """Its books."""
+
+    def __init__(self) -> None:
+        self.counts = Counts(LIMITS)
+        self.rates = Rates(LISTENERS, 11, 1000)
+        self.rates.limits = RateLimits(ips={"10.0.0.2": 4.0})
+        self.waits = Waits(LISTENERS)
+        self.numbers = 0
+
+    def come(self, ip: str, listener: str = "A") -> None:
+        self.numbers += 1
+        assert self.counts.arrive(self.numbers, listener, ip) is None
+        assert self.counts.admit(self.numbers) is None
+        self.rates.accepted(listener, 1000)
+        self.rates.from_ip(listener, ip, 1000)
+
+    def figures(self) -> DoorFigures:
+        return door_figures(self.counts, self.rates, self.waits, 1.0, 1000)
+
+
+def test_everything_is_counted_with_its_limit_and_its_rate() -> None:
+    door = Door()
+    for ip in ("10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"):
+        door.come(ip)
+    door.come("10.0.0.2", "B")
+    door.waits.begin("B", 1.0, blocks=True)
+    door.waits.hold("B")
+    figures = door.figures()
+    assert figures.total == 5
+    assert figures.rate == pytest.approx(0.5)
+    assert [(each.listener, each.connections) for each in figures.listeners] == [("A", 4), ("B", 1)]
+    assert figures.listeners[0].rate == pytest.approx(0.4)
+    assert [(each.waiting, each.held) for each in figures.listeners] == [(0, 0), (1, 1)]
+    assert figures.addresses == (
+        AddressFigures("10.0.0.2", 3, 5, 0.3, 4.0),
+        AddressFigures("10.0.0.1", 1, 7, None, None),
+        AddressFigures("10.0.0.3", 1, 2, None, None),
+    )
+    assert figures.addresses_total == 3
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 4)), st.integers(1, 9))
+def test_the_largest_are_as_sorting_all_would_tell(counts: dict[str, int], most: int) -> None:
+    found = largest(counts, most)
+    assert len(set(found)) == len(found)
+    assert [counts[name] for name in found] == sorted(counts.values(), reverse=True)[:most]
+
+
+def test_without_limits_there_are_none_to_show() -> None:
+    door = Door()
+    door.counts.limits = CountLimits()
+    door.come("10.0.0.1")
+    assert door.figures().addresses == (AddressFigures("10.0.0.1", 1, None, None, None),)
+
+
+def test_who_comes_too_fast_to_be_let_in_is_shown_behind_those_who_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_figures, "ADDRESSES_SHOWN_MAX", 3)
+    door = Door()
+    for number in (5, 6, 6, 7, 7, 8):
+        door.come(f"10.0.0.{number}")
+    door.rates.from_ip("A", "10.0.0.2", 1000)
+    figures = door.figures()
+    assert [each.ip for each in figures.addresses][:2] == ["10.0.0.6", "10.0.0.7"]
+    assert (len(figures.addresses), figures.addresses_total) == (3, 4)
+    monkeypatch.setattr(connection_figures, "ADDRESSES_SHOWN_MAX", 9)
+    last = door.figures().addresses[-1]
+    assert (last.ip, last.connections) == ("10.0.0.2", 0)
+    assert last.rate == pytest.approx(0.1)

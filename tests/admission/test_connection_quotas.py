@@ -1,0 +1,475 @@
+"""An acceptor that holds connections to limits, between clients and processors of the test's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.admission import connection_quotas
+from minibroker.admission.acceptor_messages import (
+    Accepted,
+    Done,
+    Leave,
+    Offers,
+    OffersWanted,
+    Open,
+    Present,
+)
+from minibroker.admission.connection_events import Limit
+from minibroker.admission.slots import SLOTS
+from minibroker.cluster.image import ConfigChanged, Image, Update
+from minibroker.config import Settings
+from minibroker.connections.counts import Use
+from minibroker.network.reports import AcceptorReport
+from minibroker.observability.definitions import (
+    ACCEPT_RATE,
+    ACCEPT_THROTTLE,
+    ACCEPTOR_BLOCKED,
+    BROKER_ACCEPT_RATE,
+    CLOSED,
+    COUNTED,
+    IP_ACCEPT_THROTTLE,
+    CloseReason,
+)
+from minibroker.process.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    Environment,
+    handoff_name,
+)
+from minibroker.process.messages import DetailsWanted, ImageTaken, Welcome
+from minibroker.roles.acceptor import acceptor
+from minibroker.runtime.channel import ChannelClosed
+from minibroker.runtime.handoff import Handoff
+from minibroker.runtime.link import Conversation
+from minibroker.runtime.listening import MemorySource
+from minibroker.runtime.stream import MemoryStream, StreamClosed
+from tests.process.conftest import MakeEnvironment
+
+PLAINTEXT, EXTERNAL = "PLAINTEXT", "EXTERNAL"
+TWO = "listeners=PLAINTEXT://:9092,EXTERNAL://:9093"
+IP_RATE = "connection_creation_rate"
+
+
+class Processor:
+    """Takes connections and closes them when it is told to, or when their clients do."""
+
+    def __init__(self, house: House, handoff: Handoff) -> None:
+        self.house = house
+        self.handoff = handoff
+        self.open: dict[int, tuple[Accepted, Any]] = {}
+        self.asked: list[OffersWanted] = []
+
+    async def run(self) -> None:
+        while True:
+            try:
+                message, connection = await self.handoff.receive()
+            except ChannelClosed:
+                return  # The acceptor was told to end.
+            if isinstance(message, Accepted):
+                self.open[message.number] = (message, connection)
+                await self.handoff.send(Done(1, ()))
+            elif isinstance(message, OffersWanted):
+                self.asked.append(message)
+                await self.handoff.send(Offers(tuple(self._offers(message))))
+            else:
+                assert isinstance(message, Leave)
+                for number in message.numbers:
+                    await self.close(number)
+
+    def _offers(self, wanted: OffersWanted) -> list[Use]:
+        # The older the number the longer it has not been used.
+        numbers = [n for n, (had, _) in self.open.items() if had.listener != wanted.spared]
+        return [Use(float(number), number) for number in sorted(numbers)[: wanted.at_most]]
+
+    async def close(self, number: int) -> None:
+        _, connection = self.open.pop(number)
+        connection.close()
+        await self.handoff.send(Done(0, (number,)))
+
+
+def met(reason: str, setting: str, value: float, whose: str | None = None) -> tuple[str, Limit]:
+    """A reason and the limit behind it."""
+    return reason, Limit(setting, value, whose)
+
+
+class House:
+    """The acceptor's neighbours."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self.env = env
+        self.nursery = nursery
+        self.controller: Conversation | None = None
+        self.changes = 0
+        self.processors: list[Processor] = []
+
+    async def processor(self, *present: Open) -> Processor:
+        name = handoff_name(len(self.processors))
+        handoff = await self.env.switchboard.listen_handoff(name).accept()
+        await handoff.send(Present(present, more=False))
+        made = Processor(self, handoff)
+        self.processors.append(made)
+        self.nursery.start_soon(made.run)
+        await wait_all_tasks_blocked()
+        return made
+
+    async def connect(
+        self, count: int = 1, host: str = "10.0.0.1", listener: str = PLAINTEXT
+    ) -> list[MemoryStream]:
+        source = self.env.listeners[listener]
+        assert isinstance(source, MemorySource)
+        clients = [await source.connect(host) for _ in range(count)]
+        await wait_all_tasks_blocked()
+        return clients
+
+    async def configure(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        assert self.controller is not None
+        self.changes += 1
+        change = ConfigChanged(kind, name, config)
+        await self.controller.ask(Update(1, self.changes, (change,)))
+        await wait_all_tasks_blocked()
+
+    @property
+    def open(self) -> list[int]:
+        return sorted(number & 0xFFFF for each in self.processors for number in each.open)
+
+    def closed(self) -> dict[str, int]:
+        counters = self.env.metrics.snapshot().counters
+        found: Counter[str] = Counter()
+        for (name, labels), value in counters.items():
+            if name == CLOSED.name:
+                found[labels[1]] += value
+        return found
+
+    async def report(self) -> AcceptorReport:
+        """What the acceptor shows."""
+        assert self.controller is not None
+        found: AcceptorReport = await self.controller.ask(DetailsWanted())
+        return found
+
+    async def refusals(self) -> list[tuple[str | None, Limit | None]]:
+        """Why somebody was turned away, and by which limit."""
+        refusals = (await self.report()).lately.refusals
+        return [(each.happening.reason, each.limit) for each in refusals]
+
+    async def reasons(self) -> list[str | None]:
+        """What those waited for who waited."""
+        happenings = (await self.report()).lately.happenings
+        return [each.reason for each in happenings if each.kind == "waiting"]
+
+    def gauge(self, name: str, *labels: str) -> float | None:
+        return self.env.metrics.snapshot().gauges.get((name, labels))
+
+    def blocked_ms(self, listener: str = PLAINTEXT) -> float:
+        counters = self.env.metrics.snapshot().counters
+        return counters.get((ACCEPTOR_BLOCKED.name, (listener,)), 0) / 1e6
+
+
+@asynccontextmanager
+async def house(
+    make_env: MakeEnvironment, *pairs: str, processors: int = 1
+) -> AsyncIterator[House]:
+    settings = Settings.from_sources(pairs=pairs)
+    listeners = {each.name: MemorySource() for each in settings.client_listeners}
+    env = make_env(ACCEPTOR, processors=processors, listeners=listeners, settings=settings)
+    async with trio.open_nursery() as nursery:
+        made = House(env, nursery)
+
+        def welcome(question: Any) -> Welcome | None:
+            return None if isinstance(question, ImageTaken) else Welcome(Image(controller_epoch=1))
+
+        nursery.start_soon(acceptor, env)
+        made.controller = Conversation(await env.switchboard.listen(CONTROLLER).accept(), welcome)
+        nursery.start_soon(made.controller.run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def hung_up(client: MemoryStream) -> bool:
+    """Whether the broker closed a connection, without a byte."""
+    with trio.move_on_after(0):
+        try:
+            return await client.receive_into(memoryview(bytearray(1))) == 0
+        except StreamClosed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("setting", ["max.connections", "listener.name.plaintext.max.connections"])
+async def test_at_the_limit_the_next_one_waits_for_a_slot(
+    setting: str, make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, f"{setting}=3") as at:
+        processor = await at.processor()
+        clients = await at.connect(5)
+        assert at.open == [1, 2, 3]
+        assert not any([await hung_up(client) for client in clients])
+        assert await at.reasons() == [setting]
+        (listener,) = (await at.report()).door.listeners
+        assert (listener.connections, listener.waiting, listener.held) == (3, 1, 0)
+        await trio.sleep(2)
+        await processor.close(min(processor.open))
+        await wait_all_tasks_blocked()
+        assert at.open == [2, 3, 4]
+        assert at.blocked_ms() == pytest.approx(2000)
+        assert at.gauge(COUNTED.name, PLAINTEXT) == 3
+
+
+async def test_an_address_has_its_share_and_those_beyond_are_hung_up_on(
+    make_env: MakeEnvironment,
+) -> None:
+    overrides = "max.connections.per.ip.overrides=10.0.0.2:1"
+    async with house(make_env, "max.connections.per.ip=2", overrides) as at:
+        processor = await at.processor()
+        first = await at.connect(3)
+        second = await at.connect(2, "10.0.0.2") + await at.connect(1, "::ffff:10.0.0.2")
+        assert [await hung_up(client) for client in first] == [False, False, True]
+        assert [await hung_up(client) for client in second] == [False, True, True]
+        assert at.closed() == {CloseReason.PER_IP: 3}
+        own = met("max_connections_per_ip", "max.connections.per.ip.overrides", 1, "10.0.0.2")
+        assert await at.refusals() == [
+            met("max_connections_per_ip", "max.connections.per.ip", 2),
+            own,
+            own,
+        ]
+        await processor.close(min(processor.open))
+        await wait_all_tasks_blocked()
+        (again,) = await at.connect()
+        assert not await hung_up(again)
+        assert at.blocked_ms() == 0
+
+
+async def test_redpandas_limit_drops_where_kafkas_would_wait(make_env: MakeEnvironment) -> None:
+    async with house(
+        make_env,
+        "max.connections=1",
+        "kafka_connections_max=2",
+        "kafka_connections_max_per_ip=1",
+        TWO,
+        "inter.broker.listener.name=EXTERNAL",
+    ) as at:
+        await at.processor()
+        clients = await at.connect() + await at.connect(2, "10.0.0.2")
+        assert [await hung_up(client) for client in clients] == [False, False, False]
+        assert at.open == [1]  # one waits, one is not accepted yet
+        (third,) = await at.connect(1, "10.0.0.3", EXTERNAL)
+        assert await hung_up(third)
+        assert at.closed() == {CloseReason.DROPPED: 1}
+        assert await at.refusals() == [met("kafka_connections_max", "kafka_connections_max", 2)]
+
+
+async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
+    pairs = ("kafka_connections_max_per_ip=1", "kafka_connections_max_overrides=10.0.0.2:2")
+    async with house(make_env, *pairs) as at:
+        await at.processor()
+        clients = await at.connect(2) + await at.connect(3, "10.0.0.2")
+        hung = [await hung_up(client) for client in clients]
+        assert hung == [False, True, False, False, True]
+        assert at.closed() == {CloseReason.DROPPED_PER_IP: 2}
+        reason = "kafka_connections_max_per_ip"
+        assert await at.refusals() == [
+            met(reason, reason, 1),
+            met(reason, "kafka_connections_max_overrides", 2, "10.0.0.2"),
+        ]
+
+
+async def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_used(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    own = "listener.name.plaintext.max.connections=2"
+    async with house(make_env, "max.connections=4", TWO, own, processors=2) as at:
+        for _ in range(2):
+            await at.processor()
+        await at.connect(4, listener=EXTERNAL)
+        await at.connect(1)
+        assert at.open == [2, 3, 4, 5]
+        await at.connect(2)
+        # The second takes another place; the third waits, as the listener has a limit, too.
+        assert at.open == [3, 4, 5, 6]
+        assert at.gauge(COUNTED.name, PLAINTEXT) == at.gauge(COUNTED.name, EXTERNAL) == 2
+        await trio.sleep(2)
+        assert at.blocked_ms() == 0  # so far nothing had to wait, nor is what waits counted yet
+        owner = next(each for each in at.processors if 1 << 32 | 6 in each.open)
+        await owner.close(1 << 32 | 6)
+        await wait_all_tasks_blocked()
+        assert at.open == [3, 4, 5, 7]
+        assert at.blocked_ms() == pytest.approx(2000)
+        assert {wanted.spared for each in at.processors for wanted in each.asked} == {PLAINTEXT}
+
+
+async def test_a_lowered_limit_sends_as_many_away_as_are_too_many(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env, "max.connections=9", processors=2) as at:
+        for _ in range(2):
+            await at.processor()
+        await at.connect(9)
+        await at.configure("brokers", "<default>", {"max.connections": "4"})
+        assert at.open == [6, 7, 8, 9]
+        await at.configure("brokers", "1", {"max.connections": "6"})
+        await at.connect(3)
+        assert at.open == [6, 7, 8, 9, 10, 11]
+
+
+async def test_lower_limits_of_listeners_and_addresses_send_nobody_away(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env) as at:
+        await at.processor()
+        await at.connect(4)
+        lower = {"max.connections.per.ip": "1", "listener.name.plaintext.max.connections": "2"}
+        await at.configure("brokers", "1", lower)
+        assert at.open == [1, 2, 3, 4]
+
+
+async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
+    make_env: MakeEnvironment,
+) -> None:
+    async with house(make_env, processors=2) as at:
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        await handoff.send(Present(tuple(Open(n, PLAINTEXT, "10.0.0.9") for n in (7, 8)), False))
+        at.processors.append(Processor(at, handoff))  # which does not run
+        await at.processor()
+        await at.connect(4)
+        assert len(at.open) == 2  # of those that were dealt to the one that runs
+        await at.configure("brokers", "1", {"max.connections": "1"})
+        assert len(at.open) == 2  # the other one has not said yet what it has
+        handoff.close()
+        await wait_all_tasks_blocked()
+        assert len(at.open) == 1
+        assert at.gauge(COUNTED.name, PLAINTEXT) == 1
+
+
+async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_slots(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, TWO) as at:
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        await handoff.send(Present((), more=False))
+        await at.connect(SLOTS + 1)
+        await at.connect(1, listener=EXTERNAL)
+        for _ in range(SLOTS):
+            await handoff.receive()
+        await trio.sleep(2)
+        for _ in range(2):
+            await handoff.send(Done(1, ()))
+        await wait_all_tasks_blocked()
+        waited = [(await handoff.receive())[0].listener for _ in range(2)]
+        assert sorted(waited) == [EXTERNAL, PLAINTEXT]
+        assert at.blocked_ms(PLAINTEXT) == pytest.approx(2000)
+        assert at.blocked_ms(EXTERNAL) == pytest.approx(2000)
+
+
+async def test_what_a_reborn_acceptor_finds_counts(make_env: MakeEnvironment) -> None:
+    async with house(make_env, "max.connections=2", "max.connections.per.ip=1") as at:
+        processor = await at.processor(Open(7, PLAINTEXT, "10.0.0.1"))
+        clients = await at.connect(1) + await at.connect(1, "10.0.0.2")
+        assert [await hung_up(client) for client in clients] == [True, False]
+        await processor.handoff.send(Done(0, (7,)))
+        await wait_all_tasks_blocked()
+        assert at.gauge(COUNTED.name, PLAINTEXT) == 1
+
+
+async def test_when_they_come_too_fast_the_next_waits_its_time(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    pairs = ("max.connection.creation.rate=5", "quota.window.num=2")
+    async with house(make_env, *pairs) as at:
+        await at.processor()
+        autojump_clock.autojump_threshold = float("inf")
+        await at.connect(7)
+        assert len(at.open) == 5
+        assert await at.reasons() == ["max.connection.creation.rate"]
+        autojump_clock.jump(0.199)
+        await wait_all_tasks_blocked()
+        assert len(at.open) == 5
+        autojump_clock.jump(0.001)
+        await wait_all_tasks_blocked()
+        assert len(at.open) == 6
+        assert at.blocked_ms() == pytest.approx(200)
+        assert at.gauge(ACCEPT_THROTTLE.name, PLAINTEXT) == pytest.approx(183.5, abs=20)
+        assert at.gauge(BROKER_ACCEPT_RATE.name) == at.gauge(ACCEPT_RATE.name, PLAINTEXT, "")
+
+
+async def test_a_rate_and_a_slot_are_waited_for_both(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    pairs = ("max.connection.creation.rate=2", "max.connections=2", "quota.window.num=2")
+    async with house(make_env, *pairs) as at:
+        processor = await at.processor()
+        autojump_clock.autojump_threshold = float("inf")
+        await at.connect(3)
+        await processor.close(min(processor.open))
+        await wait_all_tasks_blocked()
+        assert at.open == [2]  # a slot, but not the time
+        autojump_clock.jump(0.5)
+        await wait_all_tasks_blocked()
+        assert at.open == [2, 3]
+
+
+@pytest.mark.parametrize("recheck", [True, False])
+async def test_who_comes_too_fast_is_held_then_let_in_or_hung_up_on(
+    recheck: bool, make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, f"connection.ip.throttle.recheck={recheck}") as at:
+        await at.processor()
+        autojump_clock.autojump_threshold = float("inf")
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "5.0"})
+        clients = await at.connect(52)
+        (other,) = await at.connect(1, "10.0.0.2")  # waits for nobody
+        assert len(at.open) == 51
+        assert not any([await hung_up(client) for client in [*clients, other]])
+        report = await at.report()
+        assert report.door.listeners[0].held == 2
+        held = [each.number & 0xFF for each in report.lately.happenings if each.kind == "held"]
+        assert held == [51, 52]
+        autojump_clock.jump(0.2)
+        await wait_all_tasks_blocked()
+        hung = [await hung_up(client) for client in clients[50:]]
+        # Whose deadline is the same are looked at in any order.
+        assert sorted(hung) == ([False, True] if recheck else [True, True])
+        assert at.closed() == {CloseReason.IP_RATE: 1 if recheck else 2}
+        quota = met("ip_connection_creation_rate", "connection_creation_rate", 5, "10.0.0.1")
+        assert set(await at.refusals()) == {quota}
+        assert (await at.report()).door.listeners[0].held == 0
+        assert at.gauge(IP_ACCEPT_THROTTLE.name, PLAINTEXT) == 200
+        assert at.gauge(ACCEPT_RATE.name, "", "10.0.0.1") == pytest.approx(5, abs=0.1)
+        assert at.gauge(COUNTED.name, PLAINTEXT) == len(at.open) == (52 if recheck else 51)
+        assert at.blocked_ms() == 0
+
+
+async def test_a_rate_of_nothing_shuts_an_address_out(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        await at.processor()
+        await at.configure("ips", "<default>", {IP_RATE: "0"})
+        (client,) = await at.connect()
+        await trio.sleep(1)
+        await wait_all_tasks_blocked()
+        assert await hung_up(client)
+        assert at.gauge(COUNTED.name, PLAINTEXT) == 0
+        quota = met("ip_connection_creation_rate", "connection_creation_rate", 0, "<default>")
+        assert await at.refusals() == [quota]
+
+
+async def test_only_so_many_are_held(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_quotas, "HELD_MAX", 2)
+    async with house(make_env) as at:
+        await at.processor()
+        autojump_clock.autojump_threshold = float("inf")
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "0"})
+        clients = await at.connect(3)
+        assert [await hung_up(client) for client in clients] == [False, False, True]
+        autojump_clock.jump(1)
+        await wait_all_tasks_blocked()
+        clients = await at.connect(1)
+        assert not await hung_up(clients[0])

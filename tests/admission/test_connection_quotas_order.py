@@ -1,0 +1,300 @@
+"""What is asked at the door before what, what is recorded and kept where, and what wakes whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.admission.acceptor_messages import Done, Leave, Offers, OffersWanted, Present
+from minibroker.admission.connection_events import Happenings
+from minibroker.connections.counts import Use
+from minibroker.observability.definitions import (
+    ACCEPT_RATE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    CloseReason,
+)
+from minibroker.process.environment import handoff_name
+from tests.admission.test_connection_quotas import (
+    EXTERNAL,
+    IP_RATE,
+    PLAINTEXT,
+    TWO,
+    House,
+    house,
+    hung_up,
+)
+from tests.process.conftest import MakeEnvironment
+
+RATE = "max.connection.creation.rate"
+TWO_SAMPLES = "quota.window.num=2"
+"""The rate is then taken over a second at least, so so many may come at once as in a second."""
+
+
+@pytest.fixture
+def clock(autojump_clock: MockClock) -> MockClock:
+    """A clock that the test turns."""
+    autojump_clock.autojump_threshold = float("inf")
+    return autojump_clock
+
+
+async def pass_time(clock: MockClock, seconds: float) -> None:
+    clock.jump(seconds)
+    await wait_all_tasks_blocked()
+
+
+async def test_who_has_too_many_connections_is_in_the_rates_all_the_same(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "max.connections.per.ip=1", TWO_SAMPLES) as at:
+        await at.processor()
+        await at.connect(3)
+        assert at.closed() == {CloseReason.PER_IP: 2}
+        assert at.gauge(BROKER_ACCEPT_RATE.name) == at.gauge(ACCEPT_RATE.name, PLAINTEXT, "") == 3
+
+
+async def test_whom_redpandas_limits_turn_away_is_in_no_rate(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "kafka_connections_max=1", f"{RATE}=2", TWO_SAMPLES) as at:
+        await at.processor()
+        await at.connect(9)
+        assert at.closed() == {CloseReason.DROPPED: 8}
+        assert at.gauge(BROKER_ACCEPT_RATE.name) == 1
+        assert at.blocked_ms() == 0
+
+
+async def test_the_rate_is_waited_for_before_an_address_s_connections_are_counted(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "max.connections.per.ip=1", f"{RATE}=2", TWO_SAMPLES) as at:
+        await at.processor()
+        *_, last = await at.connect(3)
+        assert not await hung_up(last)
+        await pass_time(clock, 0.499)
+        assert not await hung_up(last)
+        await pass_time(clock, 0.001)
+        assert await hung_up(last)
+
+
+async def test_an_address_s_rate_comes_before_the_number_of_its_connections(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "max.connections.per.ip=1") as at:
+        await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
+        *_, last = await at.connect(51)
+        assert not await hung_up(last)  # held for its rate, or it were hung up on as 49 others
+        await pass_time(clock, 0.2)
+        assert await hung_up(last)
+        assert at.closed() == {CloseReason.PER_IP: 50}
+
+
+async def test_who_waits_for_a_slot_is_in_the_rates_once(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "max.connections=1", TWO_SAMPLES) as at:
+        processor = await at.processor()
+        await at.connect(2)
+        await processor.close(min(processor.open))
+        await wait_all_tasks_blocked()
+        assert at.open == [2]
+        assert at.gauge(BROKER_ACCEPT_RATE.name) == 2
+
+
+async def test_a_held_connection_waits_for_a_slot_when_its_time_is_up(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "max.connections=51") as at:
+        processor = await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
+        (held,) = (await at.connect(51))[50:]
+        await at.connect(1, "10.0.0.2")
+        await pass_time(clock, 0.2)
+        assert len(at.open) == 51
+        assert not await hung_up(held)
+        await processor.close(min(processor.open))
+        await wait_all_tasks_blocked()
+        assert at.open == [*range(2, 53)]
+
+
+@pytest.mark.parametrize("decided", ["held", "waiting"])
+async def test_time_that_passes_before_the_wait_begins_is_part_of_it(
+    decided: str,
+    make_env: MakeEnvironment,
+    clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    note = Happenings.note
+
+    def while_time_passes(self: Happenings, kind: Any, *args: Any, **more: Any) -> None:
+        note(self, kind, *args, **more)
+        if kind == decided:
+            clock.jump(0.199)
+
+    monkeypatch.setattr(Happenings, "note", while_time_passes)
+    async with house(make_env, *([f"{RATE}=5"] if decided == "waiting" else [])) as at:
+        await at.processor()
+        if decided == "held":
+            await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
+        *_, last = await at.connect(51)
+        assert len(at.open) == 50
+        await pass_time(clock, 0.001)
+        assert len(at.open) == 51
+        assert not await hung_up(last)
+
+
+async def test_who_was_held_for_nothing_is_no_longer_in_redpandas_count(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "kafka_connections_max=1") as at:
+        await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "0"})
+        (held,) = await at.connect()
+        assert await hung_up(*await at.connect(1, "10.0.0.2"))
+        await pass_time(clock, 1)
+        assert await hung_up(held)
+        assert not await hung_up(*await at.connect(1, "10.0.0.2"))
+
+
+async def test_who_is_not_with_its_processor_yet_is_sent_away_as_soon_as_it_is(
+    make_env: MakeEnvironment,
+) -> None:
+    own = "listener.name.plaintext.max.connections=2"
+    async with house(make_env, "max.connections=1", TWO, own) as at:
+        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        await handoff.send(Present((), more=False))
+        await at.connect(1, listener=EXTERNAL)
+        (waiting, _) = await handoff.receive()
+        await at.connect(1, listener=PLAINTEXT)
+        told = [(await handoff.receive())[0] for _ in range(2)]
+        # Who shall leave is asked for at once, not only when the newcomer has been taken.
+        assert OffersWanted(1, PLAINTEXT) in told
+        await handoff.send(Offers(()))
+        await handoff.send(Done(1, ()))
+        assert (await handoff.receive())[0] == OffersWanted(1, PLAINTEXT)
+        await handoff.send(Offers((Use(0, waiting.number),)))
+        assert (await handoff.receive())[0] == Leave((waiting.number,))
+
+
+async def test_a_raised_limit_lets_in_who_waits(make_env: MakeEnvironment) -> None:
+    async with house(make_env, "max.connections=1") as at:
+        await at.processor()
+        await at.connect(3)
+        assert at.open == [1]
+        await at.configure("brokers", "1", {"max.connections": "2"})
+        assert at.open == [1, 2]
+
+
+async def test_a_raised_rate_does_not_shorten_a_wait(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, f"{RATE}=1", TWO_SAMPLES) as at:
+        await at.processor()
+        await at.connect(3)
+        await at.configure("brokers", "1", {RATE: "1000"})
+        await pass_time(clock, 0.999)
+        assert at.open == [1]
+        await pass_time(clock, 0.001)
+        assert at.open == [1, 2, 3]
+
+
+async def test_whoever_is_held_on_the_inter_broker_listener_is_not_taken_back_from_the_broker(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, TWO, TWO_SAMPLES) as at:
+        await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
+        await at.connect(2, "10.0.0.2", EXTERNAL)
+        await at.connect(3, listener=PLAINTEXT)
+        assert at.gauge(BROKER_ACCEPT_RATE.name) == 2
+        assert at.gauge(ACCEPT_RATE.name, PLAINTEXT, "") == 1
+
+
+async def test_each_held_connection_ends_when_its_own_time_is_up(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    never = "connection.ip.throttle.recheck=False"
+    async with house(make_env, never, TWO_SAMPLES) as at:
+        await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
+        await at.configure("ips", "10.0.0.2", {IP_RATE: "5"})
+        slow = (await at.connect(2))[1]
+        fast = (await at.connect(6, "10.0.0.2"))[5]
+        await pass_time(clock, 0.2)
+        assert (await hung_up(slow), await hung_up(fast)) == (False, True)
+        await pass_time(clock, 0.8)
+        assert await hung_up(slow)
+
+
+async def test_a_held_connection_ends_though_its_listener_waits(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    pairs = ("connection.ip.throttle.recheck=False", "max.connections=2", TWO_SAMPLES)
+    async with house(make_env, *pairs) as at:
+        await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
+        held = (await at.connect(2))[1]
+        await at.connect(2, "10.0.0.2")
+        assert at.gauge(COUNTED.name, PLAINTEXT) == 2  # and one waits for a slot
+        await pass_time(clock, 1)
+        assert await hung_up(held)
+
+
+async def test_who_is_held_is_hung_up_on_when_the_broker_stops(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, TWO_SAMPLES) as at:
+        await at.processor()
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
+        served, held = await at.connect(2)
+        at.env.stopping.set()
+        await wait_all_tasks_blocked()
+        assert (await hung_up(served), await hung_up(held)) == (False, True)
+
+
+async def come_at_once(at: House, host: str, count: int = 60) -> int:
+    """How many of an address's connections come in without being held."""
+    before = at.gauge(COUNTED.name, PLAINTEXT) or 0
+    await at.connect(count, host)
+    return int((at.gauge(COUNTED.name, PLAINTEXT) or 0) - before)
+
+
+async def test_an_address_s_own_rate_holds_whatever_becomes_of_the_default(
+    make_env: MakeEnvironment, clock: MockClock
+) -> None:
+    async with house(make_env, "connection.ip.throttle.recheck=False", TWO_SAMPLES) as at:
+        await at.processor()
+        await at.configure("ips", "<default>", {IP_RATE: "50"})
+        assert [await come_at_once(at, host) for host in ("10.0.0.1", "10.0.0.2")] == [50, 50]
+        await pass_time(clock, 4)
+        await at.configure("ips", "10.0.0.1", {IP_RATE: "30"})
+        assert [await come_at_once(at, host) for host in ("10.0.0.1", "10.0.0.2")] == [30, 50]
+        for default, others in (({IP_RATE: "20"}, 20), ({}, 60)):
+            await pass_time(clock, 4)
+            await at.configure("ips", "<default>", default)
+            came = [await come_at_once(at, host) for host in ("10.0.0.1", "10.0.0.2")]
+            assert came == [30, others]
+        await pass_time(clock, 4)
+        await at.configure("ips", "10.0.0.1", {})
+        assert await come_at_once(at, "10.0.0.1") == 60
+
+
+async def test_a_rate_and_a_number_hold_together(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env, f"{RATE}=25", "max.connections=350", TWO_SAMPLES) as at:
+        processor = await at.processor()
+        began = trio.current_time()
+        await at.connect(351)
+        # 25 at once and then 25 a second, of which the last ones' turn comes in 13 seconds.
+        await trio.sleep(12 - (trio.current_time() - began))
+        assert len(at.open) == pytest.approx(25 * 12, abs=8 * 12)
+        await trio.sleep(60)
+        assert len(at.open) == 350
+        await processor.close(min(processor.open))
+        await wait_all_tasks_blocked()
+        assert at.open == list(range(2, 352))

@@ -1,0 +1,85 @@
+"""The setting behind a decision is named as one would write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.admission.connection_events import Limit
+from minibroker.admission.limit_names import (
+    count_limit,
+    override_hosts,
+    quota_hosts,
+    rate_limit,
+    rate_setting,
+    slot_setting,
+)
+from minibroker.config import Settings
+from minibroker.connections.counts import CountLimits, Refusal
+from minibroker.connections.rates import RateLimits
+
+OWN = Settings.from_sources(
+    pairs=[
+        "listeners=INSIDE://:9092,OUTSIDE://:9093",
+        "listener.name.outside.max.connections=5",
+        "listener.name.outside.max.connection.creation.rate=6",
+    ]
+)
+COUNTS = CountLimits(
+    per_ip=7,
+    per_ip_overrides={"10.0.0.1": 1},
+    drop_total=8,
+    drop_per_ip=9,
+    drop_overrides={"10.0.0.1": 2},
+)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "ip", "met"),
+    [
+        (Refusal.DROPPED, "10.0.0.1", Limit("kafka_connections_max", 8)),
+        (Refusal.DROPPED_PER_IP, "10.0.0.2", Limit("kafka_connections_max_per_ip", 9)),
+        (
+            Refusal.DROPPED_PER_IP,
+            "10.0.0.1",
+            Limit("kafka_connections_max_overrides", 2, "10.0.0.1"),
+        ),
+        (Refusal.PER_IP, "10.0.0.2", Limit("max.connections.per.ip", 7)),
+        (Refusal.PER_IP, "10.0.0.1", Limit("max.connections.per.ip.overrides", 1, "10.0.0.1")),
+    ],
+)
+def test_an_override_is_told_from_what_holds_for_all(refusal: Refusal, ip: str, met: Limit) -> None:
+    assert count_limit(COUNTS, refusal, ip) == met
+
+
+def test_an_addresss_own_quota_is_told_from_the_one_of_all() -> None:
+    limits = RateLimits(ips={"10.0.0.1": 2.5}, ip_default=4)
+    own = Limit("connection_creation_rate", 2.5, "10.0.0.1")
+    assert rate_limit(limits, "10.0.0.1") == own
+    assert rate_limit(limits, "10.0.0.2") == Limit("connection_creation_rate", 4, "<default>")
+
+
+def test_a_host_is_called_what_the_limit_calls_it() -> None:
+    known = {"here.test": ["10.0.0.1", "::ffff:10.0.0.2"], "::1": ["::1"]}
+    pair = "max.connections.per.ip.overrides=here.test:1,[::1]:2"
+    assert override_hosts(Settings.from_sources(pairs=[pair]), known.__getitem__) == {
+        "10.0.0.1": "here.test",
+        "10.0.0.2": "here.test",
+    }
+    configs: dict[tuple[str, str], dict[str, str]]
+    configs = {("ips", "here.test"): {}, ("ips", "::1"): {}, ("brokers", "1"): {}}
+    hosts = quota_hosts(configs, known.__getitem__)
+    limits = RateLimits(ips={"10.0.0.2": 2})
+    assert rate_limit(limits, "10.0.0.2", hosts).whose == "here.test"
+    assert count_limit(COUNTS, Refusal.PER_IP, "10.0.0.1", hosts).whose == "here.test"
+    dropped = count_limit(COUNTS, Refusal.DROPPED_PER_IP, "10.0.0.1", hosts)
+    assert dropped.whose == "10.0.0.1"  # those can't be given by name
+
+
+def test_a_listeners_own_limit_is_named_if_it_has_one_and_that_was_met() -> None:
+    assert slot_setting(OWN, "OUTSIDE", own=True) == "listener.name.outside.max.connections"
+    assert slot_setting(OWN, "OUTSIDE", own=False) == "max.connections"
+    assert slot_setting(OWN, "INSIDE", own=True) == "max.connections"
+    rate = "max.connection.creation.rate"
+    assert rate_setting(OWN, "OUTSIDE", own=True) == f"listener.name.outside.{rate}"
+    assert rate_setting(OWN, "OUTSIDE", own=False) == rate
+    assert rate_setting(OWN, "INSIDE", own=True) == rate

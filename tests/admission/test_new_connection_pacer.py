@@ -1,0 +1,121 @@
+"""Few begin or end in a turn while others are served, all at once while nobody is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibroker.admission import new_connection_pacer
+from minibroker.admission.new_connection_pacer import LATELY_TURNS, PER_TURN, Turnstile
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the loop's, from 1000 on."""
+
+    def __init__(self) -> None:
+        self.count = 1000
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+class Crowd:
+    """People at a turnstile, and in which turn each got past."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.turnstile = Turnstile(lambda: self.turns.count)
+        self.past: list[tuple[int, int]] = []
+
+    async def come(self, number: int) -> None:
+        await self.turnstile.enter()
+        self.past.append((self.turns.count, number))
+
+    def most_in_a_turn(self) -> int:
+        return max(Counter(turn for turn, _ in self.past).values())
+
+
+def run(crowds: list[int], *, served: bool, pause: int = 0) -> Crowd:
+    """Crowds that come one after the other, each in one turn and in order of their numbers."""
+    crowd = Crowd()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(crowd.turnstile.run)
+            if served:
+                crowd.turnstile.others_are_served()
+            crowd.turns.count += pause
+            number = 0
+            async with trio.open_nursery() as people:
+                for size in crowds:
+                    for _ in range(size):
+                        people.start_soon(crowd.come, number)
+                        number += 1
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, instruments=[crowd.turns])
+    return crowd
+
+
+def test_where_nobody_else_is_served_all_get_past_at_once() -> None:
+    crowd = run([50], served=False)
+    assert crowd.most_in_a_turn() == 50
+
+
+def test_beside_others_a_few_get_past_in_each_turn() -> None:
+    crowd = run([50], served=True)
+    assert len(crowd.past) == 50
+    turns = Counter(turn for turn, _ in crowd.past)
+    assert max(turns.values()) <= 2 * PER_TURN
+    assert len(turns) >= 50 // (2 * PER_TURN)
+    assert max(turns) - min(turns) <= 50 // PER_TURN + 2, "each turn lets some past"
+
+
+def test_a_while_after_others_were_served_last_all_get_past_at_once_again() -> None:
+    assert run([50], served=True, pause=LATELY_TURNS).most_in_a_turn() == 50
+
+
+def test_few_people_do_not_wait_for_a_turn() -> None:
+    assert run([PER_TURN], served=True).most_in_a_turn() == PER_TURN
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=12))
+def test_everybody_gets_past_and_never_many_in_a_turn(crowds: list[int]) -> None:
+    crowd = run(crowds, served=True)
+    assert sorted(number for _, number in crowd.past) == list(range(sum(crowds)))
+    assert not crowd.past or crowd.most_in_a_turn() <= 2 * PER_TURN
+
+
+async def test_whoever_waits_gets_past_in_order_and_who_gives_up_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(new_connection_pacer, "PER_TURN", 1)
+    gate = Turnstile(lambda: 0)
+    gate.others_are_served()
+    await gate.enter()
+    past: list[int] = []
+
+    async def come(number: int) -> None:
+        await gate.enter()
+        past.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(2):
+            nursery.start_soon(come, number)
+            await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0):
+            await come(2)
+        nursery.start_soon(come, 3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate.spares_others
+        assert not past
+        nursery.start_soon(gate.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert past == [0, 1, 3]
+        nursery.cancel_scope.cancel()

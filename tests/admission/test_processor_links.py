@@ -1,0 +1,119 @@
+"""Links between processors: one to each, in all of their lives; what is told keeps its order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.admission.processor_links import TOGETHER_MAX, Hello, Peers
+from minibroker.process.environment import PROCESSOR, tokens_name
+from minibroker.runtime.channel import ChannelClosed
+from tests.process.conftest import MakeEnvironment
+
+
+class Life:
+    """One life of a processor, and what its links told it."""
+
+    def __init__(self, make_env: MakeEnvironment, index: int, life: int = 1, of: int = 2) -> None:
+        env = make_env(PROCESSOR, index, processors=of, incarnation=life)
+        self.heard: list[Any] = []
+        self.peers = Peers(
+            env,
+            lambda peer: self.heard.append(("up", peer)),
+            lambda peer: self.heard.append(("down", peer)),
+            lambda peer, message: self.heard.append((peer, message)),
+        )
+        self.scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        with self.scope:
+            await self.peers.run()
+
+
+@asynccontextmanager
+async def living(*lives: Life) -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        for life in lives:
+            nursery.start_soon(life.run)
+        await wait_all_tasks_blocked()
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def test_everybody_is_linked_to_everybody_and_order_is_kept(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    lives = [Life(make_env, index, of=3) for index in range(3)]
+    async with living(*lives):
+        for me, life in enumerate(lives):
+            assert sorted(life.heard) == [("up", peer) for peer in range(3) if peer != me]
+            life.heard.clear()
+        sent = list(range(3 * TOGETHER_MAX))
+        for number in sent:
+            lives[1].peers.tell(0, number)
+            lives[1].peers.tell(2, -number)
+        await wait_all_tasks_blocked()
+        assert lives[0].heard == [(1, number) for number in sent]
+        assert lives[2].heard == [(1, -number) for number in sent]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_a_death_is_told_once_and_so_is_the_next_life(
+    make_env: MakeEnvironment, autojump_clock: MockClock, victim: int
+) -> None:
+    lives = [Life(make_env, index) for index in range(2)]
+    other = lives[1 - victim]
+    async with living(*lives) as nursery:
+        lives[victim].scope.cancel()
+        await wait_all_tasks_blocked()
+        assert other.heard == [("up", victim), ("down", victim)]
+        other.peers.tell(victim, "lost")
+        reborn = Life(make_env, victim, 2)
+        nursery.start_soon(reborn.run)
+        await wait_all_tasks_blocked()
+        assert other.heard[2:] == [("up", victim)]
+        assert reborn.heard == [("up", 1 - victim)]
+        reborn.peers.tell(1 - victim, "hello")
+        await wait_all_tasks_blocked()
+        assert other.heard[3:] == [(victim, "hello")]
+
+
+async def test_who_is_reborn_before_its_death_was_noticed_ends_its_former_life(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    life = Life(make_env, 0)
+    async with living(life):
+        channels = []
+        for incarnation in (1, 2):
+            channel = await life.peers._env.switchboard.dial(tokens_name(0))
+            await channel.send(Hello(1, incarnation))
+            assert await channel.receive() == Hello(0, 1)
+            channels.append(channel)
+        await wait_all_tasks_blocked()
+        assert life.heard == [("up", 1), ("down", 1), ("up", 1)]
+        with pytest.raises(ChannelClosed):
+            await channels[0].receive()
+        await channels[1].send(["alive"])
+        await wait_all_tasks_blocked()
+        assert life.heard[3:] == [(1, "alive")]
+
+
+async def test_a_call_that_a_dead_life_left_behind_changes_nothing(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    life = Life(make_env, 0)
+    async with living(life):
+        switchboard = life.peers._env.switchboard
+        alive = await switchboard.dial(tokens_name(0))
+        await alive.send(Hello(1, 5))
+        await wait_all_tasks_blocked()
+        dead = await switchboard.dial(tokens_name(0))
+        await dead.send(Hello(1, 4))
+        with pytest.raises(ChannelClosed):
+            await dead.receive()
+        assert life.heard == [("up", 1)]

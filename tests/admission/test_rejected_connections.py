@@ -1,0 +1,156 @@
+"""Who is turned away is closed, told of and counted; in a storm not before it is his turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.connection_events import Happenings, Limit
+from minibroker.admission.rejected_connections import QUEUE, TurnedAway
+from minibroker.connections import delayed_close
+from minibroker.connections.delayed_close import LET_IN_EVERY_S, PER_S, TICK_S
+from minibroker.observability.definitions import CLOSED, QUEUE_PEAK, QUEUE_USED, CloseReason
+from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.process.environment import ACCEPTOR, Environment
+from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.stream import MemoryStream, memory_stream_pair
+from tests.process.conftest import MakeEnvironment
+
+LISTENER = "PLAINTEXT"
+REASON = CloseReason.DROPPED
+LIMIT = Limit("kafka_connections_max", 1)
+AT_ONCE = 3
+
+
+class Bouncer:
+    """Turns clients away, and sees which of them were hung up on."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self.happenings = Happenings(1, env.clock.now)
+        closes = ConnectionCloses(env.metrics, Log("test"))
+        self.turned_away = TurnedAway(env, self.happenings, closes, processor=2)
+        self.clients: list[MemoryStream] = []
+
+    def turn_away(self, count: int) -> None:
+        for _ in range(count):
+            client, connection = memory_stream_pair()
+            self.clients.append(client)
+            accepted = Accepted(LISTENER, connection.local, connection.peer, len(self.clients))
+            self.turned_away.refuse(accepted, connection, REASON, LIMIT)
+
+    def hung_up(self) -> int:
+        return sum(client._incoming.ended for client in self.clients)
+
+    def counted(self) -> int:
+        counters = self.env.metrics.snapshot().counters
+        return counters.get((CLOSED.name, (LISTENER, REASON.value)), 0)
+
+    def queue(self) -> tuple[float, float]:
+        gauges = self.env.metrics.snapshot().gauges
+        return gauges[QUEUE_USED.name, (QUEUE,)], gauges[QUEUE_PEAK.name, (QUEUE,)]
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_close, "AT_ONCE", AT_ONCE)
+
+
+@asynccontextmanager
+async def at_work(make_env: MakeEnvironment) -> AsyncIterator[Bouncer]:
+    bouncer = Bouncer(make_env(ACCEPTOR))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bouncer.turned_away.run)
+        await wait_all_tasks_blocked()
+        yield bouncer
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_few_are_closed_at_once_told_of_and_counted(make_env: MakeEnvironment) -> None:
+    async with at_work(make_env) as bouncer:
+        bouncer.turn_away(AT_ONCE)
+        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
+        refusal = bouncer.happenings.lately().refusals[-1]
+        assert (refusal.limit, refusal.happening.reason) == (LIMIT, REASON.value)
+        assert (refusal.happening.kind, refusal.happening.processor) == ("refused", 2)
+
+
+async def test_of_more_each_is_told_of_now_and_counted_when_it_is_closed(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    held = round(PER_S * TICK_S)
+    async with at_work(make_env) as bouncer:
+        bouncer.turn_away(AT_ONCE + held + 1)
+        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
+        assert bouncer.happenings.lately().refused == AT_ONCE + held + 1
+        assert bouncer.queue() == (held + 1, held + 1)
+        await trio.sleep(TICK_S * 1.5)
+        left = bouncer.queue()[0]
+        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE + held + 1 - left
+        assert 0 < left < held + 1
+        await trio.sleep(1)
+        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE + held + 1
+        assert bouncer.queue() == (0, held + 1)
+
+
+async def test_storms_come_again_after_a_calm(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with at_work(make_env) as bouncer:
+        for _ in range(3):
+            before = bouncer.hung_up()
+            bouncer.turn_away(AT_ONCE + 1)
+            assert bouncer.hung_up() == before + AT_ONCE
+            await trio.sleep(1)
+            assert bouncer.hung_up() == len(bouncer.clients)
+
+
+async def test_a_clock_that_stands_still_leaves_nobody_hanging(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = trio.Event()
+
+    async def sleep_real(_clock: object, _seconds: float) -> None:
+        await passed.wait()
+
+    monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
+    autojump_clock.autojump_threshold = math.inf
+    async with at_work(make_env) as bouncer:
+        bouncer.turn_away(AT_ONCE + 1)
+        await wait_all_tasks_blocked()
+        assert bouncer.hung_up() == AT_ONCE
+        passed.set()
+        await wait_all_tasks_blocked()
+        assert bouncer.hung_up() == AT_ONCE + 1
+
+
+async def test_when_it_is_over_those_who_are_held_are_closed(make_env: MakeEnvironment) -> None:
+    async with at_work(make_env) as bouncer:
+        bouncer.turn_away(AT_ONCE + 4)
+    assert bouncer.hung_up() == bouncer.counted() == AT_ONCE + 4
+
+
+async def test_all_are_closed_where_their_descriptors_are_needed(make_env: MakeEnvironment) -> None:
+    async with at_work(make_env) as bouncer:
+        bouncer.turn_away(AT_ONCE + 4)
+        bouncer.turned_away.close_all()
+        assert bouncer.hung_up() == AT_ONCE + 4
+        assert bouncer.queue()[0] == 0
+
+
+async def test_whoever_lets_somebody_in_pauses_while_some_are_held(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with at_work(make_env) as bouncer:
+        bouncer.turn_away(AT_ONCE)
+        await bouncer.turned_away.pause()
+        assert (bouncer.turned_away.is_storm, trio.current_time()) == (False, 0)
+        bouncer.turn_away(1)
+        await bouncer.turned_away.pause()
+        assert (bouncer.turned_away.is_storm, trio.current_time()) == (True, LET_IN_EVERY_S)

@@ -1,0 +1,152 @@
+"""Refused connections are closed at once, until there are too many of them: then in their turn."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.connections.delayed_close import (
+    AT_ONCE,
+    HELD_MAX,
+    LET_IN_EVERY_S,
+    PER_S,
+    STORM_S,
+    TICK_S,
+    Refusals,
+)
+
+PER_TICK = round(PER_S * TICK_S)
+
+
+def stormed(held: int) -> Refusals[int]:
+    """Refusals with none left to close at once, and so many held, called 0 and on."""
+    refusals: Refusals[int] = Refusals()
+    assert all(refusals.add(-1) for _ in range(AT_ONCE))
+    assert not any(refusals.add(number) for number in range(held))
+    return refusals
+
+
+def test_a_few_are_closed_at_once_and_the_next_are_held() -> None:
+    refusals = stormed(3)
+    assert (refusals.held, refusals.most_held) == (3, 3)
+    assert list(refusals.tick()) == [0, 1, 2]
+    assert (refusals.held, refusals.most_held) == (0, 3)
+
+
+def test_in_a_storm_so_many_are_closed_a_second_in_order_of_their_coming() -> None:
+    refusals = stormed(HELD_MAX)
+    closed: list[int] = []
+    for _ in range(round(0.5 / TICK_S)):
+        closed += refusals.tick()
+    assert closed == list(range(PER_S // 2))
+
+
+def test_in_a_storm_there_is_a_pause_after_each_who_is_let_in() -> None:
+    assert stormed(0).pause_s == 0
+    assert stormed(1).pause_s == LET_IN_EVERY_S
+    shared: Refusals[int] = Refusals(3)
+    for number in range(AT_ONCE + 1):
+        shared.add(number)
+    assert shared.pause_s == pytest.approx(3 * LET_IN_EVERY_S)
+
+
+def weather(refusals: Refusals[int]) -> tuple[bool, bool]:
+    return refusals.is_storm, refusals.are_calm
+
+
+def test_a_storm_begins_when_somebody_is_held_and_goes_on_as_long_as_refusals_do() -> None:
+    refusals = stormed(0)
+    assert weather(refusals) == (False, False)
+    assert not refusals.add(1)
+    ticks = round(STORM_S / TICK_S)
+    for _ in range(5):
+        for _ in range(ticks - 1):
+            list(refusals.tick())
+        assert weather(refusals) == (True, False)
+        assert refusals.add(2), "few enough by now to be closed at once"
+    for _ in range(ticks):
+        assert weather(refusals) == (True, False)
+        list(refusals.tick())
+    assert weather(refusals) == (False, True)
+    assert refusals.add(3)
+    assert weather(refusals) == (False, False)
+
+
+def test_the_rate_is_shared_by_those_who_accept() -> None:
+    parts: list[Refusals[int]] = [Refusals(4) for _ in range(4)]
+    for part in parts:
+        for number in range(AT_ONCE + HELD_MAX):
+            part.add(number)
+    assert sum(len(list(part.tick())) for part in parts) == PER_TICK
+
+
+def test_however_many_share_it_each_gets_on() -> None:
+    refusals: Refusals[int] = Refusals(10_000)
+    for number in range(AT_ONCE + 1):
+        refusals.add(number)
+    assert list(refusals.tick()) == [AT_ONCE]
+
+
+def test_who_finds_no_room_is_closed_at_once_and_those_held_stay() -> None:
+    refusals = stormed(HELD_MAX)
+    assert refusals.add(HELD_MAX)
+    assert refusals.held == HELD_MAX
+    assert next(refusals.tick()) == 0
+
+
+def test_after_a_calm_time_just_as_many_are_closed_at_once_again() -> None:
+    refusals = stormed(0)
+    ticks = 0
+    while not refusals.are_calm:
+        assert not list(refusals.tick())
+        ticks += 1
+    assert ticks == -(-AT_ONCE // PER_TICK)
+    assert not list(refusals.tick())
+    assert all(refusals.add(number) for number in range(AT_ONCE))
+    assert not refusals.add(AT_ONCE)
+
+
+def test_all_are_let_go_when_it_is_over() -> None:
+    refusals = stormed(5)
+    assert list(refusals.let_go()) == [0, 1, 2, 3, 4]
+    assert refusals.held == 0
+
+
+STEPS = st.lists(
+    st.one_of(st.integers(1, AT_ONCE), st.sampled_from(["tick", "tick", "let go"])), max_size=60
+)
+
+
+@pytest.mark.parametrize("sharing", [1, 3])
+@given(steps=STEPS)
+def test_each_is_closed_once_in_its_turn_and_never_are_more_closed_than_may(
+    sharing: int, steps: list[int | str]
+) -> None:
+    refusals: Refusals[int] = Refusals(sharing)
+    per_tick = max(1, round(PER_S * TICK_S / sharing))
+    waiting: deque[int] = deque()
+    allowance, number = AT_ONCE, 0
+    for step in steps:
+        if step == "tick":
+            allowance = min(AT_ONCE, allowance + per_tick)
+            expected = [waiting.popleft() for _ in range(min(allowance, len(waiting)))]
+            allowance -= len(expected)
+            assert list(refusals.tick()) == expected
+        elif step == "let go":
+            assert list(refusals.let_go()) == list(waiting)
+            waiting.clear()
+        else:
+            assert isinstance(step, int)
+            for _ in range(step):
+                number += 1
+                at_once = allowance > 0
+                assert refusals.add(number) == (at_once or len(waiting) == HELD_MAX)
+                if at_once:
+                    allowance -= 1
+                elif len(waiting) < HELD_MAX:
+                    waiting.append(number)
+        assert refusals.held == len(waiting) <= HELD_MAX
+        assert refusals.are_calm == (allowance == AT_ONCE)

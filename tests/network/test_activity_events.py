@@ -1,0 +1,149 @@
+"""The event of a request: who sent it, how many records, which error."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.network.activity_events import (
+    LOOKED_AT_MAX,
+    Figures,
+    count_records,
+    first_error,
+    request_event,
+    told_as,
+)
+from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
+from minibroker.network.client_connection import Client
+from minibroker.network.client_quotas import Looks, Spent
+from minibroker.quotas.entity import Bound, QuotaType, Tags
+from minibroker.quotas.manager import Look, Mutated
+from minibroker.security.principal import Principal
+from protocol.compiler import encode, locating_decoder
+from protocol.headers import RequestHeader
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from protocol.messages.heartbeat import HeartbeatResponse
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records import Record, build_batch
+from protocol.registry import ApiKey
+
+
+def client(host: str = "::ffff:10.0.0.1") -> Client:
+    accepted = Accepted("PLAINTEXT", ("10.0.0.9", 9092), (host, 5000), 7)
+    found = Client(accepted, cast("Any", None), 0.0)
+    found.caller = found.caller._replace(principal=Principal("User", "alice"))
+    return found
+
+
+WHO = "alice", "etl"
+
+
+def test_who_is_told_of_is_made_once_for_requests_in_a_row() -> None:
+    one = client()
+    first = told_as(one, "etl")
+    assert first == ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl")
+    assert told_as(one, "e" + "tl") is first
+    assert told_as(one, "other")[4] == "other"
+    one.caller = one.caller._replace(principal=Principal("User", "bob"))
+    assert told_as(one, "other")[3] == "bob"
+
+
+def test_long_names_are_cut() -> None:
+    assert len(told_as(client(), "c" * 9999)[4]) == NAME_CHARACTERS_MAX
+
+
+def test_an_event_has_what_quotas_found() -> None:
+    looks = Looks()
+    looks.throttle_ms = 500
+    tags, bound = Tags("alice", ""), Bound(10.0, None)
+    looks.note(Look(QuotaType.PRODUCE, tags, 15.0, bound, 500, 12_345, 1))
+    looks.note(Look(QuotaType.REQUEST, tags, 1.0, None, 0, 12_346, 2))
+    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
+    mutation = Look(QuotaType.CONTROLLER_MUTATION, tags, -1.0, bound, 9, 8, 3)
+    mutated, failed = Mutated(5, 2, True, mutation, 9), HeartbeatResponse(error_code=3)
+    spent = Spent(header, None, failed, False, WHO, 12.3456, 100, 40, 15, looks, mutated)
+    figures = Figures((11, 12, 13, 14), (16, 12_347, 4))
+    event = request_event(99, client(), spent, figures, records=3)
+    assert event == (
+        *(99, 12_345, ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl"), 0, 9, 100, 40, 3),
+        *((5, 2, True), False, 11, 12, 13, 14, 15, (16, 12_347, 4)),
+        (
+            ("alice", "", 15.0, 10.0, 500, 12_345),
+            None,
+            ("alice", "", 1.0, None, 0, 12_346),
+            ("alice", "", -1.0, 10.0, 9, 8),
+        ),
+        (1, 2, None),
+        *(500, 3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("looks_at", "changes", "places"),
+    [
+        ({}, None, None),
+        ({QuotaType.REQUEST: 5}, None, (5, None, None)),
+        ({QuotaType.FETCH: 5, QuotaType.REQUEST: 5}, None, (5, None, 9)),
+        ({QuotaType.PRODUCE: 5, QuotaType.REQUEST: 4}, None, (5, 4, None)),
+        ({QuotaType.REQUEST: 5}, 3, (3, 5, None)),
+    ],
+)
+def test_the_order_in_which_it_was_counted_is_told_once_where_it_is_the_same(
+    looks_at: dict[QuotaType, int], changes: int | None, places: object
+) -> None:
+    tags, looks = Tags("alice", ""), Looks()
+    for kind, ordinal in looks_at.items():
+        looks.note(Look(kind, tags, 1.0, None, 0, 1, ordinal))
+    if QuotaType.FETCH in looks_at:
+        looks.back = 9
+    mutated = None
+    if changes is not None:
+        look = Look(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)
+        mutated = Mutated(1, 0, True, look, 0)
+    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
+    spent = Spent(header, None, None, False, WHO, 1.0, 100, 40, 15, looks, mutated)
+    figures = Figures((1, 2, 3, 4), None)
+    event = request_event(99, client(), spent, figures, records=None)
+    assert event[-3] == places
+
+
+def test_records_are_counted_by_what_batches_say() -> None:
+    batch = build_batch([Record(value=b"v")] * 7)
+    data = [
+        PartitionProduceData(index=0, records=batch),
+        PartitionProduceData(index=1, records=b"too short"),
+        PartitionProduceData(index=2, records=None),
+        PartitionProduceData(index=3, records=batch),
+        PartitionProduceData(index=4, records=batch[:57] + b"\xff\xff\xff\xff"),
+    ]
+    request = ProduceRequest(
+        acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=data)]
+    )
+    body = memoryview(encode(request, 9))
+    located, _ = locating_decoder(ProduceRequest, 9)(body, 0)
+    assert count_records(located, body) == 14
+
+
+def test_the_first_error_is_found() -> None:
+    assert first_error(None) == 0
+    assert first_error(ApiVersionsResponse(error_code=35)) == 35
+    partitions = [PartitionData(error_code=code) for code in (0, 0, 6, 3)]
+    topics = [FetchableTopicResponse(), FetchableTopicResponse(partitions=partitions)]
+    assert first_error(FetchResponse(responses=topics)) == 6
+    assert first_error(FetchResponse(error_code=9, responses=topics)) == 9
+    assert first_error(FetchResponse()) == 0
+
+
+def test_of_a_long_list_only_the_beginning_is_looked_at() -> None:
+    fine, batch = [PartitionData()] * (LOOKED_AT_MAX - 1), build_batch([Record(value=b"v")])
+    for before, code in ((fine, 6), ([*fine, PartitionData()], 0)):
+        topic = FetchableTopicResponse(partitions=[*before, PartitionData(error_code=6)])
+        assert first_error(FetchResponse(responses=[topic])) == code
+    data = [PartitionProduceData(records=batch)] * (LOOKED_AT_MAX + 1)
+    request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=data)])
+    body = memoryview(encode(request, 9))
+    located, _ = locating_decoder(ProduceRequest, 9)(body, 0)
+    assert count_records(located, body) == LOOKED_AT_MAX

@@ -1,0 +1,183 @@
+"""What a process tells the recorder: in chunks, bounded, and whatever is lost is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.activity.events import UNWRITTEN_MAX, Happening, unpack
+from minibroker.activity.schema import Happened
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.config import Settings
+from minibroker.network.activity_sender import CHUNK_EVENTS, DELAY_S, PENDING_MAX, Teller, teller
+from minibroker.observability.definitions import ACTIVITY_DROPPED
+from minibroker.process.environment import PROCESSOR, RECORDER, Environment
+from minibroker.process.messages import Told, Written
+from minibroker.runtime.channel import Channel
+from tests.process.conftest import MakeEnvironment, make_env
+
+__all__ = ["make_env"]
+
+
+def event(number: int) -> Happening:
+    return number, 0, ("PLAINTEXT", number, "10.0.0.1"), "accepted", None, None
+
+
+class House:
+    """One who tells, and the recorder that the test plays."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self.env = env
+        self.teller = Teller(env)
+        self.listener = env.switchboard.listen(RECORDER)
+        nursery.start_soon(self.teller.run)
+
+    async def call(self) -> Channel:
+        return await self.listener.accept()
+
+    def tell(self, count: int, first: int = 0) -> None:
+        for number in range(first, first + count):
+            self.teller.tell(event(number))
+
+    @property
+    def dropped(self) -> int:
+        return self.env.metrics.snapshot().counters.get((ACTIVITY_DROPPED.name, ()), 0)
+
+
+@pytest.fixture
+async def house(make_env: MakeEnvironment, nursery: trio.Nursery) -> House:
+    return House(make_env(PROCESSOR), nursery)
+
+
+@contextmanager
+def takes(seconds: float) -> Iterator[None]:
+    began = trio.current_time()
+    yield
+    assert trio.current_time() - began == pytest.approx(seconds)
+
+
+def numbers(told: Told) -> list[int]:
+    return [one[0] for one in unpack(told.chunk)]
+
+
+async def test_few_events_wait_for_more(house: House, autojump_clock: MockClock) -> None:
+    channel = await house.call()
+    await wait_all_tasks_blocked()
+    with takes(DELAY_S):
+        house.tell(3)
+        assert numbers(await channel.receive()) == [0, 1, 2]
+    with takes(DELAY_S):
+        house.tell(1, 3)
+        assert numbers(await channel.receive()) == [3]
+
+
+async def test_many_are_sent_at_once(house: House, autojump_clock: MockClock) -> None:
+    channel = await house.call()
+    await wait_all_tasks_blocked()
+    with takes(0):
+        house.tell(1)
+        await wait_all_tasks_blocked()
+        house.tell(CHUNK_EVENTS, 1)
+        assert numbers(await channel.receive()) == list(range(CHUNK_EVENTS))
+
+
+async def test_what_finds_no_room_is_dropped_and_counted(
+    house: House, autojump_clock: MockClock
+) -> None:
+    house.tell(PENDING_MAX + 5)
+    assert house.dropped == 5
+    channel = await house.call()
+    found: list[int] = []
+    told_dropped = 0
+    while len(found) < PENDING_MAX:
+        told = await channel.receive()
+        found += numbers(told)
+        told_dropped += told.dropped
+        await channel.send(Written(len(numbers(told)), told.dropped))
+    assert found == list(range(PENDING_MAX))
+    assert told_dropped == 5
+
+
+async def test_no_more_is_sent_than_the_recorder_may_have(
+    house: House, autojump_clock: MockClock
+) -> None:
+    channel = await house.call()
+    for first in range(0, 2 * UNWRITTEN_MAX, CHUNK_EVENTS):
+        house.tell(CHUNK_EVENTS, first)
+        if first < UNWRITTEN_MAX:
+            await channel.receive()
+    with trio.move_on_after(60) as scope:
+        await channel.receive()
+    assert scope.cancelled_caught
+    await channel.send(Written(CHUNK_EVENTS, 0))
+    assert len(numbers(await channel.receive())) == CHUNK_EVENTS
+
+
+async def test_what_a_dead_recorder_had_is_dropped(house: House, autojump_clock: MockClock) -> None:
+    channel = await house.call()
+    house.tell(10)
+    await channel.receive()
+    await channel.send(Written(4, 0))
+    await wait_all_tasks_blocked()
+    channel.close()
+    channel = await house.call()
+    assert house.dropped == 6
+    told = await channel.receive()
+    assert (numbers(told), told.dropped) == ([], 6)
+    # Nor is it forgotten if this recorder dies, too; and it is not counted again.
+    channel.close()
+    channel = await house.call()
+    house.tell(1, 10)
+    told = await channel.receive()
+    assert (numbers(told), told.dropped) == ([10], 6)
+    await channel.send(Written(1, 6))
+    await wait_all_tasks_blocked()
+    channel.close()
+    channel = await house.call()
+    house.tell(1, 11)
+    assert (await channel.receive()).dropped == 0
+    assert house.dropped == 6
+
+
+async def test_the_last_events_are_sent_at_once(house: House, autojump_clock: MockClock) -> None:
+    channel = await house.call()
+    house.tell(3)
+    with takes(0):
+        await house.teller.finish()
+    assert numbers(await channel.receive()) == [0, 1, 2]
+
+
+async def test_nobody_waits_for_ever_for_a_recorder(
+    house: House, autojump_clock: MockClock
+) -> None:
+    channel = await house.call()
+    for first in range(0, UNWRITTEN_MAX, CHUNK_EVENTS):
+        house.tell(CHUNK_EVENTS, first)
+        await channel.receive()
+    house.tell(1)
+    await house.teller.finish()  # It gives no receipts any more.
+
+
+async def test_a_share_of_connections_is_told_of(
+    make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    settings = Settings.from_sources(pairs=["activity.sample=0.25", "activity.enable=true"])
+    found = teller(make_env(PROCESSOR, settings=settings))
+    assert found is not None
+    at = House(make_env(PROCESSOR, settings=settings), nursery)
+    channel = await at.call()
+    for number in range(100):
+        who = Accepted("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)
+        at.teller.happened(Happened.CLOSED, who, 1.5, "idle", None)
+    events = unpack((await channel.receive()).chunk)
+    assert len(events) == pytest.approx(25, abs=3)
+    assert {one[1:2] + one[3:] for one in events} == {(1500, "closed", "idle", None)}
+    assert all(found.samples(one[2][1]) for one in events)
+
+
+def test_off_means_that_nobody_tells(make_env: MakeEnvironment) -> None:
+    assert teller(make_env(PROCESSOR)) is None

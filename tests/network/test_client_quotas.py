@@ -1,0 +1,262 @@
+"""What a processor counts, which requests no quota holds, and when throttles end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.apis.base import Caller, Context
+from minibroker.cluster.image import ConfigChanged, Image, apply
+from minibroker.config import Settings
+from minibroker.config.dynamic import InForce
+from minibroker.network.client_connection import Client
+from minibroker.network.client_quotas import Meter, Spent, is_exempt
+from minibroker.network.connection_state import Event, State
+from minibroker.process.environment import PROCESSOR
+from minibroker.quotas.entity import QuotaType
+from minibroker.runtime.arena import ArenaRef
+from minibroker.runtime.stream import memory_stream_pair
+from minibroker.security.acl import Authorizer
+from minibroker.security.principal import Principal
+from protocol.errors import ErrorCode
+from protocol.headers import RequestHeader
+from protocol.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
+from protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from protocol.registry import ApiKey
+from tests.process.conftest import MakeEnvironment
+
+MS = 1_000_000
+
+
+def context(request: Any, authorizer: Authorizer | None = None) -> Context:
+    """That of a request of Alice's."""
+    caller = Caller("1", "PLAINTEXT", "127.0.0.1", 1, Principal("User", "alice"))
+    return Context(
+        header=RequestHeader(request.__api_key__, 9, 1, "c"),
+        caller=caller,
+        image=Image(),
+        settings=Settings.from_sources(),
+        in_force=InForce(Settings.from_sources()),
+        workers=1,
+        received=0,
+        now=0,
+        wall_ms=0,
+        served={},
+        reference=lambda _: ArenaRef(0, 0, 0, 0),
+        authorizer=authorizer,
+    )
+
+
+def spent(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> Spent:
+    header = RequestHeader(request.__api_key__, 9, 1, "c")
+    exempt = is_exempt(context(request), request, response)
+    who = "ANONYMOUS", "c"
+    return Spent(header, request, response, exempt, who, trio.current_time(), size, size, worked_ns)
+
+
+def limited(**quotas: str) -> Image:
+    return apply(Image(), ConfigChanged("clients", "c", quotas))
+
+
+def make_client() -> Client:
+    _, server = memory_stream_pair()
+    client = Client(Accepted("PLAINTEXT", server.local, server.peer, 1), server, 0)
+    client.state.on(Event.REQUEST_RECEIVED)
+    return client
+
+
+@pytest.mark.parametrize(
+    ("request_", "exempt"),
+    [
+        (ProduceRequest(acks=0), True),
+        (ProduceRequest(acks=1), False),
+        (FetchRequest(), False),
+        (FetchRequest(replica_id=1), True),
+        (FetchRequest(replica_state=ReplicaState(replica_id=1)), True),
+        (FetchRequest(replica_state=ReplicaState(replica_id=-1)), False),
+        (MetadataRequest(), False),
+    ],
+)
+def test_which_requests_no_quota_holds(request_: Any, exempt: bool) -> None:
+    assert is_exempt(context(request_), request_, None) is exempt
+
+
+@pytest.mark.parametrize(
+    ("request_", "response"),
+    [
+        (LeaderAndIsrRequest(), LeaderAndIsrResponse),
+        (StopReplicaRequest(), StopReplicaResponse),
+        (UpdateMetadataRequest(), UpdateMetadataResponse),
+        (ControlledShutdownRequest(), ControlledShutdownResponse),
+    ],
+)
+def test_what_brokers_ask_for_is_held_if_one_is_none(request_: Any, response: Any) -> None:
+    """Whatever goes wrong else, it is no client's request (KIP-124)."""
+    for error, exempt in (
+        (ErrorCode.NONE, True),
+        (ErrorCode.STALE_BROKER_EPOCH, True),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, False),
+    ):
+        assert is_exempt(context(request_), request_, response(error_code=error)) is exempt
+
+
+def test_who_says_to_be_a_broker_must_be_allowed_to() -> None:
+    follower = FetchRequest(replica_id=1)
+    for name, exempt in (("alice", True), ("bob", False)):
+        authorizer = Authorizer({}, [Principal("User", name)])
+        assert is_exempt(context(follower, authorizer), follower, None) is exempt
+
+
+async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(Image())
+    assert not meter.active
+    meter.follow(limited(producer_byte_rate="10"))
+    assert meter.active
+
+
+@pytest.mark.parametrize(
+    ("request_", "may"),
+    [
+        (ProduceRequest(acks=1), True),
+        (ProduceRequest(acks=0), False),
+        (FetchRequest(), True),
+        (FetchRequest(replica_id=1), False),
+        (MetadataRequest(), False),
+    ],
+)
+async def test_which_requests_may_be_answered_before_they_are_counted(
+    request_: Any, may: bool, make_env: MakeEnvironment
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    meter.quotas.worked(("alice", "c"), 0, 0)
+    client, ctx = make_client(), context(request_)
+    client.caller = ctx.caller
+    assert (meter.promise(client, ctx, request_) is not None) is may
+    client.told = True  # Who tells of it tells what was found, too.
+    assert meter.promise(client, ctx, request_) is None
+
+
+async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
+    make_env: MakeEnvironment,
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(consumer_byte_rate="10", request_percentage="1"))
+    meter.quotas.worked(("alice", "c"), 0, 0)
+    request, told = FetchRequest(replica_id=1), []
+    client, ctx = make_client(), context(request, Authorizer({}, []))
+    client.caller = ctx.caller
+    ctx.denied = lambda *_: told.append(True)
+    assert meter.promise(client, ctx, request) is None
+    assert told == []
+    assert not is_exempt(ctx, request, None)
+    assert told == [True]
+
+
+async def test_an_answer_that_may_be_kept_back_is_counted_first(make_env: MakeEnvironment) -> None:
+    env = make_env(PROCESSOR)
+    settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
+    meter = Meter(make_env(PROCESSOR, settings=settings))
+    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    meter.quotas.worked(("alice", "c"), 0, 0)
+    client, ctx = make_client(), context(ProduceRequest(acks=1))
+    client.caller = ctx.caller
+    assert meter.promise(client, ctx, ProduceRequest(acks=1)) is None
+
+
+async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    client = make_client()
+    response = ProduceResponse()
+    given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS)
+    assert meter.hold(client, given) is response
+    assert response.throttle_time_ms == 10_000
+    assert client.state.state is State.HELD
+    assert [meter.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
+    meter.forget(client)
+    assert [meter.throttled.size(kind) for kind in QuotaType] == [0, 0, 0, 0]
+
+
+async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(consumer_byte_rate="10"))
+    full = FetchResponse(error_code=5)
+    instead = meter.hold(make_client(), spent(FetchRequest(), full, size=2000))
+    assert instead == FetchResponse(throttle_time_ms=190_400)
+    assert meter.hold(make_client(), spent(FetchRequest(), full, size=96)) is None
+
+
+async def test_a_fetch_that_took_too_long_is_empty_too(make_env: MakeEnvironment) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(request_percentage="0.0001"))
+    full = FetchResponse(error_code=5)
+    # 10 µs in ten seconds: below that no fetch can stay, so nothing is ever fetched, as in Kafka.
+    assert meter.hold(make_client(), spent(FetchRequest(), full, worked_ns=10_000)) is None
+    instead = meter.hold(make_client(), spent(FetchRequest(), full, worked_ns=10_000))
+    assert instead == FetchResponse(throttle_time_ms=1000)
+
+
+async def test_a_throttle_ends_when_its_time_has_come(
+    make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(meter.run)
+    long, short = make_client(), make_client()
+    began = trio.current_time()
+    meter.hold(long, spent(ProduceRequest(acks=1), ProduceResponse(), size=200))
+    await wait_all_tasks_blocked()
+    meter.hold(short, spent(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS))
+    assert short.throttle_over is not None
+    assert long.throttle_over is not None
+    await short.throttle_over.wait()
+    assert trio.current_time() - began == pytest.approx(1)
+    await long.throttle_over.wait()
+    assert trio.current_time() - began == pytest.approx(10)
+
+
+async def test_an_answer_is_kept_back_first_for_bytes_then_for_time(
+    make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    env = make_env(PROCESSOR)
+    settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
+    meter = Meter(make_env(PROCESSOR, settings=settings))
+    meter.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(meter.run)
+    client, response = make_client(), ProduceResponse()
+    began = trio.current_time()
+    given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS)
+    assert await meter.keep_back(client, given) is response
+    assert trio.current_time() - began == pytest.approx(11)
+    assert response.throttle_time_ms == 11_000
+    assert client.state.state is State.MUTED
+
+
+async def test_what_was_worked_after_the_check_counts_for_the_next(
+    make_env: MakeEnvironment,
+) -> None:
+    meter = Meter(make_env(PROCESSOR))
+    meter.follow(limited(request_percentage="1"))
+    quiet = spent(MetadataRequest(), MetadataResponse())
+    client = make_client()
+    assert meter.hold(client, quiet) is None
+    meter.sent(spent(ProduceRequest(acks=0)), 500 * MS)  # nobody's
+    assert meter.hold(client, quiet) is None
+    meter.sent(quiet, 500 * MS)
+    response: Any = meter.hold(client, quiet)
+    assert response.throttle_time_ms == 1000
+    assert quiet.header.api_key == ApiKey.METADATA

@@ -1,0 +1,51 @@
+"""Who has been silent longest."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.network.idle_connections import IdleOrder
+
+
+def test_names_come_in_the_order_of_their_last_use() -> None:
+    idle: IdleOrder[str] = IdleOrder()
+    for now, name in enumerate(["a", "b", "c", "a"]):
+        idle.use(name, now)
+    assert idle.oldest_use() == 1
+    assert idle.idle_since(2) == ["b", "c"]
+    assert idle.idle_since(0.9) == []
+    assert idle.last_use("a") == 3
+    idle.forget("b")
+    idle.forget("b")
+    assert idle.last_use("b") is None
+    assert idle.idle_since(9) == ["c", "a"]
+
+
+def test_nobody_is_idle_where_nobody_is() -> None:
+    idle: IdleOrder[str] = IdleOrder()
+    assert idle.oldest_use() is None
+    assert idle.idle_since(9) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3))), st.integers(0, 100))
+def test_it_is_as_a_plain_look_at_all_names_would_tell(
+    uses: list[tuple[int, int]], before: int
+) -> None:
+    idle: IdleOrder[int] = IdleOrder()
+    last: dict[int, int] = {}
+    now = 0
+    for name, later in uses:
+        now += later
+        idle.use(name, now)
+        last[name] = now
+    expected = {name for name, used in last.items() if used <= before}
+    assert set(idle.idle_since(before)) == expected
+    assert idle.oldest_use() == min(last.values(), default=None)
+
+
+def test_all_are_told_in_the_order_of_their_last_use() -> None:
+    order: IdleOrder[str] = IdleOrder()
+    for number, name in enumerate(["a", "b", "a"]):
+        order.use(name, float(number))
+    assert list(order.in_order()) == [("b", 1.0), ("a", 2.0)]

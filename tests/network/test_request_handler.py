@@ -1,0 +1,392 @@
+"""One request's way: who is asked, what is answered, and when its memory is free again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.admission.acceptor_messages import Accepted
+from minibroker.apis import metadata
+from minibroker.apis.base import CONTROLLER, CloseConnection
+from minibroker.apis.fetch import Found
+from minibroker.apis.fetch import Reply as FetchReply
+from minibroker.apis.produce import Outcome
+from minibroker.apis.produce import Part as ProducePart
+from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
+from minibroker.network.activity_sender import Teller
+from minibroker.network.client_connection import Client
+from minibroker.network.client_quotas import Meter
+from minibroker.network.connection_state import State
+from minibroker.network.open_files import OpenFiles
+from minibroker.network.request_handler import Exchanges
+from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
+from minibroker.process.environment import PROCESSOR, Environment
+from minibroker.process.messages import ApiPart, ApiReply
+from minibroker.quotas.manager import UNCOUNTED
+from minibroker.runtime.arena import Part
+from minibroker.runtime.channel import Channel, memory_channel_pair
+from minibroker.runtime.link import Conversation, Link, PeerLost
+from minibroker.runtime.stream import memory_stream_pair
+from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.registry import ApiKey
+from protocol.schema import Message
+from tests.process.conftest import MakeEnvironment
+from tests.simulation.client import SimulatedClient, frame
+
+Handler = Callable[[Any], Awaitable[Any]]
+WORKED_NS = 1000
+
+
+class Owner:
+    """Somebody who is asked over a link; a handler that raises ``PeerLost`` dies of it."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.handler: Handler | None = None
+        self.asked: list[ApiPart] = []
+        self._nursery = nursery
+        self.link = Link(self._dial, self._greet)
+        nursery.start_soon(self.link.run)
+
+    async def _dial(self) -> Channel:
+        here, self._channel = memory_channel_pair()
+        self._nursery.start_soon(Conversation(self._channel, self._answer).run)
+        return here
+
+    async def _greet(self, _: Conversation) -> None: ...
+
+    async def _answer(self, question: ApiPart) -> ApiReply:
+        self.asked.append(question)
+        assert self.handler is not None
+        try:
+            return ApiReply(await self.handler(question.part), WORKED_NS)
+        except PeerLost:
+            self._channel.close()
+            await trio.sleep_forever()
+            raise
+
+
+class Followed:
+    """Stands for the follower of the processor: an image, and the way to the controller."""
+
+    def __init__(self) -> None:
+        partitions = tuple(Partition(index, 0, 0, (0,), (0,)) for index in range(2))
+        self.image = apply(Image(), TopicCreated(Topic("t", b"t" * 16, partitions)))
+
+
+class Desk:
+    """A processor's exchanges with owners that the test plays, and one connection."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self.env = env
+        self.part: Part = env.arena.open_part(0)
+        self.workers = [Owner(nursery), Owner(nursery)]
+        self.controller = Owner(nursery)
+        zero, one = (worker.link for worker in self.workers)
+        owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
+        self.teller = Teller(env)
+        self.exchanges = Exchanges(
+            *(env, cast("Any", Followed()), owners, OpenFiles(100), Meter(env)),
+            teller=self.teller,
+            used=self._use,
+            unserved=lambda _, unserved: self.unserved.append(unserved.protocol),
+        )
+        self.unserved: list[str] = []
+        self.used: list[tuple[int, State]] = []
+        client, server = memory_stream_pair()
+        self.theirs = SimulatedClient(client)
+        accepted = Accepted("PLAINTEXT", server.local, server.peer, 1)
+        self.ours = Client(accepted, server, 0)
+
+    def _use(self, number: int) -> None:
+        self.used.append((number, self.ours.state.state))
+
+    async def take(self, body: bytes) -> None:
+        """Serves one request with this body."""
+        block = self.part.allocate_nowait(len(body))
+        assert block is not None
+        block.view[:] = body
+        await self.exchanges.serve(self.ours, block)
+
+    async def ask(self, request: Message, version: int) -> Any:
+        self.theirs._correlation_id = 1
+        await self.take(frame(request, version)[4:])
+        return await self.theirs.answer(cast("int", request.__api_key__), version)
+
+    @property
+    def memory_used(self) -> int:
+        return self.part.statistics().used
+
+
+@pytest.fixture
+async def desk(make_env: MakeEnvironment, nursery: trio.Nursery) -> Desk:
+    return Desk(make_env(PROCESSOR, workers=2), nursery)
+
+
+def produce(*partitions: int, acks: int = 1) -> ProduceRequest:
+    data = [
+        PartitionProduceData(index=index, records=b"records %d" % index) for index in partitions
+    ]
+    return ProduceRequest(acks=acks, topic_data=[TopicProduceData(name="t", partition_data=data)])
+
+
+async def accept(part: ProducePart) -> dict[tuple[str, int], Outcome]:
+    return {(batch.topic, batch.partition): Outcome(0, 7, -1, 0) for batch in part.batches}
+
+
+async def test_a_request_nobody_need_be_asked_about(desk: Desk) -> None:
+    request = ApiVersionsRequest(client_software_name="me", client_software_version="1.2")
+    response = await desk.ask(request, 4)
+    assert response.error_code == 0
+    assert ApiKey.PRODUCE in {each.api_key for each in response.api_keys}
+    assert desk.ours.software == ("me", "1.2")
+    assert desk.ours.client_id == "t"
+    assert (desk.ours.state.state, desk.ours.in_flight) == (State.NOT_MUTED, None)
+    assert desk.memory_used == 0
+
+
+async def test_a_connection_is_used_before_its_answer_is_sent(desk: Desk) -> None:
+    await desk.ask(ApiVersionsRequest(), 0)
+    assert desk.used == [(1, State.RESPONSE_PENDING)]
+
+
+async def test_records_are_shown_in_place_and_freed_afterwards(desk: Desk) -> None:
+    seen: list[bytes] = []
+
+    async def look(part: ProducePart) -> Any:
+        for batch in part.batches:
+            assert batch.ref is not None
+            seen.append(bytes(desk.env.arena.view(batch.ref)))
+        return await accept(part)
+
+    for worker in desk.workers:
+        worker.handler = look
+    response = await desk.ask(produce(0, 1), 9)
+    assert sorted(seen) == [b"records 0", b"records 1"]
+    results = response.responses[0].partition_responses
+    assert [(each.error_code, each.base_offset) for each in results] == [(0, 7), (0, 7)]
+    assert [len(worker.asked) for worker in desk.workers] == [1, 1]
+    assert desk.memory_used == 0
+
+
+async def test_error_of_a_single_partition_counts_as_an_error(desk: Desk) -> None:
+    async def reject_one(part: ProducePart) -> dict[tuple[str, int], Outcome]:
+        return {
+            (batch.topic, batch.partition): Outcome(87 if batch.partition else 0)
+            for batch in part.batches
+        }
+
+    def counted() -> tuple[int, int]:
+        row = desk.env.metrics.snapshot().rows[ApiKey.PRODUCE]
+        return row[OK_AT], row[ERRORS_AT]
+
+    for worker in desk.workers:
+        worker.handler = accept
+    await desk.ask(produce(0, 1), 9)
+    assert counted() == (1, 0)
+    for worker in desk.workers:
+        worker.handler = reject_one
+    await desk.ask(produce(0, 1), 9)
+    assert counted() == (1, 1)
+
+
+async def test_memory_stays_until_the_last_owner_has_answered(desk: Desk) -> None:
+    gate = trio.Event()
+    used: list[int] = []
+
+    async def die(part: Any) -> Any:
+        raise PeerLost
+
+    async def tarry(part: Any) -> Any:
+        await gate.wait()
+        used.append(desk.memory_used)
+        return await accept(part)
+
+    desk.workers[0].handler, desk.workers[1].handler = die, tarry
+
+    async def take() -> None:
+        with pytest.raises(PeerLost):
+            await desk.take(frame(produce(0, 1), 9)[4:])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        assert desk.memory_used > 0
+        gate.set()
+    assert used[0] > 0
+    assert desk.memory_used == 0
+
+
+async def test_closing_meanwhile_waits_for_an_owner_that_reads_memory(desk: Desk) -> None:
+    gate = trio.Event()
+
+    async def tarry(part: Any) -> Any:
+        await gate.wait()
+        return await accept(part)
+
+    for worker in desk.workers:
+        worker.handler = tarry
+
+    async def take() -> None:
+        with desk.ours.scope:
+            await desk.take(frame(produce(0), 9)[4:])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        assert not desk.ours.interruptible
+        desk.ours.scope.cancel()
+        await wait_all_tasks_blocked()
+        assert desk.memory_used > 0
+        gate.set()
+    assert desk.memory_used == 0
+
+
+def fetch(*partitions: int, min_bytes: int = 1) -> FetchRequest:
+    wanted = [FetchPartition(partition=index, partition_max_bytes=1000) for index in partitions]
+    return FetchRequest(
+        max_wait_ms=1000,
+        min_bytes=min_bytes,
+        topics=[FetchTopic(topic="t", partitions=wanted)],
+    )
+
+
+def nothing(part: Any, *, due: bool = True) -> FetchReply:
+    found = {(wanted.topic, wanted.partition): Found(0, None, 0, 0) for wanted in part.wanted}
+    return FetchReply(found, 0, failed=False, due=due)
+
+
+async def test_a_long_poll_ends_with_its_connection(desk: Desk) -> None:
+    async def wait(part: Any) -> Any:
+        await trio.sleep_forever()
+
+    for worker in desk.workers:
+        worker.handler = wait
+    async with trio.open_nursery() as nursery:
+
+        async def take() -> None:
+            with desk.ours.scope:
+                await desk.take(frame(fetch(0), 12)[4:])
+
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        assert desk.ours.interruptible
+        assert desk.ours.view(used=0.0).in_flight == ApiKey.FETCH
+        assert desk.memory_used == 0, "a request that waits would keep memory from others"
+        desk.ours.scope.cancel()
+    assert desk.memory_used == 0
+
+
+async def test_the_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> None:
+    cancelled: list[bool] = []
+
+    async def wait(part: Any) -> Any:
+        if part.enough == 0:
+            return nothing(part)
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.append(True)
+
+    async def grow(part: Any) -> Any:
+        if part.enough == 0:
+            return nothing(part)
+        return nothing(part)._replace(size=1)
+
+    desk.workers[0].handler, desk.workers[1].handler = wait, grow
+    response = await desk.ask(fetch(0, 1), 12)
+    assert [each.error_code for each in response.responses[0].partitions] == [0, 0]
+    await wait_all_tasks_blocked()
+    assert cancelled == [True]
+
+
+async def test_the_image_is_the_newest_when_the_answer_is_put_together(desk: Desk) -> None:
+    async def create(part: Any) -> Any:
+        follower = desk.exchanges._follower
+        follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))
+        return metadata.Reply({}, UNCOUNTED)
+
+    desk.controller.handler = create
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
+    response = await desk.ask(request, 9)
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [("new", 0)]
+    assert len(desk.controller.asked) == 1
+
+
+async def test_acks_zero_gets_no_response(desk: Desk) -> None:
+    for worker in desk.workers:
+        worker.handler = accept
+    await desk.take(frame(produce(0, acks=0), 9)[4:])
+    assert desk.ours.state.state is State.NOT_MUTED
+    response = await desk.ask(ApiVersionsRequest(), 0)
+    assert response.error_code == 0
+
+
+async def test_acks_zero_hangs_up_on_a_refusal(desk: Desk) -> None:
+    async def refuse(part: ProducePart) -> Any:
+        refused = Outcome(ErrorCode.CORRUPT_MESSAGE)
+        return {(batch.topic, batch.partition): refused for batch in part.batches}
+
+    for worker in desk.workers:
+        worker.handler = refuse
+    with pytest.raises(CloseConnection, match="CORRUPT_MESSAGE"):
+        await desk.take(frame(produce(0, acks=0), 9)[4:])
+    assert desk.memory_used == 0
+
+
+async def test_a_newer_api_versions_is_answered_in_version_0(desk: Desk) -> None:
+    body = bytearray(frame(ApiVersionsRequest(), 4)[4:])
+    body[2:4] = (99).to_bytes(2, "big")
+    desk.theirs._correlation_id = 1
+    await desk.take(bytes(body))
+    response = await desk.theirs.answer(ApiKey.API_VERSIONS, 0)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [each.api_key for each in response.api_keys] == [ApiKey.API_VERSIONS]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "text"),
+    [
+        (ApiKey.PRODUCE, 2, "PRODUCE version 2 is not served, 3 to 13 are"),
+        (ApiKey.PRODUCE, 99, "PRODUCE version 99"),
+        (ApiKey.FETCH, -1, "FETCH version -1"),
+        (ApiKey.END_TXN, 0, "END_TXN is not served"),
+        (999, 0, "no API has the key 999"),
+        (-1, 0, "no API has the key -1"),
+    ],
+)
+async def test_what_is_not_served_ends_the_connection(
+    desk: Desk, key: int, version: int, text: str
+) -> None:
+    head = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True)
+    with pytest.raises(UnsupportedVersion, match=text):
+        await desk.take(head + bytes(20))
+    assert desk.memory_used == 0
+
+
+@pytest.mark.parametrize("cut", [1, 9, 14, -1])
+async def test_a_body_that_ends_early_ends_the_connection(desk: Desk, cut: int) -> None:
+    with pytest.raises(DecodeError):
+        await desk.take(frame(produce(0), 9)[4:][:cut])
+    assert desk.memory_used == 0
+
+
+async def test_each_request_is_counted(desk: Desk, autojump_clock: MockClock) -> None:
+    for worker in desk.workers:
+        worker.handler = accept
+    await desk.ask(produce(0, 1), 9)
+    await desk.ask(ApiVersionsRequest(client_software_name="!"), 3)
+    rows = desk.env.metrics.snapshot().rows
+    assert (rows[ApiKey.PRODUCE][OK_AT], rows[ApiKey.PRODUCE][ERRORS_AT]) == (1, 0)
+    assert (rows[ApiKey.API_VERSIONS][OK_AT], rows[ApiKey.API_VERSIONS][ERRORS_AT]) == (0, 1)
+    row = rows[ApiKey.PRODUCE]
+    assert row[HISTOGRAMS["request_bytes"].sum_at] == len(frame(produce(0, 1), 9)) - 4
+    assert row[HISTOGRAMS["response_bytes"].sum_at] > 20
+    assert row[HISTOGRAMS["io"].sum_at] == 2 * WORKED_NS

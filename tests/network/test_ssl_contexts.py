@@ -1,0 +1,193 @@
+"""Renewing what listeners show: which file may take which place, and what is refused and why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trustme
+
+from minibroker.config import Settings
+from minibroker.config.dynamic import BROKERS, DEFAULT_NAME, Configs
+from minibroker.network.ssl_contexts import Keyring
+from tests.network.certificates import authority, truststore
+
+
+class Files:
+    """Certificates in a folder, each written the next second of a clock of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._written_ns = 10**18
+
+    def write(self, name: str, *hosts: str, subject: str = "broker", text: str = "") -> Path:
+        path = self._directory / name
+        made = authority().issue_cert(
+            *hosts or ("localhost",), common_name=subject, organization_unit_name="Tests"
+        )
+        path.write_text(text or made.private_key_and_cert_chain_pem.bytes().decode())
+        self._written_ns += 10**9
+        os.utime(path, ns=(self._written_ns, self._written_ns))
+        return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def keyring(*pairs: str, listeners: str = "SSL://127.0.0.1:0") -> Keyring:
+    made = Keyring(Settings.from_sources(pairs=[f"listeners={listeners}", "node.id=7", *pairs]))
+    made.follow({})
+    return made
+
+
+def own(**config: str | Path) -> Configs:
+    """What was set for this broker; two underscores stand for the listener's prefix."""
+    named = {
+        name.replace("__", "listener.name.ssl.").replace("_", "."): str(value)
+        for name, value in config.items()
+    }
+    return {(BROKERS, "7"): named}
+
+
+def test_another_file_takes_the_place_of_the_first(files: Files) -> None:
+    keys = keyring(f"ssl.keystore.location={files.write('one.pem')}")
+    before = keys.context("SSL")
+    configs = own(__ssl_keystore_location=files.write("two.pem"))
+    assert keys.problems(configs) == []
+    assert keys.context("SSL") is before
+    keys.follow(configs)
+    assert keys.context("SSL") not in (None, before)
+    assert keys.context("PLAINTEXT") is None
+
+
+def test_the_same_path_is_read_again_if_the_file_was_written_and_something_set(
+    files: Files,
+) -> None:
+    path = files.write("one.pem")
+    keys = keyring(f"ssl.keystore.location={path}")
+    first = keys.context("SSL")
+    keys.follow(own(__ssl_keystore_location=path))
+    assert keys.context("SSL") is first  # as it was
+    same = own(__ssl_keystore_location=path)
+    keys.follow(same)
+    files.write("one.pem")
+    keys.follow(same)
+    keys.follow({**same, (BROKERS, DEFAULT_NAME): {"max.connections": "5"}})
+    assert keys.context("SSL") is first  # nothing was set for this broker
+    keys.follow(own(__ssl_keystore_location=path))
+    assert keys.context("SSL") is not first
+
+
+def test_whatever_is_set_for_this_broker_has_its_files_looked_at(files: Files) -> None:
+    path = files.write("one.pem")
+    keys = keyring(f"ssl.keystore.location={path}")
+    first = keys.context("SSL")
+    files.write("one.pem")
+    keys.follow(own(max_connections="9"))
+    assert keys.context("SSL") is not first
+
+
+def test_a_file_that_is_gone_stops_nobody(files: Files) -> None:
+    path = files.write("one.pem")
+    keys = keyring(f"ssl.keystore.location={path}")
+    path.unlink()
+    assert keys.problems(own(max_connections="9")) == []
+
+
+def test_each_listener_has_its_own(files: Files) -> None:
+    keys = keyring(
+        f"ssl.keystore.location={files.write('one.pem')}",
+        "listener.security.protocol.map=OTHER:SSL,SSL:SSL",
+        listeners="SSL://127.0.0.1:0,OTHER://127.0.0.1:0",
+    )
+    other, first = keys.context("OTHER"), keys.context("SSL")
+    keys.follow(own(__ssl_keystore_location=files.write("two.pem")))
+    assert keys.context("OTHER") is other
+    assert keys.context("SSL") is not first
+
+
+def test_an_unusable_file_changes_nothing(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    keys = keyring(f"ssl.keystore.location={files.write('one.pem')}")
+    first = keys.context("SSL")
+    bad = own(__ssl_keystore_location=files.write("bad.pem", text="no key"))
+    [problem] = keys.problems(bad)
+    assert "bad.pem (SSL): key and certificate can't be used" in problem
+    keys.follow(bad)
+    assert keys.context("SSL") is first
+    [record] = caplog.records
+    assert "bad.pem" in vars(record)["fields"]["why"]
+    missing = own(__ssl_keystore_location=files.write("two.pem").with_name("none.pem"))
+    [problem] = keys.problems(missing)
+    assert "none.pem: can't be read: No such file" in problem
+
+
+def test_another_subject_is_refused_unless_it_may_change(files: Files) -> None:
+    start = f"ssl.keystore.location={files.write('one.pem')}"
+    configs = own(__ssl_keystore_location=files.write("two.pem", subject="somebody"))
+    [problem] = keyring(start).problems(configs)
+    assert problem.startswith("SSL: Keystore DistinguishedName does not match: existing=CN=broker")
+    assert "new=CN=somebody" in problem
+    assert "ssl.allow.dn.changes=true" in problem
+    assert keyring(start, "ssl.allow.dn.changes=true").problems(configs) == []
+    spelt = own(__ssl_keystore_location=files.write("two.pem", subject="BROKER "))
+    assert keyring(start).problems(spelt) == []
+
+
+def test_names_may_be_added_but_not_lost_unless_they_may_change(files: Files) -> None:
+    start = f"ssl.keystore.location={files.write('one.pem', 'a', 'b')}"
+    more = own(__ssl_keystore_location=files.write("more.pem", "a", "b", "c"))
+    less = own(__ssl_keystore_location=files.write("less.pem", "a", "c"))
+    keys = keyring(start)
+    assert keys.problems(more) == []
+    [problem] = keys.problems(less)
+    assert problem.startswith("SSL: Keystore SubjectAltNames do not match: existing=DNS:a, DNS:b")
+    assert "a certificate for DNS:b" in problem
+    assert keyring(start, "listener.name.ssl.ssl.allow.san.changes=true").problems(less) == []
+    keys.follow(more)
+    [problem] = keys.problems(own(__ssl_keystore_location=files.write("one.pem", "a", "b")))
+    assert "DNS:c" in problem  # what is in force is what counts
+
+
+def test_what_the_store_has_at_a_start_is_not_compared(files: Files) -> None:
+    start = f"ssl.keystore.location={files.write('one.pem')}"
+    keys = Keyring(Settings.from_sources(pairs=["listeners=SSL://127.0.0.1:0", "node.id=7", start]))
+    first = keys.context("SSL")
+    keys.follow(own(__ssl_keystore_location=files.write("two.pem", subject="somebody")))
+    assert keys.context("SSL") is not first
+
+
+def test_trusted_signers_are_renewed_too_but_come_to_nobody_who_had_none(
+    files: Files, tmp_path: Path
+) -> None:
+    start = f"ssl.keystore.location={files.write('one.pem')}"
+    trust = truststore(tmp_path)
+    both = own(__ssl_truststore_location=files.write("more.pem", text=trust.read_text()))
+    [problem] = keyring(start).problems(both)
+    assert "Cannot add SSL truststore" in problem
+    keys = keyring(start, f"ssl.truststore.location={trust}")
+    before = keys.context("SSL")
+    keys.follow(both)
+    after = keys.context("SSL")
+    assert after is not None
+    assert after is not before
+    other = trustme.CA().cert_pem.bytes().decode()
+    files.write("more.pem", text=trust.read_text() + other)
+    keys.follow(own(__ssl_truststore_location=tmp_path / "more.pem"))
+    renewed = keys.context("SSL")
+    assert renewed is not None
+    assert len(renewed.get_ca_certs()) == len(after.get_ca_certs()) + 1
+
+
+def test_the_log_says_who_the_new_certificate_is_for(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = keyring(f"ssl.keystore.location={files.write('one.pem')}")
+    with caplog.at_level("INFO"):
+        keys.follow(own(__ssl_keystore_location=files.write("two.pem")))
+    [record] = caplog.records
+    told = vars(record)["fields"]
+    assert told["listener"] == "SSL"
+    assert told["certificate"].startswith("CN=broker,")

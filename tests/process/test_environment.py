@@ -1,0 +1,41 @@
+"""Names of roles."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.process.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    handoff_name,
+    role_name,
+)
+from tests.process.conftest import MakeEnvironment
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        (ACCEPTOR, "acceptor"),
+        (CONTROLLER, "controller"),
+        (PROCESSOR, "processor-1"),
+        (WORKER, "worker-1"),
+    ],
+)
+def test_roles_of_which_there_are_many_are_numbered(
+    make_env: MakeEnvironment, role: str, name: str
+) -> None:
+    assert role_name(role, 1) == name
+    assert make_env(role, 1).name == name
+
+
+def test_where_connections_arrive_is_another_name_than_the_processors_own() -> None:
+    assert handoff_name(1) not in (role_name(PROCESSOR, 1), handoff_name(0))
+
+
+def test_each_life_has_an_end_of_its_own(make_env: MakeEnvironment) -> None:
+    first, second = make_env(WORKER), make_env(WORKER)
+    first.stopping.set()
+    assert not second.stopping.is_set()

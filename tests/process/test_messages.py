@@ -1,0 +1,37 @@
+"""What roles ask each other is plain data."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from minibroker.cluster.image import Image
+from minibroker.process import messages
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Greeting("worker", 1, 2),
+        messages.Welcome(Image(cluster_id="c")),
+        messages.ApiPart(0, (1, b"x")),
+        messages.ApiReply({"a": 1}, 17),
+        messages.ClockTurned(),
+        messages.MetricsWanted(),
+        messages.DetailsWanted(),
+        messages.LogsWanted("t"),
+        messages.LogView(0, 1, 1, 70),
+        messages.GroupsWanted(),
+        messages.ProducerIdsWanted(),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_it_arrives_as_it_was_sent(message: object) -> None:
+    arrived = pickle.loads(pickle.dumps(message, 5))
+    assert arrived == message
+    assert type(arrived) is type(message)
+
+
+def test_asking_for_groups_means_all_unless_one_is_named() -> None:
+    assert messages.GroupsWanted().group_id is None

@@ -1,0 +1,253 @@
+"""A follower's image is the controller's, in order, whatever becomes of the controller."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.cluster.image import (
+    ALL_KINDS,
+    BROKER,
+    CLIENT,
+    IP,
+    TOPIC,
+    USER,
+    BrokerGone,
+    ConfigChanged,
+    Image,
+    ImageGapError,
+    Update,
+)
+from minibroker.observability.metrics import Snapshot
+from minibroker.process.environment import CONTROLLER, WORKER, Environment
+from minibroker.process.messages import (
+    ClockTurned,
+    DetailsWanted,
+    Greeting,
+    ImageTaken,
+    LogsWanted,
+    MetricsWanted,
+    Welcome,
+)
+from minibroker.process.metadata_client import Follower
+from minibroker.runtime.channel import MemoryChannel
+from minibroker.runtime.link import Conversation, PeerFailed
+from tests.process.conftest import MakeEnvironment
+
+Answer = Callable[[Any], Any]
+
+
+def update(number: int, epoch: int = 1) -> Update:
+    return Update(epoch, number, (BrokerGone(9),))
+
+
+def welcome(number: int, epoch: int = 1) -> Welcome:
+    return Welcome(Image(controller_epoch=epoch, number=number))
+
+
+class Controller:
+    """Welcomes whoever dials, with ``image`` as it is then."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self._listener = env.switchboard.listen(CONTROLLER)
+        self._nursery = nursery
+        self.greetings: list[Greeting] = []
+        self.taken = 0
+        self.welcome = welcome(5)
+
+    def answer(self, question: Any) -> Any:
+        if isinstance(question, Greeting):
+            self.greetings.append(question)
+            return self.welcome
+        if isinstance(question, ImageTaken):
+            self.taken += 1
+            return None
+        return ("asked", question)
+
+    async def meet(self) -> Conversation:
+        """The next conversation, which goes on by itself."""
+        conversation = Conversation(await self._listener.accept(), self.answer)
+        self._nursery.start_soon(conversation.run)
+        return conversation
+
+
+Play = Callable[[Controller, Follower, trio.Nursery], Awaitable[None]]
+
+
+async def with_controller(env: Environment, follower: Follower, play: Play) -> None:
+    async with trio.open_nursery() as nursery:
+        controller = Controller(env, nursery)
+        nursery.start_soon(follower.run)
+        await play(controller, follower, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_greets_and_takes_the_whole_image_then_each_update(
+    make_env: MakeEnvironment,
+) -> None:
+    steps: list[tuple[int, int]] = []
+    env = make_env(WORKER, 1, incarnation=3)
+
+    def on_image(before: Image, after: Image) -> None:
+        steps.append((before.number, after.number))
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        conversation = await controller.meet()
+        await follower.wait_image()
+        assert controller.greetings == [Greeting(WORKER, 1, 3)]
+        assert follower.image == controller.welcome.image
+        assert controller.taken == 1
+        assert await conversation.ask(update(6)) is None
+        assert follower.image.number == 6
+        assert await conversation.ask(update(6)) is None
+        assert steps == [(0, 5), (5, 6)]
+        with pytest.raises(PeerFailed, match=ImageGapError.__name__):
+            await conversation.ask(update(8))
+        assert follower.image.number == 6
+
+    await with_controller(env, Follower(env, on_image=on_image), play)
+
+
+@pytest.mark.parametrize("attempt", range(20))
+async def test_an_update_right_behind_the_welcome_builds_on_it(
+    make_env: MakeEnvironment, attempt: int
+) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        channel = await env.switchboard.listen(CONTROLLER).accept()
+        assert isinstance(channel, MemoryChannel)
+        _, number, greeting = await channel.receive()
+        assert isinstance(greeting, Greeting)
+        # Both lie in the channel before the follower runs again; then the scheduler decides.
+        for message in ((1, number, welcome(5)), (0, 1, update(6))):
+            channel._outgoing.send_nowait(pickle.dumps(message))
+        answers = [await channel.receive(), await channel.receive()]
+        assert (1, 1, None) in answers
+        assert (0, 2, ImageTaken()) in answers
+        assert follower.image.number == 6
+
+    await with_controller(env, Follower(env), play)
+
+
+async def test_a_reborn_controllers_image_is_one_more_step(make_env: MakeEnvironment) -> None:
+    steps: list[tuple[int, int]] = []
+    env = make_env(WORKER)
+
+    def on_image(before: Image, after: Image) -> None:
+        steps.append((before.controller_epoch, after.controller_epoch))
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        first = await controller.meet()
+        await follower.wait_image()
+        first.close()
+        controller.welcome = welcome(0, epoch=2)
+        second = await controller.meet()
+        await follower.wait_image()
+        await second.ask(update(1, epoch=2))
+        assert steps == [(0, 1), (1, 2), (2, 2)]
+
+    await with_controller(env, Follower(env, on_image=on_image), play)
+
+
+async def test_it_asks_and_is_asked(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+    follower = Follower(env, details=lambda: ["mine"], on_ask=lambda question: question.topic)
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        conversation = await controller.meet()
+        assert await follower.ask("what") == ("asked", "what")
+        snapshot = await conversation.ask(MetricsWanted())
+        assert isinstance(snapshot, Snapshot)
+        assert snapshot.process == "worker-0"
+        assert await conversation.ask(DetailsWanted()) == ["mine"]
+        assert await conversation.ask(ClockTurned()) is None
+        assert await conversation.ask(LogsWanted("t")) == "t"
+
+    await with_controller(env, follower, play)
+
+
+async def test_questions_wait_for_a_controller_to_be_reborn(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+    answers: list[Any] = []
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        (await controller.meet()).close()
+        await wait_all_tasks_blocked()
+
+        async def ask() -> None:
+            answers.append(await follower.ask("now?"))
+
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        assert answers == []
+        await controller.meet()
+        await wait_all_tasks_blocked()
+        assert answers == [("asked", "now?")]
+
+    await with_controller(env, Follower(env), play)
+
+
+async def test_a_role_without_answers_says_so(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER, 1)
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        conversation = await controller.meet()
+        with pytest.raises(PeerFailed, match="worker-1 has no answer to LogsWanted"):
+            await conversation.ask(LogsWanted("t"))
+
+    await with_controller(env, Follower(env), play)
+
+
+async def test_a_role_holds_no_configs_that_it_has_no_use_for(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+        known = {(kind, "x"): {"k": "v"} for kind in ALL_KINDS}
+        controller.welcome = welcome(5)._replace(image=replace(welcome(5).image, configs=known))
+        conversation = await controller.meet()
+        await follower.wait_image()
+        assert follower.image.configs == {(TOPIC, "x"): {"k": "v"}, (BROKER, "x"): {"k": "v"}}
+        held = follower.image.configs
+        changes = tuple(ConfigChanged(kind, "y", {}) for kind in (USER, CLIENT, IP))
+        await conversation.ask(update(6)._replace(changes=changes))
+        assert (follower.image.number, follower.image.configs) == (6, held)
+        assert follower.image.configs is held
+        await conversation.ask(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
+        assert follower.image.configs == {(BROKER, "x"): {"k": "v"}}
+
+    await with_controller(env, Follower(env, configs=(TOPIC, BROKER)), play)
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("a bug")])
+@pytest.mark.parametrize("later", [False, True], ids=["at-once", "later"])
+async def test_follower_whose_image_step_fails_ends_so_that_the_role_is_restarted(
+    make_env: MakeEnvironment, error: Exception, later: bool
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    def on_image(before: Image, after: Image) -> Awaitable[None] | None:
+        if after.number < 6:
+            return None
+        if later:
+            return fail()
+        raise error
+
+    follower = Follower(make_env(WORKER), on_image=on_image)
+
+    async def play(controller: Controller, _: Follower, nursery: trio.Nursery) -> None:
+        conversation = await controller.meet()
+        await follower.wait_image()
+        with pytest.raises(PeerFailed):
+            await conversation.ask(update(6))
+        await trio.sleep_forever()
+
+    with pytest.RaisesGroup(type(error), flatten_subgroups=True):
+        await with_controller(follower._env, follower, play)

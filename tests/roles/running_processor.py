@@ -1,0 +1,176 @@
+"""A processor with a controller, workers and an acceptor that the test plays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.admission.acceptor_messages import Accepted, Done, Present
+from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
+from minibroker.config import Settings
+from minibroker.observability.definitions import CLOSED, OPEN, CloseReason
+from minibroker.process.environment import (
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    Environment,
+    handoff_name,
+    role_name,
+)
+from minibroker.process.messages import (
+    ApiPart,
+    ApiReply,
+    Greeting,
+    ImageTaken,
+    Welcome,
+)
+from minibroker.roles.processor import processor
+from minibroker.runtime.handoff import Handoff
+from minibroker.runtime.link import Conversation
+from minibroker.runtime.stream import memory_stream_pair
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tests.process.conftest import MakeEnvironment
+from tests.simulation.client import SimulatedClient
+
+LISTENER = "PLAINTEXT"
+HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
+TOPIC = Topic("t", b"t" * 16, (Partition(0, 0, 0, (0,), (0,)),))
+IMAGE = apply(Image(controller_epoch=1), TopicCreated(TOPIC))
+LOOK = ListOffsetsRequest(
+    topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=-1)])]
+)
+
+
+class House:
+    """The processor's neighbours."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self.env = env
+        self.nursery = nursery
+        self.ready = trio.Event()
+        env.ready = self.ready.set
+        self.let_go = trio.Event()
+        """Until it is set, the workers do not answer the greeting."""
+        self.greeted = 0
+        self.answering = trio.Event()
+        """Until it is set, the workers do not answer anything else."""
+        self.asked: list[Any] = []
+        self.reply: Any = {}
+        self.controller: Conversation | None = None
+        self.workers: list[Conversation] = []
+        self.handoff: Handoff | None = None
+        self.numbers = 0
+        self.present: Present | None = None
+        self.told: list[Any] = []
+        """Messages from the processor to the acceptor except ``Done``, which is counted here:"""
+        self.taken = 0
+        self.closed_numbers: list[int] = []
+
+    async def start(self) -> None:
+        self.nursery.start_soon(self._be, CONTROLLER)
+        for worker in range(self.env.workers):
+            self.nursery.start_soon(self._be, role_name(WORKER, worker))
+
+    async def _be(self, name: str) -> None:
+        listener = self.env.switchboard.listen(name)
+        while True:
+            channel = await listener.accept()
+            is_controller = name == CONTROLLER
+            answer = self._welcome if is_controller else self._answer
+            conversation = Conversation(channel, answer)
+            if is_controller:
+                self.controller = conversation
+            else:
+                self.workers.append(conversation)
+            self.nursery.start_soon(conversation.run)
+
+    def _welcome(self, question: Any) -> Any:
+        if isinstance(question, ImageTaken):
+            return None
+        assert question == Greeting(PROCESSOR, 0, self.env.incarnation)
+        return Welcome(IMAGE)
+
+    async def _answer(self, question: Any) -> Any:
+        if isinstance(question, Greeting):
+            await self.let_go.wait()
+            self.greeted += 1
+            return None
+        assert isinstance(question, ApiPart)
+        self.asked.append(question.part)
+        await self.answering.wait()
+        return ApiReply(self.reply, 0)
+
+    async def accept(self) -> None:
+        """The acceptor meets the processor."""
+        self.handoff = await self.env.switchboard.dial_handoff(handoff_name(0))
+        self.present = (await self.handoff.receive())[0]
+        assert isinstance(self.present, Present)
+        self.told.clear()
+        self.closed_numbers.clear()
+
+    async def connect(self) -> SimulatedClient:
+        client = await self.hand_over()
+        assert self.handoff is not None
+        before = self.taken
+        while self.taken == before:
+            await self.listen()
+        return client
+
+    async def listen(self) -> None:
+        """Receive the next message from the processor to the acceptor."""
+        assert self.handoff is not None
+        message, _ = await self.handoff.receive()
+        if isinstance(message, Done):
+            self.taken += message.taken
+            self.closed_numbers += message.closed
+        else:
+            self.told.append(message)
+
+    async def hand_over(self) -> SimulatedClient:
+        self.numbers += 1
+        client, server = memory_stream_pair(("10.0.0.1", 1000 + self.numbers), ("127.0.0.1", 9092))
+        assert self.handoff is not None
+        accepted = Accepted(LISTENER, server.local, server.peer, self.numbers)
+        await self.handoff.send(accepted, server)
+        return SimulatedClient(client)
+
+    def closed(self) -> Counter[CloseReason]:
+        found: Counter[CloseReason] = Counter()
+        for (name, labels), count in self.env.metrics.snapshot().counters.items():
+            if name == CLOSED.name:
+                assert labels[0] == LISTENER
+                found[CloseReason(labels[1])] += count
+        return found
+
+    def still_open(self) -> int:
+        return int(self.env.metrics.snapshot().gauges.get((OPEN.name, (LISTENER,)), 0))
+
+
+@asynccontextmanager
+async def house(
+    make_env: MakeEnvironment, *pairs: str, ready: bool = True, **changes: Any
+) -> AsyncIterator[House]:
+    settings = Settings.from_sources(pairs=pairs)
+    async with trio.open_nursery() as nursery:
+        at = House(make_env(PROCESSOR, settings=settings, **changes), nursery)
+        await at.start()
+        nursery.start_soon(processor, at.env)
+        if ready:
+            at.let_go.set()
+            at.answering.set()
+            await at.ready.wait()
+            await at.accept()
+        yield at
+        at.env.stopping.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,314 @@
+"""The controller role, asked by roles that the test plays."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.apis import metadata
+from minibroker.apis.base import Mutator
+from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
+from minibroker.cluster import layout
+from minibroker.cluster.configs import Op, Operation
+from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, Update
+from minibroker.cluster.layout import CONFIG_CHANGES
+from minibroker.cluster.layout import CONTROLLER as CONTROLLER_PATH
+from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.store.sqlite import SqliteStore
+from minibroker.cluster.store.tree import Store
+from minibroker.config import Settings
+from minibroker.controller.config_changes import KEPT_S
+from minibroker.controller.stores import open_store, store_path
+from minibroker.observability.conditions import ConditionKind
+from minibroker.process.environment import CONTROLLER, Environment, RoleRefusedError
+from minibroker.process.messages import (
+    ApiPart,
+    ApiReply,
+    Greeting,
+    ImageTaken,
+    ProducerIdsWanted,
+    Welcome,
+)
+from minibroker.process.storage_watch import PROBE_S
+from minibroker.roles.controller import controller
+from minibroker.runtime.link import Conversation, PeerFailed
+from minibroker.storage.checkpoint import write_topic_id
+from minibroker.storage.data_directory import META_PROPERTIES, read_meta_properties
+from minibroker.storage.failures import StorageFailed
+from protocol.registry import ApiKey
+from tests.process.conftest import MakeEnvironment
+
+CREATION = metadata.Part(("t",), Mutator("ANONYMOUS", "", strict=True))
+NAMES = ("worker-0", "processor-0", "acceptor")
+
+
+class House:
+    """One life of a controller, and those who follow it."""
+
+    def __init__(self, nursery: trio.Nursery, env: Any) -> None:
+        self.env = env
+        self.nursery = nursery
+        self.updates: list[tuple[str, Update]] = []
+        self.gate = trio.Event()
+        self.gate.set()
+
+    async def follow(self, name: str) -> tuple[Conversation, Image]:
+        async def answer(question: Any) -> None:
+            assert isinstance(question, Update)
+            await self.gate.wait()
+            self.updates.append((name, question))
+
+        conversation = Conversation(await self.env.switchboard.dial(CONTROLLER), answer)
+        self.nursery.start_soon(conversation.run)
+        role, _, number = name.partition("-")
+        welcome = await conversation.ask(Greeting(role, int(number or 0), 1))
+        assert isinstance(welcome, Welcome)
+        await conversation.ask(ImageTaken())
+        return conversation, welcome.image
+
+
+@asynccontextmanager
+async def house(make_env: MakeEnvironment, *, kill: bool = False) -> AsyncIterator[House]:
+    ready, scope = trio.Event(), trio.CancelScope()
+    env = make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
+
+    async def live() -> None:
+        with scope:
+            await controller(env)
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as lives:
+            lives.start_soon(live)
+            await ready.wait()
+            yield House(nursery, env)
+            if kill:
+                scope.cancel()
+            env.stopping.set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_greets_gets_the_image(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        _, image = await at.follow("worker-0")
+        assert list(image.topics) == [OFFSETS_TOPIC]
+        assert image.brokers[image.controller_id].endpoints == {"PLAINTEXT": ("h", 1)}
+        assert (image.controller_epoch, image.number) == (1, 0)
+
+
+async def test_a_change_is_answered_when_all_have_taken_it_over(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        followers = {name: (await at.follow(name))[0] for name in NAMES}
+        at.gate = trio.Event()
+        answers: list[Any] = []
+
+        async def create() -> None:
+            part = ApiPart(ApiKey.METADATA, CREATION)
+            answers.append(await followers["processor-0"].ask(part))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            await wait_all_tasks_blocked()
+            assert answers == []
+            at.gate.set()
+        (reply,) = answers
+        assert isinstance(reply, ApiReply)
+        assert reply.worked_ns >= 0
+        assert sorted(name for name, _ in at.updates) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_the_next_life_keeps_the_topics_and_counts_its_epoch(
+    make_env: MakeEnvironment, autojump_clock: MockClock, kill: bool, tmp_path: Path
+) -> None:
+    async with house(make_env, kill=kill) as at:
+        for name in NAMES[1:]:
+            await at.follow(name)
+        worker, image = await at.follow("worker-0")
+        await worker.ask(ApiPart(ApiKey.METADATA, CREATION))
+        cluster_id = image.cluster_id
+    assert store_path(tmp_path).exists()
+    async with house(make_env) as at:
+        _, image = await at.follow("worker-0")
+        assert set(image.topics) == {OFFSETS_TOPIC, "t"}
+        assert (image.controller_epoch, image.cluster_id) == (2, cluster_id)
+
+
+async def test_producer_ids_are_handed_out_in_blocks(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    blocks: list[tuple[int, int]] = []
+    for _ in range(2):
+        async with house(make_env) as at:
+            worker, _ = await at.follow("worker-0")
+            blocks += [await worker.ask(ProducerIdsWanted()) for _ in range(2)]
+    ids = [first + step for first, count in blocks for step in range(count)]
+    assert len(set(ids)) == len(ids) == 4000
+
+
+async def test_producer_ids_of_a_store_that_cannot_be_written_are_none_and_a_condition(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with house(make_env) as at:
+        worker, _ = await at.follow("worker-0")
+        monkeypatch.setattr(SqliteStore, "_transaction", full)
+        assert await worker.ask(ProducerIdsWanted()) is None
+        assert [each.kind for each in at.env.conditions.all()] == [ConditionKind.STORAGE_FAILED]
+        monkeypatch.undo()
+        assert await worker.ask(ProducerIdsWanted()) is not None
+        await trio.sleep(PROBE_S)
+        await wait_all_tasks_blocked()
+        assert at.env.conditions.all() == ()
+
+
+async def test_what_it_does_not_know_it_says(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        worker, _ = await at.follow("worker-0")
+        with pytest.raises(PeerFailed, match="no answer to str"):
+            await worker.ask("what?")
+
+
+async def test_configs_are_altered_and_their_old_notices_purged(
+    make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with house(make_env) as at:
+        followers = {name: (await at.follow(name))[0] for name in NAMES}
+        for value in ("5", "6"):
+            step = Operation("max.connections", Op.SET, value)
+            part = Part((Wish(BROKER_TYPE, "1", (step,)),), replace=False, validate_only=False)
+            asked = ApiPart(ApiKey.INCREMENTAL_ALTER_CONFIGS, part)
+            reply = await followers["processor-0"].ask(asked)
+            assert reply.reply == (None,)
+            await trio.sleep(KEPT_S)
+        assert {name: update.changes for name, update in at.updates if update.number == 2} == {
+            name: (ConfigChanged("brokers", "1", {"max.connections": "6"}),) for name in NAMES
+        }
+    store = SqliteStore(store_path(tmp_path))
+    assert len(await store.children(CONFIG_CHANGES)) == 1
+    await store.close()
+
+
+async def test_a_store_that_is_somebody_elses_is_told_in_words(
+    make_env: MakeEnvironment, tmp_path: Path
+) -> None:
+    async with house(make_env):
+        pass
+    env = make_env(CONTROLLER, settings=Settings.from_sources(pairs=["cluster.id=another"]))
+    with pytest.raises(RoleRefusedError, match="the config store belongs to cluster"):
+        await controller(env)
+
+
+async def test_a_controller_that_is_deposed_ends(
+    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = trio.Event()
+    stores: list[Store] = []
+
+    async def open_and_tell(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
+        stores.append(await open_store(settings, data_dir, failed))
+        return stores[0]
+
+    monkeypatch.setattr("minibroker.roles.controller.open_store", open_and_tell)
+
+    async def depose() -> None:
+        await ready.wait()
+        await stores[0].delete(CONTROLLER_PATH)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(depose)
+        with pytest.raises(RoleRefusedError, match="/controller"):
+            await controller(
+                make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
+            )
+
+
+async def test_topics_of_other_hands_reach_all_who_follow(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores: list[Store] = []
+
+    async def open_and_tell(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
+        stores.append(await open_store(settings, data_dir, failed))
+        return stores[0]
+
+    monkeypatch.setattr("minibroker.roles.controller.open_store", open_and_tell)
+    async with house(make_env) as at:
+        for name in NAMES:
+            await at.follow(name)
+        await stores[0].create("/brokers/topics/theirs", b'{"partitions":{"0":[1]}}')
+        await wait_all_tasks_blocked()
+        assert {name for name, _ in at.updates} == set(NAMES)
+        [change] = at.updates[0][1].changes
+        assert isinstance(change, TopicCreated)
+        assert change.topic.name == "theirs"
+        await stores[0].create("/admin/delete_topics/theirs")
+        await wait_all_tasks_blocked()
+        assert len(at.updates) == 2 * len(NAMES)
+
+
+async def test_a_bad_node_does_not_cost_the_records_of_its_topic(
+    make_env: MakeEnvironment, tmp_path: Path
+) -> None:
+    store = SqliteStore(store_path(tmp_path))
+    await store.ensure("/brokers/topics/spoilt")
+    await store.set("/brokers/topics/spoilt", b"{")
+    await store.ensure(layout.CLUSTER_ID)
+    await store.set(layout.CLUSTER_ID, layout.encode_cluster_id("cluster"))
+    await store.close()
+    env = make_env(CONTROLLER, endpoints={"PLAINTEXT": ("h", 1)})
+    (tmp_path / "spoilt-0").mkdir()
+    write_topic_id(str(tmp_path / "spoilt-0"), b"\x01" * 16)
+    with pytest.raises(RoleRefusedError, match="has records of it"):
+        await controller(env)
+
+
+async def test_new_data_directory_is_marked_silently(
+    make_env: MakeEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(make_env):
+        meta = read_meta_properties(tmp_path)
+        assert meta is not None
+        assert meta.node_id == 1
+    assert "adopted" not in caplog.text
+
+
+async def test_data_directory_of_an_earlier_version_is_adopted_and_logged(
+    make_env: MakeEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(make_env):
+        before = read_meta_properties(tmp_path)
+    (tmp_path / META_PROPERTIES).unlink()
+    async with house(make_env):
+        assert read_meta_properties(tmp_path) == before
+    assert f"without {META_PROPERTIES} was adopted" in caplog.text
+
+
+async def test_controller_that_was_restarted_does_not_rebuild_deleted_topics(
+    make_env: MakeEnvironment, tmp_path: Path
+) -> None:
+    async with house(make_env):
+        pass
+    (tmp_path / "deleted-0").mkdir()
+    write_topic_id(str(tmp_path / "deleted-0"), b"\x01" * 16)
+
+    def again(role: str, **changes: Any) -> Environment:
+        return make_env(role, incarnation=2, rebuild_topics=True, **changes)
+
+    async with house(again) as at:
+        _, image = await at.follow(NAMES[0])
+        assert "deleted" not in image.topics

@@ -1,0 +1,456 @@
+"""An I/O worker with a controller and processors that the test plays."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.apis import fetch, offset_commit, produce
+from minibroker.cluster.image import (
+    Image,
+    Partition,
+    Topic,
+    TopicCreated,
+    TopicDeleted,
+    Update,
+    apply,
+    apply_update,
+)
+from minibroker.cluster.placement import OFFSETS_TOPIC, offsets_partition, partition_owner
+from minibroker.config import Settings
+from minibroker.coordinator.events import CommitRequested
+from minibroker.observability.conditions import ConditionKind
+from minibroker.observability.definitions import PURGATORY
+from minibroker.process.environment import (
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    Environment,
+)
+from minibroker.process.messages import (
+    ApiPart,
+    ApiReply,
+    ConditionsWanted,
+    Greeting,
+    GroupsWanted,
+    ImageTaken,
+    LogsWanted,
+    LogView,
+    MetricsWanted,
+    ProducerIdsWanted,
+    Welcome,
+)
+from minibroker.process.storage_watch import PROBE_S
+from minibroker.roles.io_worker import io_worker
+from minibroker.runtime.arena import Block, Part
+from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
+from protocol.errors import ErrorCode
+from protocol.records import Record, build_batch
+from protocol.registry import ApiKey
+from tests.process.conftest import MakeEnvironment, make_env
+
+__all__ = ["make_env"]
+
+WORKERS = 2
+PRODUCER_IDS = 3
+
+
+def topic(name: str, mark: bytes, partitions: int = 2) -> Topic:
+    return Topic(
+        name, mark * 16, tuple(Partition(index, 0, 0, (0,), (0,)) for index in range(partitions))
+    )
+
+
+def mine(name: str) -> int:
+    """A partition of a topic that worker 0 owns."""
+    return next(index for index in range(WORKERS) if partition_owner(name, index, WORKERS) == 0)
+
+
+class House:
+    """The worker's neighbours."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self.env = env
+        self.nursery = nursery
+        self.image = Image(controller_epoch=1)
+        for made in (topic("t", b"t"), topic(OFFSETS_TOPIC, b"o", 4)):
+            self.image = apply(self.image, TopicCreated(made))
+        self.ready = trio.Event()
+        self.ended = trio.Event()
+        self.scope = trio.CancelScope()
+        env.ready = self.ready.set
+        self.controller: Conversation | None = None
+        self.blocks = 0
+        self.has_ids = True
+        self.part: Part = env.arena.open_part(0)
+
+    async def live(self) -> None:
+        with self.scope:
+            await io_worker(self.env)
+        self.ended.set()
+
+    async def be_controller(self) -> None:
+        listener = self.env.switchboard.listen(CONTROLLER)
+        while True:
+            self.controller = Conversation(await listener.accept(), self._answer)
+            self.nursery.start_soon(self.controller.run)
+
+    def _answer(self, question: Any) -> Any:
+        if isinstance(question, Greeting):
+            return Welcome(self.image)
+        if isinstance(question, ImageTaken):
+            return None
+        assert isinstance(question, ProducerIdsWanted)
+        if not self.has_ids:
+            return None
+        self.blocks += 1
+        return (self.blocks * 1000, PRODUCER_IDS)
+
+    async def processor(self, number: int = 0, incarnation: int = 1) -> Conversation:
+        """A life of a processor that has greeted."""
+        conversation = await self.dial()
+        await conversation.ask(Greeting(PROCESSOR, number, incarnation))
+        return conversation
+
+    async def dial(self) -> Conversation:
+        conversation = Conversation(await self.env.switchboard.dial(self.env.name))
+        self.nursery.start_soon(conversation.run)
+        return conversation
+
+    async def change(self, change: Any) -> None:
+        update = Update(1, self.image.number + 1, (change,))
+        self.image = apply_update(self.image, update)
+        assert self.controller is not None
+        await self.controller.ask(update)
+
+    async def ask(self, question: Any) -> Any:
+        assert self.controller is not None
+        return await self.controller.ask(question)
+
+    async def block(self, value: bytes = b"v") -> Block:
+        records = build_batch([Record(0, 0, None, value)])
+        block = self.part.allocate_nowait(len(records))
+        assert block is not None
+        block.view[:] = records
+        return block
+
+    def append(self, block: Block, name: str = "t", partition: int | None = None) -> ApiPart:
+        index = mine(name) if partition is None else partition
+        batch = produce.Batch(name, index, block.ref(0, len(block.view)))
+        return ApiPart(ApiKey.PRODUCE, produce.Part((batch,), zstd_allowed=True))
+
+
+@asynccontextmanager
+async def house(make_env: MakeEnvironment, *pairs: str) -> AsyncIterator[House]:
+    settings = Settings.from_sources(pairs=["offsets.topic.num.partitions=4", *pairs])
+    async with trio.open_nursery() as nursery:
+        at = House(make_env(WORKER, 0, workers=WORKERS, settings=settings), nursery)
+        nursery.start_soon(at.be_controller)
+        nursery.start_soon(at.live)
+        await at.ready.wait()
+        yield at
+        at.env.stopping.set()
+        await at.ended.wait()
+        nursery.cancel_scope.cancel()
+
+
+def outcome(reply: ApiReply) -> produce.Outcome:
+    (found,) = reply.reply.values()
+    assert isinstance(found, produce.Outcome)
+    return found
+
+
+def wait_for(offset: int, deadline: float) -> ApiPart:
+    wanted = fetch.Wanted("t", mine("t"), offset, 1000, -1)
+    return ApiPart(ApiKey.FETCH, fetch.Part((wanted,), 1000, 1, deadline))
+
+
+async def test_parts_are_executed_and_their_work_is_measured(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        with await_block(await at.block()) as block:
+            reply = await processor.ask(at.append(block))
+        assert isinstance(reply, ApiReply)
+        assert outcome(reply).base_offset == 0
+        assert reply.worked_ns > 0
+        assert at.env.metrics.snapshot().logs[0].end_offset == 1
+
+
+async def test_producer_ids_that_the_controller_cannot_give_are_asked_for_again(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        at.has_ids = False
+        assert (await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply is None
+        at.has_ids = True
+        assert (await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply == 1000
+
+
+async def test_log_that_cannot_be_opened_is_reported_until_it_can(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with house(make_env) as at:
+        processor = await at.processor()
+        monkeypatch.setattr(os, "replace", full)
+        with await_block(await at.block()) as block:
+            reply = await processor.ask(at.append(block))
+        assert outcome(reply).error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await at.ask(LogsWanted("t")) == {}
+        (condition,) = await at.ask(ConditionsWanted())
+        assert condition.kind is ConditionKind.STORAGE_FAILED
+        assert "No space left on device" in condition.text
+        monkeypatch.undo()
+        await trio.sleep(PROBE_S)
+        await wait_all_tasks_blocked()
+        assert await at.ask(ConditionsWanted()) == ()
+        with await_block(await at.block()) as block:
+            assert outcome(await processor.ask(at.append(block))).base_offset == 0
+
+
+class await_block:  # noqa: N801 - reads as what it does
+    """A block that is released when the answer is there."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    def __enter__(self) -> Block:
+        return self._block
+
+    def __exit__(self, *_: object) -> None:
+        self._block.release()
+
+
+async def test_other_workers_partitions_are_not_served(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        for name, index in (("t", 1 - mine("t")), ("t", 9), ("no", 0)):
+            with await_block(await at.block()) as block:
+                reply = await processor.ask(at.append(block, name, index))
+            assert outcome(reply).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_what_waits_does_not_hold_up_the_others(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor, other = await at.processor(0), await at.processor(1)
+        answers: list[Any] = []
+
+        async def wait() -> None:
+            answers.append((await processor.ask(wait_for(0, 50)), trio.current_time()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            gauges = at.env.metrics.snapshot().gauges
+            assert gauges[PURGATORY.name, ("fetch",)] == 1
+            await trio.sleep(3)
+            with await_block(await at.block()) as block:
+                await other.ask(at.append(block))
+        ((reply, when),) = answers
+        assert when == 3
+        assert reply.reply.size > 0
+
+
+async def test_a_question_that_is_withdrawn_waits_no_more(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        with trio.move_on_after(1):
+            await processor.ask(wait_for(0, 50))
+        await wait_all_tasks_blocked()
+        assert at.env.metrics.snapshot().gauges[PURGATORY.name, ("fetch",)] == 0
+
+
+async def test_a_reborn_processor_is_answered_when_its_former_life_is_gone(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        former, other = await at.processor(0), await at.processor(1)
+        lost: list[str] = []
+
+        async def wait() -> None:
+            try:
+                await former.ask(wait_for(0, 50))
+            except PeerLost:
+                lost.append("former")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            reborn = await at.processor(0, 2)
+            assert at.env.metrics.snapshot().gauges[PURGATORY.name, ("fetch",)] == 0
+        assert lost == ["former"]
+        for processor in (reborn, other):
+            with await_block(await at.block()) as block:
+                assert outcome(await processor.ask(at.append(block))).error == 0
+
+
+async def test_a_former_lifes_reference_is_not_read(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        former = await at.processor()
+        with await_block(await at.block()) as block:
+            part = at.append(block)
+        at.part = at.env.arena.open_part(0)
+        with pytest.raises(PeerFailed, match="StaleReferenceError"):
+            await former.ask(part)
+        assert at.env.metrics.snapshot().logs[0].end_offset == 0
+
+
+async def test_a_deleted_topics_logs_go_with_it(
+    make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        with await_block(await at.block()) as block:
+            await processor.ask(at.append(block))
+        answers: list[Any] = []
+
+        async def wait() -> None:
+            answers.append((await processor.ask(wait_for(1, 50)), trio.current_time()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(2)
+            await at.change(TopicDeleted("t", b"t" * 16))
+        ((reply, when),) = answers
+        assert when == 2
+        assert [found.error for found in reply.reply.found.values()] == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        assert not (tmp_path / f"t-{mine('t')}").exists()
+        await at.change(TopicCreated(topic("t", b"n")))
+        with await_block(await at.block()) as block:
+            assert outcome(await processor.ask(at.append(block))).base_offset == 0
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_the_next_life_goes_on_from_the_logs(
+    make_env: MakeEnvironment, autojump_clock: MockClock, killed: bool
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        with await_block(await at.block()) as block:
+            await processor.ask(at.append(block))
+        if killed:
+            at.scope.cancel()
+            await at.ended.wait()
+    async with house(make_env) as at:
+        views = await at.ask(LogsWanted("t"))
+        assert views[mine("t")].log_end_offset == 1
+        processor = await at.processor()
+        with await_block(await at.block()) as block:
+            assert outcome(await processor.ask(at.append(block))).base_offset == 1
+
+
+async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_can_be(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    number = next(n for n in range(4) if partition_owner(OFFSETS_TOPIC, n, WORKERS) == 0)
+    group_id = next(name for name in "abcdefgh" if offsets_partition(name, 4) == number)
+    simple = CommitRequested(member_id="", generation=-1)
+    offsets = {("t", 0): offset_commit.Position(7, -1, "")}
+    commit = ApiPart(ApiKey.OFFSET_COMMIT, offset_commit.Part(group_id, simple, offsets, None))
+    async with house(make_env) as at:
+        directory = at.env.data_dir / f"{OFFSETS_TOPIC}-{number}"
+        processor = await at.processor()
+        assert (await processor.ask(commit)).reply == {("t", 0): ErrorCode.NONE}
+    in_the_way = directory / f"{0:020}.log"
+    kept = in_the_way.rename(directory / "kept")
+    in_the_way.mkdir()
+    async with house(make_env) as at:
+        await wait_all_tasks_blocked()
+        (condition,) = at.env.conditions.all()
+        assert (condition.kind, condition.subject) == ("groups_not_loaded", OFFSETS_TOPIC)
+        assert str(directory) in condition.text
+        assert await at.ask(GroupsWanted()) == []
+        await trio.sleep(20)
+        assert len(at.env.conditions.all()) == 1
+        in_the_way.rmdir()
+        kept.rename(in_the_way)
+        await trio.sleep(20)
+        assert at.env.conditions.all() == ()
+        assert [group.group_id for group in await at.ask(GroupsWanted())] == [group_id]
+
+
+async def test_the_controller_is_told_of_logs_and_groups(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        assert await at.ask(LogsWanted("t")) == {mine("t"): LogView(0, 0, 0, 0)}
+        assert await at.ask(LogsWanted("no")) == {}
+        assert await at.ask(GroupsWanted()) == []
+        assert await at.ask(GroupsWanted("g")) is None
+        assert (await at.ask(MetricsWanted())).process == "worker-0"
+
+
+async def test_producer_ids_come_from_blocks(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        given = []
+        for _ in range(PRODUCER_IDS + 1):
+            reply = await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))
+            given.append(reply.reply)
+        assert len(set(given)) == len(given)
+        assert at.blocks == 2
+
+
+async def test_producer_ids_are_given_once_also_to_many_at_a_time(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        given: list[Any] = []
+
+        async def ask() -> None:
+            reply = await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))
+            given.append(reply.reply)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4 * PRODUCER_IDS):
+                nursery.start_soon(ask)
+        assert len(set(given)) == 4 * PRODUCER_IDS
+
+
+async def test_old_records_expire_in_time(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    settings = ("log.retention.ms=60000", "log.retention.check.interval.ms=10000")
+    async with house(make_env, *settings) as at:
+        processor = await at.processor()
+        with await_block(await at.block()) as block:
+            await processor.ask(at.append(block))
+        await trio.sleep(100)
+        assert (await at.ask(LogsWanted("t")))[mine("t")].log_start_offset == 1
+
+
+async def test_what_it_does_not_know_it_says(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        processor = await at.processor()
+        with pytest.raises(PeerFailed, match="no answer to str"):
+            await processor.ask("what?")
+        with pytest.raises(PeerFailed, match="no answer to str"):
+            await at.ask("what?")

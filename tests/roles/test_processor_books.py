@@ -1,0 +1,190 @@
+"""What a processor tells the acceptor of its connections, whom it sends away when told to, and
+what it counts before it waits.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.admission.acceptor_messages import (
+    PRESENT_MAX,
+    Accepted,
+    Leave,
+    Offers,
+    OffersWanted,
+    Open,
+    Present,
+)
+from minibroker.admission.new_connection_pacer import PER_TURN
+from minibroker.admission.slots import SLOTS
+from minibroker.observability.definitions import CloseReason
+from minibroker.quotas.manager import Quotas
+from minibroker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BESIDE_OTHERS
+from minibroker.runtime.handoff import MemoryHandoff
+from minibroker.runtime.stream import memory_stream_pair
+from tests.process.conftest import MakeEnvironment
+from tests.roles.running_processor import HELLO, LISTENER, house
+from tests.simulation.client import SimulatedClient
+
+
+async def test_an_acceptor_is_told_of_every_end_once(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        clients = [await at.connect() for _ in range(3)]
+        clients[0].close()
+        await at.listen()
+        await clients[1].stream.send_all(b"\xff\xff\xff\xff")  # no frame
+        await at.listen()
+        assert at.closed_numbers == [1, 2]
+
+
+async def test_a_reborn_acceptor_is_told_of_what_is_open_and_of_its_end(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        clients = [await at.connect() for _ in range(2)]
+        waiting = await at.hand_over()  # not taken before the acceptor dies
+        assert at.handoff is not None
+        at.handoff.close()
+        clients[0].close()
+        await wait_all_tasks_blocked()
+        await at.accept()
+        assert at.present == Present(
+            (Open(2, LISTENER, "10.0.0.1"), Open(3, LISTENER, "10.0.0.1")), more=False
+        )
+        for number, client in ((2, clients[1]), (3, waiting)):
+            client.close()
+            await at.listen()
+            assert at.closed_numbers[-1] == number
+        assert len(at.closed_numbers) == 2
+
+
+async def test_many_connections_are_told_in_several_packets(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        for _ in range(PRESENT_MAX + 1):
+            await at.connect()
+        assert at.handoff is not None
+        at.handoff.close()
+        await at.accept()
+        assert at.present is not None
+        assert at.present.more
+        assert len(at.present.connections) == PRESENT_MAX
+        await at.listen()
+        assert at.told == [Present((Open(PRESENT_MAX + 1, LISTENER, "10.0.0.1"),), more=False)]
+
+
+async def test_the_least_recently_used_are_offered_and_leave_when_told(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        clients = [await at.connect() for _ in range(4)]
+        await clients[0].ask(HELLO, 4)
+        assert at.handoff is not None
+        await at.handoff.send(OffersWanted(2, spared=None))
+        await at.listen()
+        (offers,) = at.told
+        assert isinstance(offers, Offers)
+        assert [use.number for use in offers.uses] == [2, 3]
+        await at.handoff.send(OffersWanted(2, spared=LISTENER))
+        await at.listen()
+        assert at.told[1] == Offers(())
+        await at.handoff.send(Leave((2, 99)))
+        await at.listen()
+        assert at.closed_numbers == [2]
+        assert await clients[1].wait_closed() == b""
+        assert at.closed() == {CloseReason.MAX_CONNECTIONS: 1}
+
+
+@pytest.mark.parametrize("requests", [0, 2])
+async def test_many_new_ones_leave_turns_to_those_that_are_there(
+    make_env: MakeEnvironment,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    requests: int,
+) -> None:
+    receive = MemoryHandoff.receive
+
+    async def receive_at_once(handoff: MemoryHandoff) -> tuple[Any, Any]:
+        # As over a socket: what is there already is taken without a turn for anybody.
+        try:
+            packet, connection = handoff._incoming.receive_nowait()
+        except trio.WouldBlock:
+            return await receive(handoff)
+        return pickle.loads(packet), connection
+
+    async with house(make_env) as at:
+        served = await at.connect()
+        for _ in range(requests):
+            await served.ask(HELLO, 4)
+        monkeypatch.setattr(MemoryHandoff, "receive", receive_at_once)
+        assert isinstance(at.handoff, MemoryHandoff)
+        for number in range(100, 100 + SLOTS):
+            _, server = memory_stream_pair()
+            accepted = Accepted(LISTENER, server.local, server.peer, number)
+            at.handoff._outgoing.send_nowait((pickle.dumps(accepted), server))
+        told, _ = await receive(at.handoff)  # after one turn, or two
+        in_a_row = TAKEN_BESIDE_OTHERS if requests > 1 else TAKEN_BEFORE_YIELD
+        assert told.taken <= 2 * in_a_row < SLOTS
+
+
+async def test_a_connection_that_did_not_arrive_is_told_as_closed(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        assert at.handoff is not None
+        # The kernel leaves a descriptor out where there is no room for it.
+        await at.handoff.send(Accepted(LISTENER, ("127.0.0.1", 9092), ("10.0.0.1", 5), 7))
+        await at.listen()
+        assert (at.taken, at.closed_numbers) == (1, [7])
+        assert at.closed() == {CloseReason.LIMIT: 1}
+
+
+async def test_who_is_served_does_not_wait_for_a_crowd_that_comes_or_goes(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_env) as at:
+        work_time = at.env.work_time
+        trio.lowlevel.add_instrument(work_time)
+        served = await at.connect()
+        crowd = [await at.connect() for _ in range(40)]
+        for _ in range(2):
+            await served.ask(HELLO, 4)
+        answered: list[int] = []
+
+        async def ask(client: SimulatedClient) -> None:
+            await client.ask(HELLO, 4)
+            answered.append(work_time.turns)
+
+        async with trio.open_nursery() as nursery:
+            for client in crowd:
+                nursery.start_soon(ask, client)
+        assert max(Counter(answered).values()) <= 2 * PER_TURN
+        began = work_time.turns
+        for client in crowd:
+            client.close()
+        await served.ask(HELLO, 4)
+        assert work_time.turns - began < len(crowd) / PER_TURN
+        assert at.still_open() > 1, "the crowd is still on its way out"
+        while at.still_open() > 1:
+            await at.listen()
+        trio.lowlevel.remove_instrument(work_time)
+
+
+async def test_what_was_promised_to_be_counted_is_before_a_connection_waits(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(Quotas, "keep_promise", lambda _: kept.append(True))
+    async with house(make_env) as at:
+        client = await at.connect()
+        await client.ask(HELLO, 4)
+        assert kept  # As it waited for its first request.
