@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 UNWRITTEN_MAX: Final = 16_384
 """Events of one process that the recorder may hold unwritten; further ones wait in the process."""
 
-Client: TypeAlias = tuple[str, int, str, str, str]
+ActivityClient: TypeAlias = tuple[str, int, str, str, str]
 """Listener, number of the connection, address, user, client-id."""
 
 Peer: TypeAlias = tuple[str, int, str]
@@ -33,7 +33,7 @@ Places: TypeAlias = tuple[int, int | None, int | None]
 Request: TypeAlias = tuple[
     int,  # time_us
     int,  # clock_ms
-    Client,
+    ActivityClient,
     int,  # api_key
     int,  # api_version
     int,  # request_bytes

@@ -12,7 +12,15 @@ from json import dumps
 from math import isfinite
 from typing import Final, TypeVar
 
-from minibroker.activity.events import Check, Client, Event, Happening, Late, Places, Request
+from minibroker.activity.events import (
+    ActivityClient,
+    Check,
+    Event,
+    Happening,
+    Late,
+    Places,
+    Request,
+)
 from minibroker.activity.schema import VERSION, EventKind
 
 KEPT_MAX: Final = 4096
@@ -40,7 +48,7 @@ class Writer:
         }
         self._request_head = self._heads[EventKind.REQUEST]
         self._sample = number(sample)
-        self._clients: dict[Client, str] = {}
+        self._clients: dict[ActivityClient, str] = {}
         self._shares: dict[tuple[str, str, float | None], tuple[str, str]] = {}
 
     def event(self, event: Event, sequence: int) -> bytes:
@@ -96,7 +104,7 @@ class Writer:
             text += f',"delay_ms":{delay_ms}'
         return text + "}"
 
-    def _client(self, client: Client) -> str:
+    def _client(self, client: ActivityClient) -> str:
         listener, connection, ip, user, client_id = client
         text = self._peer(listener, connection, ip)
         text += f',"user":{dumps(user)},"client_id":{dumps(client_id)}'

@@ -1,29 +1,30 @@
-"""What acceptor and processor tell each other beside the connections that pass between them.
+"""Messages between the acceptor and a processor, beside the sockets handed over.
 
-Owns the shapes of these messages, nothing else. A processor begins with ``Present``, so that an
-acceptor that was reborn knows every connection before it lets another one in; from then on each
-end is told once, by ``Done``. Invariant: all are small plain data that fit one packet.
+Owns the shapes of the messages. It must never know how they are handled. A processor first sends
+``ProcessorConnections``, so that a restarted acceptor knows all connections before it accepts
+another one. Each close is reported once, by ``ConnectionsClosed``. Invariant: a message is small
+plain data and fits into one packet.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from minibroker.connections.counts import Use
+from minibroker.connections.counts import LastUse
 from minibroker.runtime.stream import Address
 
 CLOSED_MAX: Final = 1000
-"""Connections that one ``Done`` names; more go into further ones."""
+"""Connections in one ``ConnectionsClosed``; further ones go into the next message."""
 
-PRESENT_MAX: Final = 32
-"""Connections that one ``Present`` names; more go into further ones."""
+PROCESSOR_CONNECTIONS_MAX: Final = 32
+"""Connections in one ``ProcessorConnections``; further ones go into the next message."""
 
-OFFERS_MAX: Final = 400
-"""Connections that one ``Offers`` or ``Leave`` names; more take another round."""
+LEAST_RECENTLY_USED_MAX: Final = 400
+"""Connections in one ``LeastRecentlyUsed`` or ``CloseConnections``; more need another round."""
 
 
-class Accepted(NamedTuple):
-    """A connection that was accepted; ``number`` makes its id unique, as in Kafka."""
+class AcceptedConnection(NamedTuple):
+    """An accepted connection; ``number`` makes its id unique, as in Kafka."""
 
     listener: str
     local: Address
@@ -37,42 +38,42 @@ class Accepted(NamedTuple):
         return f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{self.number}"
 
 
-class Open(NamedTuple):
-    """A connection that a processor has."""
+class OpenConnection(NamedTuple):
+    """An open connection of a processor."""
 
     number: int
     listener: str
     host: str
 
 
-class Present(NamedTuple):
-    """A processor listens, and these are its connections; ``more`` of them follow."""
+class ProcessorConnections(NamedTuple):
+    """The connections of a processor that has started; ``more`` says whether others follow."""
 
-    connections: tuple[Open, ...]
+    connections: tuple[OpenConnection, ...]
     more: bool
 
 
-class Done(NamedTuple):
-    """A processor has taken so many connections from its queue, and closed these."""
+class ConnectionsClosed(NamedTuple):
+    """How many connections a processor took from its queue, and which connections it closed."""
 
     taken: int
     closed: tuple[int, ...]
 
 
-class OffersWanted(NamedTuple):
-    """Asks a processor for its least recently used connections, but those of one listener."""
+class LeastRecentlyUsedWanted(NamedTuple):
+    """Request for a processor's least recently used connections, except those of one listener."""
 
     at_most: int
     spared: str | None
 
 
-class Offers(NamedTuple):
-    """A processor's answer, the least recently used first."""
+class LeastRecentlyUsed(NamedTuple):
+    """A processor's answer: its connections, least recently used first."""
 
-    uses: tuple[Use, ...]
+    uses: tuple[LastUse, ...]
 
 
-class Leave(NamedTuple):
-    """Tells a processor to close these connections, because there are too many."""
+class CloseConnections(NamedTuple):
+    """Request to a processor to close connections, because there are too many."""
 
     numbers: tuple[int, ...]

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 
 import trio
 
-from minibroker.admission.acceptor_messages import CLOSED_MAX, Done
+from minibroker.admission.acceptor_messages import CLOSED_MAX, ConnectionsClosed
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Handoff
 
 
-class Notices:
+class AcceptorNotices:
     """Messages for the acceptor."""
 
     def __init__(self, first: Iterable[object]) -> None:
@@ -42,7 +42,7 @@ class Notices:
             self._pack()
         self._more.set()
 
-    def tell(self, message: object) -> None:
+    def report(self, message: object) -> None:
         """Adds any other message."""
         self._pack()
         self._due.append(message)
@@ -50,7 +50,7 @@ class Notices:
 
     def _pack(self) -> None:
         if self._taken or self._closed:
-            self._due.append(Done(self._taken, tuple(self._closed)))
+            self._due.append(ConnectionsClosed(self._taken, tuple(self._closed)))
             self._taken = 0
             self._closed.clear()
 

@@ -17,7 +17,7 @@ SHARE_OVER_S: Final = 10
 """Whole seconds, the one that has just begun among them, that the share is taken over."""
 
 
-class Waits:
+class BlockedTime:
     """The waits of each listener."""
 
     def __init__(self, listeners: Iterable[str]) -> None:

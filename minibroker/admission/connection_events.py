@@ -15,16 +15,18 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 from minibroker.activity.schema import Happened
 from minibroker.runtime.stream import Address
 
-HAPPENINGS_MAX: Final = 500
+EVENTS_MAX: Final = 500
 """Happenings that one process keeps."""
 
-REFUSALS_MAX: Final = 100
+REJECTIONS_MAX: Final = 100
 """Refusals that one process keeps."""
 
 WHY_MAX: Final = 200
 """Characters that are kept of what there is to say beside a reason."""
 
-Kind: TypeAlias = Literal["accepted", "waiting", "held", "handed", "refused", "closed"]
+ConnectionEventKind: TypeAlias = Literal[
+    "accepted", "waiting", "held", "handed", "refused", "closed"
+]
 """What may happen to a connection, in the order in which it may.
 
 ``waiting``: for its turn, because of a limit or because all processors are full. ``held``: for
@@ -33,7 +35,7 @@ be closed at once or, in a storm, in its turn.
 """
 
 
-class Who(Protocol):
+class ConnectionFacts(Protocol):
     """A connection, by small immutable facts: they may be kept long after its end."""
 
     @property
@@ -46,7 +48,7 @@ class Who(Protocol):
     def peer(self) -> Address: ...
 
 
-class Happening(NamedTuple):
+class ConnectionEvent(NamedTuple):
     """Something that happened to a connection, at a time in seconds of the broker's clock.
 
     ``reason`` is why it was refused or closed (a ``CloseReason``), or the setting that it waits
@@ -55,7 +57,7 @@ class Happening(NamedTuple):
 
     number: int
     at: float
-    kind: Kind
+    kind: ConnectionEventKind
     listener: str
     host: str
     port: int
@@ -63,7 +65,7 @@ class Happening(NamedTuple):
     reason: str | None
 
 
-class Limit(NamedTuple):
+class ExceededLimit(NamedTuple):
     """A limit that was met: the setting as one would write it, and its value.
 
     ``whose`` it is: an address, ``<default>`` for what addresses have that none was given, or
@@ -75,17 +77,17 @@ class Limit(NamedTuple):
     whose: str | None = None
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """A connection that was turned away, or sent away; ``limit`` as it was then, None if it was
     not for one. ``why`` is what there is to say beside the reason; a client may have chosen it.
     """
 
-    happening: Happening
-    limit: Limit | None
+    event: ConnectionEvent
+    limit: ExceededLimit | None
     why: str = ""
 
 
-class Lately(NamedTuple):
+class RecentConnectionEvents(NamedTuple):
     """What one life of a process knows, oldest first.
 
     ``happened`` and ``refused`` count all there have been in this life, those not kept any more
@@ -94,34 +96,48 @@ class Lately(NamedTuple):
 
     life: int
     happened: int
-    happenings: tuple[Happening, ...]
+    events: tuple[ConnectionEvent, ...]
     refused: int
-    refusals: tuple[Refusal, ...]
+    rejections: tuple[Rejection, ...]
 
 
-Tell: TypeAlias = Callable[[Happened, Who, float, str | None, int | None], None]
+ActivityListener: TypeAlias = Callable[
+    [Happened, ConnectionFacts, float, str | None, int | None], None
+]
 """What happened to whom and when, why, and for how many ms it waits."""
 
 
-class Happenings:
+class ConnectionEvents:
     """What happened at one process."""
 
-    __slots__ = ("_happened", "_happenings", "_life", "_now", "_refusals", "_refused", "_tell")
+    __slots__ = (
+        "_events",
+        "_happened",
+        "_life",
+        "_now",
+        "_record_activity",
+        "_refused",
+        "_rejections",
+    )
 
-    def __init__(self, life: int, now: Callable[[], float], tell: Tell | None = None) -> None:
+    def __init__(
+        self, life: int, now: Callable[[], float], tell: ActivityListener | None = None
+    ) -> None:
         """``tell`` is told of what becomes of each connection."""
         self._life = life
         self._now = now
-        self._tell = tell
+        self._record_activity = tell
         self._happened = 0
-        self._happenings: deque[_Noted] = deque(maxlen=HAPPENINGS_MAX)
+        self._events: deque[_Noted] = deque(maxlen=EVENTS_MAX)
         self._refused = 0
-        self._refusals: deque[tuple[_Noted, Limit | None, str]] = deque(maxlen=REFUSALS_MAX)
+        self._rejections: deque[tuple[_Noted, ExceededLimit | None, str]] = deque(
+            maxlen=REJECTIONS_MAX
+        )
 
     def note(
         self,
-        kind: Kind,
-        who: Who,
+        kind: ConnectionEventKind,
+        who: ConnectionFacts,
         processor: int | None = None,
         reason: str | None = None,
         *,
@@ -132,48 +148,58 @@ class Happenings:
         # Put into shape when somebody looks, which is seldom: this is done for all who come.
         self._happened += 1
         now = self._now() if at is None else at
-        self._happenings.append((now, kind, who, processor, reason))
-        if self._tell is not None and (happened := _TOLD.get(kind)) is not None:
-            self._tell(happened, who, now, reason, delay_ms)
+        self._events.append((now, kind, who, processor, reason))
+        if self._record_activity is not None and (happened := _TOLD.get(kind)) is not None:
+            self._record_activity(happened, who, now, reason, delay_ms)
 
-    def admit(self, who: Who, at: float) -> None:
+    def admit(self, who: ConnectionFacts, at: float) -> None:
         """Somebody who was waiting or held is let in. Not kept, as it is handed over next."""
-        if self._tell is not None:
-            self._tell(Happened.ADMITTED, who, at, None, None)
+        if self._record_activity is not None:
+            self._record_activity(Happened.ADMITTED, who, at, None, None)
 
-    def refuse(
-        self, who: Who, reason: str, limit: Limit | None = None, processor: int | None = None
+    def reject(
+        self,
+        who: ConnectionFacts,
+        reason: str,
+        limit: ExceededLimit | None = None,
+        processor: int | None = None,
     ) -> None:
         """A connection is turned away just now."""
         self.note("refused", who, processor, reason)
         self._keep(limit, "")
 
-    def send_away(self, who: Who, reason: str, limit: Limit, processor: int) -> None:
+    def evict(
+        self, who: ConnectionFacts, reason: str, limit: ExceededLimit, processor: int
+    ) -> None:
         """A connection that a processor had is closed just now, for a limit's sake."""
         self.note("closed", who, processor, reason)
         self._keep(limit, "")
 
-    def distrust(self, who: Who, reason: str, why: str, processor: int) -> None:
+    def fail_authentication(
+        self, who: ConnectionFacts, reason: str, why: str, processor: int
+    ) -> None:
         """A connection that a processor had is closed just now, for not saying who it is."""
         self.note("closed", who, processor, reason)
         self._keep(None, why[:WHY_MAX])
 
-    def _keep(self, limit: Limit | None, why: str) -> None:
+    def _keep(self, limit: ExceededLimit | None, why: str) -> None:
         self._refused += 1
-        self._refusals.append((self._happenings[-1], limit, why))
+        self._rejections.append((self._events[-1], limit, why))
 
-    def lately(self) -> Lately:
+    def recent(self) -> RecentConnectionEvents:
         """All that is kept."""
-        return Lately(
+        return RecentConnectionEvents(
             self._life,
             self._happened,
-            tuple(map(_happening, self._happenings)),
+            tuple(map(_happening, self._events)),
             self._refused,
-            tuple(Refusal(_happening(noted), limit, why) for noted, limit, why in self._refusals),
+            tuple(
+                Rejection(_happening(noted), limit, why) for noted, limit, why in self._rejections
+            ),
         )
 
 
-_TOLD: Final[Mapping[Kind, Happened]] = {
+_TOLD: Final[Mapping[ConnectionEventKind, Happened]] = {
     "accepted": Happened.ACCEPTED,
     "waiting": Happened.DELAYED,
     "held": Happened.HELD,
@@ -181,10 +207,10 @@ _TOLD: Final[Mapping[Kind, Happened]] = {
     "closed": Happened.CLOSED,
 }
 
-_Noted: TypeAlias = tuple[float, Kind, Who, int | None, str | None]
+_Noted: TypeAlias = tuple[float, ConnectionEventKind, ConnectionFacts, int | None, str | None]
 
 
-def _happening(noted: _Noted) -> Happening:
+def _happening(noted: _Noted) -> ConnectionEvent:
     at, kind, who, processor, reason = noted
     host, port = who.peer
-    return Happening(who.number, at, kind, who.listener, host, port, processor, reason)
+    return ConnectionEvent(who.number, at, kind, who.listener, host, port, processor, reason)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from minibroker.admission.blocked_time import Waits
-from minibroker.connections.counts import UNLIMITED, CountLimits, Counts
-from minibroker.connections.rates import Rates
+from minibroker.admission.blocked_time import BlockedTime
+from minibroker.connections.counts import UNLIMITED, ConnectionCountLimits, ConnectionCounts
+from minibroker.connections.rates import ConnectionRates
 
 ADDRESSES_SHOWN_MAX: Final = 100
 """Addresses shown: those with the most connections, then those that connected last."""
@@ -41,7 +41,7 @@ class AddressFigures(NamedTuple):
     rate_limit: float | None = None
 
 
-class DoorFigures(NamedTuple):
+class ConnectionFigures(NamedTuple):
     """What the books of one door say."""
 
     total: int
@@ -51,15 +51,15 @@ class DoorFigures(NamedTuple):
     addresses_total: int
 
 
-def door_figures(
-    counts: Counts, rates: Rates, waits: Waits, now: float, now_ms: int
-) -> DoorFigures:
+def read_connection_figures(
+    counts: ConnectionCounts, rates: ConnectionRates, waits: BlockedTime, now: float, now_ms: int
+) -> ConnectionFigures:
     """What the books say now; ``now`` in seconds, as waits are timed, and in ms, as rates are."""
     figures = rates.figures(now_ms, ADDRESSES_SHOWN_MAX)
     counted, by_ip = counts.by_listener(), counts.by_ip()
     most = largest(by_ip, ADDRESSES_SHOWN_MAX)
     shown = list(dict.fromkeys((*most, *figures.ips)))[:ADDRESSES_SHOWN_MAX]
-    return DoorFigures(
+    return ConnectionFigures(
         total=counts.total,
         rate=figures.broker,
         listeners=tuple(
@@ -108,7 +108,7 @@ def largest(counts: Mapping[str, int], most: int) -> list[str]:
     return [*above, *islice(equal, most - len(above))]
 
 
-def _limit_of_ip(limits: CountLimits, ip: str) -> int | None:
+def _limit_of_ip(limits: ConnectionCountLimits, ip: str) -> int | None:
     dropped = limits.drop_overrides.get(ip, limits.drop_per_ip)
     limit = min(limits.of_ip(ip), UNLIMITED if dropped is None else dropped)
     return None if limit >= UNLIMITED else limit

@@ -25,8 +25,8 @@ from minibroker.config import (
 )
 from minibroker.config.dynamic import DEFAULT_NAME, Configs, listener_value
 from minibroker.connections.address import client_ip
-from minibroker.connections.counts import CountLimits
-from minibroker.connections.rates import RateLimits
+from minibroker.connections.counts import ConnectionCountLimits
+from minibroker.connections.rates import ConnectionRateLimits
 
 IP_RATE_KEY: Final = "connection_creation_rate"
 
@@ -49,11 +49,11 @@ def hosts_of(settings: Settings, configs: Configs) -> set[str]:
     return {limit.host for limit in overrides} | _ip_rates(configs).keys() - {DEFAULT_NAME}
 
 
-def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> CountLimits:
+def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> ConnectionCountLimits:
     """The limits of how many there may be."""
     overrides = settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]
     drop_overrides = settings[KAFKA_CONNECTIONS_MAX_OVERRIDES]
-    return CountLimits(
+    return ConnectionCountLimits(
         total=settings[MAX_CONNECTIONS],
         listeners={name: listener_value(settings, name, MAX_CONNECTIONS) for name in listeners},
         per_ip=settings[MAX_CONNECTIONS_PER_IP],
@@ -65,9 +65,9 @@ def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> Co
     )
 
 
-def drop_limits(settings: Settings) -> CountLimits:
+def drop_limits(settings: Settings) -> ConnectionCountLimits:
     """Redpanda's of them alone, whose overrides name addresses and no hosts."""
-    return CountLimits(
+    return ConnectionCountLimits(
         drop_total=settings[KAFKA_CONNECTIONS_MAX],
         drop_per_ip=settings[KAFKA_CONNECTIONS_MAX_PER_IP],
         drop_overrides={
@@ -82,14 +82,14 @@ def _by_address(limits: Iterable[tuple[str, N]], find: Find) -> dict[str, N]:
 
 def rate_limits(
     settings: Settings, configs: Configs, listeners: Sequence[str], find: Find
-) -> RateLimits:
+) -> ConnectionRateLimits:
     """The limits of how fast they may come; those of addresses are quotas of the cluster, which
     may name a host.
     """
     rate = MAX_CONNECTION_CREATION_RATE
     rates = _ip_rates(configs)
     default = rates.pop(DEFAULT_NAME, None)
-    return RateLimits(
+    return ConnectionRateLimits(
         total=settings[rate],
         listeners={name: listener_value(settings, name, rate) for name in listeners},
         ips=_by_address(rates.items(), find),

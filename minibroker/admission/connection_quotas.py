@@ -15,12 +15,17 @@ from typing import Final, NamedTuple, NoReturn
 
 import trio
 
-from minibroker.admission.acceptor_messages import Accepted, Open
-from minibroker.admission.blocked_time import Waits
-from minibroker.admission.connection_events import Happenings, Limit, Tell, Who
-from minibroker.admission.connection_figures import DoorFigures, door_figures
+from minibroker.admission.acceptor_messages import AcceptedConnection, OpenConnection
+from minibroker.admission.blocked_time import BlockedTime
+from minibroker.admission.connection_events import (
+    ActivityListener,
+    ConnectionEvents,
+    ConnectionFacts,
+    ExceededLimit,
+)
+from minibroker.admission.connection_figures import ConnectionFigures, read_connection_figures
 from minibroker.admission.connection_limits import count_limits, hosts_of, rate_limits
-from minibroker.admission.host_addresses import Hosts
+from minibroker.admission.host_addresses import HostAddresses
 from minibroker.admission.limit_names import (
     count_limit,
     override_hosts,
@@ -39,8 +44,8 @@ from minibroker.config import (
 )
 from minibroker.config.dynamic import Configs, effective
 from minibroker.connections.address import client_ip
-from minibroker.connections.counts import CountLimits, Counts, Refusal
-from minibroker.connections.rates import Rates
+from minibroker.connections.counts import ConnectionCountLimits, ConnectionCounts, ExceededCount
+from minibroker.connections.rates import ConnectionRates
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -60,16 +65,16 @@ HELD_MAX: Final = 1000
 """Connections held because their addresses are too fast; further ones are closed at once."""
 
 
-class Refused(Exception):
+class ConnectionRejected(Exception):
     """A newcomer is turned away, and is not counted any more."""
 
-    def __init__(self, reason: CloseReason, limit: Limit | None = None) -> None:
+    def __init__(self, reason: CloseReason, limit: ExceededLimit | None = None) -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.limit = limit
 
 
-class Newcomer(NamedTuple):
+class NewConnection(NamedTuple):
     """Who is at the door."""
 
     number: int
@@ -78,29 +83,31 @@ class Newcomer(NamedTuple):
     peer: Address
 
 
-def newcomer(accepted: Accepted) -> Newcomer:
+def new_connection(accepted: AcceptedConnection) -> NewConnection:
     """What the door needs to know of a connection."""
-    return Newcomer(accepted.number, accepted.listener, client_ip(accepted.peer[0]), accepted.peer)
+    return NewConnection(
+        accepted.number, accepted.listener, client_ip(accepted.peer[0]), accepted.peer
+    )
 
 
-class Door:
+class ConnectionQuotas:
     """The limits of one acceptor's broker."""
 
-    def __init__(self, env: Environment, log: Log, tell: Tell | None = None) -> None:
-        """``tell`` as for ``Happenings``."""
+    def __init__(self, env: Environment, log: Log, tell: ActivityListener | None = None) -> None:
+        """``tell`` as for ``ConnectionEvents``."""
         self._env = env
         self._log = log
         self._listeners = list(env.listeners)
         settings = env.settings
-        self.hosts = Hosts(self._limit, self._unknown)
-        self.counts = Counts(CountLimits())
-        self._rates = Rates(
+        self.hosts = HostAddresses(self._limit, self._unknown)
+        self.counts = ConnectionCounts(ConnectionCountLimits())
+        self._rates = ConnectionRates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
-        self.happenings = Happenings(env.incarnation, env.clock.now, tell)
+        self.events = ConnectionEvents(env.incarnation, env.clock.now, tell)
         self._for_slots = trio.lowlevel.ParkingLot()
         """Where newcomers wait for a slot: to leave it costs those nothing who wait for none."""
-        self._waits = Waits(self._listeners)
+        self._blocked_time = BlockedTime(self._listeners)
         self.changed = trio.Event()
         """Set, and replaced, when there may be too many."""
         self._take_over(settings, {})
@@ -153,7 +160,7 @@ class Door:
         self.changed.set()
         self.changed = trio.Event()
 
-    def found(self, processor: int, connections: Iterable[Open]) -> None:
+    def found(self, processor: int, connections: Iterable[OpenConnection]) -> None:
         """Counts what a processor had before this life of the acceptor."""
         for number, listener, host in connections:
             self.counts.found(number, listener, client_ip(host), processor)
@@ -170,19 +177,19 @@ class Door:
         self.counts.processor_died(processor)
         self.notify()
 
-    async def enter(self, who: Newcomer) -> float | None:
+    async def admit(self, who: NewConnection) -> float | None:
         """Returns when the newcomer is counted, with None, or at once with the moment until which
-        it must be held, when ``enter_again`` decides. Raises ``Refused``.
+        it must be held, when ``admit_delayed`` decides. Raises ``ConnectionRejected``.
 
         It is a moment, not a while: whoever comes next may be served before anybody begins to
         wait, and who sees that may turn the clock.
         """
         now = self._env.clock.now()
-        self.happenings.note("accepted", who, at=now)
+        self.events.note("accepted", who, at=now)
         refusal = self.counts.arrive(who.number, who.listener, who.ip)
         if refusal is not None:
             met = self._count_limit(refusal, who)
-            raise Refused(CloseReason(refusal.value), met)
+            raise ConnectionRejected(CloseReason(refusal.value), met)
         turn_ms = self._rates.accepted(who.listener, whole_ms(now))
         waits = turn_ms > 0 or not self.counts.has_slot(who.listener)
         if waits:
@@ -191,29 +198,32 @@ class Door:
         delay_ms = self._rates.from_ip(who.listener, who.ip, whole_ms(now))
         if delay_ms == 0:
             if waits:
-                self.happenings.admit(who, now)
+                self.events.admit(who, now)
             self._admit(who)
             return None
-        if self._waits.all_held() >= HELD_MAX:
+        if self._blocked_time.all_held() >= HELD_MAX:
             self._refuse_rate(who)
-        self._waits.hold(who.listener)
-        self.happenings.note("held", who, at=now, delay_ms=delay_ms)
+        self._blocked_time.hold(who.listener)
+        self.events.note("held", who, at=now, delay_ms=delay_ms)
         return now + delay_ms / 1000
 
-    async def enter_again(self, who: Newcomer) -> None:
-        """Lets in who was held, if its address is slow enough by now. Raises ``Refused``."""
-        self._waits.release(who.listener)
+    async def admit_delayed(self, who: NewConnection) -> None:
+        """Admit a delayed connection if the rate of its address allows it now.
+
+        Raises ``ConnectionRejected``.
+        """
+        self._blocked_time.release(who.listener)
         recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
         now = self._env.clock.now()
         if not recheck or not self._rates.again(who.listener, who.ip, whole_ms(now)):
             self._refuse_rate(who)
-        self.happenings.admit(who, now)
+        self.events.admit(who, now)
         if not self.counts.has_slot(who.listener):
             with self._waiting(who, self._reason(who.listener, 0), blocks=False):
                 await self._wait_slot(who.listener)
         self._admit(who)
 
-    async def _wait_turn(self, who: Newcomer, now: float, delay_ms: int) -> None:
+    async def _wait_turn(self, who: NewConnection, now: float, delay_ms: int) -> None:
         listener = who.listener
         with self.blocked(who, self._reason(listener, delay_ms), delay_ms):
             # The rate was recorded, so time must pass and a slot be free, both of them.
@@ -227,7 +237,7 @@ class Door:
         return slot_setting(self._settings, listener, own=self.counts.is_full(listener))
 
     @contextmanager
-    def blocked(self, who: Who, reason: str, delay_ms: int = 0) -> Iterator[None]:
+    def blocked(self, who: ConnectionFacts, reason: str, delay_ms: int = 0) -> Iterator[None]:
         """While this connection waits, those that come behind it at its listener wait, too."""
         began = self._env.clock.now()
         try:
@@ -238,45 +248,49 @@ class Door:
             self._env.metrics.acceptor_blocked(who.listener, blocked_s)
 
     @contextmanager
-    def _waiting(self, who: Who, reason: str, delay_ms: int = 0, *, blocks: bool) -> Iterator[None]:
+    def _waiting(
+        self, who: ConnectionFacts, reason: str, delay_ms: int = 0, *, blocks: bool
+    ) -> Iterator[None]:
         now = self._env.clock.now
-        self.happenings.note("waiting", who, reason=reason, delay_ms=delay_ms)
-        self._waits.begin(who.listener, now(), blocks=blocks)
+        self.events.note("waiting", who, reason=reason, delay_ms=delay_ms)
+        self._blocked_time.begin(who.listener, now(), blocks=blocks)
         try:
             yield
         finally:
-            self._waits.end(who.listener, now(), blocks=blocks)
+            self._blocked_time.end(who.listener, now(), blocks=blocks)
 
     async def _wait_slot(self, listener: str) -> None:
         while not self.counts.has_slot(listener):
             await self._for_slots.park()
 
-    def _admit(self, who: Newcomer) -> None:
-        refusal: Refusal | None = self.counts.admit(who.number)
+    def _admit(self, who: NewConnection) -> None:
+        refusal: ExceededCount | None = self.counts.admit(who.number)
         if refusal is not None:
             met = self._count_limit(refusal, who)
-            self._refuse(who, CloseReason(refusal.value), met)
+            self._reject(who, CloseReason(refusal.value), met)
         if self.counts.excess():
             self.notify()
 
-    def _refuse_rate(self, who: Newcomer) -> NoReturn:
+    def _refuse_rate(self, who: NewConnection) -> NoReturn:
         met = rate_limit(self._rates.limits, who.ip, self._quota_hosts)
-        self._refuse(who, CloseReason.IP_RATE, met)
+        self._reject(who, CloseReason.IP_RATE, met)
 
-    def _count_limit(self, refusal: Refusal, who: Newcomer) -> Limit:
+    def _count_limit(self, refusal: ExceededCount, who: NewConnection) -> ExceededLimit:
         return count_limit(self.counts.limits, refusal, who.ip, self._override_hosts)
 
-    def _refuse(self, who: Newcomer, reason: CloseReason, met: Limit) -> NoReturn:
+    def _reject(self, who: NewConnection, reason: CloseReason, met: ExceededLimit) -> NoReturn:
         self.left((who.number,))
-        raise Refused(reason, met)
+        raise ConnectionRejected(reason, met)
 
     def _now_ms(self) -> int:
         return now_ms(self._env.clock)
 
-    def figures(self) -> DoorFigures:
+    def figures(self) -> ConnectionFigures:
         """What there is to show."""
         now = self._env.clock.now()
-        return door_figures(self.counts, self._rates, self._waits, now, self._now_ms())
+        return read_connection_figures(
+            self.counts, self._rates, self._blocked_time, now, self._now_ms()
+        )
 
     def _gauges(self) -> dict[Series, float]:
         figures = self._rates.figures(self._now_ms(), IPS_SHOWN_MAX)

@@ -15,7 +15,7 @@ import trio
 from minibroker.runtime.hosts import is_address, look_up
 
 
-class Hosts:
+class HostAddresses:
     """Names and their addresses; ``run`` must be running for any to become known."""
 
     def __init__(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from minibroker.admission.connection_events import Limit
+from minibroker.admission.connection_events import ExceededLimit
 from minibroker.admission.connection_limits import IP_RATE_KEY, Find
 from minibroker.cluster.image import IP
 from minibroker.config import (
@@ -28,8 +28,8 @@ from minibroker.config import (
 from minibroker.config.dynamic import DEFAULT_NAME, Configs
 from minibroker.config.setting import listener_name
 from minibroker.connections.address import client_ip
-from minibroker.connections.counts import CountLimits, Refusal
-from minibroker.connections.rates import RateLimits
+from minibroker.connections.counts import ConnectionCountLimits, ExceededCount
+from minibroker.connections.rates import ConnectionRateLimits
 from minibroker.runtime.hosts import is_address
 
 PROCESSORS: Final = "processors"
@@ -60,26 +60,28 @@ def _hosts(names: Iterable[str], find: Find) -> Hosts:
     return {client_ip(address): name for name in named for address in find(name)}
 
 
-def count_limit(limits: CountLimits, refusal: Refusal, ip: str, hosts: Hosts = NO_HOSTS) -> Limit:
+def count_limit(
+    limits: ConnectionCountLimits, refusal: ExceededCount, ip: str, hosts: Hosts = NO_HOSTS
+) -> ExceededLimit:
     """The limit that a connection of this address was refused by."""
-    if refusal is Refusal.DROPPED:
-        return Limit(KAFKA_CONNECTIONS_MAX.name, limits.drop_total or 0)
-    if refusal is Refusal.DROPPED_PER_IP:
+    if refusal is ExceededCount.DROPPED:
+        return ExceededLimit(KAFKA_CONNECTIONS_MAX.name, limits.drop_total or 0)
+    if refusal is ExceededCount.DROPPED_PER_IP:
         if ip in limits.drop_overrides:
             own = limits.drop_overrides[ip]
-            return Limit(KAFKA_CONNECTIONS_MAX_OVERRIDES.name, own, ip)
-        return Limit(KAFKA_CONNECTIONS_MAX_PER_IP.name, limits.drop_per_ip or 0)
+            return ExceededLimit(KAFKA_CONNECTIONS_MAX_OVERRIDES.name, own, ip)
+        return ExceededLimit(KAFKA_CONNECTIONS_MAX_PER_IP.name, limits.drop_per_ip or 0)
     if ip in limits.per_ip_overrides:
         own = limits.per_ip_overrides[ip]
-        return Limit(MAX_CONNECTIONS_PER_IP_OVERRIDES.name, own, hosts.get(ip, ip))
-    return Limit(MAX_CONNECTIONS_PER_IP.name, limits.per_ip)
+        return ExceededLimit(MAX_CONNECTIONS_PER_IP_OVERRIDES.name, own, hosts.get(ip, ip))
+    return ExceededLimit(MAX_CONNECTIONS_PER_IP.name, limits.per_ip)
 
 
-def rate_limit(limits: RateLimits, ip: str, hosts: Hosts = NO_HOSTS) -> Limit:
+def rate_limit(limits: ConnectionRateLimits, ip: str, hosts: Hosts = NO_HOSTS) -> ExceededLimit:
     """The quota of an address that has one, its own or the one of all."""
     if ip in limits.ips:
-        return Limit(IP_RATE_KEY, limits.ips[ip], hosts.get(ip, ip))
-    return Limit(IP_RATE_KEY, limits.ip_default or 0, DEFAULT_NAME)
+        return ExceededLimit(IP_RATE_KEY, limits.ips[ip], hosts.get(ip, ip))
+    return ExceededLimit(IP_RATE_KEY, limits.ip_default or 0, DEFAULT_NAME)
 
 
 def slot_setting(settings: Settings, listener: str, *, own: bool) -> str:

@@ -24,7 +24,7 @@ and longer if there is not, when it does not matter.
 """
 
 
-class Turnstile:
+class NewConnectionPacer:
     """That of one loop; ``run`` must be running."""
 
     def __init__(self, turns: Callable[[], int]) -> None:

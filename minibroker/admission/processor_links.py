@@ -21,7 +21,7 @@ TOGETHER_MAX: Final = 100
 """Messages that travel as one."""
 
 
-class Hello(NamedTuple):
+class ProcessorHello(NamedTuple):
     """The first message in each direction: who is there, in which life."""
 
     processor: int
@@ -37,7 +37,7 @@ class _Link:
         self.due: deque[object] = deque()
         self.more = trio.Event()
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         self.due.append(message)
         self.more.set()
 
@@ -53,7 +53,7 @@ class _Link:
             self.channel.close()  # Whoever receives notices by that.
 
 
-class Peers:
+class ProcessorLinks:
     """One processor's links; ``run`` must be running."""
 
     def __init__(
@@ -69,14 +69,14 @@ class Peers:
         self._received = received
         self._links: dict[int, _Link] = {}
 
-    def tell(self, peer: int, message: object) -> None:
+    def send(self, peer: int, message: object) -> None:
         """Sends a message soon, without waiting; nothing happens if the peer is away.
 
         What is due is bounded by what is told: all of it are answers, or say what has changed.
         """
         link = self._links.get(peer)
         if link is not None:
-            link.tell(message)
+            link.send(message)
 
     async def run(self) -> None:
         """Keeps in touch with all others, in all of their lives, until cancelled."""
@@ -88,15 +88,15 @@ class Peers:
                 nursery.start_soon(self._answer, await listener.accept())
 
     @property
-    def _hello(self) -> Hello:
-        return Hello(self._env.index, self._env.incarnation)
+    def _hello(self) -> ProcessorHello:
+        return ProcessorHello(self._env.index, self._env.incarnation)
 
     async def _dial(self, peer: int) -> None:
         while True:
             channel = await self._env.switchboard.dial(tokens_name(peer))
             try:
                 await channel.send(self._hello)
-                hello: Hello = await channel.receive()
+                hello: ProcessorHello = await channel.receive()
                 await self._converse(hello, channel)
             except ChannelClosed:
                 pass  # It died; the next dialling waits for its next life.
@@ -105,7 +105,7 @@ class Peers:
 
     async def _answer(self, channel: Channel) -> None:
         try:
-            hello: Hello = await channel.receive()
+            hello: ProcessorHello = await channel.receive()
             former = self._links.get(hello.processor)
             if former is not None and former.life >= hello.incarnation:
                 return  # A call that a dead life has left behind.
@@ -119,7 +119,7 @@ class Peers:
         finally:
             channel.close()
 
-    async def _converse(self, hello: Hello, channel: Channel) -> None:
+    async def _converse(self, hello: ProcessorHello, channel: Channel) -> None:
         """Returns when the link broke."""
         peer, life = hello
         link = self._links[peer] = _Link(channel, life)

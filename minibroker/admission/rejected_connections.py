@@ -1,10 +1,11 @@
-"""Connections that are turned away at the door: noted, counted and closed.
+"""Records, counts and closes rejected connections.
 
-Owns them from the decision to their close, which in a storm comes later (``connections.refusals``);
-never who decides. Invariant: nothing is read from them nor said to them, they are in no count of
-connections, and each is counted as closed when it is. Time for them is real, since they are held
-for the machine's sake: a clock that stands still in a test leaves nobody hanging. Kafka's
-``ConnectionQuotas`` closes at once, or after a delay if an address was too fast.
+Owns rejected connections until they are closed; during a connection storm the close is delayed
+(``connections.delayed_close``). It must never decide to reject. Invariant: nothing is read from or
+written to a rejected connection, it is in no count of connections, and it is counted as closed when
+it is closed. Delays are in real time, because they protect the machine: a frozen clock in a test
+must not leave connections open. Kafka's ``ConnectionQuotas`` closes at once, or after a delay if
+the rate of an address was exceeded.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final, NamedTuple
 
 import trio
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.admission.connection_events import Happenings, Limit
-from minibroker.connections.delayed_close import HELD_MAX, TICK_S, Refusals
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.connection_events import ConnectionEvents, ExceededLimit
+from minibroker.connections.delayed_close import HELD_MAX, TICK_S, DelayedCloses
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses
 from minibroker.observability.metrics import Fill
@@ -30,18 +31,18 @@ ACCEPTED_IN_STORM: Final = 4
 
 
 class _Refused(NamedTuple):
-    accepted: Accepted
+    accepted: AcceptedConnection
     connection: Connection
     reason: CloseReason
 
 
-class TurnedAway:
+class RejectedConnections:
     """Those of one process; ``run`` must be running for those that are held."""
 
     def __init__(
         self,
         env: Environment,
-        happenings: Happenings,
+        events: ConnectionEvents,
         closes: ConnectionCloses,
         *,
         processor: int | None = None,
@@ -49,23 +50,27 @@ class TurnedAway:
     ) -> None:
         """``processor`` is the one that accepts for itself, of ``sharing`` processes that do."""
         self._env = env
-        self._happenings = happenings
+        self._events = events
         self._closes = closes
         self._processor = processor
-        self._refusals: Refusals[_Refused] = Refusals(sharing)
+        self._rejections: DelayedCloses[_Refused] = DelayedCloses(sharing)
         self._more = trio.Event()
         env.metrics.watch_queue(QUEUE, self._fill)
 
     def _fill(self) -> Fill:
-        return Fill(self._refusals.held, HELD_MAX, self._refusals.most_held)
+        return Fill(self._rejections.held, HELD_MAX, self._rejections.most_held)
 
-    def refuse(
-        self, accepted: Accepted, connection: Connection, reason: CloseReason, limit: Limit | None
+    def reject(
+        self,
+        accepted: AcceptedConnection,
+        connection: Connection,
+        reason: CloseReason,
+        limit: ExceededLimit | None,
     ) -> None:
         """Turns somebody away, for a limit that was met if there is one."""
-        self._happenings.refuse(accepted, reason.value, limit, self._processor)
+        self._events.reject(accepted, reason.value, limit, self._processor)
         refused = _Refused(accepted, connection, reason)
-        if self._refusals.add(refused):
+        if self._rejections.add(refused):
             self._close(refused)
         self._more.set()
 
@@ -77,7 +82,7 @@ class TurnedAway:
     @property
     def is_storm(self) -> bool:
         """Whether there were so many that some had to be held, and it still goes on."""
-        return self._refusals.is_storm
+        return self._rejections.is_storm
 
     def most_in_a_row(self, otherwise: int) -> int:
         """How many are accepted before others get their turn; ``otherwise`` without a storm."""
@@ -89,13 +94,13 @@ class TurnedAway:
         They all ask at once for what only newcomers want, and would otherwise leave together, to
         be followed by as many others.
         """
-        pause_s = self._refusals.pause_s
+        pause_s = self._rejections.pause_s
         if pause_s > 0:
             await self._env.clock.sleep_real(pause_s)
 
     def close_all(self) -> None:
         """Closes those that are held: it is over, or their descriptors are needed."""
-        for refused in self._refusals.let_go():
+        for refused in self._rejections.let_go():
             self._close(refused)
 
     async def run(self) -> None:
@@ -103,9 +108,9 @@ class TurnedAway:
         try:
             while True:
                 await self._more.wait()
-                while not self._refusals.are_calm:
+                while not self._rejections.are_calm:
                     await self._env.clock.sleep_real(TICK_S)
-                    for refused in self._refusals.tick():
+                    for refused in self._rejections.tick():
                         self._close(refused)
                 self._more = trio.Event()
         finally:

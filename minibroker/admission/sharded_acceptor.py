@@ -13,15 +13,15 @@ from typing import Final
 
 import trio
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.admission.blocked_time import Waits
-from minibroker.admission.connection_events import Happenings
-from minibroker.admission.connection_figures import DoorFigures, door_figures
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.blocked_time import BlockedTime
+from minibroker.admission.connection_events import ConnectionEvents
+from minibroker.admission.connection_figures import ConnectionFigures, read_connection_figures
 from minibroker.admission.connection_limits import drop_limits
 from minibroker.admission.descriptor_health import DescriptorHealth
 from minibroker.admission.limit_names import TOKENS, count_limit
-from minibroker.admission.processor_links import Peers
-from minibroker.admission.rejected_connections import TurnedAway
+from minibroker.admission.processor_links import ProcessorLinks
+from minibroker.admission.rejected_connections import RejectedConnections
 from minibroker.cluster.image import IP, Image
 from minibroker.config import (
     ONE_ACCEPTOR_ONLY,
@@ -32,9 +32,9 @@ from minibroker.config import (
 from minibroker.config.dynamic import effective, layers
 from minibroker.config.setting import broker_setting
 from minibroker.connections.address import client_ip
-from minibroker.connections.counts import Counts, Refusal
-from minibroker.connections.rates import Rates
-from minibroker.connections.token_messages import Action, Admit, DropLimits, Message, Send
+from minibroker.connections.counts import ConnectionCounts, ExceededCount
+from minibroker.connections.rates import ConnectionRates
+from minibroker.connections.token_messages import Action, Admit, DropLimits, Send, TokenMessage
 from minibroker.connections.tokens import Tokens
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
@@ -55,16 +55,16 @@ WAITING_MAX: Final = 1000
 ACCEPTED_BEFORE_YIELD: Final = 8
 """Connections accepted in a row before those that are served get their turn."""
 
-Take = Callable[[Accepted, Connection], None]
+Take = Callable[[AcceptedConnection, Connection], None]
 
 
-class Gate:
+class ShardedAcceptor:
     """One processor's; ``run`` it when there is an image."""
 
     def __init__(
         self,
         env: Environment,
-        happenings: Happenings,
+        events: ConnectionEvents,
         closes: ConnectionCloses,
         log: Log,
         take: Take,
@@ -73,25 +73,25 @@ class Gate:
     ) -> None:
         """``take`` is given whoever was let in."""
         self._env = env
-        self._happenings = happenings
+        self._events = events
         self._closes = closes
         self._log = log
         self._descriptor_health = descriptor_health
         self._take = take
         self._listeners = list(env.listeners)
         settings = env.settings
-        self._counts = Counts(drop_limits(settings))
-        self._rates = Rates(
+        self._counts = ConnectionCounts(drop_limits(settings))
+        self._rates = ConnectionRates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
-        self._waits = Waits(self._listeners)
+        self._blocked_time = BlockedTime(self._listeners)
         self._tokens = Tokens(env.index, env.processors)
-        self._turned_away = TurnedAway(
-            env, happenings, closes, processor=env.index, sharing=env.processors
+        self._rejected = RejectedConnections(
+            env, events, closes, processor=env.index, sharing=env.processors
         )
-        self._peers = Peers(env, self._up, self._down, self._received)
+        self._peers = ProcessorLinks(env, self._up, self._down, self._received)
         self._accepted = 0
-        self._waiting: dict[int, tuple[Accepted, Connection]] = {}
+        self._waiting: dict[int, tuple[AcceptedConnection, Connection]] = {}
         self._delayed: set[int] = set()
         """Those of them that were not answered at once."""
         self._most_waited = 0
@@ -131,13 +131,13 @@ class Gate:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._peers.run)
-                nursery.start_soon(self._turned_away.run)
+                nursery.start_soon(self._rejected.run)
                 async with trio.open_nursery() as accepting:
                     for listener, source in self._env.listeners.items():
                         accepting.start_soon(self._accept, listener, source)
                     await self._env.stopping.wait()
                     accepting.cancel_scope.cancel()
-                self._turned_away.close_all()
+                self._rejected.close_all()
                 for number in list(self._waiting):
                     accepted, connection = self._leave_queue(number)
                     connection.close()
@@ -157,28 +157,28 @@ class Gate:
             try:
                 connection = await source.accept()
             except OSError as error:
-                self._turned_away.close_all()
+                self._rejected.close_all()
                 await self._descriptor_health.accept_failed(listener, error)
                 continue
             self._begin(listener, connection)
             if self._somebody_came:
                 self._somebody_came = False
-                await self._turned_away.pause()
+                await self._rejected.pause()
             in_a_row += 1
-            if in_a_row >= self._turned_away.most_in_a_row(ACCEPTED_BEFORE_YIELD):
+            if in_a_row >= self._rejected.most_in_a_row(ACCEPTED_BEFORE_YIELD):
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
 
     async def _wait_for_room(self, listener: str) -> None:
         now = self._env.clock.now
         began = now()
-        self._waits.begin(listener, began, blocks=True)
+        self._blocked_time.begin(listener, began, blocks=True)
         try:
             while len(self._waiting) >= WAITING_MAX:
                 self._room = trio.Event()
                 await self._room.wait()
         finally:
-            self._waits.end(listener, now(), blocks=True)
+            self._blocked_time.end(listener, now(), blocks=True)
             self._env.metrics.acceptor_blocked(listener, now() - began)
 
     def _begin(self, listener: str, connection: Connection) -> None:
@@ -187,25 +187,25 @@ class Gate:
         self._accepted += 1
         # Told apart from those of all processors, and from those of former lives.
         number = env.incarnation << 32 | (self._accepted * env.processors + env.index)
-        accepted = Accepted(listener, local, peer, number)
+        accepted = AcceptedConnection(listener, local, peer, number)
         env.metrics.connection_accepted(listener)
         now = env.clock.now()
-        self._happenings.note("accepted", accepted, at=now)
+        self._events.note("accepted", accepted, at=now)
         self._rates.accepted(listener, whole_ms(now))
         self._waiting[number] = accepted, connection
         self._do(self._tokens.admit(number, client_ip(peer[0])))
         if number in self._waiting:
             self._most_waited = max(self._most_waited, len(self._waiting))
             self._delayed.add(number)
-            self._happenings.note("waiting", accepted, reason=TOKENS, delay_ms=0)
-            self._waits.begin(listener, env.clock.now(), blocks=False)
+            self._events.note("waiting", accepted, reason=TOKENS, delay_ms=0)
+            self._blocked_time.begin(listener, env.clock.now(), blocks=False)
 
-    def _leave_queue(self, number: int) -> tuple[Accepted, Connection]:
+    def _leave_queue(self, number: int) -> tuple[AcceptedConnection, Connection]:
         """Whoever waits no more."""
         accepted, connection = self._waiting.pop(number)
         if number in self._delayed:
             self._delayed.remove(number)
-            self._waits.end(accepted.listener, self._env.clock.now(), blocks=False)
+            self._blocked_time.end(accepted.listener, self._env.clock.now(), blocks=False)
         self._room.set()
         return accepted, connection
 
@@ -220,40 +220,44 @@ class Gate:
     def _down(self, peer: int) -> None:
         self._do(self._tokens.peer_down(peer))
 
-    def _received(self, peer: int, message: Message) -> None:
+    def _received(self, peer: int, message: TokenMessage) -> None:
         self._do(self._tokens.receive(peer, message))
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self._peers.tell(action.peer, action.message)
+                self._peers.send(action.peer, action.message)
             elif isinstance(action, Admit):
                 if action.number in self._delayed:
                     who, _ = self._waiting[action.number]
-                    self._happenings.admit(who, self._env.clock.now())
+                    self._events.admit(who, self._env.clock.now())
                 self._let_in(*self._leave_queue(action.number))
             else:
                 self._turn_away(action.refusal, *self._leave_queue(action.number))
 
-    def _let_in(self, accepted: Accepted, connection: Connection) -> None:
+    def _let_in(self, accepted: AcceptedConnection, connection: Connection) -> None:
         me = self._env.index
         ip = client_ip(accepted.peer[0])
         self._counts.found(accepted.number, accepted.listener, ip, me)
-        self._happenings.note("handed", accepted, me)
+        self._events.note("handed", accepted, me)
         self._take(accepted, connection)
         self._somebody_came = True
 
-    def _turn_away(self, refusal: Refusal, accepted: Accepted, connection: Connection) -> None:
+    def _turn_away(
+        self, refusal: ExceededCount, accepted: AcceptedConnection, connection: Connection
+    ) -> None:
         met = count_limit(self._counts.limits, refusal, client_ip(accepted.peer[0]))
-        self._turned_away.refuse(accepted, connection, CloseReason(refusal.value), met)
+        self._rejected.reject(accepted, connection, CloseReason(refusal.value), met)
 
     def _now_ms(self) -> int:
         return now_ms(self._env.clock)
 
-    def figures(self) -> DoorFigures:
+    def figures(self) -> ConnectionFigures:
         """What there is to show of this processor's own."""
         now = self._env.clock.now()
-        return door_figures(self._counts, self._rates, self._waits, now, self._now_ms())
+        return read_connection_figures(
+            self._counts, self._rates, self._blocked_time, now, self._now_ms()
+        )
 
     def _fill(self) -> Fill:
         return Fill(len(self._waiting), WAITING_MAX, self._most_waited)

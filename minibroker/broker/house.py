@@ -29,7 +29,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.listeners import Listener
-from minibroker.network.authenticator import try_identities
+from minibroker.network.authenticator import check_authentication
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 from minibroker.storage.data_directory import (
     DIRECTORY_MODE,
@@ -229,7 +229,7 @@ def _bind(listener: Listener, settings: Settings, *, share: bool = False) -> soc
 def check_identities(settings: Settings) -> None:
     """Tries what listeners need to know who connects, keys above all. Raises ``StartError``."""
     try:
-        try_identities(settings)
+        check_authentication(settings)
     except ConfigError as error:
         problems = "\n  ".join(error.problems)
         raise StartError(f"these settings cannot be used:\n  {problems}") from None

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 UNLIMITED: Final = 2**31 - 1
 
 
-class Refusal(StrEnum):
+class ExceededCount(StrEnum):
     """Why a connection is turned away; the words are those of the counter of closed ones."""
 
     DROPPED = "kafka_connections_max"
@@ -28,7 +28,7 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True)
-class CountLimits:
+class ConnectionCountLimits:
     """The limits in force; addresses are spelt as ``client_ip`` does.
 
     A listener without a limit of its own is bounded by ``total`` alone, too. ``protected`` is the
@@ -54,7 +54,7 @@ class CountLimits:
         return self.per_ip_overrides.get(ip, self.per_ip)
 
 
-class Use(NamedTuple):
+class LastUse(NamedTuple):
     """When a connection was last used (seconds of the broker's clock), and its number."""
 
     used: float
@@ -72,10 +72,10 @@ class _Connection:
         self.leaving = False
 
 
-class Counts:
+class ConnectionCounts:
     """The books. Connections are known by the numbers that the acceptor gave them."""
 
-    def __init__(self, limits: CountLimits) -> None:
+    def __init__(self, limits: ConnectionCountLimits) -> None:
         self.limits = limits
         self._connections: dict[int, _Connection] = {}
         self._held_by_ip: Counter[str] = Counter()
@@ -84,14 +84,14 @@ class Counts:
         self._total = 0
         self._leaving = 0
 
-    def arrive(self, number: int, listener: str, ip: str) -> Refusal | None:
+    def arrive(self, number: int, listener: str, ip: str) -> ExceededCount | None:
         """A connection was accepted. Redpanda's limits are applied; if it is refused, it's gone."""
         limits = self.limits
         if limits.drop_total is not None and len(self._connections) >= limits.drop_total:
-            return Refusal.DROPPED
+            return ExceededCount.DROPPED
         most = limits.drop_overrides.get(ip, limits.drop_per_ip)
         if most is not None and self._held_by_ip[ip] >= most:
-            return Refusal.DROPPED_PER_IP
+            return ExceededCount.DROPPED_PER_IP
         self._connections[number] = _Connection(listener, ip)
         self._held_by_ip[ip] += 1
         self._waiting_by_ip[ip] += 1
@@ -108,13 +108,13 @@ class Counts:
         """Whether a listener has as many connections as it may, whatever the others have."""
         return self._by_listener[listener] >= self.limits.of_listener(listener)
 
-    def admit(self, number: int) -> Refusal | None:
+    def admit(self, number: int) -> ExceededCount | None:
         """Counts a connection that arrived and found a slot; if it is refused, it is gone."""
         connection = self._connections[number]
         ip = connection.ip
         if self._held_by_ip[ip] - self._waiting_by_ip[ip] >= self.limits.of_ip(ip):
             self.left(number)
-            return Refusal.PER_IP
+            return ExceededCount.PER_IP
         _lower(self._waiting_by_ip, ip)
         self._count(connection)
         return None
@@ -165,7 +165,7 @@ class Counts:
         """How many more connections must be told to leave for ``total`` to hold."""
         return max(0, self._total - self._leaving - self.limits.total)
 
-    def send_away(self, offers: Iterable[Use]) -> dict[int, list[int]]:
+    def send_away(self, offers: Iterable[LastUse]) -> dict[int, list[int]]:
         """Chooses who leaves: of the connections offered the least recently used, as many as
         there are too many, never a protected one. By processor.
         """

@@ -40,7 +40,7 @@ instead would cost as much, and leave those who dial without end the fewer conne
 C = TypeVar("C")
 
 
-class Refusals(Generic[C]):
+class DelayedCloses(Generic[C]):
     """Those of one process, of ``sharing`` that accept."""
 
     def __init__(self, sharing: int = 1) -> None:

@@ -28,7 +28,7 @@ IP_EXPIRES_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True)
-class RateLimits:
+class ConnectionRateLimits:
     """Connections a second. A listener without a limit of its own is bounded by ``total`` alone,
     too; an address that has none is not watched. ``protected`` as in ``CountLimits``.
     """
@@ -63,12 +63,12 @@ class _IpRate(Rate):
     last_ms: int
 
 
-class Rates:
+class ConnectionRates:
     """The rates of a broker whose listeners are known from the start."""
 
     def __init__(self, listeners: list[str], samples: int, window_ms: int) -> None:
         """``samples`` and ``window_ms`` as in ``Rate``; no delay is longer than a window."""
-        self.limits = RateLimits()
+        self.limits = ConnectionRateLimits()
         self._samples = samples
         self._window_ms = window_ms
         self._broker = self._new()

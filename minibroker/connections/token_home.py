@@ -16,7 +16,6 @@ from minibroker.connections.token_messages import (
     Ask,
     Collect,
     Collected,
-    Denied,
     DropLimits,
     Give,
     Grant,
@@ -25,6 +24,7 @@ from minibroker.connections.token_messages import (
     Send,
     Term,
     ToHome,
+    TokenDenied,
 )
 
 
@@ -56,7 +56,7 @@ class _Key:
             del self.held[peer]
 
 
-class Home:
+class TokenHome:
     """The keys of one processor. What there is to send is added to ``actions``."""
 
     def __init__(self, processors: int, actions: deque[Action]) -> None:
@@ -146,7 +146,7 @@ class Home:
                 return
             else:
                 peer, number = key.queue.pop(0)
-                self._send(peer, Denied(self._term, name, number))
+                self._send(peer, TokenDenied(self._term, name, number))
         if key.reclaim and limit > self._processors and 2 * (limit - key.out) > limit:
             key.reclaim = False
             for peer in key.held:
@@ -175,7 +175,7 @@ class Home:
         for peer in sorted(asked):
             self._send(peer, Collect(self._term, name))
 
-    def _send(self, peer: int, message: Grant | Denied | Collect | Relax) -> None:
+    def _send(self, peer: int, message: Grant | TokenDenied | Collect | Relax) -> None:
         self._actions.append(Send(peer, message))
 
     @property

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from minibroker.connections.counts import Refusal
+from minibroker.connections.counts import ExceededCount
 
 TOTAL: Final = ""
 """The key of the limit that holds for all addresses together."""
@@ -85,7 +85,7 @@ class Grant(NamedTuple):
     reclaim: bool
 
 
-class Denied(NamedTuple):
+class TokenDenied(NamedTuple):
     """To a shard: there is no token for the newcomer of this number."""
 
     term: Term
@@ -108,15 +108,15 @@ class Relax(NamedTuple):
 
 
 ToHome: TypeAlias = Holdings | Ask | Give | Collected
-ToShard: TypeAlias = Grant | Denied | Collect | Relax
-Message: TypeAlias = ToHome | ToShard
+ToShard: TypeAlias = Grant | TokenDenied | Collect | Relax
+TokenMessage: TypeAlias = ToHome | ToShard
 
 
 class Send(NamedTuple):
     """Something to do: send this, in the order given."""
 
     peer: int
-    message: Message
+    message: TokenMessage
 
 
 class Admit(NamedTuple):
@@ -125,11 +125,11 @@ class Admit(NamedTuple):
     number: int
 
 
-class TurnAway(NamedTuple):
+class Reject(NamedTuple):
     """Something to do: close the newcomer of this number."""
 
     number: int
-    refusal: Refusal
+    refusal: ExceededCount
 
 
-Action: TypeAlias = Send | Admit | TurnAway
+Action: TypeAlias = Send | Admit | Reject

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Final
 
-from minibroker.connections.counts import Refusal
+from minibroker.connections.counts import ExceededCount
 from minibroker.connections.token_messages import (
     HOLDINGS_MAX,
     TOTAL,
@@ -22,17 +22,17 @@ from minibroker.connections.token_messages import (
     Ask,
     Collect,
     Collected,
-    Denied,
     DropLimits,
     Give,
     Grant,
     Holdings,
-    Message,
+    Reject,
     Relax,
     Send,
     Term,
+    TokenDenied,
+    TokenMessage,
     ToShard,
-    TurnAway,
     home_of,
 )
 
@@ -68,7 +68,7 @@ class _Newcomer:
         return self.ip if self.held else TOTAL
 
 
-class Shard:
+class TokenShard:
     """The connections of one processor. What there is to do is added to ``actions``."""
 
     def __init__(self, processors: int, actions: deque[Action]) -> None:
@@ -161,7 +161,7 @@ class Shard:
         match message:
             case Grant(_, name, count, reclaim):
                 self._granted(name, count, reclaim=reclaim)
-            case Denied(_, name, number):
+            case TokenDenied(_, name, number):
                 account = self._accounts.get(name)
                 if account is not None and number in account.waiting:
                     self._refuse(number)
@@ -249,8 +249,8 @@ class Shard:
     def _refuse(self, number: int) -> None:
         wanted = self._newcomers[number].wanted
         self._drop(number)
-        refusal = Refusal.DROPPED if wanted == TOTAL else Refusal.DROPPED_PER_IP
-        self._actions.append(TurnAway(number, refusal))
+        refusal = ExceededCount.DROPPED if wanted == TOTAL else ExceededCount.DROPPED_PER_IP
+        self._actions.append(Reject(number, refusal))
 
     def _drop(self, number: int) -> None:
         """Forgets a newcomer; the token it has is put back."""
@@ -288,7 +288,7 @@ class Shard:
         account = self._accounts.pop(name)
         self._send(name, Give(self._term, name, account.cached))
 
-    def _send(self, name: str, message: Message) -> None:
+    def _send(self, name: str, message: TokenMessage) -> None:
         self._actions.append(Send(home_of(name, self._processors), message))
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from minibroker.connections.token_home import Home
+from minibroker.connections.token_home import TokenHome
 from minibroker.connections.token_messages import (
     Action,
     Ask,
@@ -20,11 +20,11 @@ from minibroker.connections.token_messages import (
     DropLimits,
     Give,
     Holdings,
-    Message,
     Send,
     Term,
+    TokenMessage,
 )
-from minibroker.connections.token_shard import Shard
+from minibroker.connections.token_shard import TokenShard
 
 _BEFORE_ALL: Term = (-1, -1)
 
@@ -40,12 +40,12 @@ class Tokens:
         self._term = _BEFORE_ALL
         self._opens_at = _BEFORE_ALL
         self._is_open = False
-        self._later: dict[int, list[Message]] = {}
+        self._later: dict[int, list[TokenMessage]] = {}
         """Messages of terms that have not begun here. Bounded: until it answers in such a term,
         a peer can tell it what it has in use and ask for those who wait there, no more."""
         self._actions: deque[Action] = deque()
-        self._home = Home(processors, self._actions)
-        self._shard = Shard(processors, self._actions)
+        self._home = TokenHome(processors, self._actions)
+        self._shard = TokenShard(processors, self._actions)
 
     def enter(self, term: Term, limits: DropLimits) -> list[Action]:
         """A new term begins, whose limits are the same for every processor."""
@@ -75,7 +75,7 @@ class Tokens:
         self._home.peer_down(peer)
         return self._run()
 
-    def receive(self, peer: int, message: Message) -> list[Action]:
+    def receive(self, peer: int, message: TokenMessage) -> list[Action]:
         """Something came over the link."""
         if peer in self._unheard:
             self._unheard.discard(peer)
@@ -99,7 +99,7 @@ class Tokens:
         self._shard.open_doors()
         return self._run()
 
-    def _take(self, peer: int, message: Message) -> list[Action]:
+    def _take(self, peer: int, message: TokenMessage) -> list[Action]:
         if message.term < self._term:
             return []
         if message.term > self._term:
@@ -111,7 +111,7 @@ class Tokens:
         self._dispatch(peer, message)
         return self._run()
 
-    def _dispatch(self, peer: int, message: Message) -> None:
+    def _dispatch(self, peer: int, message: TokenMessage) -> None:
         if isinstance(message, Holdings | Ask | Give | Collected):
             self._home.receive(peer, message)
         else:

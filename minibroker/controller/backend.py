@@ -36,13 +36,13 @@ from minibroker.process.environment import (
     role_name,
 )
 from minibroker.process.messages import (
-    ClockTurned,
-    ConditionsWanted,
-    DetailsWanted,
-    GroupsWanted,
-    LogsWanted,
+    ClockAdvanced,
+    ConditionsRequest,
+    DetailsRequest,
+    GroupsRequest,
+    LogsRequest,
     LogView,
-    MetricsWanted,
+    MetricsRequest,
 )
 from minibroker.runtime.clock import ClockError, now_ms
 from minibroker.runtime.roles import RoleState
@@ -122,7 +122,7 @@ class ControllerBackend:
         async def bound() -> None:
             await self._env.clock.sleep_real(HEALTH_WAIT_S)
 
-        found, missing = await self._subscribers.ask_all_within(ConditionsWanted(), bound)
+        found, missing = await self._subscribers.ask_all_within(ConditionsRequest(), bound)
         now = self._env.clock.wall_ms()
         found[self._env.name] = self._env.conditions.all()
         for name in missing:
@@ -175,7 +175,7 @@ class ControllerBackend:
             raise _no_topic(name)
         workers = [role_name(WORKER, index) for index in range(self._env.workers)]
         views: dict[int, LogView] = {}
-        for answer in (await self._subscribers.ask_all(LogsWanted(name), workers)).values():
+        for answer in (await self._subscribers.ask_all(LogsRequest(name), workers)).values():
             views.update(answer)
         return shown.Topic(
             name=name,
@@ -236,14 +236,14 @@ class ControllerBackend:
 
     async def _overviews(self) -> dict[str, list[GroupOverview]]:
         workers = [role_name(WORKER, index) for index in range(self._env.workers)]
-        return await self._subscribers.ask_all(GroupsWanted(), workers)
+        return await self._subscribers.ask_all(GroupsRequest(), workers)
 
     async def group(self, group_id: str) -> shown.Group:
         """One group, with its lag."""
         partitions = self._env.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
         owner = group_owner(group_id, partitions, self._env.workers)
         coordinator = role_name(WORKER, owner)
-        answers = await self._subscribers.ask_all(GroupsWanted(group_id), [coordinator])
+        answers = await self._subscribers.ask_all(GroupsRequest(group_id), [coordinator])
         if coordinator not in answers:
             raise Unavailable("COORDINATOR_NOT_AVAILABLE", f"{coordinator} is being restarted")
         group: GroupDescription | None = answers[coordinator]
@@ -290,8 +290,8 @@ class ControllerBackend:
         asked = env.clock.now()
         names = {index: role_name(PROCESSOR, index) for index in range(env.processors)}
         acceptor = role_name(ACCEPTOR, 0)
-        reports = await self._subscribers.ask_all(DetailsWanted(), [acceptor, *names.values()])
-        self._chronicle.take({name: report.lately for name, report in reports.items()}, asked)
+        reports = await self._subscribers.ask_all(DetailsRequest(), [acceptor, *names.values()])
+        self._chronicle.take({name: report.recent for name, report in reports.items()}, asked)
         return connections(
             Place(effective(env.settings, self._image.configs), env.endpoints, env.processors),
             Reports(
@@ -334,7 +334,7 @@ class ControllerBackend:
                 clock.advance(change.advance_ms)
         except ClockError as error:
             raise BackendError("INVALID_CLOCK", str(error)) from None
-        await self._subscribers.ask_all(ClockTurned())
+        await self._subscribers.ask_all(ClockAdvanced())
         return await self.clock()
 
     async def reset(self) -> shown.ResetDone:
@@ -348,7 +348,7 @@ class ControllerBackend:
 
     async def metrics(self) -> Sequence[Snapshot]:
         """A new snapshot of the metrics of every running process, including this one."""
-        snapshots = await self._subscribers.ask_all(MetricsWanted())
+        snapshots = await self._subscribers.ask_all(MetricsRequest())
         return [self._env.metrics.snapshot(), *snapshots.values()]
 
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from minibroker.admission.connection_events import (
-    HAPPENINGS_MAX,
-    REFUSALS_MAX,
-    Happening,
-    Lately,
-    Refusal,
+    EVENTS_MAX,
+    REJECTIONS_MAX,
+    ConnectionEvent,
+    RecentConnectionEvents,
+    Rejection,
 )
 
 T = TypeVar("T")
@@ -35,38 +35,38 @@ class Chronicle:
         """``life`` is the controller's incarnation: a later one has higher numbers."""
         self._next = life << 32
         self._seen: dict[str, _Seen] = {}
-        self.happenings: deque[tuple[int, Happening]] = deque(maxlen=HAPPENINGS_MAX)
-        self.refusals: deque[Refusal] = deque(maxlen=REFUSALS_MAX)
+        self.events: deque[tuple[int, ConnectionEvent]] = deque(maxlen=EVENTS_MAX)
+        self.rejections: deque[Rejection] = deque(maxlen=REJECTIONS_MAX)
 
-    def take(self, told: Mapping[str, Lately], until: float) -> None:
+    def take(self, told: Mapping[str, RecentConnectionEvents], until: float) -> None:
         """Add the new events of these reports, which were requested at ``until`` or later.
 
         Later events are added next time: other processes may not have reported earlier ones yet,
         and a consequence must not be listed before its cause.
         """
-        happenings: list[Happening] = []
-        refusals: list[Refusal] = []
+        events: list[ConnectionEvent] = []
+        rejections: list[Rejection] = []
         for process, lately in told.items():
             seen = self._seen.get(process, _Seen())
             if seen.life > lately.life:
                 continue  # The answers to two concurrent requests arrived in reverse order.
             if seen.life < lately.life:
                 seen = _Seen(lately.life)
-            settled = [each for each in lately.happenings if each.at <= until]
-            happened = lately.happened - len(lately.happenings) + len(settled)
-            happenings += _newest(settled, happened - seen.happened)
-            turned = [each for each in lately.refusals if each.happening.at <= until]
-            refused = lately.refused - len(lately.refusals) + len(turned)
-            refusals += _newest(turned, refused - seen.refused)
+            settled = [each for each in lately.events if each.at <= until]
+            happened = lately.happened - len(lately.events) + len(settled)
+            events += _newest(settled, happened - seen.happened)
+            turned = [each for each in lately.rejections if each.event.at <= until]
+            refused = lately.refused - len(lately.rejections) + len(turned)
+            rejections += _newest(turned, refused - seen.refused)
             self._seen[process] = _Seen(
                 lately.life, max(happened, seen.happened), max(refused, seen.refused)
             )
         # Events of one process keep their order, after those of earlier processes: sorting
         # is stable.
-        for happening in sorted(happenings, key=lambda each: each.at):
-            self.happenings.append((self._next, happening))
+        for event in sorted(events, key=lambda each: each.at):
+            self.events.append((self._next, event))
             self._next += 1
-        self.refusals.extend(sorted(refusals, key=lambda each: each.happening.at))
+        self.rejections.extend(sorted(rejections, key=lambda each: each.event.at))
 
 
 def _newest(kept: Sequence[T], new: int) -> Sequence[T]:

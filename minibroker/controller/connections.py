@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from minibroker.admission.connection_events import Happening, Refusal
+from minibroker.admission.connection_events import ConnectionEvent, Rejection
 from minibroker.admission.connection_figures import (
     ADDRESSES_SHOWN_MAX,
     AddressFigures,
-    DoorFigures,
+    ConnectionFigures,
     ListenerFigures,
 )
 from minibroker.admission.connection_limits import protected_listener
@@ -33,7 +33,7 @@ from minibroker.connections.counts import UNLIMITED
 from minibroker.control import backend as shown
 from minibroker.controller.chronicle import Chronicle
 from minibroker.controller.refusals import sentence
-from minibroker.network.client_connection import ClientView
+from minibroker.network.client_connection import ConnectionReport
 from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
 from minibroker.process.environment import PROCESSOR, role_name
@@ -46,10 +46,12 @@ class Reports(NamedTuple):
     acceptor: AcceptorReport | None
     processors: Mapping[int, ProcessorReport]
 
-    def doors(self) -> list[DoorFigures]:
+    def doors(self) -> list[ConnectionFigures]:
         """The figures of all processes that accept connections."""
-        doors = [report.door for report in self.processors.values() if report.door is not None]
-        return doors if self.acceptor is None else [self.acceptor.door, *doors]
+        doors = [
+            report.figures for report in self.processors.values() if report.figures is not None
+        ]
+        return doors if self.acceptor is None else [self.acceptor.figures, *doors]
 
 
 class Place(NamedTuple):
@@ -86,14 +88,14 @@ def connections(
         processors=tuple(_processors(place, reports, now)),
         addresses=tuple(addresses[:ADDRESSES_SHOWN_MAX]),
         addresses_total=_count_addresses(doors, addresses),
-        refusals=tuple(_refusal(each, now) for each in reversed(chronicle.refusals)),
-        happenings=tuple(_happening(seq, each, now) for seq, each in chronicle.happenings),
+        refusals=tuple(_refusal(each, now) for each in reversed(chronicle.rejections)),
+        happenings=tuple(_happening(seq, each, now) for seq, each in chronicle.events),
         unserved=_unserved(reports.processors.values(), now),
     )
 
 
 def _listeners(
-    place: Place, reports: Reports, doors: Sequence[DoorFigures]
+    place: Place, reports: Reports, doors: Sequence[ConnectionFigures]
 ) -> Iterator[shown.ListenerView]:
     settings = place.settings
     found: defaultdict[str, list[ListenerFigures]] = defaultdict(list)
@@ -150,7 +152,7 @@ def _processors(place: Place, reports: Reports, now: float) -> Iterator[shown.Pr
         )
 
 
-def _connection(view: ClientView, now: float) -> shown.Connection:
+def _connection(view: ConnectionReport, now: float) -> shown.Connection:
     return shown.Connection(
         number=view.number,
         connection_id=view.connection_id,
@@ -167,7 +169,7 @@ def _connection(view: ClientView, now: float) -> shown.Connection:
     )
 
 
-def _addresses(doors: Iterable[DoorFigures]) -> list[shown.AddressView]:
+def _addresses(doors: Iterable[ConnectionFigures]) -> list[shown.AddressView]:
     found: dict[str, AddressFigures] = {}
     for door in doors:
         for figures in door.addresses:
@@ -180,7 +182,7 @@ def _addresses(doors: Iterable[DoorFigures]) -> list[shown.AddressView]:
     return [shown.AddressView(*figures) for figures in most_first]
 
 
-def _count_addresses(doors: Sequence[DoorFigures], known: Iterable[shown.AddressView]) -> int:
+def _count_addresses(doors: Sequence[ConnectionFigures], known: Iterable[shown.AddressView]) -> int:
     """Connections by address, as far as known: each process reports a bounded number."""
     named = sum(each.connections > 0 for each in known)
     return max(named, *(door.addresses_total for door in doors), 0)
@@ -191,8 +193,8 @@ def _together(one: AddressFigures, other: AddressFigures) -> AddressFigures:
     return one._replace(connections=one.connections + other.connections, rate=rate)
 
 
-def _refusal(refusal: Refusal, now: float) -> shown.RefusalView:
-    happening = refusal.happening
+def _refusal(refusal: Rejection, now: float) -> shown.RefusalView:
+    happening = refusal.event
     return shown.RefusalView(
         ago_ms=_ago_ms(happening.at, now),
         listener=happening.listener,
@@ -202,7 +204,7 @@ def _refusal(refusal: Refusal, now: float) -> shown.RefusalView:
     )
 
 
-def _happening(seq: int, happening: Happening, now: float) -> shown.HappeningView:
+def _happening(seq: int, happening: ConnectionEvent, now: float) -> shown.HappeningView:
     processor = happening.processor
     return shown.HappeningView(
         seq=seq,

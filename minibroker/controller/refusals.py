@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from minibroker.admission.connection_events import Happening, Limit, Refusal
+from minibroker.admission.connection_events import ConnectionEvent, ExceededLimit, Rejection
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.connections.address import client_ip
 from minibroker.observability.definitions import CloseReason
@@ -17,13 +17,13 @@ from minibroker.process.environment import PROCESSOR, role_name
 from minibroker.quotas.values import limit_text
 
 
-def sentence(refusal: Refusal) -> str:
+def sentence(refusal: Rejection) -> str:
     """Describe why a connection was rejected or closed."""
-    happening, limit, why = refusal
-    host = client_ip(happening.host)
+    event, limit, why = refusal
+    host = client_ip(event.host)
     if limit is None:
-        return _distrusted(happening, why) or _without_limit(happening)
-    match happening.reason:
+        return _distrusted(event, why) or _without_limit(event)
+    match event.reason:
         case CloseReason.DROPPED:
             return (
                 f"{host} was rejected: the broker had {_connections(limit)}, the most that "
@@ -48,19 +48,19 @@ def sentence(refusal: Refusal) -> str:
             )
 
 
-def _connections(limit: Limit) -> str:
+def _connections(limit: ExceededLimit) -> str:
     if limit.value == 0:
         return "no connection"
     return "1 connection" if limit.value == 1 else f"{limit.value} connections"
 
 
-def _given(limit: Limit) -> str:
+def _given(limit: ExceededLimit) -> str:
     """The setting as it was given; of an override only the entry of this host."""
     entry = str(limit.value) if limit.whose is None else f"{limit.whose}:{limit.value}"
     return f"{limit.setting}={entry}"
 
 
-def _quota(limit: Limit) -> str:
+def _quota(limit: ExceededLimit) -> str:
     whose = "of all addresses" if limit.whose == DEFAULT_NAME else f"of the ip {limit.whose}"
     return f"the quota {limit.setting}={limit_text(limit.value)} {whose}"
 
@@ -81,23 +81,23 @@ _DISTRUSTED: Final = {
 }
 
 
-def _distrusted(happening: Happening, why: str) -> str:
+def _distrusted(event: ConnectionEvent, why: str) -> str:
     for reason, (what, advice) in _DISTRUSTED.items():
-        if reason == happening.reason:
+        if reason == event.reason:
             # The client chose this text, so it may contain terminal escapes.
             plain = "".join(character if character.isprintable() else "?" for character in why)
-            return f"{client_ip(happening.host)} was rejected: {what} ({plain}); {advice}"
+            return f"{client_ip(event.host)} was rejected: {what} ({plain}); {advice}"
     return ""
 
 
-def _without_limit(happening: Happening) -> str:
-    process = role_name(PROCESSOR, happening.processor or 0)
-    if happening.reason == CloseReason.PROCESS_DIED:
+def _without_limit(event: ConnectionEvent) -> str:
+    process = role_name(PROCESSOR, event.processor or 0)
+    if event.reason == CloseReason.PROCESS_DIED:
         return (
-            f"{client_ip(happening.host)} lost its connection: {process} died before it was "
+            f"{client_ip(event.host)} lost its connection: {process} died before it was "
             f"served; connect again."
         )
     return (
-        f"{client_ip(happening.host)} was rejected: {process} has no descriptors left; close "
+        f"{client_ip(event.host)} was rejected: {process} has no descriptors left; close "
         f"connections, or raise the system's limit (ulimit -n)."
     )

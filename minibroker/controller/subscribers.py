@@ -20,7 +20,7 @@ from minibroker.cluster.image import Image, Update
 from minibroker.cluster.publisher import Publisher
 from minibroker.observability.log import Log
 from minibroker.process.environment import role_name
-from minibroker.process.messages import Greeting, ImageTaken, Welcome
+from minibroker.process.messages import Greeting, ImageApplied, Welcome
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
 
@@ -71,7 +71,7 @@ class Subscribers:
                 name = role_name(question.role, question.number)
                 names.append(name)
                 return self._welcome(name, conversation)
-            if isinstance(question, ImageTaken):
+            if isinstance(question, ImageApplied):
                 self._stale.difference_update(names)
                 self._wake_publishers()
                 return None

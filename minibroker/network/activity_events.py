@@ -13,8 +13,7 @@ from functools import cache
 from struct import Struct as Layout
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from minibroker.activity.events import Check, Late, Places, Request
-from minibroker.activity.events import Client as ToldAs
+from minibroker.activity.events import ActivityClient, Check, Late, Places, Request
 from minibroker.connections.address import client_ip
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.runtime.clock import whole_ms
@@ -22,8 +21,8 @@ from protocol.records import HEADER_BYTES
 from protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
-    from minibroker.network.client_connection import Client
-    from minibroker.network.client_quotas import Looks, Spent
+    from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.client_quotas import QuotaChecks, RequestCost
     from minibroker.quotas.manager import Look
     from protocol.messages.produce import ProduceRequest
 
@@ -35,7 +34,7 @@ _COUNT_POSITION: Final = HEADER_BYTES - 4
 """Where in a batch the number of its records stands."""
 
 
-class Figures(NamedTuple):
+class RequestFigures(NamedTuple):
     """What an exchange measured in nanoseconds: ``times`` are those in queues, worked by network
     and by I/O, and in all; ``late`` is what was worked too late for a check, in milliseconds of
     the broker's clock when that was counted, and its ordinal.
@@ -47,65 +46,65 @@ class Figures(NamedTuple):
 
 def request_event(
     time_us: int,
-    client: Client,
-    spent: Spent,
-    figures: Figures,
+    client: ClientConnection,
+    cost: RequestCost,
+    figures: RequestFigures,
     *,
     records: int | None,
 ) -> Request:
     """The event of a request that was carried out, and that quotas have looked at."""
-    header, looks, mutated = spent.header, spent.looks, spent.mutated
-    assert looks is not None
+    header, quota_checks, mutated = cost.header, cost.quota_checks, cost.mutated
+    assert quota_checks is not None
     wanted = mutation = None
     if mutated is not None:
         mutation = mutated.look
         if mutated.wanted:
             wanted = mutated.wanted, mutated.refused, mutated.strict
     checks = places = None
-    if looks.request or looks.produce or looks.fetch or mutation:
-        checks, places = _checks(looks, mutation), _places(looks, mutation)
+    if quota_checks.request or quota_checks.produce or quota_checks.fetch or mutation:
+        checks, places = _checks(quota_checks, mutation), _places(quota_checks, mutation)
     queue_ns, network_ns, io_ns, total_ns = figures.times
     return (
         time_us,
-        whole_ms(spent.now),
-        told_as(client, header.client_id or ""),
+        whole_ms(cost.now),
+        activity_client(client, header.client_id or ""),
         int(header.api_key),
         header.api_version,
-        spent.request_bytes,
-        spent.response_bytes,
+        cost.request_bytes,
+        cost.response_bytes,
         records,
         wanted,
-        spent.exempt,
+        cost.exempt,
         queue_ns,
         network_ns,
         io_ns,
         total_ns,
-        spent.worked_ns,
+        cost.worked_ns,
         figures.late,
         checks,
         places,
-        looks.throttle_ms,
-        first_error(spent.response),
+        quota_checks.throttle_ms,
+        first_error(cost.response),
     )
 
 
-def told_as(client: Client, client_id: str) -> ToldAs:
+def activity_client(client: ClientConnection, client_id: str) -> ActivityClient:
     """Who sent a request; the same object for one after the other, which packs in less time."""
-    caller, known = client.caller, client.told_as
+    caller, known = client.caller, client.activity_client
     user = caller.principal.name
     if known is not None and known[4] == client_id and known[3] == user:
         return known
     names = user[:NAME_CHARACTERS_MAX], client_id[:NAME_CHARACTERS_MAX]
     if known is None or known[3:] != names:
         known = caller.listener, client.number, client_ip(caller.client_host), *names
-        client.told_as = known
+        client.activity_client = known
     return known
 
 
 def _checks(
-    looks: Looks, mutation: Look | None
+    quota_checks: QuotaChecks, mutation: Look | None
 ) -> tuple[Check | None, Check | None, Check | None, Check | None]:
-    produce, fetch, request = looks.produce, looks.fetch, looks.request
+    produce, fetch, request = quota_checks.produce, quota_checks.fetch, quota_checks.request
     return (
         None if produce is None else _check(produce),
         None if fetch is None else _check(fetch),
@@ -114,13 +113,13 @@ def _checks(
     )
 
 
-def _places(looks: Looks, mutation: Look | None) -> Places:
-    first, time = looks.produce or looks.fetch or mutation, looks.request
+def _places(quota_checks: QuotaChecks, mutation: Look | None) -> Places:
+    first, time = quota_checks.produce or quota_checks.fetch or mutation, quota_checks.request
     if first is None:
         assert time is not None  # One of them is there.
         return time.ordinal, None, None
     apart = None if time is None or time.ordinal == first.ordinal else time.ordinal
-    return first.ordinal, apart, looks.back
+    return first.ordinal, apart, quota_checks.back
 
 
 def _check(look: Look) -> Check:

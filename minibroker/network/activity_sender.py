@@ -15,11 +15,11 @@ import trio
 from minibroker.activity.events import UNWRITTEN_MAX, Event, pack
 from minibroker.activity.sampling import is_sampled
 from minibroker.activity.schema import Happened
-from minibroker.admission.connection_events import Who
+from minibroker.admission.connection_events import ConnectionFacts
 from minibroker.config import ACTIVITY_ENABLE, ACTIVITY_SAMPLE
 from minibroker.connections.address import client_ip
 from minibroker.process.environment import RECORDER, Environment
-from minibroker.process.messages import Told, Written
+from minibroker.process.messages import ActivityBatch, ActivityWritten
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import whole_ms
 
@@ -39,8 +39,8 @@ FINISH_S: Final = 2.0
 """How long the last events may take to be sent when the broker stops, in real time."""
 
 
-class Teller:
-    """One process's; ``run`` must be running. See `teller` for where there is none."""
+class ActivitySender:
+    """One process's; ``run`` must be running. See `activity_sender` for where there is none."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -65,7 +65,7 @@ class Teller:
         """A time of the broker's clock, in seconds, as events have it."""
         return int(self._epoch_us + now * 1e6)
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Something happened, to a connection of the sample."""
         pending = self._pending
         if len(pending) >= PENDING_MAX:
@@ -78,12 +78,17 @@ class Teller:
             self._full.set()
 
     def happened(
-        self, what: Happened, who: Who, now: float, reason: str | None, delay_ms: int | None
+        self,
+        what: Happened,
+        who: ConnectionFacts,
+        now: float,
+        reason: str | None,
+        delay_ms: int | None,
     ) -> None:
         """Something happened to a connection, at a time in seconds of the broker's clock."""
         if self.samples(who.number):
             peer = who.listener, who.number, client_ip(who.peer[0])
-            self.tell((self.time_us(now), whole_ms(now), peer, what.value, reason, delay_ms))
+            self.report((self.time_us(now), whole_ms(now), peer, what.value, reason, delay_ms))
 
     def _drop(self, count: int) -> None:
         self._dropped += count
@@ -108,7 +113,7 @@ class Teller:
 
     async def _hear(self, channel: Channel) -> None:
         while True:
-            written: Written = await channel.receive()
+            written: ActivityWritten = await channel.receive()
             self._unwritten -= written.events
             self._dropped_unwritten -= written.dropped
             self._room.set()
@@ -132,11 +137,11 @@ class Teller:
             with trio.move_on_after(DELAY_S):
                 await self._full.wait()
 
-    def _next(self) -> Told:
+    def _next(self) -> ActivityBatch:
         """The next chunk, which counts as unwritten from now on."""
         chunk = self._pending[:CHUNK_EVENTS]
         del self._pending[:CHUNK_EVENTS]
-        told = Told(pack(chunk), self._dropped)
+        told = ActivityBatch(pack(chunk), self._dropped)
         self._unwritten += len(chunk)
         self._dropped_unwritten += self._dropped
         self._dropped = 0
@@ -158,6 +163,6 @@ class Teller:
         scope.cancel()
 
 
-def teller(env: Environment) -> Teller | None:
+def activity_sender(env: Environment) -> ActivitySender | None:
     """Who tells, if anybody is to be told."""
-    return Teller(env) if env.settings[ACTIVITY_ENABLE] else None
+    return ActivitySender(env) if env.settings[ACTIVITY_ENABLE] else None

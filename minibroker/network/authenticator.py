@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from minibroker.cluster.image import Image
-    from minibroker.network.client_connection import Client
-    from minibroker.network.principal_builder import Naming
-    from minibroker.network.request_reader import FrameReader
-    from minibroker.network.sasl import MakeContext, Proofs
-    from minibroker.network.ssl_contexts import Keyring
+    from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.principal_builder import PrincipalBuilder
+    from minibroker.network.request_reader import RequestReader
+    from minibroker.network.sasl import MakeContext, SaslAuthenticator
+    from minibroker.network.ssl_contexts import SslContexts
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
 
 
-class Unidentified(Exception):
+class ConnectionNotAuthenticated(Exception):
     """A connection ends before it could ask for anything, or again later; the text is logged."""
 
     def __init__(self, reason: CloseReason, text: str) -> None:
@@ -48,10 +48,10 @@ class Unidentified(Exception):
         self.reason = reason
 
 
-def try_identities(settings: Settings) -> None:
+def check_authentication(settings: Settings) -> None:
     """Reads what listeners need, keys above all. Raises ``ConfigError``."""
-    keyring(settings)
-    _naming(settings)
+    ssl_contexts(settings)
+    _principal_builder(settings)
     for name, protocol in _protocols(settings).items():
         if has_sasl(protocol):
             from minibroker.network.sasl import token_rules
@@ -59,30 +59,30 @@ def try_identities(settings: Settings) -> None:
             token_rules(settings, name)
 
 
-def keyring(settings: Settings) -> Keyring | None:
+def ssl_contexts(settings: Settings) -> SslContexts | None:
     """What listeners show; None where none has TLS. Raises ``ConfigError``."""
     if not any(map(has_tls, _protocols(settings).values())):
         return None
-    from minibroker.network.ssl_contexts import Keyring
+    from minibroker.network.ssl_contexts import SslContexts
 
-    return Keyring(settings)
+    return SslContexts(settings)
 
 
 def _protocols(settings: Settings) -> dict[str, str]:
     return {one.name: settings.security_protocol(one.name) for one in settings.client_listeners}
 
 
-def _naming(settings: Settings) -> Naming | None:
+def _principal_builder(settings: Settings) -> PrincipalBuilder | None:
     """None where every client is ANONYMOUS."""
     asks = any(protocol != "PLAINTEXT" for protocol in _protocols(settings).values())
     if not asks and settings[PRINCIPAL_BUILDER_CLASS] is None:
         return None
-    from minibroker.network.principal_builder import Naming
+    from minibroker.network.principal_builder import PrincipalBuilder
 
-    return Naming(settings)
+    return PrincipalBuilder(settings)
 
 
-class Identities:
+class Authenticator:
     """What one processor needs for the beginnings of its connections.
 
     ``secret`` is the same for all processors of a broker, and known to nobody else.
@@ -100,25 +100,25 @@ class Identities:
         self._settings = settings
         self._clock = clock
         self._make_context = make_context
-        self._keyring = keyring(settings)
+        self._ssl_contexts = ssl_contexts(settings)
         self._handshakes = tls_handshakes(clock)
         self._authentications = authentications(clock)
-        self._proofs: dict[str, Proofs] = {}
-        self._names = _naming(settings)
+        self._proofs: dict[str, SaslAuthenticator] = {}
+        self._names = _principal_builder(settings)
         protocols = _protocols(settings)
         if any(map(has_sasl, protocols.values())):
-            from minibroker.network.sasl import Proofs
+            from minibroker.network.sasl import SaslAuthenticator
 
             self._proofs = {
-                name: Proofs(settings, name, clock=clock, image=image, secret=secret)
+                name: SaslAuthenticator(settings, name, clock=clock, image=image, secret=secret)
                 for name, protocol in protocols.items()
                 if has_sasl(protocol)
             }
 
     def on_image(self, after: Image) -> None:
         """Takes over keys and certificates that were renewed, for whoever comes from now on."""
-        if self._keyring is not None:
-            self._keyring.follow(after.configs)
+        if self._ssl_contexts is not None:
+            self._ssl_contexts.follow(after.configs)
 
     async def close_late(self) -> None:
         """Close connections whose beginning takes too long. Runs until cancelled."""
@@ -126,14 +126,17 @@ class Identities:
             nursery.start_soon(self._handshakes.close_late)
             nursery.start_soon(self._authentications.close_late)
 
-    async def begin(self, client: Client) -> None:
-        """Everything before the first frame. Raises ``Unidentified``, or ``StreamClosed``."""
-        if self._keyring is not None:
-            context = self._keyring.context(client.caller.listener)
+    async def begin(self, client: ClientConnection) -> None:
+        """Do all that precedes the first request.
+
+        Raises ``ConnectionNotAuthenticated`` or ``StreamClosed``.
+        """
+        if self._ssl_contexts is not None:
+            context = self._ssl_contexts.context(client.caller.listener)
             if context is not None:
                 await self._agree_on_tls(client, context)
 
-    async def prove(self, client: Client, reader: FrameReader) -> bool:
+    async def prove(self, client: ClientConnection, reader: RequestReader) -> bool:
         """Who it is, from whatever it must show for that; False if the client ended."""
         proofs = self._proofs.get(client.caller.listener)
         if proofs is not None:
@@ -145,10 +148,10 @@ class Identities:
             await self._name(client, self._names)
         return True
 
-    async def takes(self, client: Client, reader: FrameReader, block: Block) -> bool:
+    async def takes(self, client: ClientConnection, reader: RequestReader, block: Block) -> bool:
         """Whether a request was a step of proving again, which is done then, and the block free.
 
-        Raises ``Unidentified`` where the proof is worth nothing any more.
+        Raises ``ConnectionNotAuthenticated`` where the proof is worth nothing any more.
         """
         if client.proof_ends is None:
             return False
@@ -158,13 +161,15 @@ class Identities:
                 return False
             block.release()
             text = "the client did not prove again in time who it is"
-            raise Unidentified(CloseReason.SESSION_EXPIRED, text)
+            raise ConnectionNotAuthenticated(CloseReason.SESSION_EXPIRED, text)
         proofs = self._proofs[client.caller.listener]
         await self._step(client, proofs, block)
         await self._go_on(client, reader, proofs)
         return True
 
-    async def _go_on(self, client: Client, reader: FrameReader, proofs: Proofs) -> bool:
+    async def _go_on(
+        self, client: ClientConnection, reader: RequestReader, proofs: SaslAuthenticator
+    ) -> bool:
         from minibroker.security.authentication import State
 
         authentication = client.authentication
@@ -178,31 +183,35 @@ class Identities:
                 await self._step(client, proofs, block)
         return True
 
-    async def _name(self, client: Client, names: Naming) -> None:
-        from minibroker.network.principal_builder import Unnamed
+    async def _name(self, client: ClientConnection, names: PrincipalBuilder) -> None:
+        from minibroker.network.principal_builder import PrincipalNotBuilt
 
         listener, host = client.caller.listener, client.caller.client_host
         user = None if client.authentication is None else client.authentication.user
         subject = None
-        if self._keyring is not None and self._keyring.context(listener) is not None:
+        if self._ssl_contexts is not None and self._ssl_contexts.context(listener) is not None:
             from minibroker.network.tls import TlsStream
 
             assert isinstance(client.stream, TlsStream)
             subject = client.stream.subject()
         try:
             principal = names.principal(listener, host, user, subject)
-        except Unnamed as unnamed:
+        except PrincipalNotBuilt as unnamed:
             await self._delay_failure()
-            raise Unidentified(CloseReason.AUTHENTICATION_FAILED, str(unnamed)) from None
+            raise ConnectionNotAuthenticated(
+                CloseReason.AUTHENTICATION_FAILED, str(unnamed)
+            ) from None
         client.caller = client.caller._replace(principal=principal)
 
-    async def _step(self, client: Client, proofs: Proofs, block: Block) -> None:
-        from minibroker.network.sasl import NotProven
+    async def _step(
+        self, client: ClientConnection, proofs: SaslAuthenticator, block: Block
+    ) -> None:
+        from minibroker.network.sasl import SaslFailed
 
         try:
             await proofs.step(client, block, self._make_context)
             return
-        except NotProven as why:
+        except SaslFailed as why:
             failure = why
             self._authentications.ended(client)
         finally:
@@ -210,19 +219,19 @@ class Identities:
         await self._delay_failure()
         with suppress(StreamClosed):  # It may not have waited to be told.
             await client.stream.send_all(failure.response)
-        raise Unidentified(CloseReason.AUTHENTICATION_FAILED, str(failure))
+        raise ConnectionNotAuthenticated(CloseReason.AUTHENTICATION_FAILED, str(failure))
 
-    async def _agree_on_tls(self, client: Client, context: SSLContext) -> None:
-        from minibroker.network.tls import TlsFailed, TlsStream
+    async def _agree_on_tls(self, client: ClientConnection, context: SSLContext) -> None:
+        from minibroker.network.tls import TlsHandshakeFailed, TlsStream
 
         stream = TlsStream(client.stream, context)
         client.stream = stream
         try:
             with self._handshakes.under_way(client):
                 await stream.handshake()
-        except TlsFailed as failure:
+        except TlsHandshakeFailed as failure:
             await self._delay_failure()
-            raise Unidentified(CloseReason.TLS_FAILED, str(failure)) from None
+            raise ConnectionNotAuthenticated(CloseReason.TLS_FAILED, str(failure)) from None
 
     async def _delay_failure(self) -> None:
         """Wait in real time before a failure is reported, which slows down guessing (KIP-306)."""

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis.base import Caller
 from minibroker.connections.address import client_ip
-from minibroker.network.connection_state import ConnectionState, Event
-from minibroker.network.request_reader import FrameReader
+from minibroker.network.connection_state import ChannelEvent, ConnectionState
+from minibroker.network.request_reader import RequestReader
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import ByteStream
 from minibroker.runtime.worktime import Account
 
 if TYPE_CHECKING:
-    from minibroker.activity.events import Client as ToldAs
+    from minibroker.activity.events import ActivityClient
     from minibroker.security.authentication import Authentication
 
 SHOWN_MAX: Final = 200
 """Characters of a client's own words that are kept for people to see."""
 
 
-class ClientView(NamedTuple):
+class ConnectionReport(NamedTuple):
     """A connection as the control API shows it; times in seconds of the broker's clock."""
 
     number: int
@@ -45,13 +45,14 @@ class ClientView(NamedTuple):
     in_flight: int | None
 
 
-class Client:
+class ClientConnection:
     """One open connection."""
 
     __slots__ = (
         "accepted",
         "account",
         "accounted_ns",
+        "activity_client",
         "authentication",
         "caller",
         "client_id",
@@ -59,6 +60,7 @@ class Client:
         "close_text",
         "in_flight",
         "interruptible",
+        "is_sampled",
         "opened",
         "proof_ends",
         "reader",
@@ -67,11 +69,9 @@ class Client:
         "state",
         "stream",
         "throttle_over",
-        "told",
-        "told_as",
     )
 
-    def __init__(self, accepted: Accepted, stream: ByteStream, now: float) -> None:
+    def __init__(self, accepted: AcceptedConnection, stream: ByteStream, now: float) -> None:
         host, port = accepted.peer
         self.accepted = accepted
         # One spelling, as rules for hosts and whoever makes names of addresses go by it.
@@ -83,7 +83,7 @@ class Client:
         self.accounted_ns = 0
         """Its worked time up to the end of the last request."""
         self.scope = trio.CancelScope()
-        self.reader: FrameReader | None = None
+        self.reader: RequestReader | None = None
         self.authentication: Authentication | None = None
         self.proof_ends: float | None = None
         """When the client must have proven again who it is; None if it need not."""
@@ -94,9 +94,9 @@ class Client:
         """Set when the throttle ends that was started last."""
         self.interruptible = True
         """Whether closing now would cut off nothing but a wait."""
-        self.told = False
+        self.is_sampled = False
         """Whether the recorder is told of its requests."""
-        self.told_as: ToldAs | None = None
+        self.activity_client: ActivityClient | None = None
         """As whom it is told of: made once for as many requests as it fits."""
         self.close_reason = CloseReason.CLIENT_CLOSED
         self.close_text = ""
@@ -112,13 +112,13 @@ class Client:
 
     def throttle(self) -> None:
         """It is not to be read until `throttle_ended`."""
-        self.state.on(Event.THROTTLE_STARTED)
+        self.state.on(ChannelEvent.THROTTLE_STARTED)
         self.throttle_over = trio.Event()
 
     def throttle_ended(self) -> None:
         """The time has come."""
         assert self.throttle_over is not None
-        self.state.on(Event.THROTTLE_ENDED)
+        self.state.on(ChannelEvent.THROTTLE_ENDED)
         self.throttle_over.set()
 
     def close(self, reason: CloseReason, text: str = "") -> None:
@@ -127,11 +127,11 @@ class Client:
         self.close_text = text
         self.scope.cancel()
 
-    def view(self, used: float) -> ClientView:
+    def view(self, used: float) -> ConnectionReport:
         """The facts to show; it was last used at ``used``."""
         name, version = self.software or (None, None)
         shown = None if self.client_id is None else self.client_id[:SHOWN_MAX]
-        return ClientView(
+        return ConnectionReport(
             self.number,
             self.caller.connection_id,
             self.caller.listener,

@@ -23,7 +23,7 @@ from minibroker.cluster.image import Image
 from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import QUOTA_THROTTLE_MODE
 from minibroker.config.quota_definitions import DELAY
-from minibroker.network.client_connection import Client
+from minibroker.network.client_connection import ClientConnection
 from minibroker.observability.definitions import QUOTA_QUEUE
 from minibroker.observability.metrics import Series
 from minibroker.process.environment import Environment
@@ -53,7 +53,7 @@ LENGTH_BYTES: Final = 4
 """What a fetch's size has beside the response itself, as Kafka counts it."""
 
 
-class Looks:
+class QuotaChecks:
     """What quotas found when they counted one request, for who tells of it."""
 
     # The class has what holds until something is found: to set it for each request takes longer.
@@ -76,7 +76,7 @@ class Looks:
 
 
 @dataclass(eq=False)
-class Spent:
+class RequestCost:
     """A request that was carried out, and what it took so far; see `is_exempt`."""
 
     header: RequestHeader
@@ -89,22 +89,22 @@ class Spent:
     request_bytes: int
     response_bytes: int
     worked_ns: int
-    looks: Looks | None = None
+    quota_checks: QuotaChecks | None = None
     """What quotas find, where somebody is told."""
     mutated: Mutated | None = None
     """What it changed of the cluster, if it is about that."""
 
 
-class Meter:
+class ClientQuotas:
     """One processor's; ``run`` must be running for throttles to end."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
         self.delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
-        """Whether `keep_back` is to be asked, and not `hold`."""
+        """Whether `throttle_before_response` is to be asked, and not `hold`."""
         self._in_force = QuotasInForce(env.settings, env.ledger)
         self.quotas = self._in_force.quotas
-        self.throttled: Throttled[Client] = Throttled()
+        self.throttled: Throttled[ClientConnection] = Throttled()
         self._sooner = trio.Event()
         env.metrics.watch_gauges(self._gauges)
 
@@ -122,122 +122,131 @@ class Meter:
         """From now on the quotas of an image hold."""
         self._in_force.follow(image)
 
-    def fetch_bytes_max(self, client: Client, header: RequestHeader) -> int:
+    def fetch_bytes_max(self, client: ClientConnection, header: RequestHeader) -> int:
         """The most that a client may be sent at once."""
-        return self.quotas.fetch_bytes_max(who_asks(client, header), self._now_ms())
+        return self.quotas.fetch_bytes_max(quota_user(client, header), self._now_ms())
 
     def _now_ms(self) -> int:
         """Milliseconds of the broker's clock."""
         return whole_ms(self._env.clock.now())
 
-    def promise(self, client: Client, ctx: Context, request: Any) -> Promise | None:
+    def promise(self, client: ClientConnection, ctx: Context, request: Any) -> Promise | None:
         """That a request is counted when it is answered, if that may be."""
         number = _NUMBERS.get(ctx.header.api_key)
-        if number is None or client.told or self.delays or not _cannot_be_exempt(number, request):
+        if (
+            number is None
+            or client.is_sampled
+            or self.delays
+            or not _cannot_be_exempt(number, request)
+        ):
             return None
-        return self.quotas.promise(number, who_asks(client, ctx.header))
+        return self.quotas.promise(number, quota_user(client, ctx.header))
 
-    def worked_on(self, client: Client, header: RequestHeader, network_ns: int) -> None:
+    def worked_on(self, client: ClientConnection, header: RequestHeader, network_ns: int) -> None:
         """Counts what was worked for a request since its promise was kept."""
-        self.quotas.worked_on(who_asks(client, header), network_ns, self._now_ms())
+        self.quotas.worked_on(quota_user(client, header), network_ns, self._now_ms())
 
-    def hold(self, client: Client, spent: Spent) -> Any | None:
+    def throttle_after_response(self, client: ClientConnection, cost: RequestCost) -> Any | None:
         """Counts a request, and holds its sender if that is too much.
 
         The response to send instead of the one there was; None if it may go as it is.
         """
-        quotas, looks = self.quotas, spent.looks
-        quotas.looked = None if looks is None else looks.note
-        now_ms = whole_ms(spent.now)
-        throttle = self._charged(spent, now_ms)
+        quotas, quota_checks = self.quotas, cost.quota_checks
+        quotas.looked = None if quota_checks is None else quota_checks.note
+        now_ms = whole_ms(cost.now)
+        throttle = self._charged(cost, now_ms)
         if throttle is None:
             return None
-        self._start(client, spent, throttle, now_ms)
-        response = spent.response
-        if spent.header.api_key == _FETCH and not spent.exempt:
-            back = quotas.not_fetched(spent.who, spent.response_bytes + LENGTH_BYTES, now_ms)
-            if looks is not None:
-                looks.back = back
+        self._start(client, cost, throttle, now_ms)
+        response = cost.response
+        if cost.header.api_key == _FETCH and not cost.exempt:
+            back = quotas.not_fetched(cost.who, cost.response_bytes + LENGTH_BYTES, now_ms)
+            if quota_checks is not None:
+                quota_checks.back = back
             response = FetchResponse()
         return _told(response, throttle.ms)
 
-    def _charged(self, spent: Spent, now_ms: int) -> Throttle | None:
+    def _charged(self, cost: RequestCost, now_ms: int) -> Throttle | None:
         """Counts bytes and time at once where there are both, which is most of what is asked."""
-        if not spent.exempt:
-            key, who = spent.header.api_key, spent.who
+        if not cost.exempt:
+            key, who = cost.header.api_key, cost.who
             if key == _PRODUCE:
                 return self.quotas.moved_and_worked(
-                    BYTES_PRODUCED, who, spent.request_bytes, spent.worked_ns, now_ms
+                    BYTES_PRODUCED, who, cost.request_bytes, cost.worked_ns, now_ms
                 )
             if key == _FETCH:
-                size = spent.response_bytes + LENGTH_BYTES
+                size = cost.response_bytes + LENGTH_BYTES
                 return self.quotas.moved_and_worked(
-                    BYTES_FETCHED, who, size, spent.worked_ns, now_ms
+                    BYTES_FETCHED, who, size, cost.worked_ns, now_ms
                 )
-        return larger(self._first(spent, now_ms), self._worked(spent, now_ms))
+        return larger(self._first(cost, now_ms), self._worked(cost, now_ms))
 
-    async def keep_back(self, client: Client, spent: Spent) -> Any | None:
+    async def throttle_before_response(
+        self, client: ClientConnection, cost: RequestCost
+    ) -> Any | None:
         """`hold` as KIP-55 and KIP-124 have it: first for bytes, and then, if need be, for time.
 
         Nothing is sent before.
         """
-        looks, now_ms, total_ms = spent.looks, whole_ms(spent.now), 0
+        quota_checks, now_ms, total_ms = cost.quota_checks, whole_ms(cost.now), 0
         for count in (self._first, self._worked):
-            self.quotas.looked = None if looks is None else looks.note
-            throttle = count(spent, now_ms)
+            self.quotas.looked = None if quota_checks is None else quota_checks.note
+            throttle = count(cost, now_ms)
             if throttle.ms > 0:
-                self._start(client, spent, throttle, now_ms)
+                self._start(client, cost, throttle, now_ms)
                 assert client.throttle_over is not None
                 await client.throttle_over.wait()
                 total_ms += throttle.ms
                 now_ms = self._now_ms()
-        return _told(spent.response, total_ms) if total_ms else None
+        return _told(cost.response, total_ms) if total_ms else None
 
-    def _first(self, spent: Spent, now_ms: int) -> Throttle:
+    def _first(self, cost: RequestCost, now_ms: int) -> Throttle:
         """What beside time was too much: of any request at most one thing."""
-        if spent.header.api_key == _PRODUCE:
-            return self.quotas.produced(spent.who, spent.request_bytes, now_ms)
-        if spent.header.api_key == _FETCH:
-            if spent.exempt:
+        if cost.header.api_key == _PRODUCE:
+            return self.quotas.produced(cost.who, cost.request_bytes, now_ms)
+        if cost.header.api_key == _FETCH:
+            if cost.exempt:
                 return Throttle(QuotaType.FETCH, 0)
-            return self.quotas.fetched(spent.who, spent.response_bytes + LENGTH_BYTES, now_ms)
-        told_ms = getattr(spent.response, "throttle_time_ms", 0)
-        look = spent.mutated.look if spent.mutated else None
+            return self.quotas.fetched(cost.who, cost.response_bytes + LENGTH_BYTES, now_ms)
+        told_ms = getattr(cost.response, "throttle_time_ms", 0)
+        look = cost.mutated.look if cost.mutated else None
         cause = NO_CAUSE
         if look is not None and look.bound is not None:
             cause = Cause(look.rate, 0, look.bound.value)
         return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms, cause)
 
-    def _worked(self, spent: Spent, now_ms: int) -> Throttle:
-        if spent.exempt:
-            self.quotas.exempt(spent.worked_ns, now_ms)
+    def _worked(self, cost: RequestCost, now_ms: int) -> Throttle:
+        if cost.exempt:
+            self.quotas.exempt(cost.worked_ns, now_ms)
             return Throttle(QuotaType.REQUEST, 0)
-        return self.quotas.worked(spent.who, spent.worked_ns, now_ms)
+        return self.quotas.worked(cost.who, cost.worked_ns, now_ms)
 
-    def _start(self, client: Client, spent: Spent, throttle: Throttle, now_ms: int) -> None:
-        api_key = spent.header.api_key
-        if spent.looks is not None:
-            spent.looks.throttle_ms += throttle.ms
-        self.quotas.throttled(throttle, spent.who, api_key, now_ms)
+    def _start(
+        self, client: ClientConnection, cost: RequestCost, throttle: Throttle, now_ms: int
+    ) -> None:
+        api_key = cost.header.api_key
+        if cost.quota_checks is not None:
+            cost.quota_checks.throttle_ms += throttle.ms
+        self.quotas.throttled(throttle, cost.who, api_key, now_ms)
         client.throttle()
         self._env.metrics.throttled(api_key, throttle.ms * NS_PER_MS)
         if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):
             self._sooner.set()
 
-    def sent(self, spent: Spent, network_ns: int) -> tuple[int, int | None]:
+    def sent(self, cost: RequestCost, network_ns: int) -> tuple[int, int | None]:
         """Counts what was worked for a request beside that: reading it, sending the answer.
 
         When that was, in milliseconds of the broker's clock, and its ordinal if a quota counts it.
         """
         now_ms, ordinal = self._now_ms(), None
         if self.active:
-            if spent.exempt:
+            if cost.exempt:
                 self.quotas.exempt(network_ns, now_ms)
             else:
-                ordinal = self.quotas.worked_on(spent.who, network_ns, now_ms)
+                ordinal = self.quotas.worked_on(cost.who, network_ns, now_ms)
         return now_ms, ordinal
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: ClientConnection) -> None:
         """A client is gone."""
         self.throttled.forget(client)
 
@@ -254,7 +263,7 @@ class Meter:
                 await self._sooner.wait()
 
 
-def who_asks(client: Client, header: RequestHeader) -> Who:
+def quota_user(client: ClientConnection, header: RequestHeader) -> Who:
     """Whose quotas a request counts for."""
     return client.caller.principal.name, header.client_id or ""
 

@@ -36,7 +36,7 @@ from typing import Final
 HISTORY_MAX: Final = 8
 
 
-class State(StrEnum):
+class ChannelState(StrEnum):
     """Where a connection stands."""
 
     NOT_MUTED = "reading"
@@ -48,7 +48,7 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
-class Event(StrEnum):
+class ChannelEvent(StrEnum):
     """What may happen to a connection."""
 
     REQUEST_RECEIVED = "request received"
@@ -60,44 +60,46 @@ class Event(StrEnum):
     CLOSE = "close"
 
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.NOT_MUTED: {
-        Event.REQUEST_RECEIVED: State.MUTED,
-        Event.CLOSE: State.CLOSED,
+TRANSITIONS: Final[Mapping[ChannelState, Mapping[ChannelEvent, ChannelState]]] = {
+    ChannelState.NOT_MUTED: {
+        ChannelEvent.REQUEST_RECEIVED: ChannelState.MUTED,
+        ChannelEvent.CLOSE: ChannelState.CLOSED,
     },
-    State.MUTED: {
-        Event.RESPONSE_READY: State.RESPONSE_PENDING,
-        Event.NO_RESPONSE: State.NOT_MUTED,
-        Event.THROTTLE_STARTED: State.HELD,
-        Event.CLOSE: State.CLOSED,
+    ChannelState.MUTED: {
+        ChannelEvent.RESPONSE_READY: ChannelState.RESPONSE_PENDING,
+        ChannelEvent.NO_RESPONSE: ChannelState.NOT_MUTED,
+        ChannelEvent.THROTTLE_STARTED: ChannelState.HELD,
+        ChannelEvent.CLOSE: ChannelState.CLOSED,
     },
-    State.RESPONSE_PENDING: {
-        Event.RESPONSE_SENT: State.NOT_MUTED,
-        Event.CLOSE: State.CLOSED,
+    ChannelState.RESPONSE_PENDING: {
+        ChannelEvent.RESPONSE_SENT: ChannelState.NOT_MUTED,
+        ChannelEvent.CLOSE: ChannelState.CLOSED,
     },
-    State.HELD: {
-        Event.RESPONSE_READY: State.THROTTLED_RESPONSE_PENDING,
-        Event.NO_RESPONSE: State.THROTTLED,
-        Event.THROTTLE_ENDED: State.MUTED,
-        Event.CLOSE: State.CLOSED,
+    ChannelState.HELD: {
+        ChannelEvent.RESPONSE_READY: ChannelState.THROTTLED_RESPONSE_PENDING,
+        ChannelEvent.NO_RESPONSE: ChannelState.THROTTLED,
+        ChannelEvent.THROTTLE_ENDED: ChannelState.MUTED,
+        ChannelEvent.CLOSE: ChannelState.CLOSED,
     },
-    State.THROTTLED_RESPONSE_PENDING: {
-        Event.RESPONSE_SENT: State.THROTTLED,
-        Event.THROTTLE_ENDED: State.RESPONSE_PENDING,
-        Event.CLOSE: State.CLOSED,
+    ChannelState.THROTTLED_RESPONSE_PENDING: {
+        ChannelEvent.RESPONSE_SENT: ChannelState.THROTTLED,
+        ChannelEvent.THROTTLE_ENDED: ChannelState.RESPONSE_PENDING,
+        ChannelEvent.CLOSE: ChannelState.CLOSED,
     },
-    State.THROTTLED: {
-        Event.THROTTLE_ENDED: State.NOT_MUTED,
-        Event.CLOSE: State.CLOSED,
+    ChannelState.THROTTLED: {
+        ChannelEvent.THROTTLE_ENDED: ChannelState.NOT_MUTED,
+        ChannelEvent.CLOSE: ChannelState.CLOSED,
     },
-    State.CLOSED: {},
+    ChannelState.CLOSED: {},
 }
 
 
-class InvalidTransition(Exception):
+class InvalidChannelTransition(Exception):
     """An event that can't happen in a state; tells what came before it."""
 
-    def __init__(self, state: State, event: Event, history: tuple[Event, ...]) -> None:
+    def __init__(
+        self, state: ChannelState, event: ChannelEvent, history: tuple[ChannelEvent, ...]
+    ) -> None:
         story = ", ".join(history) or "nothing"
         super().__init__(f"{event.name} in state {state.name}, after: {story}")
         self.state = state
@@ -111,14 +113,14 @@ class ConnectionState:
     __slots__ = ("_history", "state")
 
     def __init__(self) -> None:
-        self.state = State.NOT_MUTED
-        self._history: deque[Event] = deque(maxlen=HISTORY_MAX)
+        self.state = ChannelState.NOT_MUTED
+        self._history: deque[ChannelEvent] = deque(maxlen=HISTORY_MAX)
 
-    def on(self, event: Event) -> State:
-        """The state after an event. Raises ``InvalidTransition``."""
+    def on(self, event: ChannelEvent) -> ChannelState:
+        """The state after an event. Raises ``InvalidChannelTransition``."""
         after = TRANSITIONS[self.state].get(event)
         if after is None:
-            raise InvalidTransition(self.state, event, tuple(self._history))
+            raise InvalidChannelTransition(self.state, event, tuple(self._history))
         self._history.append(event)
         self.state = after
         return after

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.network.client_connection import Client
+from minibroker.network.client_connection import ClientConnection
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.arena import Part
 from minibroker.runtime.clock import Clock
@@ -19,7 +19,9 @@ EVICTION_INTERVAL_S: Final = 0.25
 """How often claims are checked while others wait."""
 
 
-async def evict_slow_claims(part: Part, clients: Mapping[int, Client], clock: Clock) -> None:
+async def evict_slow_claims(
+    part: Part, clients: Mapping[int, ClientConnection], clock: Clock
+) -> None:
     """Run until cancelled; ``clients`` are the open connections by their numbers."""
 
     def arrived(claim: Claim) -> int:

@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
-from minibroker.network.client_connection import Client
-from minibroker.network.idle_connections import IdleOrder
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.idle_connections import IdleConnections
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.clock import Clock
 
@@ -33,11 +33,11 @@ class Handshakes:
         self._limit_s = limit_s
         self._reason = reason
         self._text = text
-        self._began: IdleOrder[Client] = IdleOrder()
+        self._began: IdleConnections[ClientConnection] = IdleConnections()
         self._some = trio.Event()
 
     @contextmanager
-    def under_way(self, client: Client) -> Iterator[None]:
+    def under_way(self, client: ClientConnection) -> Iterator[None]:
         """Within this the handshake of a client must end."""
         self._began.use(client, self._clock.real_s())
         self._some.set()
@@ -46,7 +46,7 @@ class Handshakes:
         finally:
             self.ended(client)
 
-    def ended(self, client: Client) -> None:
+    def ended(self, client: ClientConnection) -> None:
         """The client is not waited for any more."""
         self._began.forget(client)
 

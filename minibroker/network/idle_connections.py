@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 
-class IdleOrder(Generic[Name]):
+class IdleConnections(Generic[Name]):
     """When each name was last used."""
 
     def __init__(self) -> None:

@@ -40,11 +40,11 @@ KAFKAS_OWN: Final = "org.apache.kafka.common.security.authenticator.DefaultKafka
 Builder = Callable[[Introduction], object]
 
 
-class Unnamed(Exception):
+class PrincipalNotBuilt(Exception):
     """A client cannot be named; the text is for the log."""
 
 
-class Naming:
+class PrincipalBuilder:
     """The names of one broker's clients. Raises ``ConfigError`` for rules or code that are none."""
 
     def __init__(self, settings: Settings) -> None:
@@ -63,7 +63,7 @@ class Naming:
     def principal(
         self, listener: str, client_host: str, sasl_user: str | None, subject: Subject | None
     ) -> Principal:
-        """Who a client is. Raises ``Unnamed``."""
+        """Who a client is. Raises ``PrincipalNotBuilt``."""
         shown = None if subject is None else distinguished_name(subject)
         if self._builder is None:
             return self._default(listener, sasl_user, shown)
@@ -73,13 +73,13 @@ class Naming:
         try:
             made = self._builder(introduction)
         except Exception as error:
-            raise Unnamed(f"{name} failed: {type(error).__name__}: {error}") from error
+            raise PrincipalNotBuilt(f"{name} failed: {type(error).__name__}: {error}") from error
         if isinstance(made, Principal):
             return made
         try:
             return parse(str(made))
         except BadPrincipal as bad:
-            raise Unnamed(f"{name} gave no principal: {bad}") from None
+            raise PrincipalNotBuilt(f"{name} gave no principal: {bad}") from None
 
     def _default(self, listener: str, sasl_user: str | None, subject: str | None) -> Principal:
         if sasl_user is not None:
@@ -89,7 +89,7 @@ class Naming:
         try:
             return Principal(USER, user_name(subject, self._rules[listener]))
         except NoName as none:
-            raise Unnamed(str(none)) from None
+            raise PrincipalNotBuilt(str(none)) from None
 
 
 def _load(settings: Settings) -> Builder | None:

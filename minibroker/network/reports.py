@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from minibroker.admission.connection_events import Lately
-from minibroker.admission.connection_figures import DoorFigures
-from minibroker.network.client_connection import ClientView
+from minibroker.admission.connection_events import RecentConnectionEvents
+from minibroker.admission.connection_figures import ConnectionFigures
+from minibroker.network.client_connection import ConnectionReport
 from minibroker.network.unserved_clients import UnservedClient
 
 CONNECTIONS_SHOWN_MAX: Final = 1000
@@ -21,15 +21,15 @@ class AcceptorReport(NamedTuple):
     """What an acceptor shows; ``slots`` are those in use of each processor."""
 
     slots: tuple[int, ...]
-    door: DoorFigures
-    lately: Lately
+    figures: ConnectionFigures
+    recent: RecentConnectionEvents
 
 
 class ProcessorReport(NamedTuple):
-    """What a processor shows; ``door`` if it has one of its own."""
+    """What a processor shows; ``figures`` if it has one of its own."""
 
-    connections: tuple[ClientView, ...]
+    connections: tuple[ConnectionReport, ...]
     connections_total: int
-    lately: Lately
-    door: DoorFigures | None = None
+    recent: RecentConnectionEvents
+    figures: ConnectionFigures | None = None
     unserved: tuple[UnservedClient, ...] = ()

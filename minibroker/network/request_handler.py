@@ -20,17 +20,29 @@ from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVe
 from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.config.dynamic import InForce
 from minibroker.config.types import INT_MAX
-from minibroker.network.activity_events import Figures, count_records, first_error, request_event
-from minibroker.network.activity_sender import Teller
-from minibroker.network.client_connection import Client
-from minibroker.network.client_quotas import LENGTH_BYTES, Looks, Meter, Spent, is_exempt, who_asks
-from minibroker.network.connection_state import Event
+from minibroker.network.activity_events import (
+    RequestFigures,
+    count_records,
+    first_error,
+    request_event,
+)
+from minibroker.network.activity_sender import ActivitySender
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.client_quotas import (
+    LENGTH_BYTES,
+    ClientQuotas,
+    QuotaChecks,
+    RequestCost,
+    is_exempt,
+    quota_user,
+)
+from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.open_files import OpenFiles
 from minibroker.network.response_sender import Chunk, send_response
 from minibroker.observability.log import Log
 from minibroker.process.environment import Environment
 from minibroker.process.messages import ApiPart
-from minibroker.process.metadata_client import Follower
+from minibroker.process.metadata_client import MetadataClient
 from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.runtime.arena import ArenaRef, Block
 from minibroker.runtime.clock import whole_ms
@@ -52,20 +64,20 @@ if TYPE_CHECKING:
 SERVED: Final[ServedVersions] = {api.key: api.versions for api in APIS.values()}
 
 
-class Exchanges:
+class RequestHandler:
     """What all exchanges of one processor share."""
 
     def __init__(
         self,
         env: Environment,
-        follower: Follower,
+        follower: MetadataClient,
         owners: Mapping[Owner, Link],
         files: OpenFiles,
-        meter: Meter,
+        client_quotas: ClientQuotas,
         *,
-        teller: Teller | None,
+        activity: ActivitySender | None,
         used: Callable[[int], None],
-        unserved: Callable[[Client, Unserved], None],
+        unserved: Callable[[ClientConnection, Unserved], None],
     ) -> None:
         """``used`` is called with the number of a connection that is about to be answered,
         ``unserved`` with a client that asked for a protocol which is not served.
@@ -74,8 +86,8 @@ class Exchanges:
         self._follower = follower
         self._owners = owners
         self._files = files
-        self.meter = meter
-        self._teller = teller
+        self.client_quotas = client_quotas
+        self._activity = activity
         self._used = used
         self._unserved = unserved
         self._authorizers = Authorizers(env.settings)
@@ -84,13 +96,13 @@ class Exchanges:
         self.quick = 0
         """Requests under way whose owners answer without waiting for anybody."""
 
-    async def serve(self, client: Client, block: Block) -> None:
+    async def serve(self, client: ClientConnection, block: Block) -> None:
         """Answers one request. Whatever it raises ends the connection."""
         env = self._env
         began_ns = time.perf_counter_ns()
         env.work_time.settle()
         worked_from = client.account.worked_ns
-        client.state.on(Event.REQUEST_RECEIVED)
+        client.state.on(ChannelEvent.REQUEST_RECEIVED)
         request_bytes = len(block.view)
         exchange = _Exchange(self, client, block)
         try:
@@ -101,21 +113,21 @@ class Exchanges:
         assert exchange.ctx is not None
         if exchange.ctx.unserved is not None:
             self._unserved(client, exchange.ctx.unserved)
-        promise, spent, counted_ns = None, None, 0
-        if client.told or self.meter.active:
+        promise, cost, counted_ns = None, None, 0
+        if client.is_sampled or self.client_quotas.active:
             worked_ns = env.work_time.worked_ns(client.account)
             counted_ns = exchange.io_ns + worked_ns - worked_from
             promise = exchange.promised(chunks, request_bytes, counted_ns)
             if promise is None:
-                spent = exchange.spent(response, chunks, request_bytes, counted_ns)
+                cost = exchange.cost(response, chunks, request_bytes, counted_ns)
         queue_ns = max(exchange.asked_ns - exchange.io_ns, 0)
         try:
-            response_bytes = await self._respond(client, header, response, chunks, spent)
+            response_bytes = await self._respond(client, header, response, chunks, cost)
         except BaseException:
             # Quotas have counted it all the same, or do so now.
-            self.meter.quotas.keep_promise()
+            self.client_quotas.quotas.keep_promise()
             total_ns = time.perf_counter_ns() - began_ns
-            figures = Figures((queue_ns, 0, exchange.io_ns, total_ns), None)
+            figures = RequestFigures((queue_ns, 0, exchange.io_ns, total_ns), None)
             self._tell(client, exchange, figures)
             raise
         client.in_flight = None
@@ -126,53 +138,55 @@ class Exchanges:
         late_ns = reading_ns + network_ns + exchange.io_ns - counted_ns
         if promise is not None:
             if not promise.keep(late_ns):  # As the answer could not go at once.
-                self.meter.worked_on(client, header, late_ns)
-        elif spent is not None:
-            late_ms, ordinal = self.meter.sent(spent, late_ns)
+                self.client_quotas.worked_on(client, header, late_ns)
+        elif cost is not None:
+            late_ms, ordinal = self.client_quotas.sent(cost, late_ns)
             late = late_ns, late_ms, ordinal
         client.accounted_ns = client.account.worked_ns
-        figures = Figures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
+        figures = RequestFigures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
         self._tell(client, exchange, figures)
         failed = bool(first_error(response))
         env.metrics.request(header.api_key, failed, request_bytes, response_bytes, *figures.times)
 
     async def _respond(
         self,
-        client: Client,
+        client: ClientConnection,
         header: RequestHeader,
         response: Any,
         chunks: Sequence[Chunk],
-        spent: Spent | None,
+        cost: RequestCost | None,
     ) -> int:
         """Sends the response, or what quotas make of it; how many bytes that took."""
-        meter = self.meter
-        if spent is not None and meter.active:
-            if meter.delays:
-                other = await meter.keep_back(client, spent)
+        client_quotas = self.client_quotas
+        if cost is not None and client_quotas.active:
+            if client_quotas.delays:
+                other = await client_quotas.throttle_before_response(client, cost)
             else:
-                other = meter.hold(client, spent)
+                other = client_quotas.throttle_after_response(client, cost)
             if other is not None:
                 chunks = _encoded(header, other)
         if response is None:
-            client.state.on(Event.NO_RESPONSE)
+            client.state.on(ChannelEvent.NO_RESPONSE)
             return 0
         return await self._send(client, header, chunks)
 
-    def _tell(self, client: Client, exchange: _Exchange, figures: Figures) -> None:
-        if exchange.looks is None:
+    def _tell(self, client: ClientConnection, exchange: _Exchange, figures: RequestFigures) -> None:
+        if exchange.quota_checks is None:
             return
-        assert self._teller is not None
+        assert self._activity is not None
         event = request_event(
-            self._teller.time_us(exchange.now),
+            self._activity.time_us(exchange.now),
             client,
             exchange,
             figures,
             records=exchange.records,
         )
-        self._teller.tell(event)
+        self._activity.report(event)
 
-    async def _send(self, client: Client, header: RequestHeader, chunks: Sequence[Chunk]) -> int:
-        client.state.on(Event.RESPONSE_READY)
+    async def _send(
+        self, client: ClientConnection, header: RequestHeader, chunks: Sequence[Chunk]
+    ) -> int:
+        client.state.on(ChannelEvent.RESPONSE_READY)
         # Before it is sent: who has an answer was used before whoever asks after that.
         self._used(client.number)
         key, version = header.api_key, _response_version(header)
@@ -181,14 +195,14 @@ class Exchanges:
         if key == ApiKey.FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
             self._env.metrics.fetched(fetched)
-        client.state.on(Event.RESPONSE_SENT)
+        client.state.on(ChannelEvent.RESPONSE_SENT)
         return sent
 
-    def context(self, client: Client, header: RequestHeader, block: Block) -> Context:
+    def context(self, client: ClientConnection, header: RequestHeader, block: Block) -> Context:
         """What the API may look at."""
         env = self._env
         now = env.clock.now()
-        bounded = self.meter.active and header.api_key == ApiKey.FETCH
+        bounded = self.client_quotas.active and header.api_key == ApiKey.FETCH
         return Context(
             header=header,
             caller=client.caller,
@@ -201,13 +215,15 @@ class Exchanges:
             wall_ms=env.clock.wall_ms(),
             served=SERVED,
             reference=partial(_reference, block),
-            fetch_bytes_max=self.meter.fetch_bytes_max(client, header) if bounded else INT_MAX,
+            fetch_bytes_max=self.client_quotas.fetch_bytes_max(client, header)
+            if bounded
+            else INT_MAX,
             authorizer=self._authorizers.of(self._follower.image),
             denied=partial(self._tell_denial, client),
         )
 
     def _tell_denial(
-        self, client: Client, operation: Operation, resource: Resource, name: str
+        self, client: ClientConnection, operation: Operation, resource: Resource, name: str
     ) -> None:
         self._log.info(
             f"{operation.name} was denied",
@@ -253,10 +269,10 @@ def _response_version(header: RequestHeader) -> int:
     return header.api_version
 
 
-class _Exchange(Spent):
-    """One request under way, and once its answer is known, what it took: see `spent`."""
+class _Exchange(RequestCost):
+    """One request under way, and once its answer is known, what it took: see `cost`."""
 
-    def __init__(self, shared: Exchanges, client: Client, block: Block) -> None:
+    def __init__(self, shared: RequestHandler, client: ClientConnection, block: Block) -> None:
         self._shared = shared
         self._client = client
         self._block: Block | None = block
@@ -286,7 +302,7 @@ class _Exchange(Spent):
         schema = registry.schema(header.api_key)
         request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
         self.request = request
-        if client.told and header.api_key == ApiKey.PRODUCE:
+        if client.is_sampled and header.api_key == ApiKey.PRODUCE:
             self.records = count_records(cast("ProduceRequest", request), block.view)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             introduced = cast("ApiVersionsRequest", request)
@@ -315,9 +331,9 @@ class _Exchange(Spent):
             size = LENGTH_BYTES + sum(map(len, chunks))
         return promise if promise.give(size, worked_ns, whole_ms(ctx.now)) else None
 
-    def spent(
+    def cost(
         self, response: Any, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
-    ) -> Spent:
+    ) -> RequestCost:
         """This, with all that is counted. No object of its own: making one would cost more than
         all else that is done here.
         """
@@ -326,7 +342,7 @@ class _Exchange(Spent):
         header = self.header = ctx.header
         self.response = response
         self.exempt = is_exempt(ctx, self.request, response)
-        self.who = who_asks(client, header)
+        self.who = quota_user(client, header)
         self.now = ctx.now
         self.request_bytes = request_bytes
         size = 0
@@ -335,8 +351,8 @@ class _Exchange(Spent):
         self.response_bytes = size
         self.worked_ns = worked_ns
         self.mutated = ctx.mutated
-        if client.told:
-            self.looks = Looks()
+        if client.is_sampled:
+            self.quota_checks = QuotaChecks()
         return self
 
     async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
@@ -394,10 +410,10 @@ class _Exchange(Spent):
 
     def _prepare(self) -> None:
         """What of quotas can be done while others work."""
-        meter = self._shared.meter
-        if meter.active:
+        client_quotas = self._shared.client_quotas
+        if client_quotas.active:
             assert self.ctx is not None
-            self._promise = meter.promise(self._client, self.ctx, self.request)
+            self._promise = client_quotas.promise(self._client, self.ctx, self.request)
 
 
 def _served(header: RequestHeader) -> ServedApi | None:

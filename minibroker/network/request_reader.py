@@ -28,7 +28,7 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP_STARTS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PRI ")
 
 
-class BadFrame(Exception):
+class InvalidRequestSize(Exception):
     """Bytes that are no request; ``reason`` is counted, the text is logged."""
 
     def __init__(self, reason: CloseReason, text: str) -> None:
@@ -36,7 +36,7 @@ class BadFrame(Exception):
         self.reason = reason
 
 
-class FrameReader:
+class RequestReader:
     """Cuts one connection's bytes into bodies of requests.
 
     ``number`` is the connection's, ``address`` its client's, for claims. ``now`` gives real
@@ -92,7 +92,7 @@ class FrameReader:
     async def next(self) -> Block | None:
         """The next body in memory that the caller releases; None when the client has ended.
 
-        Raises ``BadFrame``, or ``StreamClosed`` from the stream.
+        Raises ``InvalidRequestSize``, or ``StreamClosed`` from the stream.
         """
         data = self._left
         while len(data) < LENGTH_BYTES:
@@ -143,7 +143,7 @@ class FrameReader:
         try:
             block = self._part.claim(claim)
         except TooManyWaiting as error:
-            raise BadFrame(CloseReason.LIMIT, str(error)) from None
+            raise InvalidRequestSize(CloseReason.LIMIT, str(error)) from None
         return await self._part.wait_granted(claim) if block is None else block
 
     def _checked(self, data: bytes) -> int:
@@ -151,18 +151,22 @@ class FrameReader:
         if 0 < size <= self._request_bytes_max:
             return size
         if data.startswith(_TLS_HANDSHAKE):
-            raise BadFrame(CloseReason.BAD_FRAME, "a TLS handshake: this listener has no TLS")
+            raise InvalidRequestSize(
+                CloseReason.BAD_FRAME, "a TLS handshake: this listener has no TLS"
+            )
         if data.startswith(_HTTP_STARTS):
-            raise BadFrame(CloseReason.BAD_FRAME, "an HTTP request: this port speaks Kafka")
+            raise InvalidRequestSize(
+                CloseReason.BAD_FRAME, "an HTTP request: this port speaks Kafka"
+            )
         if size <= 0:
-            raise BadFrame(CloseReason.BAD_FRAME, f"a request claims {size} bytes")
-        raise BadFrame(
+            raise InvalidRequestSize(CloseReason.BAD_FRAME, f"a request claims {size} bytes")
+        raise InvalidRequestSize(
             CloseReason.FRAME_TOO_LARGE,
             f"a request claims {size} bytes; {self._setting} is {self._request_bytes_max}",
         )
 
 
-def _cut_short(have: int, wanted: int) -> BadFrame:
-    return BadFrame(
+def _cut_short(have: int, wanted: int) -> InvalidRequestSize:
+    return InvalidRequestSize(
         CloseReason.PARTIAL_REQUEST, f"the client ended {wanted - have} bytes before its request"
     )

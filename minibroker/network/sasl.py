@@ -50,7 +50,7 @@ from protocol.messages.sasl_handshake import SaslHandshakeResponse
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from minibroker.network.client_connection import Client
+    from minibroker.network.client_connection import ClientConnection
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
 
@@ -61,10 +61,10 @@ SERVED: Final[ServedVersions] = {
 }
 """All that a client may ask for before it has proven who it is."""
 
-MakeContext = Callable[["Client", RequestHeader, "Block"], Context]
+MakeContext = Callable[["ClientConnection", RequestHeader, "Block"], Context]
 
 
-class NotProven(Exception):
+class SaslFailed(Exception):
     """The client failed, for good; ``response`` is what it is told late, if anything."""
 
     def __init__(self, text: str, response: bytes = b"") -> None:
@@ -72,7 +72,7 @@ class NotProven(Exception):
         self.response = response
 
 
-class Proofs:
+class SaslAuthenticator:
     """How one listener's clients prove who they are."""
 
     def __init__(
@@ -133,30 +133,30 @@ class Proofs:
     def _reauth_max_ms(self, mechanism: str) -> int:
         return self._settings.at_listener(self._listener, CONNECTIONS_MAX_REAUTH_MS, mechanism)
 
-    async def step(self, client: Client, block: Block, make_context: MakeContext) -> None:
+    async def step(self, client: ClientConnection, block: Block, make_context: MakeContext) -> None:
         """One frame of a client that has not proven, or proves again, who it is.
 
-        Raises ``NotProven``, or whatever bytes that are no request raise.
+        Raises ``SaslFailed``, or whatever bytes that are no request raise.
         """
         authentication = client.authentication
         assert authentication is not None
         if authentication.state is State.RAW:
             answer = authentication.on_token(bytes(block.view), self._clock.wall_ms())
             if answer.failure is not None:
-                raise NotProven(answer.failure)
+                raise SaslFailed(answer.failure)
             await client.stream.send_all(_framed(answer.data))
             self._note_worth(client, answer.lifetime_ms)
             return
         header, at = decode_request_header(block.view)
         if header.api_key not in SERVED:
             name = ApiKey(header.api_key).name
-            raise NotProven(f"{name} was asked for before the client had proven who it is")
+            raise SaslFailed(f"{name} was asked for before the client had proven who it is")
         client.client_id = header.client_id
         context = make_context(client, header, block)
         response, version, failure = self._answer(authentication, context, block.view, at)
         frame = _response(header, response, version)
         if failure is not None:
-            raise NotProven(failure, frame)
+            raise SaslFailed(failure, frame)
         await client.stream.send_all(frame)
         if header.api_key == ApiKey.SASL_AUTHENTICATE:
             self._note_worth(client, response.session_lifetime_ms)
@@ -192,7 +192,7 @@ class Proofs:
         except IllegalStep as illegal:
             return Answer(ErrorCode.ILLEGAL_SASL_STATE, str(illegal), failure=str(illegal))
 
-    def _note_worth(self, client: Client, lifetime_ms: int) -> None:
+    def _note_worth(self, client: ClientConnection, lifetime_ms: int) -> None:
         authentication = client.authentication
         assert authentication is not None
         if authentication.state is State.COMPLETE:

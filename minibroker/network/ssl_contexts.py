@@ -26,7 +26,7 @@ from minibroker.config import (
 )
 from minibroker.config.dynamic import BROKERS, Configs, effective
 from minibroker.config.listeners import has_tls
-from minibroker.network.tls import Shown, shown
+from minibroker.network.tls import TlsContext, tls_context
 from minibroker.observability.log import Log
 from minibroker.security.certificates import distinguished_name
 
@@ -43,13 +43,13 @@ _NOTHING: Final[Mapping[str, str]] = {}
 class _Held(NamedTuple):
     """What a listener shows, what was given for it, and how the files were when they were read."""
 
-    shown: Shown
+    tls_context: TlsContext
     given: tuple[Any, ...]
     files: Mapping[str, tuple[int, ...]]
     trusts: bool
 
 
-class Keyring:
+class SslContexts:
     """The listeners of one process; ``settings`` are those that the broker was started with."""
 
     def __init__(self, settings: Settings) -> None:
@@ -68,7 +68,7 @@ class Keyring:
     def context(self, listener: str) -> SSLContext | None:
         """What the next connection of a listener is shown; None if it speaks no TLS."""
         held = self._held.get(listener)
-        return None if held is None else held.shown.context
+        return None if held is None else held.tls_context.context
 
     def problems(self, configs: Configs) -> list[str]:
         """Why listeners can't show what these configs want, a sentence each. Changes nothing."""
@@ -101,7 +101,7 @@ class Keyring:
                 continue
             if renewed is not None:
                 self._held[listener] = renewed
-                name = distinguished_name(renewed.shown.identity.subject)
+                name = distinguished_name(renewed.tls_context.identity.subject)
                 self._log.info(
                     "a listener's key or certificates are renewed",
                     listener=listener,
@@ -127,7 +127,7 @@ def _read(settings: Settings, listener: str) -> _Held:
     trusted = settings.at_listener(listener, SSL_TRUSTSTORE_LOCATION)
     inline = settings.at_listener(listener, SSL_TRUSTSTORE_CERTIFICATES)
     trusts = trusted is not None or bool(inline)
-    return _Held(shown(settings, listener), _given(settings, listener), files, trusts)
+    return _Held(tls_context(settings, listener), _given(settings, listener), files, trusts)
 
 
 def _given(settings: Settings, listener: str) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ def _are_changed(files: Mapping[str, tuple[int, ...]]) -> bool:
 
 def _differences(settings: Settings, listener: str, held: _Held, renewed: _Held) -> Iterator[str]:
     """Why one may not take the place of the other."""
-    old, new = held.shown.identity, renewed.shown.identity
+    old, new = held.tls_context.identity, renewed.tls_context.identity
     if not settings.at_listener(listener, SSL_ALLOW_DN_CHANGES) and _name(old) != _name(new):
         text = "Keystore DistinguishedName does not match: existing="
         text += f"{distinguished_name(old.subject)}, new={distinguished_name(new.subject)}"

@@ -52,18 +52,18 @@ Subject = tuple[tuple[tuple[str, str], ...], ...]
 """A certificate's subject: parts, each of one or more (kind, value) pairs."""
 
 
-class TlsFailed(Exception):
+class TlsHandshakeFailed(Exception):
     """The client and we could not agree; the text says why, for the log."""
 
 
-class Shown(NamedTuple):
+class TlsContext(NamedTuple):
     """What a listener shows and wants, and whom it says to be."""
 
     context: ssl.SSLContext
     identity: Identity
 
 
-def shown(settings: Settings, listener: str) -> Shown:
+def tls_context(settings: Settings, listener: str) -> TlsContext:
     """The same as its settings say, each file read once. Raises ``ConfigError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [_VERSIONS[name] for name in settings.at_listener(listener, SSL_ENABLED_PROTOCOLS)]
@@ -75,7 +75,7 @@ def shown(settings: Settings, listener: str) -> Shown:
     own = _load_key(context, settings, listener)
     _load_trusted(context, settings, listener)
     context.verify_mode = _VERIFY[settings.at_listener(listener, SSL_CLIENT_AUTH)]
-    return Shown(context, own)
+    return TlsContext(context, own)
 
 
 def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> Identity:
@@ -171,7 +171,7 @@ class TlsStream(ByteStream):
         self._inner.before_waiting = do
 
     async def handshake(self) -> None:
-        """Agrees with the client. Raises ``TlsFailed``, or ``StreamClosed``."""
+        """Agrees with the client. Raises ``TlsHandshakeFailed``, or ``StreamClosed``."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -182,7 +182,7 @@ class TlsStream(ByteStream):
             except ssl.SSLError as error:
                 with suppress(StreamClosed):
                     await self._flush()  # What is wrong, in TLS's own words.
-                raise TlsFailed(_why(error)) from None
+                raise TlsHandshakeFailed(_why(error)) from None
             else:
                 await self._flush()
                 self._agreed = True

@@ -14,7 +14,7 @@ from minibroker.network.client_connection import SHOWN_MAX
 
 if TYPE_CHECKING:
     from minibroker.apis.unserved import Unserved
-    from minibroker.network.client_connection import Client
+    from minibroker.network.client_connection import ClientConnection
     from minibroker.observability.log import Log
 
 CLIENTS_MAX: Final = 100
@@ -46,7 +46,7 @@ class UnservedClients:
         self._now = now
         self._known: dict[ClientKey, UnservedClient] = {}
 
-    def note(self, client: Client, unserved: Unserved) -> None:
+    def note(self, client: ClientConnection, unserved: Unserved) -> None:
         """Remember that a client asked for something that is not served."""
         client_id = None if client.client_id is None else client.client_id[:SHOWN_MAX]
         protocol = unserved.protocol[:SHOWN_MAX]

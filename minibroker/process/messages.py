@@ -33,7 +33,7 @@ class Welcome(NamedTuple):
     image: Image
 
 
-class ImageTaken(NamedTuple):
+class ImageApplied(NamedTuple):
     """The image of a ``Welcome`` is applied. Answered with None."""
 
 
@@ -51,23 +51,23 @@ class ApiReply(NamedTuple):
     worked_ns: int
 
 
-class ClockTurned(NamedTuple):
+class ClockAdvanced(NamedTuple):
     """The clock was changed, so deadlines must be checked again. Answered with None."""
 
 
-class MetricsWanted(NamedTuple):
+class MetricsRequest(NamedTuple):
     """Request for the metrics of a process. Answered with a ``Snapshot``."""
 
 
-class ConditionsWanted(NamedTuple):
+class ConditionsRequest(NamedTuple):
     """Request for what degrades a process. Answered with a tuple of ``Condition``."""
 
 
-class DetailsWanted(NamedTuple):
+class DetailsRequest(NamedTuple):
     """Request for the details that a role shows in addition to its metrics. Answered with them."""
 
 
-class LogsWanted(NamedTuple):
+class LogsRequest(NamedTuple):
     """Request for the partitions of a topic that an I/O worker owns.
 
     Answered with ``{partition: LogView}``.
@@ -85,19 +85,19 @@ class LogView(NamedTuple):
     size_bytes: int
 
 
-class GroupsWanted(NamedTuple):
+class GroupsRequest(NamedTuple):
     """Request for the groups of an I/O worker, or for the details of one group."""
 
     group_id: str | None = None
 
 
-class ProducerIdsWanted(NamedTuple):
+class ProducerIdsRequest(NamedTuple):
     """Request for a block of producer ids. Answered with ``(first, count)``, or None if the config
     store cannot be written now.
     """
 
 
-class Append(NamedTuple):
+class ActivityAppend(NamedTuple):
     """Request to append a batch of the broker itself to a partition. Answered with the reason of a
     failure, or an empty text. A batch that is already in the log is not appended again.
     """
@@ -107,7 +107,7 @@ class Append(NamedTuple):
     batch: bytes
 
 
-class TailWanted(NamedTuple):
+class TailRequest(NamedTuple):
     """Request for the last batch of a partition. Answered with its bytes, or with none if the
     partition is empty.
     """
@@ -116,16 +116,16 @@ class TailWanted(NamedTuple):
     partition: int
 
 
-class Told(NamedTuple):
+class ActivityBatch(NamedTuple):
     """A chunk of events (``activity.events``) for the recorder, and how many events the process has
-    dropped since the last chunk. Not a request: ``Written`` is sent later, on its own.
+    dropped since the last chunk. Not a request: ``ActivityWritten`` is sent later, on its own.
     """
 
     chunk: bytes
     dropped: int
 
 
-class Written(NamedTuple):
+class ActivityWritten(NamedTuple):
     """The recorder's receipt: the number of events that are written, and the number of drops that
     are recorded in the topic.
     """

@@ -26,12 +26,12 @@ from minibroker.cluster.image import (
 from minibroker.observability.metrics import Series, condition_gauges
 from minibroker.process.environment import CONTROLLER, Environment
 from minibroker.process.messages import (
-    ClockTurned,
-    ConditionsWanted,
-    DetailsWanted,
+    ClockAdvanced,
+    ConditionsRequest,
+    DetailsRequest,
     Greeting,
-    ImageTaken,
-    MetricsWanted,
+    ImageApplied,
+    MetricsRequest,
     Welcome,
 )
 from minibroker.runtime.link import Conversation, Link
@@ -46,7 +46,7 @@ def _nothing_follows(before: Image, after: Image) -> None:
     del before, after
 
 
-class Follower:
+class MetadataClient:
     """A role's link to the controller; ``run`` must be running."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Follower:
         self._welcomed.set()
         if rest is not None:
             await rest
-        await conversation.ask(ImageTaken())
+        await conversation.ask(ImageApplied())
 
     def _take(self, image: Image) -> Awaitable[None] | None:
         before, self.image = self.image, image
@@ -118,13 +118,13 @@ class Follower:
             if not self._welcomed.is_set():
                 return self._update_later(question)
             return self._update(question)
-        if isinstance(question, MetricsWanted):
+        if isinstance(question, MetricsRequest):
             return self._env.metrics.snapshot()
-        if isinstance(question, ConditionsWanted):
+        if isinstance(question, ConditionsRequest):
             return self._env.conditions.all()
-        if isinstance(question, DetailsWanted):
+        if isinstance(question, DetailsRequest):
             return self._details()
-        if isinstance(question, ClockTurned):
+        if isinstance(question, ClockAdvanced):
             return None  # That the loop ran is all that was wanted.
         if self._on_ask is None:
             raise TypeError(f"{self._env.name} has no answer to {type(question).__name__}")

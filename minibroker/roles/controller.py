@@ -44,7 +44,7 @@ from minibroker.controller.office import hold_office
 from minibroker.controller.stores import open_store
 from minibroker.controller.subscribers import Subscribers
 from minibroker.controller.topic_changes import TopicChanges
-from minibroker.network.authenticator import keyring
+from minibroker.network.authenticator import ssl_contexts
 from minibroker.observability.log import Log
 from minibroker.observability.metrics import Series
 from minibroker.observability.quota_gauges import read_gauges
@@ -59,7 +59,7 @@ from minibroker.process.environment import (
     RoleRefusedError,
     role_name,
 )
-from minibroker.process.messages import ApiPart, ApiReply, ProducerIdsWanted
+from minibroker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
 from minibroker.process.storage_watch import StorageWatch
 from minibroker.quotas.manager import Mutated, MutationQuota, Quotas
 from minibroker.runtime.clock import Clock, now_ms
@@ -157,9 +157,9 @@ class _Controller:
             self._image, self._answer, cluster.image.number, _followers(env)
         )
         self._in_force = QuotasInForce(env.settings, env.ledger)
-        self._keyring = keyring(env.settings)
-        if self._keyring is not None:
-            self._keyring.follow(cluster.image.configs)
+        self._ssl_contexts = ssl_contexts(env.settings)
+        if self._ssl_contexts is not None:
+            self._ssl_contexts.follow(cluster.image.configs)
         sleep = env.clock.sleep_real
         self._changes = ConfigChanges(store, cluster, self.publish, env.clock.now, sleep)
         kinds = (AclChanges, PrefixedAclChanges) if env.settings[AUTHORIZER_CLASS_NAME] else ()
@@ -203,11 +203,11 @@ class _Controller:
         return _Mutations(quota, self._env.clock)
 
     def unusable_keys(self, configs: Configs) -> Sequence[str]:
-        return () if self._keyring is None else self._keyring.problems(configs)
+        return () if self._ssl_contexts is None else self._ssl_contexts.problems(configs)
 
     async def publish(self, updates: Sequence[Update]) -> None:
-        if self._keyring is not None:
-            self._keyring.follow(self.image.configs)
+        if self._ssl_contexts is not None:
+            self._ssl_contexts.follow(self.image.configs)
         await self._subscribers.publish(updates)
 
     async def run(self) -> None:
@@ -259,7 +259,7 @@ class _Controller:
         # room to send while the other side's reader does the same.
         if isinstance(question, ApiPart):
             return await self._execute(question)
-        if isinstance(question, ProducerIdsWanted):
+        if isinstance(question, ProducerIdsRequest):
             try:
                 return tuple(await self.cluster.allocate_producer_ids())
             except UnwritableError:

@@ -28,17 +28,17 @@ from minibroker.observability.log import Log as EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.process.environment import Environment
 from minibroker.process.messages import (
+    ActivityAppend,
     ApiPart,
     ApiReply,
-    Append,
     Greeting,
-    GroupsWanted,
-    LogsWanted,
+    GroupsRequest,
+    LogsRequest,
     LogView,
-    ProducerIdsWanted,
-    TailWanted,
+    ProducerIdsRequest,
+    TailRequest,
 )
-from minibroker.process.metadata_client import Follower
+from minibroker.process.metadata_client import MetadataClient
 from minibroker.process.purgatory import Purgatory
 from minibroker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.runtime.arena import ArenaRef
@@ -92,7 +92,7 @@ class _Worker:
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
         self._off_loop = OffLoop(env.work_time)
-        self._follower = Follower(
+        self._follower = MetadataClient(
             env,
             on_image=self._on_image,
             on_ask=self._answer_controller,
@@ -146,7 +146,7 @@ class _Worker:
 
     async def next_producer_id(self) -> int | None:
         while not self._producer_ids:
-            block = await self._follower.ask(ProducerIdsWanted())
+            block = await self._follower.ask(ProducerIdsRequest())
             if block is None:
                 return None
             first, count = block
@@ -277,7 +277,7 @@ class _Worker:
             return self._finish(reply, worked_ns)
         return ApiReply(reply, worked_ns)
 
-    def append(self, wanted: Append) -> str:
+    def append(self, wanted: ActivityAppend) -> str:
         """Appends what the broker itself has to say."""
         try:
             log = self.log(wanted.topic, wanted.partition)
@@ -289,7 +289,7 @@ class _Worker:
         self._purgatory.wake((wanted.topic, wanted.partition))
         return ""
 
-    def tail(self, wanted: TailWanted) -> bytes:
+    def tail(self, wanted: TailRequest) -> bytes:
         """The last batch of a log."""
         try:
             log = self.log(wanted.topic, wanted.partition)
@@ -310,9 +310,9 @@ class _Worker:
     # The controller -----------------------------------------------------------------------------
 
     def _answer_controller(self, question: Any) -> Any:
-        if isinstance(question, LogsWanted):
+        if isinstance(question, LogsRequest):
             return self._log_views(question.topic)
-        if isinstance(question, GroupsWanted):
+        if isinstance(question, GroupsRequest):
             if question.group_id is None:
                 return self.groups.list_groups()
             return self.groups.describe(question.group_id, full=True)
@@ -354,8 +354,8 @@ class _Peer:
             return self._worker.execute(question)
         if isinstance(question, Greeting):
             return self._worker.greeted(self, question)
-        if isinstance(question, Append):
+        if isinstance(question, ActivityAppend):
             return self._worker.append(question)
-        if isinstance(question, TailWanted):
+        if isinstance(question, TailRequest):
             return self._worker.tail(question)
         raise TypeError(f"a worker has no answer to {type(question).__name__}")

@@ -1,10 +1,9 @@
-"""The processor role: speaks Kafka's protocol on the connections that the acceptor hands over, or
-that its own gate lets in.
+"""The processor role: serves connections passed by the acceptor or accepted by itself.
 
-Owns connections from their first byte to their close, the memory their requests are received
-into, and the links to the owners of state; owns no state of Kafka's. One task per connection.
-Invariant: every connection ends with one counted reason, and whatever a client sends ends that
-connection at most. Kafka's ``SocketServer.Processor``.
+Owns connections until they are closed, the memory that requests are received into, and the links to
+the processes that execute them. It must never own partitions, groups or metadata. One task serves
+each connection. Invariant: each connection is closed with one counted reason, and a request closes
+at most its own connection. Kafka's ``SocketServer.Processor``.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.admission.acceptor_messages import (
-    OFFERS_MAX,
-    PRESENT_MAX,
-    Accepted,
-    Leave,
-    Offers,
-    OffersWanted,
-    Open,
-    Present,
+    LEAST_RECENTLY_USED_MAX,
+    PROCESSOR_CONNECTIONS_MAX,
+    AcceptedConnection,
+    CloseConnections,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedWanted,
+    OpenConnection,
+    ProcessorConnections,
 )
-from minibroker.admission.acceptor_notices import Notices
-from minibroker.admission.connection_events import Happenings, Limit
+from minibroker.admission.acceptor_notices import AcceptorNotices
+from minibroker.admission.connection_events import ConnectionEvents, ExceededLimit
 from minibroker.admission.descriptor_health import DescriptorHealth
-from minibroker.admission.new_connection_pacer import Turnstile
+from minibroker.admission.new_connection_pacer import NewConnectionPacer
 from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.apis.base import CloseConnection, Owner
 from minibroker.apis.unserved import unserved_request
@@ -43,18 +42,18 @@ from minibroker.config import (
     SOCKET_REQUEST_MAX_BYTES,
 )
 from minibroker.config.dynamic import effective
-from minibroker.connections.counts import Use
-from minibroker.network.activity_sender import teller
-from minibroker.network.authenticator import Identities, Unidentified
-from minibroker.network.client_connection import Client
-from minibroker.network.client_quotas import Meter
-from minibroker.network.connection_state import Event
+from minibroker.connections.counts import LastUse
+from minibroker.network.activity_sender import activity_sender
+from minibroker.network.authenticator import Authenticator, ConnectionNotAuthenticated
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.client_quotas import ClientQuotas
+from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.eviction import evict_slow_claims
-from minibroker.network.idle_connections import IdleOrder
+from minibroker.network.idle_connections import IdleConnections
 from minibroker.network.open_files import OpenFiles
 from minibroker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
-from minibroker.network.request_handler import Exchanges
-from minibroker.network.request_reader import SCRATCH_BYTES, BadFrame, FrameReader
+from minibroker.network.request_handler import RequestHandler
+from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
 from minibroker.network.response_sender import RecordsGone, RecordsUnreadable
 from minibroker.network.unserved_clients import UnservedClients
 from minibroker.observability.definitions import CloseReason
@@ -62,7 +61,7 @@ from minibroker.observability.log import ConnectionCloses, Log
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import WORKER, Environment, handoff_name, role_name
 from minibroker.process.messages import Greeting
-from minibroker.process.metadata_client import Follower
+from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.arena import Block
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.descriptors import descriptors_max
@@ -72,19 +71,17 @@ from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
 
 if TYPE_CHECKING:
-    from minibroker.admission.sharded_acceptor import Gate
+    from minibroker.admission.sharded_acceptor import ShardedAcceptor
 
 TAKEN_BEFORE_YIELD: Final = 8
-"""New connections taken in a row before those that are served already get their turn."""
+"""New connections taken in a row before requests of other connections are served."""
 
 TAKEN_BESIDE_OTHERS: Final = 2
-"""The same where some have been served lately."""
+"""The same if requests of other connections were served recently."""
 
-DISTRUSTED: Final = frozenset(
+AUTHENTICATION_FAILURES: Final = frozenset(
     {CloseReason.TLS_FAILED, CloseReason.AUTHENTICATION_FAILED, CloseReason.SESSION_EXPIRED}
 )
-"""Ends of those who did not prove who they are."""
-
 CLOSE_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
     (StreamClosed, CloseReason.CLIENT_RESET),
     (UnsupportedVersion, CloseReason.UNSUPPORTED_VERSION),
@@ -93,17 +90,17 @@ CLOSE_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
     (RecordsGone, CloseReason.RECORDS_GONE),
     (RecordsUnreadable, CloseReason.RECORDS_UNREADABLE),
 )
-"""The first that matches an error is counted."""
+"""Errors and the reason that is counted; the first match applies."""
 
 TRIM_INTERVAL_S: Final = 30.0
-"""How often memory of past bursts and files that were removed are given back."""
+"""How often unused request memory and deleted files are released."""
 
 DRAIN_S: Final = 1.0
-"""How long clients may take to read their last answers when the broker stops."""
+"""How long clients may take to read their last responses when the broker stops."""
 
 
 async def processor(env: Environment) -> None:
-    """Runs until ``env.stopping``, then lets requests in flight end."""
+    """Run until ``env.stopping``, then complete the requests in flight."""
     await _Processor(env).run()
 
 
@@ -113,40 +110,42 @@ class _Processor:
         self._log = Log(env.name)
         self._closes = ConnectionCloses(env.metrics, self._log)
         self._descriptor_health = DescriptorHealth(env, self._log)
-        self._teller = teller(env)
-        tell = None if self._teller is None else self._teller.happened
-        self._happenings = Happenings(env.incarnation, env.clock.now, tell)
+        self._activity = activity_sender(env)
+        tell = None if self._activity is None else self._activity.happened
+        self._events = ConnectionEvents(env.incarnation, env.clock.now, tell)
         per_ip = env.settings[QUEUED_MAX_REQUEST_BYTES_PER_IP]
         self._part = env.arena.open_part(env.index, None if per_ip < 0 else per_ip)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._unserved = UnservedClients(self._log, env.clock.now)
         self._files = OpenFiles(descriptors_max())
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, ClientConnection] = {}
         self._all_closed = trio.Event()
         self._serving: trio.Nursery | None = None
-        self._idle: IdleOrder[int] = IdleOrder()
-        self._notices = Notices(())
-        self._turnstile = Turnstile(lambda: env.work_time.turns)
-        self._gate = self._own_gate() if env.settings[ACCEPTOR_MODE] == SHARDED else None
-        self._meter = Meter(env)
-        self._follower = Follower(env, on_image=self._on_image, details=self._report)
+        self._idle: IdleConnections[int] = IdleConnections()
+        self._notices = AcceptorNotices(())
+        self._turnstile = NewConnectionPacer(lambda: env.work_time.turns)
+        self._sharded_acceptor = (
+            self._own_gate() if env.settings[ACCEPTOR_MODE] == SHARDED else None
+        )
+        self._client_quotas = ClientQuotas(env)
+        self._follower = MetadataClient(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
-        self._exchanges = Exchanges(
+        self._request_handler = RequestHandler(
             env,
             self._follower,
             owners,
             self._files,
-            self._meter,
-            teller=self._teller,
+            self._client_quotas,
+            activity=self._activity,
             used=self._use,
             unserved=self._unserved.note,
         )
-        self._identities = Identities(
+        self._authenticator = Authenticator(
             env.settings,
             env.clock,
             lambda: self._follower.image,
-            self._exchanges.context,
+            self._request_handler.context,
             env.secret,
         )
         env.metrics.watch_queue("request-memory", self._memory_fill)
@@ -173,13 +172,13 @@ class _Processor:
             on_looked=env.work_time.idled,
         )
 
-    def _own_gate(self) -> Gate:
-        # Not for the other mode, as each module loaded is time that a test waits for a broker.
-        from minibroker.admission.sharded_acceptor import Gate
+    def _own_gate(self) -> ShardedAcceptor:
+        # Imported in this mode only: each module prolongs the start of a broker.
+        from minibroker.admission.sharded_acceptor import ShardedAcceptor
 
-        return Gate(
+        return ShardedAcceptor(
             self._env,
-            self._happenings,
+            self._events,
             self._closes,
             self._log,
             self._begin,
@@ -187,47 +186,47 @@ class _Processor:
         )
 
     def _on_image(self, before: Image, after: Image) -> None:
-        if self._gate is not None:
-            self._gate.on_image(after)
-        # A deleted topic's path may be another topic's file by now, or soon.
+        if self._sharded_acceptor is not None:
+            self._sharded_acceptor.on_image(after)
+        # The path of a deleted topic may be reused by a new topic.
         if before.topic_names != after.topic_names:
             self._files.forget()
-        self._meter.follow(after)
-        self._identities.on_image(after)
+        self._client_quotas.follow(after)
+        self._authenticator.on_image(after)
 
     def _report(self) -> ProcessorReport:
         views = (
             client.view(self._idle.last_use(number) or client.opened)
             for number, client in islice(self._clients.items(), CONNECTIONS_SHOWN_MAX)
         )
-        door = None if self._gate is None else self._gate.figures()
+        door = None if self._sharded_acceptor is None else self._sharded_acceptor.figures()
         return ProcessorReport(
             tuple(views),
             len(self._clients),
-            self._happenings.lately(),
+            self._events.recent(),
             door,
             self._unserved.all(),
         )
 
     async def run(self) -> None:
-        gate = self._gate
+        gate = self._sharded_acceptor
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follower.run)
             for link in self._workers.values():
                 nursery.start_soon(link.run)
             await self._follower.wait_image()
-            # Only when each worker has let go of this processor's former life may requests be
-            # received into the shared memory that the former life's requests referred to.
+            # Workers may still execute requests of this process before its restart. Those refer to
+            # the shared memory, so wait until each worker has closed the former link.
             for link in self._workers.values():
                 await link.wait_connected()
             nursery.start_soon(self._turnstile.run)
             nursery.start_soon(self._trim)
             nursery.start_soon(self._descriptor_health.run)
-            if self._teller is not None:
-                nursery.start_soon(self._teller.run)
-            nursery.start_soon(self._meter.run)
+            if self._activity is not None:
+                nursery.start_soon(self._activity.run)
+            nursery.start_soon(self._client_quotas.run)
             nursery.start_soon(self._close_idle)
-            nursery.start_soon(self._identities.close_late)
+            nursery.start_soon(self._authenticator.close_late)
             nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
             async with trio.open_nursery() as serving:
                 self._serving = serving
@@ -236,24 +235,24 @@ class _Processor:
                 await self._env.stopping.wait()
                 await self._drain()
                 serving.cancel_scope.cancel()
-            if self._teller is not None:
-                await self._teller.finish()
+            if self._activity is not None:
+                await self._activity.finish()
             nursery.cancel_scope.cancel()
 
     async def _drain(self) -> None:
-        """Ends all connections; requests that don't wait for others are answered first."""
+        """Close all connections, after the responses to requests that need not wait."""
         for client in list(self._clients.values()):
             if client.in_flight is None or client.interruptible:
                 client.close(CloseReason.STOPPING)
         if not self._clients:
             return
         async with trio.open_nursery() as nursery:
-            # Of real time: a clock that stands still would let one client hold up the end.
+            # In real time: with a frozen clock one client could delay the shutdown forever.
             nursery.start_soon(self._cancel_late, nursery.cancel_scope)
             await self._wait_all_closed()
             nursery.cancel_scope.cancel()
         for client in list(self._clients.values()):
-            client.close(CloseReason.STOPPING, "it did not read its last answer")
+            client.close(CloseReason.STOPPING, "it did not read its last response")
         await self._wait_all_closed()
 
     async def _cancel_late(self, scope: trio.CancelScope) -> None:
@@ -269,7 +268,7 @@ class _Processor:
         listener = self._env.switchboard.listen_handoff(handoff_name(self._env.index))
         while True:
             handoff = await listener.accept()
-            self._notices = Notices(self._present())
+            self._notices = AcceptorNotices(self._connections())
             try:
                 async with trio.open_nursery() as attending:
                     attending.start_soon(self._notices.deliver, handoff)
@@ -278,27 +277,27 @@ class _Processor:
             finally:
                 handoff.close()
 
-    def _present(self) -> Iterator[Present]:
+    def _connections(self) -> Iterator[ProcessorConnections]:
         found = [
-            Open(client.number, client.caller.listener, client.caller.client_host)
+            OpenConnection(client.number, client.caller.listener, client.caller.client_host)
             for client in self._clients.values()
         ]
-        for start in range(0, max(1, len(found)), PRESENT_MAX):
-            end = start + PRESENT_MAX
-            yield Present(tuple(found[start:end]), end < len(found))
+        for start in range(0, max(1, len(found)), PROCESSOR_CONNECTIONS_MAX):
+            end = start + PROCESSOR_CONNECTIONS_MAX
+            yield ProcessorConnections(tuple(found[start:end]), end < len(found))
 
     async def _take_from(self, handoff: Handoff) -> None:
-        """Returns when the acceptor died; its next life dials again."""
+        """Take connections until the acceptor dies; a restarted acceptor connects again."""
         in_a_row = 0
         while True:
             try:
                 message, connection = await handoff.receive()
             except ChannelClosed:
                 return
-            if isinstance(message, OffersWanted):
-                self._notices.tell(Offers(tuple(self._least_used(message))))
-            elif isinstance(message, Leave):
-                self._send_away(message)
+            if isinstance(message, LeastRecentlyUsedWanted):
+                self._notices.report(LeastRecentlyUsed(tuple(self._least_used(message))))
+            elif isinstance(message, CloseConnections):
+                self._close_excess(message)
             else:
                 self._take(message, connection)
             in_a_row += 1
@@ -307,7 +306,7 @@ class _Processor:
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
 
-    def _take(self, accepted: Accepted, connection: Connection | None) -> None:
+    def _take(self, accepted: AcceptedConnection, connection: Connection | None) -> None:
         self._notices.taken()
         if connection is None:
             self._descriptor_health.exhausted()
@@ -317,42 +316,43 @@ class _Processor:
                 client=accepted.peer,
                 why="no descriptor was left to receive it",
             )
-            self._happenings.refuse(accepted, CloseReason.LIMIT.value, processor=self._env.index)
+            self._events.reject(accepted, CloseReason.LIMIT.value, processor=self._env.index)
             self._notices.closed(accepted.number)
             return
         self._begin(accepted, connection)
 
-    def _begin(self, accepted: Accepted, connection: Connection) -> None:
+    def _begin(self, accepted: AcceptedConnection, connection: Connection) -> None:
         now = self._env.clock.now()
-        client = Client(accepted, as_stream(connection, accepted.local, accepted.peer), now)
-        client.stream.before_waiting = self._meter.quotas.keep_promise
-        client.told = self._teller is not None and self._teller.samples(client.number)
-        # Entered here and not by its task: an acceptor that is reborn before the task has begun
-        # must be told of it.
+        client = ClientConnection(
+            accepted, as_stream(connection, accepted.local, accepted.peer), now
+        )
+        client.stream.before_waiting = self._client_quotas.quotas.keep_promise
+        client.is_sampled = self._activity is not None and self._activity.samples(client.number)
+        # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
         self._clients[client.number] = client
         self._idle.use(client.number, now)
         assert self._serving is not None
         self._serving.start_soon(self._serve, client)
 
-    def _least_used(self, wanted: OffersWanted) -> Iterator[Use]:
+    def _least_used(self, wanted: LeastRecentlyUsedWanted) -> Iterator[LastUse]:
         found = (
-            Use(used, number)
+            LastUse(used, number)
             for number, used in self._idle.in_order()
             if self._clients[number].caller.listener != wanted.spared
         )
-        return islice(found, min(wanted.at_most, OFFERS_MAX))
+        return islice(found, min(wanted.at_most, LEAST_RECENTLY_USED_MAX))
 
-    def _send_away(self, leave: Leave) -> None:
-        for number in leave.numbers:
+    def _close_excess(self, excess: CloseConnections) -> None:
+        for number in excess.numbers:
             client = self._clients.get(number)
             if client is not None:
                 client.close(CloseReason.MAX_CONNECTIONS)
 
-    async def _serve(self, client: Client) -> None:
+    async def _serve(self, client: ClientConnection) -> None:
         env = self._env
         number, listener = client.number, client.caller.listener
         env.metrics.connection_opened(listener)
-        if env.stopping.is_set():  # It was handed over when the others were ended already.
+        if env.stopping.is_set():  # Passed to this process after the others were closed.
             client.close(CloseReason.STOPPING)
         try:
             with client.scope, env.work_time.charge(client.account):
@@ -360,7 +360,7 @@ class _Processor:
         except Exception as error:  # noqa: BLE001 - counted and logged
             client.close_reason, client.close_text = self._why(error)
         except BaseExceptionGroup as group:
-            # Beside errors there are cancellations of this role's life, which go on.
+            # Cancellations of the role are propagated.
             errors, others = group.split(Exception)
             if errors is not None:
                 client.close_reason, client.close_text = self._why(errors)
@@ -368,15 +368,15 @@ class _Processor:
                 raise others from None
         finally:
             client.stream.close()
-            client.state.on(Event.CLOSE)
+            client.state.on(ChannelEvent.CLOSE)
             del self._clients[number]
             self._idle.forget(number)
-            self._meter.forget(client)
-            if self._gate is None:
+            self._client_quotas.forget(client)
+            if self._sharded_acceptor is None:
                 self._notices.closed(number)
             else:
-                self._gate.closed(number)
-            self._note_end(client)
+                self._sharded_acceptor.closed(number)
+            self._record_close(client)
             self._closes.closed(
                 listener,
                 client.close_reason,
@@ -388,29 +388,31 @@ class _Processor:
                 self._all_closed.set()
 
     def _use(self, number: int) -> None:
-        """An answer is a sign of life, as a request is."""
+        """A response counts as use of a connection, as a request does."""
         self._idle.use(number, self._env.clock.now())
 
-    def _note_end(self, client: Client) -> None:
+    def _record_close(self, client: ClientConnection) -> None:
         reason, processor = client.close_reason, self._env.index
         if reason is CloseReason.MAX_CONNECTIONS:
             settings = effective(self._env.settings, self._follower.image.configs)
-            limit = Limit(MAX_CONNECTIONS.name, settings[MAX_CONNECTIONS])
-            self._happenings.send_away(client.accepted, reason.value, limit, processor)
-        elif reason in DISTRUSTED:
-            self._happenings.distrust(client.accepted, reason.value, client.close_text, processor)
+            limit = ExceededLimit(MAX_CONNECTIONS.name, settings[MAX_CONNECTIONS])
+            self._events.evict(client.accepted, reason.value, limit, processor)
+        elif reason in AUTHENTICATION_FAILURES:
+            self._events.fail_authentication(
+                client.accepted, reason.value, client.close_text, processor
+            )
         else:
             if reason is CloseReason.UNSUPPORTED_VERSION:
                 unserved = unserved_request(client.in_flight, client.close_text)
                 self._unserved.note(client, unserved)
-            self._happenings.note("closed", client.accepted, processor, reason.value)
+            self._events.note("closed", client.accepted, processor, reason.value)
 
-    async def _converse(self, client: Client) -> None:
+    async def _converse(self, client: ClientConnection) -> None:
         await self._turnstile.enter()
-        await self._identities.begin(client)
+        await self._authenticator.begin(client)
         request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
         now = self._env.clock.now
-        reader = FrameReader(
+        reader = RequestReader(
             client.stream,
             self._part,
             request_bytes_max,
@@ -420,7 +422,7 @@ class _Processor:
             address=client.caller.client_host,
         )
         client.reader = reader
-        if not await self._identities.prove(client, reader):
+        if not await self._authenticator.prove(client, reader):
             return
         stream, is_new = client.stream, True
         while True:
@@ -435,25 +437,25 @@ class _Processor:
                 return
             if not is_new:
                 self._turnstile.others_are_served()
-            elif stream.waits > waits:  # Others have begun in the turn in which this one goes on.
-                await self._let_in(block)
+            elif stream.waits > waits:  # Other connections were opened while this one waited.
+                await self._pace(block)
             is_new = False
             self._idle.use(client.number, now())
-            if await self._identities.takes(client, reader, block):
+            if await self._authenticator.takes(client, reader, block):
                 continue
-            await self._exchanges.serve(client, block)
+            await self._request_handler.serve(client, block)
             if client.throttle_over is not None:
-                # Lets others have a turn even if it is over.
+                # Yields to other connections even if the throttle has ended.
                 await client.throttle_over.wait()
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
                 return
             if client.throttle_over is None and stream.waits == waits:
-                # Nothing above need have waited: without this a client that sends ahead of its
-                # answers would be served alone for as long as it goes on.
+                # A client that pipelines requests may not have waited anywhere above, and would
+                # otherwise keep other connections from being served.
                 await trio.lowlevel.checkpoint()
 
-    async def _let_in(self, first: Block) -> None:
+    async def _pace(self, first: Block) -> None:
         try:
             await self._turnstile.enter()
         except BaseException:
@@ -461,19 +463,19 @@ class _Processor:
             raise
 
     def _why(self, error: BaseException) -> tuple[CloseReason, str]:
-        """The reason that is counted, and the text for the log."""
+        """Return the reason that is counted and the text for the log."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         text = str(error)
-        if isinstance(error, BadFrame | Unidentified):
+        if isinstance(error, InvalidRequestSize | ConnectionNotAuthenticated):
             return error.reason, text
         for kind, reason in CLOSE_REASONS:
             if isinstance(error, kind):
                 return reason, text
         if isinstance(error, PeerLost):
-            return CloseReason.PEER_LOST, "the process that owns what was asked for died"
-        if not isinstance(error, PeerFailed):  # That process has logged it already.
-            self._log.failure("a connection broke", error)
+            return CloseReason.PEER_LOST, "the process that executes the request died"
+        if not isinstance(error, PeerFailed):  # The other process has logged it.
+            self._log.failure("a connection failed", error)
         return CloseReason.INTERNAL_ERROR, text
 
     async def _close_idle(self) -> None:

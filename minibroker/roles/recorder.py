@@ -29,14 +29,14 @@ from minibroker.observability.log import Log
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import RECORDER, WORKER, Environment, role_name
 from minibroker.process.messages import (
-    Append,
+    ActivityAppend,
+    ActivityBatch,
+    ActivityWritten,
     Greeting,
-    ProducerIdsWanted,
-    TailWanted,
-    Told,
-    Written,
+    ProducerIdsRequest,
+    TailRequest,
 )
-from minibroker.process.metadata_client import Follower
+from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import now_ms
 from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
@@ -105,7 +105,7 @@ class _Recorder:
         self._lost = 0
         """Events that could not be written, which nobody was told yet."""
         self._waited_most = 0
-        self._follower = Follower(env)
+        self._follower = MetadataClient(env)
         self._owner = Link(self._dial, self._greet)
         env.metrics.watch_busy(env.work_time.busy_ns)
         env.metrics.watch_queue("activity", self._fill)
@@ -139,7 +139,7 @@ class _Recorder:
     async def _become_producer(self) -> None:
         """Get a producer id, as soon as the controller can store that it is used."""
         while True:
-            block = await self._follower.ask(ProducerIdsWanted())
+            block = await self._follower.ask(ProducerIdsRequest())
             if block is not None:
                 break
             await self._env.clock.sleep_real(PRODUCER_ID_RETRY_S)
@@ -148,7 +148,7 @@ class _Recorder:
 
     async def _last_sequence(self) -> int:
         """The number of the last event in the topic, -1 without one."""
-        tail = await self._ask(TailWanted(TOPIC, PARTITION))
+        tail = await self._ask(TailRequest(TOPIC, PARTITION))
         try:
             *_, last = iter_records(tail)
             found = int(json.loads(last.value or b"")["sequence"])
@@ -175,7 +175,7 @@ class _Recorder:
         self._senders.add(sender)
         try:
             while True:
-                told: Told = await sender.channel.receive()
+                told: ActivityBatch = await sender.channel.receive()
                 self._merger.add(sender, unpack(told.chunk))
                 self._waited_most = max(self._waited_most, len(self._merger))
                 sender.dropped += told.dropped
@@ -234,11 +234,11 @@ class _Recorder:
                     self._lost += lost + missing
                 missing = 0
             for sender in self._senders.copy():
-                receipt = Written(taken.counts.get(sender, 0), drops.get(sender, 0))
+                receipt = ActivityWritten(taken.counts.get(sender, 0), drops.get(sender, 0))
                 if any(receipt):
                     await self._acknowledge(sender, receipt)
 
-    async def _acknowledge(self, sender: _Sender, receipt: Written) -> None:
+    async def _acknowledge(self, sender: _Sender, receipt: ActivityWritten) -> None:
         with suppress(ChannelClosed):  # It died: nobody waits for it.
             await sender.channel.send(receipt)
 
@@ -264,7 +264,7 @@ class _Recorder:
             base_sequence=self._batch_sequence,
         )
         try:
-            problem = await self._ask(Append(TOPIC, PARTITION, batch))
+            problem = await self._ask(ActivityAppend(TOPIC, PARTITION, batch))
         except PeerFailed as failed:
             problem = str(failed)
         if not problem:

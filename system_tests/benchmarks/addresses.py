@@ -13,8 +13,8 @@ import os
 import sys
 from typing import Final
 
-from minibroker.connections.counts import CountLimits, Counts
-from minibroker.connections.rates import IP_EXPIRES_MS, RateLimits, Rates
+from minibroker.connections.counts import ConnectionCountLimits, ConnectionCounts
+from minibroker.connections.rates import IP_EXPIRES_MS, ConnectionRateLimits, ConnectionRates
 from system_tests.harness.processes import pss_bytes
 
 ADDRESSES: Final = 100_000
@@ -33,7 +33,7 @@ def taken_mb(before: int) -> float:
     return (pss_bytes(os.getpid()) - before) / 1e6
 
 
-def fill(rates: Rates, counts: Counts, count: int) -> int:
+def fill(rates: ConnectionRates, counts: ConnectionCounts, count: int) -> int:
     """Let each address have a connection in each sample there is, of which the first stays;
     return when the last one came.
     """
@@ -54,9 +54,9 @@ def fill(rates: Rates, counts: Counts, count: int) -> int:
 
 def measured(count: int) -> dict[str, float]:
     """The growth in MB with every address there, and after all have left and an hour."""
-    rates = Rates([LISTENER], SAMPLES, WINDOW_MS)
-    rates.limits = RateLimits(ip_default=100)
-    counts = Counts(CountLimits(per_ip=5, drop_per_ip=5))
+    rates = ConnectionRates([LISTENER], SAMPLES, WINDOW_MS)
+    rates.limits = ConnectionRateLimits(ip_default=100)
+    counts = ConnectionCounts(ConnectionCountLimits(per_ip=5, drop_per_ip=5))
     before = pss_bytes(os.getpid())
     now_ms = fill(rates, counts, count)
     there = taken_mb(before)

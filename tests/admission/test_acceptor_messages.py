@@ -6,39 +6,42 @@ import pickle
 
 from minibroker.admission.acceptor_messages import (
     CLOSED_MAX,
-    OFFERS_MAX,
-    PRESENT_MAX,
-    Accepted,
-    Done,
-    Leave,
-    Offers,
-    OffersWanted,
-    Open,
-    Present,
+    LEAST_RECENTLY_USED_MAX,
+    PROCESSOR_CONNECTIONS_MAX,
+    AcceptedConnection,
+    CloseConnections,
+    ConnectionsClosed,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedWanted,
+    OpenConnection,
+    ProcessorConnections,
 )
-from minibroker.connections.counts import Use
+from minibroker.connections.counts import LastUse
 from minibroker.runtime.handoff import PACKET_BYTES_MAX
 
 
 def test_an_id_has_kafkas_form() -> None:
-    accepted = Accepted("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
+    accepted = AcceptedConnection("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
     assert accepted.connection_id == "127.0.0.1:9092-10.0.0.7:51234-7"
 
 
 def test_all_messages_fit_a_packet() -> None:
     address = ("f" * 45, 65535)
-    numbers = range(2**62, 2**62 + OFFERS_MAX)
+    numbers = range(2**62, 2**62 + LEAST_RECENTLY_USED_MAX)
     for message in (
-        Accepted("L" * 255, address, address, 2**63),
-        Present(
+        AcceptedConnection("L" * 255, address, address, 2**63),
+        ProcessorConnections(
             # Each with words of its own: pickle writes what is the very same object only once.
-            tuple(Open(n, f"{n:0>255}", f"{n:f>45}") for n in numbers[:PRESENT_MAX]),
+            tuple(
+                OpenConnection(n, f"{n:0>255}", f"{n:f>45}")
+                for n in numbers[:PROCESSOR_CONNECTIONS_MAX]
+            ),
             more=True,
         ),
-        Done(2**31, tuple(range(2**62, 2**62 + CLOSED_MAX))),
-        OffersWanted(OFFERS_MAX, "L" * 255),
-        Offers(tuple(Use(n / 3, n) for n in numbers)),
-        Leave(tuple(numbers)),
+        ConnectionsClosed(2**31, tuple(range(2**62, 2**62 + CLOSED_MAX))),
+        LeastRecentlyUsedWanted(LEAST_RECENTLY_USED_MAX, "L" * 255),
+        LeastRecentlyUsed(tuple(LastUse(n / 3, n) for n in numbers)),
+        CloseConnections(tuple(numbers)),
     ):
         packet = pickle.dumps(message, 5)
         assert len(packet) < PACKET_BYTES_MAX

@@ -5,40 +5,40 @@ from __future__ import annotations
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import CLOSED_MAX, Done
-from minibroker.admission.acceptor_notices import Notices
+from minibroker.admission.acceptor_messages import CLOSED_MAX, ConnectionsClosed
+from minibroker.admission.acceptor_notices import AcceptorNotices
 from minibroker.runtime.handoff import memory_handoff_pair
 
 
 async def test_what_is_told_is_delivered_in_order() -> None:
     here, there = memory_handoff_pair()
-    notices = Notices(["first"])
-    notices.tell("second")
+    notices = AcceptorNotices(["first"])
+    notices.report("second")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notices.deliver, here)
         assert [(await there.receive())[0] for _ in range(2)] == ["first", "second"]
         await wait_all_tasks_blocked()
-        notices.tell("third")
+        notices.report("third")
         assert (await there.receive())[0] == "third"
         there.close()
-        notices.tell("to nobody")  # which ends it
+        notices.report("to nobody")  # which ends it
 
 
 async def test_telling_does_not_wait_for_a_slow_acceptor() -> None:
     here, there = memory_handoff_pair(capacity=1)
-    notices = Notices(())
+    notices = AcceptorNotices(())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notices.deliver, here)
         for number in range(100):
-            notices.tell(number)
+            notices.report(number)
         assert [(await there.receive())[0] for _ in range(100)] == list(range(100))
         there.close()
-        notices.tell("to nobody")
+        notices.report("to nobody")
 
 
 async def test_what_is_done_in_one_turn_is_one_packet_and_comes_before_what_is_told_later() -> None:
     here, there = memory_handoff_pair()
-    notices = Notices(())
+    notices = AcceptorNotices(())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notices.deliver, here)
         await wait_all_tasks_blocked()
@@ -46,25 +46,25 @@ async def test_what_is_done_in_one_turn_is_one_packet_and_comes_before_what_is_t
         notices.closed(7)
         notices.taken()
         notices.closed(5)
-        notices.tell("and now")
+        notices.report("and now")
         notices.taken()
         told = [(await there.receive())[0] for _ in range(3)]
-        assert told == [Done(2, (7, 5)), "and now", Done(1, ())]
+        assert told == [ConnectionsClosed(2, (7, 5)), "and now", ConnectionsClosed(1, ())]
         await wait_all_tasks_blocked()
         notices.closed(9)
-        assert (await there.receive())[0] == Done(0, (9,))
+        assert (await there.receive())[0] == ConnectionsClosed(0, (9,))
         there.close()
-        notices.tell("to nobody")
+        notices.report("to nobody")
 
 
 async def test_more_ends_than_fit_a_packet_go_in_several() -> None:
     here, there = memory_handoff_pair()
-    notices = Notices(())
+    notices = AcceptorNotices(())
     for number in range(CLOSED_MAX + 1):
         notices.closed(number)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notices.deliver, here)
-        assert (await there.receive())[0] == Done(0, tuple(range(CLOSED_MAX)))
-        assert (await there.receive())[0] == Done(0, (CLOSED_MAX,))
+        assert (await there.receive())[0] == ConnectionsClosed(0, tuple(range(CLOSED_MAX)))
+        assert (await there.receive())[0] == ConnectionsClosed(0, (CLOSED_MAX,))
         there.close()
-        notices.tell("to nobody")
+        notices.report("to nobody")

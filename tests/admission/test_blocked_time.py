@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.admission.blocked_time import SHARE_OVER_S, Waits
+from minibroker.admission.blocked_time import SHARE_OVER_S, BlockedTime
 
 A, B = "A", "B"
 
 
 @pytest.fixture
-def waits() -> Waits:
-    return Waits([A, B])
+def waits() -> BlockedTime:
+    return BlockedTime([A, B])
 
 
-def test_waiting_and_held_are_counted_by_listener(waits: Waits) -> None:
+def test_waiting_and_held_are_counted_by_listener(waits: BlockedTime) -> None:
     waits.begin(A, 1.0, blocks=True)
     waits.begin(A, 1.0, blocks=False)
     waits.hold(A)
@@ -26,7 +26,7 @@ def test_waiting_and_held_are_counted_by_listener(waits: Waits) -> None:
     assert (waits.waiting(A), waits.held(A), waits.all_held()) == (1, 0, 1)
 
 
-def test_the_share_is_that_of_the_last_seconds(waits: Waits) -> None:
+def test_the_share_is_that_of_the_last_seconds(waits: BlockedTime) -> None:
     waits.begin(A, 100.0, blocks=True)
     waits.end(A, 102.5, blocks=True)
     assert waits.blocked_share(A, 110.0 - 2**-20) == pytest.approx(0.25, abs=1e-5)
@@ -35,7 +35,7 @@ def test_the_share_is_that_of_the_last_seconds(waits: Waits) -> None:
     assert waits.blocked_share(B, 112.0) == 0
 
 
-def test_a_block_that_goes_on_counts_up_to_now(waits: Waits) -> None:
+def test_a_block_that_goes_on_counts_up_to_now(waits: BlockedTime) -> None:
     waits.begin(A, 100.25, blocks=True)
     assert waits.blocked_share(A, 101.0) == pytest.approx(0.75 / 9)
     assert waits.blocked_share(A, 5000.0) == 1
@@ -44,7 +44,7 @@ def test_a_block_that_goes_on_counts_up_to_now(waits: Waits) -> None:
     assert waits.blocked_share(A, 5004.5) == pytest.approx(5 / 9.5)
 
 
-def test_two_who_wait_at_once_block_once(waits: Waits) -> None:
+def test_two_who_wait_at_once_block_once(waits: BlockedTime) -> None:
     waits.begin(A, 100.0, blocks=True)
     waits.begin(A, 101.0, blocks=True)
     waits.end(A, 102.0, blocks=True)
@@ -52,12 +52,12 @@ def test_two_who_wait_at_once_block_once(waits: Waits) -> None:
     assert waits.blocked_share(A, 109.5) == pytest.approx(3 / 9.5)
 
 
-def test_who_waits_without_being_in_the_way_does_not_block(waits: Waits) -> None:
+def test_who_waits_without_being_in_the_way_does_not_block(waits: BlockedTime) -> None:
     waits.begin(A, 100.0, blocks=False)
     assert waits.blocked_share(A, 105.0) == 0
 
 
-def test_what_is_kept_is_bounded(waits: Waits) -> None:
+def test_what_is_kept_is_bounded(waits: BlockedTime) -> None:
     for step in range(1000):
         waits.begin(A, step / 2, blocks=True)
         waits.end(A, step / 2 + 0.25, blocks=True)

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.admission import connection_figures
-from minibroker.admission.blocked_time import Waits
+from minibroker.admission.blocked_time import BlockedTime
 from minibroker.admission.connection_figures import (
     AddressFigures,
-    DoorFigures,
-    door_figures,
+    ConnectionFigures,
     largest,
+    read_connection_figures,
 )
-from minibroker.connections.counts import CountLimits, Counts
-from minibroker.connections.rates import RateLimits, Rates
+from minibroker.connections.counts import ConnectionCountLimits, ConnectionCounts
+from minibroker.connections.rates import ConnectionRateLimits, ConnectionRates
 
 LISTENERS = ["A", "B"]
-LIMITS = CountLimits(
+LIMITS = ConnectionCountLimits(
     per_ip=9, per_ip_overrides={"10.0.0.2": 5}, drop_per_ip=7, drop_overrides={"10.0.0.3": 2}
 )
 
@@ -27,10 +27,10 @@ class Door:
     """Its books."""
 
     def __init__(self) -> None:
-        self.counts = Counts(LIMITS)
-        self.rates = Rates(LISTENERS, 11, 1000)
-        self.rates.limits = RateLimits(ips={"10.0.0.2": 4.0})
-        self.waits = Waits(LISTENERS)
+        self.counts = ConnectionCounts(LIMITS)
+        self.rates = ConnectionRates(LISTENERS, 11, 1000)
+        self.rates.limits = ConnectionRateLimits(ips={"10.0.0.2": 4.0})
+        self.waits = BlockedTime(LISTENERS)
         self.numbers = 0
 
     def come(self, ip: str, listener: str = "A") -> None:
@@ -40,8 +40,8 @@ class Door:
         self.rates.accepted(listener, 1000)
         self.rates.from_ip(listener, ip, 1000)
 
-    def figures(self) -> DoorFigures:
-        return door_figures(self.counts, self.rates, self.waits, 1.0, 1000)
+    def figures(self) -> ConnectionFigures:
+        return read_connection_figures(self.counts, self.rates, self.waits, 1.0, 1000)
 
 
 def test_everything_is_counted_with_its_limit_and_its_rate() -> None:
@@ -74,7 +74,7 @@ def test_the_largest_are_as_sorting_all_would_tell(counts: dict[str, int], most:
 
 def test_without_limits_there_are_none_to_show() -> None:
     door = Door()
-    door.counts.limits = CountLimits()
+    door.counts.limits = ConnectionCountLimits()
     door.come("10.0.0.1")
     assert door.figures().addresses == (AddressFigures("10.0.0.1", 1, None, None, None),)
 

@@ -13,19 +13,19 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.admission import connection_quotas
 from minibroker.admission.acceptor_messages import (
-    Accepted,
-    Done,
-    Leave,
-    Offers,
-    OffersWanted,
-    Open,
-    Present,
+    AcceptedConnection,
+    CloseConnections,
+    ConnectionsClosed,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedWanted,
+    OpenConnection,
+    ProcessorConnections,
 )
-from minibroker.admission.connection_events import Limit
+from minibroker.admission.connection_events import ExceededLimit
 from minibroker.admission.slots import SLOTS
 from minibroker.cluster.image import ConfigChanged, Image, Update
 from minibroker.config import Settings
-from minibroker.connections.counts import Use
+from minibroker.connections.counts import LastUse
 from minibroker.network.reports import AcceptorReport
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
@@ -43,7 +43,7 @@ from minibroker.process.environment import (
     Environment,
     handoff_name,
 )
-from minibroker.process.messages import DetailsWanted, ImageTaken, Welcome
+from minibroker.process.messages import DetailsRequest, ImageApplied, Welcome
 from minibroker.roles.acceptor import acceptor
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Handoff
@@ -63,8 +63,8 @@ class Processor:
     def __init__(self, house: House, handoff: Handoff) -> None:
         self.house = house
         self.handoff = handoff
-        self.open: dict[int, tuple[Accepted, Any]] = {}
-        self.asked: list[OffersWanted] = []
+        self.open: dict[int, tuple[AcceptedConnection, Any]] = {}
+        self.asked: list[LeastRecentlyUsedWanted] = []
 
     async def run(self) -> None:
         while True:
@@ -72,31 +72,33 @@ class Processor:
                 message, connection = await self.handoff.receive()
             except ChannelClosed:
                 return  # The acceptor was told to end.
-            if isinstance(message, Accepted):
+            if isinstance(message, AcceptedConnection):
                 self.open[message.number] = (message, connection)
-                await self.handoff.send(Done(1, ()))
-            elif isinstance(message, OffersWanted):
+                await self.handoff.send(ConnectionsClosed(1, ()))
+            elif isinstance(message, LeastRecentlyUsedWanted):
                 self.asked.append(message)
-                await self.handoff.send(Offers(tuple(self._offers(message))))
+                await self.handoff.send(LeastRecentlyUsed(tuple(self._offers(message))))
             else:
-                assert isinstance(message, Leave)
+                assert isinstance(message, CloseConnections)
                 for number in message.numbers:
                     await self.close(number)
 
-    def _offers(self, wanted: OffersWanted) -> list[Use]:
+    def _offers(self, wanted: LeastRecentlyUsedWanted) -> list[LastUse]:
         # The older the number the longer it has not been used.
         numbers = [n for n, (had, _) in self.open.items() if had.listener != wanted.spared]
-        return [Use(float(number), number) for number in sorted(numbers)[: wanted.at_most]]
+        return [LastUse(float(number), number) for number in sorted(numbers)[: wanted.at_most]]
 
     async def close(self, number: int) -> None:
         _, connection = self.open.pop(number)
         connection.close()
-        await self.handoff.send(Done(0, (number,)))
+        await self.handoff.send(ConnectionsClosed(0, (number,)))
 
 
-def met(reason: str, setting: str, value: float, whose: str | None = None) -> tuple[str, Limit]:
+def met(
+    reason: str, setting: str, value: float, whose: str | None = None
+) -> tuple[str, ExceededLimit]:
     """A reason and the limit behind it."""
-    return reason, Limit(setting, value, whose)
+    return reason, ExceededLimit(setting, value, whose)
 
 
 class House:
@@ -109,10 +111,10 @@ class House:
         self.changes = 0
         self.processors: list[Processor] = []
 
-    async def processor(self, *present: Open) -> Processor:
+    async def processor(self, *present: OpenConnection) -> Processor:
         name = handoff_name(len(self.processors))
         handoff = await self.env.switchboard.listen_handoff(name).accept()
-        await handoff.send(Present(present, more=False))
+        await handoff.send(ProcessorConnections(present, more=False))
         made = Processor(self, handoff)
         self.processors.append(made)
         self.nursery.start_soon(made.run)
@@ -150,18 +152,18 @@ class House:
     async def report(self) -> AcceptorReport:
         """What the acceptor shows."""
         assert self.controller is not None
-        found: AcceptorReport = await self.controller.ask(DetailsWanted())
+        found: AcceptorReport = await self.controller.ask(DetailsRequest())
         return found
 
-    async def refusals(self) -> list[tuple[str | None, Limit | None]]:
+    async def rejections(self) -> list[tuple[str | None, ExceededLimit | None]]:
         """Why somebody was turned away, and by which limit."""
-        refusals = (await self.report()).lately.refusals
-        return [(each.happening.reason, each.limit) for each in refusals]
+        rejections = (await self.report()).recent.rejections
+        return [(each.event.reason, each.limit) for each in rejections]
 
     async def reasons(self) -> list[str | None]:
         """What those waited for who waited."""
-        happenings = (await self.report()).lately.happenings
-        return [each.reason for each in happenings if each.kind == "waiting"]
+        events = (await self.report()).recent.events
+        return [each.reason for each in events if each.kind == "waiting"]
 
     def gauge(self, name: str, *labels: str) -> float | None:
         return self.env.metrics.snapshot().gauges.get((name, labels))
@@ -182,7 +184,9 @@ async def house(
         made = House(env, nursery)
 
         def welcome(question: Any) -> Welcome | None:
-            return None if isinstance(question, ImageTaken) else Welcome(Image(controller_epoch=1))
+            return (
+                None if isinstance(question, ImageApplied) else Welcome(Image(controller_epoch=1))
+            )
 
         nursery.start_soon(acceptor, env)
         made.controller = Conversation(await env.switchboard.listen(CONTROLLER).accept(), welcome)
@@ -211,7 +215,7 @@ async def test_at_the_limit_the_next_one_waits_for_a_slot(
         assert at.open == [1, 2, 3]
         assert not any([await hung_up(client) for client in clients])
         assert await at.reasons() == [setting]
-        (listener,) = (await at.report()).door.listeners
+        (listener,) = (await at.report()).figures.listeners
         assert (listener.connections, listener.waiting, listener.held) == (3, 1, 0)
         await trio.sleep(2)
         await processor.close(min(processor.open))
@@ -233,7 +237,7 @@ async def test_an_address_has_its_share_and_those_beyond_are_hung_up_on(
         assert [await hung_up(client) for client in second] == [False, True, True]
         assert at.closed() == {CloseReason.PER_IP: 3}
         own = met("max_connections_per_ip", "max.connections.per.ip.overrides", 1, "10.0.0.2")
-        assert await at.refusals() == [
+        assert await at.rejections() == [
             met("max_connections_per_ip", "max.connections.per.ip", 2),
             own,
             own,
@@ -261,7 +265,7 @@ async def test_redpandas_limit_drops_where_kafkas_would_wait(make_env: MakeEnvir
         (third,) = await at.connect(1, "10.0.0.3", EXTERNAL)
         assert await hung_up(third)
         assert at.closed() == {CloseReason.DROPPED: 1}
-        assert await at.refusals() == [met("kafka_connections_max", "kafka_connections_max", 2)]
+        assert await at.rejections() == [met("kafka_connections_max", "kafka_connections_max", 2)]
 
 
 async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
@@ -273,7 +277,7 @@ async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
         assert hung == [False, True, False, False, True]
         assert at.closed() == {CloseReason.DROPPED_PER_IP: 2}
         reason = "kafka_connections_max_per_ip"
-        assert await at.refusals() == [
+        assert await at.rejections() == [
             met(reason, reason, 1),
             met(reason, "kafka_connections_max_overrides", 2, "10.0.0.2"),
         ]
@@ -333,7 +337,11 @@ async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
 ) -> None:
     async with house(make_env, processors=2) as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
-        await handoff.send(Present(tuple(Open(n, PLAINTEXT, "10.0.0.9") for n in (7, 8)), False))
+        await handoff.send(
+            ProcessorConnections(
+                tuple(OpenConnection(n, PLAINTEXT, "10.0.0.9") for n in (7, 8)), False
+            )
+        )
         at.processors.append(Processor(at, handoff))  # which does not run
         await at.processor()
         await at.connect(4)
@@ -351,14 +359,14 @@ async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_sl
 ) -> None:
     async with house(make_env, TWO) as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
-        await handoff.send(Present((), more=False))
+        await handoff.send(ProcessorConnections((), more=False))
         await at.connect(SLOTS + 1)
         await at.connect(1, listener=EXTERNAL)
         for _ in range(SLOTS):
             await handoff.receive()
         await trio.sleep(2)
         for _ in range(2):
-            await handoff.send(Done(1, ()))
+            await handoff.send(ConnectionsClosed(1, ()))
         await wait_all_tasks_blocked()
         waited = [(await handoff.receive())[0].listener for _ in range(2)]
         assert sorted(waited) == [EXTERNAL, PLAINTEXT]
@@ -368,10 +376,10 @@ async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_sl
 
 async def test_what_a_reborn_acceptor_finds_counts(make_env: MakeEnvironment) -> None:
     async with house(make_env, "max.connections=2", "max.connections.per.ip=1") as at:
-        processor = await at.processor(Open(7, PLAINTEXT, "10.0.0.1"))
+        processor = await at.processor(OpenConnection(7, PLAINTEXT, "10.0.0.1"))
         clients = await at.connect(1) + await at.connect(1, "10.0.0.2")
         assert [await hung_up(client) for client in clients] == [True, False]
-        await processor.handoff.send(Done(0, (7,)))
+        await processor.handoff.send(ConnectionsClosed(0, (7,)))
         await wait_all_tasks_blocked()
         assert at.gauge(COUNTED.name, PLAINTEXT) == 1
 
@@ -426,8 +434,8 @@ async def test_who_comes_too_fast_is_held_then_let_in_or_hung_up_on(
         assert len(at.open) == 51
         assert not any([await hung_up(client) for client in [*clients, other]])
         report = await at.report()
-        assert report.door.listeners[0].held == 2
-        held = [each.number & 0xFF for each in report.lately.happenings if each.kind == "held"]
+        assert report.figures.listeners[0].held == 2
+        held = [each.number & 0xFF for each in report.recent.events if each.kind == "held"]
         assert held == [51, 52]
         autojump_clock.jump(0.2)
         await wait_all_tasks_blocked()
@@ -436,8 +444,8 @@ async def test_who_comes_too_fast_is_held_then_let_in_or_hung_up_on(
         assert sorted(hung) == ([False, True] if recheck else [True, True])
         assert at.closed() == {CloseReason.IP_RATE: 1 if recheck else 2}
         quota = met("ip_connection_creation_rate", "connection_creation_rate", 5, "10.0.0.1")
-        assert set(await at.refusals()) == {quota}
-        assert (await at.report()).door.listeners[0].held == 0
+        assert set(await at.rejections()) == {quota}
+        assert (await at.report()).figures.listeners[0].held == 0
         assert at.gauge(IP_ACCEPT_THROTTLE.name, PLAINTEXT) == 200
         assert at.gauge(ACCEPT_RATE.name, "", "10.0.0.1") == pytest.approx(5, abs=0.1)
         assert at.gauge(COUNTED.name, PLAINTEXT) == len(at.open) == (52 if recheck else 51)
@@ -456,7 +464,7 @@ async def test_a_rate_of_nothing_shuts_an_address_out(
         assert await hung_up(client)
         assert at.gauge(COUNTED.name, PLAINTEXT) == 0
         quota = met("ip_connection_creation_rate", "connection_creation_rate", 0, "<default>")
-        assert await at.refusals() == [quota]
+        assert await at.rejections() == [quota]
 
 
 async def test_only_so_many_are_held(

@@ -9,13 +9,13 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.admission import connection_quotas, host_addresses
-from minibroker.admission.connection_events import Limit
+from minibroker.admission.connection_events import ExceededLimit
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
 from minibroker.observability.definitions import COUNTED
 from minibroker.observability.log import Log
 from minibroker.process.environment import ACCEPTOR, CONTROLLER, RoleRefusedError
-from minibroker.process.messages import ImageTaken, Welcome
+from minibroker.process.messages import ImageApplied, Welcome
 from minibroker.roles.acceptor import acceptor
 from minibroker.runtime.link import Conversation
 from tests.admission.test_connection_quotas import IP_RATE, PLAINTEXT, house, hung_up
@@ -74,9 +74,9 @@ async def test_the_limit_of_a_host_holds_once_it_is_known_and_all_others_meanwhi
         (late,) = await at.connect(1, "10.0.0.1")
         assert await hung_up(late)
         setting = "max.connections.per.ip.overrides"
-        assert [limit for _, limit in await at.refusals()] == [
-            Limit(setting, 1, "10.0.0.2"),
-            Limit(setting, 1, "slow.test"),
+        assert [limit for _, limit in await at.rejections()] == [
+            ExceededLimit(setting, 1, "10.0.0.2"),
+            ExceededLimit(setting, 1, "slow.test"),
         ]
         assert resolver.asked == ["slow.test"]
 
@@ -107,7 +107,7 @@ async def test_a_broker_does_not_start_with_a_host_that_nobody_knows(
 ) -> None:
     pairs = ["max.connections.per.ip.overrides=no.such:1,10.0.0.1:2"]
     made = make_env(ACCEPTOR, settings=Settings.from_sources(pairs=pairs))
-    shut = connection_quotas.Door(made, Log("test"))
+    shut = connection_quotas.ConnectionQuotas(made, Log("test"))
     assert shut.counts.limits.per_ip_overrides == {"10.0.0.1": 2}
     resolver.answer("no.such")
     async with trio.open_nursery() as nursery:
@@ -129,17 +129,17 @@ async def test_an_acceptor_ends_over_an_unknown_host_in_its_first_life_only(
     env = make_env(ACCEPTOR, settings=settings, incarnation=life)
     is_ready = trio.Event()
     env.ready = is_ready.set
-    refusals = []
+    rejections = []
 
     async def live() -> None:
         try:
             await acceptor(env)
         except RoleRefusedError as refused:
-            refusals.append(str(refused))
+            rejections.append(str(refused))
         nursery.cancel_scope.cancel()
 
     def welcome(question: Any) -> Welcome | None:
-        return None if isinstance(question, ImageTaken) else Welcome(Image(controller_epoch=1))
+        return None if isinstance(question, ImageApplied) else Welcome(Image(controller_epoch=1))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live)
@@ -148,4 +148,4 @@ async def test_an_acceptor_ends_over_an_unknown_host_in_its_first_life_only(
         await is_ready.wait()
         env.stopping.set()
     assert is_ready.is_set() == (life > 1)
-    assert len(refusals) == (life == 1)
+    assert len(rejections) == (life == 1)

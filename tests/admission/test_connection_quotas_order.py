@@ -8,9 +8,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Done, Leave, Offers, OffersWanted, Present
-from minibroker.admission.connection_events import Happenings
-from minibroker.connections.counts import Use
+from minibroker.admission.acceptor_messages import (
+    CloseConnections,
+    ConnectionsClosed,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedWanted,
+    ProcessorConnections,
+)
+from minibroker.admission.connection_events import ConnectionEvents
+from minibroker.connections.counts import LastUse
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     BROKER_ACCEPT_RATE,
@@ -128,14 +134,14 @@ async def test_time_that_passes_before_the_wait_begins_is_part_of_it(
     clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    note = Happenings.note
+    note = ConnectionEvents.note
 
-    def while_time_passes(self: Happenings, kind: Any, *args: Any, **more: Any) -> None:
+    def while_time_passes(self: ConnectionEvents, kind: Any, *args: Any, **more: Any) -> None:
         note(self, kind, *args, **more)
         if kind == decided:
             clock.jump(0.199)
 
-    monkeypatch.setattr(Happenings, "note", while_time_passes)
+    monkeypatch.setattr(ConnectionEvents, "note", while_time_passes)
     async with house(make_env, *([f"{RATE}=5"] if decided == "waiting" else [])) as at:
         await at.processor()
         if decided == "held":
@@ -166,18 +172,18 @@ async def test_who_is_not_with_its_processor_yet_is_sent_away_as_soon_as_it_is(
     own = "listener.name.plaintext.max.connections=2"
     async with house(make_env, "max.connections=1", TWO, own) as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
-        await handoff.send(Present((), more=False))
+        await handoff.send(ProcessorConnections((), more=False))
         await at.connect(1, listener=EXTERNAL)
         (waiting, _) = await handoff.receive()
         await at.connect(1, listener=PLAINTEXT)
         told = [(await handoff.receive())[0] for _ in range(2)]
         # Who shall leave is asked for at once, not only when the newcomer has been taken.
-        assert OffersWanted(1, PLAINTEXT) in told
-        await handoff.send(Offers(()))
-        await handoff.send(Done(1, ()))
-        assert (await handoff.receive())[0] == OffersWanted(1, PLAINTEXT)
-        await handoff.send(Offers((Use(0, waiting.number),)))
-        assert (await handoff.receive())[0] == Leave((waiting.number,))
+        assert LeastRecentlyUsedWanted(1, PLAINTEXT) in told
+        await handoff.send(LeastRecentlyUsed(()))
+        await handoff.send(ConnectionsClosed(1, ()))
+        assert (await handoff.receive())[0] == LeastRecentlyUsedWanted(1, PLAINTEXT)
+        await handoff.send(LeastRecentlyUsed((LastUse(0, waiting.number),)))
+        assert (await handoff.receive())[0] == CloseConnections((waiting.number,))
 
 
 async def test_a_raised_limit_lets_in_who_waits(make_env: MakeEnvironment) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted, Done
+from minibroker.admission.acceptor_messages import AcceptedConnection, ConnectionsClosed
 from minibroker.admission.descriptor_health import CALM_S, RETRY_S, DescriptorHealth
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import Log
@@ -84,9 +84,9 @@ async def test_processor_that_cannot_receive_a_connection_shows_it(
     async with house(make_env) as at:
         assert at.handoff is not None
         client = ("127.0.0.1", 40_000)
-        await at.handoff.send(Accepted(LISTENER, ("127.0.0.1", 9092), client, 1))
+        await at.handoff.send(AcceptedConnection(LISTENER, ("127.0.0.1", 9092), client, 1))
         done, _ = await at.handoff.receive()
         await wait_all_tasks_blocked()
-        assert isinstance(done, Done)
+        assert isinstance(done, ConnectionsClosed)
         assert at.closed() == {CloseReason.LIMIT: 1}
         assert conditions(at.env) == ["descriptors_exhausted"]

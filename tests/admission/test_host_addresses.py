@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.admission import host_addresses
-from minibroker.admission.host_addresses import Hosts
+from minibroker.admission.host_addresses import HostAddresses
 
 
 async def test_hosts_become_known_one_by_one_and_are_forgotten_with_their_limits(
@@ -23,7 +23,7 @@ async def test_hosts_become_known_one_by_one_and_are_forgotten_with_their_limits
         return [f"10.0.0.{len(host)}"]
 
     monkeypatch.setattr(host_addresses, "look_up", look_up)
-    made = Hosts(lambda: news.append(1), lambda host, _: unknown.append(host))
+    made = HostAddresses(lambda: news.append(1), lambda host, _: unknown.append(host))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
         await made.settled()

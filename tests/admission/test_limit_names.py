@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.admission.connection_events import Limit
+from minibroker.admission.connection_events import ExceededLimit
 from minibroker.admission.limit_names import (
     count_limit,
     override_hosts,
@@ -14,8 +14,8 @@ from minibroker.admission.limit_names import (
     slot_setting,
 )
 from minibroker.config import Settings
-from minibroker.connections.counts import CountLimits, Refusal
-from minibroker.connections.rates import RateLimits
+from minibroker.connections.counts import ConnectionCountLimits, ExceededCount
+from minibroker.connections.rates import ConnectionRateLimits
 
 OWN = Settings.from_sources(
     pairs=[
@@ -24,7 +24,7 @@ OWN = Settings.from_sources(
         "listener.name.outside.max.connection.creation.rate=6",
     ]
 )
-COUNTS = CountLimits(
+COUNTS = ConnectionCountLimits(
     per_ip=7,
     per_ip_overrides={"10.0.0.1": 1},
     drop_total=8,
@@ -36,26 +36,38 @@ COUNTS = CountLimits(
 @pytest.mark.parametrize(
     ("refusal", "ip", "met"),
     [
-        (Refusal.DROPPED, "10.0.0.1", Limit("kafka_connections_max", 8)),
-        (Refusal.DROPPED_PER_IP, "10.0.0.2", Limit("kafka_connections_max_per_ip", 9)),
+        (ExceededCount.DROPPED, "10.0.0.1", ExceededLimit("kafka_connections_max", 8)),
         (
-            Refusal.DROPPED_PER_IP,
-            "10.0.0.1",
-            Limit("kafka_connections_max_overrides", 2, "10.0.0.1"),
+            ExceededCount.DROPPED_PER_IP,
+            "10.0.0.2",
+            ExceededLimit("kafka_connections_max_per_ip", 9),
         ),
-        (Refusal.PER_IP, "10.0.0.2", Limit("max.connections.per.ip", 7)),
-        (Refusal.PER_IP, "10.0.0.1", Limit("max.connections.per.ip.overrides", 1, "10.0.0.1")),
+        (
+            ExceededCount.DROPPED_PER_IP,
+            "10.0.0.1",
+            ExceededLimit("kafka_connections_max_overrides", 2, "10.0.0.1"),
+        ),
+        (ExceededCount.PER_IP, "10.0.0.2", ExceededLimit("max.connections.per.ip", 7)),
+        (
+            ExceededCount.PER_IP,
+            "10.0.0.1",
+            ExceededLimit("max.connections.per.ip.overrides", 1, "10.0.0.1"),
+        ),
     ],
 )
-def test_an_override_is_told_from_what_holds_for_all(refusal: Refusal, ip: str, met: Limit) -> None:
+def test_an_override_is_told_from_what_holds_for_all(
+    refusal: ExceededCount, ip: str, met: ExceededLimit
+) -> None:
     assert count_limit(COUNTS, refusal, ip) == met
 
 
 def test_an_addresss_own_quota_is_told_from_the_one_of_all() -> None:
-    limits = RateLimits(ips={"10.0.0.1": 2.5}, ip_default=4)
-    own = Limit("connection_creation_rate", 2.5, "10.0.0.1")
+    limits = ConnectionRateLimits(ips={"10.0.0.1": 2.5}, ip_default=4)
+    own = ExceededLimit("connection_creation_rate", 2.5, "10.0.0.1")
     assert rate_limit(limits, "10.0.0.1") == own
-    assert rate_limit(limits, "10.0.0.2") == Limit("connection_creation_rate", 4, "<default>")
+    assert rate_limit(limits, "10.0.0.2") == ExceededLimit(
+        "connection_creation_rate", 4, "<default>"
+    )
 
 
 def test_a_host_is_called_what_the_limit_calls_it() -> None:
@@ -68,10 +80,10 @@ def test_a_host_is_called_what_the_limit_calls_it() -> None:
     configs: dict[tuple[str, str], dict[str, str]]
     configs = {("ips", "here.test"): {}, ("ips", "::1"): {}, ("brokers", "1"): {}}
     hosts = quota_hosts(configs, known.__getitem__)
-    limits = RateLimits(ips={"10.0.0.2": 2})
+    limits = ConnectionRateLimits(ips={"10.0.0.2": 2})
     assert rate_limit(limits, "10.0.0.2", hosts).whose == "here.test"
-    assert count_limit(COUNTS, Refusal.PER_IP, "10.0.0.1", hosts).whose == "here.test"
-    dropped = count_limit(COUNTS, Refusal.DROPPED_PER_IP, "10.0.0.1", hosts)
+    assert count_limit(COUNTS, ExceededCount.PER_IP, "10.0.0.1", hosts).whose == "here.test"
+    dropped = count_limit(COUNTS, ExceededCount.DROPPED_PER_IP, "10.0.0.1", hosts)
     assert dropped.whose == "10.0.0.1"  # those can't be given by name
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.admission import new_connection_pacer
-from minibroker.admission.new_connection_pacer import LATELY_TURNS, PER_TURN, Turnstile
+from minibroker.admission.new_connection_pacer import LATELY_TURNS, PER_TURN, NewConnectionPacer
 
 
 class Turns(trio.abc.Instrument):
@@ -28,7 +28,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.turns = Turns()
-        self.turnstile = Turnstile(lambda: self.turns.count)
+        self.turnstile = NewConnectionPacer(lambda: self.turns.count)
         self.past: list[tuple[int, int]] = []
 
     async def come(self, number: int) -> None:
@@ -96,7 +96,7 @@ async def test_whoever_waits_gets_past_in_order_and_who_gives_up_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(new_connection_pacer, "PER_TURN", 1)
-    gate = Turnstile(lambda: 0)
+    gate = NewConnectionPacer(lambda: 0)
     gate.others_are_served()
     await gate.enter()
     past: list[int] = []

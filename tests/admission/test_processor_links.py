@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.processor_links import TOGETHER_MAX, Hello, Peers
+from minibroker.admission.processor_links import TOGETHER_MAX, ProcessorHello, ProcessorLinks
 from minibroker.process.environment import PROCESSOR, tokens_name
 from minibroker.runtime.channel import ChannelClosed
 from tests.process.conftest import MakeEnvironment
@@ -22,7 +22,7 @@ class Life:
     def __init__(self, make_env: MakeEnvironment, index: int, life: int = 1, of: int = 2) -> None:
         env = make_env(PROCESSOR, index, processors=of, incarnation=life)
         self.heard: list[Any] = []
-        self.peers = Peers(
+        self.peers = ProcessorLinks(
             env,
             lambda peer: self.heard.append(("up", peer)),
             lambda peer: self.heard.append(("down", peer)),
@@ -55,8 +55,8 @@ async def test_everybody_is_linked_to_everybody_and_order_is_kept(
             life.heard.clear()
         sent = list(range(3 * TOGETHER_MAX))
         for number in sent:
-            lives[1].peers.tell(0, number)
-            lives[1].peers.tell(2, -number)
+            lives[1].peers.send(0, number)
+            lives[1].peers.send(2, -number)
         await wait_all_tasks_blocked()
         assert lives[0].heard == [(1, number) for number in sent]
         assert lives[2].heard == [(1, -number) for number in sent]
@@ -72,13 +72,13 @@ async def test_a_death_is_told_once_and_so_is_the_next_life(
         lives[victim].scope.cancel()
         await wait_all_tasks_blocked()
         assert other.heard == [("up", victim), ("down", victim)]
-        other.peers.tell(victim, "lost")
+        other.peers.send(victim, "lost")
         reborn = Life(make_env, victim, 2)
         nursery.start_soon(reborn.run)
         await wait_all_tasks_blocked()
         assert other.heard[2:] == [("up", victim)]
         assert reborn.heard == [("up", 1 - victim)]
-        reborn.peers.tell(1 - victim, "hello")
+        reborn.peers.send(1 - victim, "hello")
         await wait_all_tasks_blocked()
         assert other.heard[3:] == [(victim, "hello")]
 
@@ -91,8 +91,8 @@ async def test_who_is_reborn_before_its_death_was_noticed_ends_its_former_life(
         channels = []
         for incarnation in (1, 2):
             channel = await life.peers._env.switchboard.dial(tokens_name(0))
-            await channel.send(Hello(1, incarnation))
-            assert await channel.receive() == Hello(0, 1)
+            await channel.send(ProcessorHello(1, incarnation))
+            assert await channel.receive() == ProcessorHello(0, 1)
             channels.append(channel)
         await wait_all_tasks_blocked()
         assert life.heard == [("up", 1), ("down", 1), ("up", 1)]
@@ -110,10 +110,10 @@ async def test_a_call_that_a_dead_life_left_behind_changes_nothing(
     async with living(life):
         switchboard = life.peers._env.switchboard
         alive = await switchboard.dial(tokens_name(0))
-        await alive.send(Hello(1, 5))
+        await alive.send(ProcessorHello(1, 5))
         await wait_all_tasks_blocked()
         dead = await switchboard.dial(tokens_name(0))
-        await dead.send(Hello(1, 4))
+        await dead.send(ProcessorHello(1, 4))
         with pytest.raises(ChannelClosed):
             await dead.receive()
         assert life.heard == [("up", 1)]

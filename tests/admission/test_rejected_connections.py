@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.admission.connection_events import Happenings, Limit
-from minibroker.admission.rejected_connections import QUEUE, TurnedAway
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.connection_events import ConnectionEvents, ExceededLimit
+from minibroker.admission.rejected_connections import QUEUE, RejectedConnections
 from minibroker.connections import delayed_close
 from minibroker.connections.delayed_close import LET_IN_EVERY_S, PER_S, TICK_S
 from minibroker.observability.definitions import CLOSED, QUEUE_PEAK, QUEUE_USED, CloseReason
@@ -24,7 +24,7 @@ from tests.process.conftest import MakeEnvironment
 
 LISTENER = "PLAINTEXT"
 REASON = CloseReason.DROPPED
-LIMIT = Limit("kafka_connections_max", 1)
+LIMIT = ExceededLimit("kafka_connections_max", 1)
 AT_ONCE = 3
 
 
@@ -33,17 +33,19 @@ class Bouncer:
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-        self.happenings = Happenings(1, env.clock.now)
+        self.events = ConnectionEvents(1, env.clock.now)
         closes = ConnectionCloses(env.metrics, Log("test"))
-        self.turned_away = TurnedAway(env, self.happenings, closes, processor=2)
+        self.rejected = RejectedConnections(env, self.events, closes, processor=2)
         self.clients: list[MemoryStream] = []
 
     def turn_away(self, count: int) -> None:
         for _ in range(count):
             client, connection = memory_stream_pair()
             self.clients.append(client)
-            accepted = Accepted(LISTENER, connection.local, connection.peer, len(self.clients))
-            self.turned_away.refuse(accepted, connection, REASON, LIMIT)
+            accepted = AcceptedConnection(
+                LISTENER, connection.local, connection.peer, len(self.clients)
+            )
+            self.rejected.reject(accepted, connection, REASON, LIMIT)
 
     def hung_up(self) -> int:
         return sum(client._incoming.ended for client in self.clients)
@@ -66,7 +68,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def at_work(make_env: MakeEnvironment) -> AsyncIterator[Bouncer]:
     bouncer = Bouncer(make_env(ACCEPTOR))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bouncer.turned_away.run)
+        nursery.start_soon(bouncer.rejected.run)
         await wait_all_tasks_blocked()
         yield bouncer
         nursery.cancel_scope.cancel()
@@ -76,9 +78,9 @@ async def test_a_few_are_closed_at_once_told_of_and_counted(make_env: MakeEnviro
     async with at_work(make_env) as bouncer:
         bouncer.turn_away(AT_ONCE)
         assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
-        refusal = bouncer.happenings.lately().refusals[-1]
-        assert (refusal.limit, refusal.happening.reason) == (LIMIT, REASON.value)
-        assert (refusal.happening.kind, refusal.happening.processor) == ("refused", 2)
+        refusal = bouncer.events.recent().rejections[-1]
+        assert (refusal.limit, refusal.event.reason) == (LIMIT, REASON.value)
+        assert (refusal.event.kind, refusal.event.processor) == ("refused", 2)
 
 
 async def test_of_more_each_is_told_of_now_and_counted_when_it_is_closed(
@@ -88,7 +90,7 @@ async def test_of_more_each_is_told_of_now_and_counted_when_it_is_closed(
     async with at_work(make_env) as bouncer:
         bouncer.turn_away(AT_ONCE + held + 1)
         assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
-        assert bouncer.happenings.lately().refused == AT_ONCE + held + 1
+        assert bouncer.events.recent().refused == AT_ONCE + held + 1
         assert bouncer.queue() == (held + 1, held + 1)
         await trio.sleep(TICK_S * 1.5)
         left = bouncer.queue()[0]
@@ -139,7 +141,7 @@ async def test_when_it_is_over_those_who_are_held_are_closed(make_env: MakeEnvir
 async def test_all_are_closed_where_their_descriptors_are_needed(make_env: MakeEnvironment) -> None:
     async with at_work(make_env) as bouncer:
         bouncer.turn_away(AT_ONCE + 4)
-        bouncer.turned_away.close_all()
+        bouncer.rejected.close_all()
         assert bouncer.hung_up() == AT_ONCE + 4
         assert bouncer.queue()[0] == 0
 
@@ -149,8 +151,8 @@ async def test_whoever_lets_somebody_in_pauses_while_some_are_held(
 ) -> None:
     async with at_work(make_env) as bouncer:
         bouncer.turn_away(AT_ONCE)
-        await bouncer.turned_away.pause()
-        assert (bouncer.turned_away.is_storm, trio.current_time()) == (False, 0)
+        await bouncer.rejected.pause()
+        assert (bouncer.rejected.is_storm, trio.current_time()) == (False, 0)
         bouncer.turn_away(1)
-        await bouncer.turned_away.pause()
-        assert (bouncer.turned_away.is_storm, trio.current_time()) == (True, LET_IN_EVERY_S)
+        await bouncer.rejected.pause()
+        assert (bouncer.rejected.is_storm, trio.current_time()) == (True, LET_IN_EVERY_S)

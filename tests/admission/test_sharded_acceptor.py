@@ -12,10 +12,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.admission import sharded_acceptor
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.admission.connection_events import Happenings
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.connection_events import ConnectionEvents
 from minibroker.admission.descriptor_health import DescriptorHealth
-from minibroker.admission.sharded_acceptor import Gate, Take
+from minibroker.admission.sharded_acceptor import ShardedAcceptor, Take
 from minibroker.broker.tasks import TaskBroker
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
@@ -56,14 +56,14 @@ async def sharded(
 
 def gate_of(
     env: Environment,
-    happenings: Happenings,
+    events: ConnectionEvents,
     log: Log,
     take: Take,
     health: DescriptorHealth | None = None,
-) -> Gate:
+) -> ShardedAcceptor:
     closes = ConnectionCloses(env.metrics, log)
     health = health or DescriptorHealth(env, log)
-    return Gate(env, happenings, closes, log, take, descriptor_health=health)
+    return ShardedAcceptor(env, events, closes, log, take, descriptor_health=health)
 
 
 async def dial(broker: TaskBroker, part: int, host: str = "10.0.0.1") -> SimulatedClient:
@@ -115,11 +115,11 @@ async def test_numbers_of_connections_differ_wherever_and_in_whichever_life_they
                 incarnation=life,
                 listeners={LISTENER: MemorySource()},
             )
-            log, happenings = Log("test"), Happenings(life, lambda: 0.0)
-            made = gate_of(env, happenings, log, print)
+            log, events = Log("test"), ConnectionEvents(life, lambda: 0.0)
+            made = gate_of(env, events, log, print)
             for _ in range(4):
                 made._begin(LISTENER, memory_stream_pair()[1])
-            happened = happenings.lately().happenings
+            happened = events.recent().events
             numbers += [each.number for each in happened if each.kind == "accepted"]
     assert len(set(numbers)) == len(numbers) == 24
 
@@ -187,7 +187,7 @@ def test_limits_that_nobody_holds_are_told_of_once(make_env: MakeEnvironment) ->
         env = make_env("processor", index, settings=settings, processors=2)
         told.append(Told())
         log = Log("test")
-        made = gate_of(env, Happenings(1, lambda: 0.0), log, print)
+        made = gate_of(env, ConnectionEvents(1, lambda: 0.0), log, print)
         made._log = told[-1]  # type: ignore[assignment]
         for number in (1, 2):
             made.on_image(Image(1, number, broker_configs_number=number, configs=configs))
@@ -215,8 +215,8 @@ async def test_a_system_without_descriptors_is_tried_again(
     source = Exhausted()
     env = make_env("processor", 0, listeners={LISTENER: source})
     taken = []
-    happenings = Happenings(1, lambda: 0.0)
-    made = gate_of(env, happenings, Log("test"), lambda *who: taken.append(who))
+    events = ConnectionEvents(1, lambda: 0.0)
+    made = gate_of(env, events, Log("test"), lambda *who: taken.append(who))
     made.on_image(Image(1, 1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
@@ -231,10 +231,10 @@ async def test_gate_without_descriptors_shows_it_and_recovers_while_the_clock_is
 ) -> None:
     source = Short(failures=30)
     env = make_env("processor", 0, listeners={LISTENER: source})
-    taken: list[Accepted] = []
+    taken: list[AcceptedConnection] = []
     health = DescriptorHealth(env, Log("test"))
     made = gate_of(
-        env, Happenings(1, lambda: 0.0), Log("test"), lambda who, _: taken.append(who), health
+        env, ConnectionEvents(1, lambda: 0.0), Log("test"), lambda who, _: taken.append(who), health
     )
     made.on_image(Image(1, 1))
     async with trio.open_nursery() as nursery:

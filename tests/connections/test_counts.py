@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.connections.counts import CountLimits, Counts, Refusal, Use
+from minibroker.connections.counts import (
+    ConnectionCountLimits,
+    ConnectionCounts,
+    ExceededCount,
+    LastUse,
+)
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 IP = "10.0.0.1"
@@ -20,7 +25,7 @@ class Door:
     """Lets connections in as the acceptor does, but for the waiting."""
 
     def __init__(self, **limits: object) -> None:
-        self.counts = Counts(CountLimits(**limits))  # type: ignore[arg-type]
+        self.counts = ConnectionCounts(ConnectionCountLimits(**limits))  # type: ignore[arg-type]
         self._numbers = count(1)
         self.open: list[int] = []
 
@@ -71,7 +76,7 @@ def test_the_inter_broker_listener_comes_in_past_the_total_but_not_past_its_own(
 def test_without_a_limit_of_its_own_a_protected_listener_is_capped_at_the_total() -> None:
     door = Door(total=1, protected=INTERNAL)
     assert [door.knock(listener=INTERNAL) for _ in range(2)] == [None, "waits"]
-    assert door.counts.send_away([Use(0, 1)]) == {}
+    assert door.counts.send_away([LastUse(0, 1)]) == {}
 
 
 def test_an_address_has_its_share_and_no_more() -> None:
@@ -118,12 +123,12 @@ def test_redpandas_overrides_act_alone() -> None:
 
 
 def test_redpandas_limits_count_those_that_wait_too() -> None:
-    counts = Counts(CountLimits(total=1, drop_total=2, drop_per_ip=2))
+    counts = ConnectionCounts(ConnectionCountLimits(total=1, drop_total=2, drop_per_ip=2))
     assert counts.arrive(1, EXTERNAL, IP) is None
     assert counts.admit(1) is None
     assert counts.arrive(2, EXTERNAL, IP) is None
     assert not counts.has_slot(EXTERNAL)
-    assert counts.arrive(3, EXTERNAL, IP) is Refusal.DROPPED
+    assert counts.arrive(3, EXTERNAL, IP) is ExceededCount.DROPPED
     assert (counts.total, counts.arrived) == (1, 2)
 
 
@@ -131,8 +136,8 @@ def test_as_many_leave_as_there_are_too_many_the_least_recently_used_first() -> 
     door = Door()
     for processor in (0, 1, 0, 1, 0):
         door.knock(processor=processor)
-    door.counts.limits = CountLimits(total=3)
-    offers = [Use(used, number) for used, number in ((5, 1), (1, 2), (4, 3), (3, 4), (2, 5))]
+    door.counts.limits = ConnectionCountLimits(total=3)
+    offers = [LastUse(used, number) for used, number in ((5, 1), (1, 2), (4, 3), (3, 4), (2, 5))]
     assert door.counts.send_away(offers) == {1: [2], 0: [5]}
     assert door.counts.excess() == 0
     assert door.counts.send_away(offers) == {}  # they are on their way
@@ -146,9 +151,9 @@ def test_who_leaves_by_itself_saves_another() -> None:
     door = Door()
     for _ in range(3):
         door.knock()
-    door.counts.limits = CountLimits(total=2)
+    door.counts.limits = ConnectionCountLimits(total=2)
     door.close()  # number 3
-    assert door.counts.send_away([Use(0, 1), Use(1, 2)]) == {}
+    assert door.counts.send_away([LastUse(0, 1), LastUse(1, 2)]) == {}
 
 
 def test_the_end_of_a_connection_counts_once() -> None:
@@ -170,11 +175,11 @@ def test_a_dead_processors_connections_are_gone_with_it() -> None:
 
 
 def test_what_processors_tell_is_counted_whatever_the_limits_say() -> None:
-    counts = Counts(CountLimits(total=1, per_ip=1))
+    counts = ConnectionCounts(ConnectionCountLimits(total=1, per_ip=1))
     for number in (1, 2, 3):
         counts.found(number, EXTERNAL, IP, 0)
     assert (counts.total, counts.by_ip()) == (3, {IP: 3})
-    assert counts.send_away([Use(number, number) for number in (1, 2, 3)]) == {0: [1, 2]}
+    assert counts.send_away([LastUse(number, number) for number in (1, 2, 3)]) == {0: [1, 2]}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 4))
@@ -183,8 +188,10 @@ def test_no_limit_is_ever_exceeded_and_the_books_are_right(
     protected: str | None, seed: int, total: int, per_ip: int
 ) -> None:
     random = Random(seed)
-    limits = CountLimits(total, {INTERNAL: 5}, per_ip, {"b": 1}, protected, 14, None, {"c": 2})
-    counts, numbers = Counts(limits), count(1)
+    limits = ConnectionCountLimits(
+        total, {INTERNAL: 5}, per_ip, {"b": 1}, protected, 14, None, {"c": 2}
+    )
+    counts, numbers = ConnectionCounts(limits), count(1)
     present: dict[int, tuple[str, str, int]] = {}
     for _ in range(80):
         if present and random.random() < 0.4:
@@ -201,7 +208,7 @@ def test_no_limit_is_ever_exceeded_and_the_books_are_right(
                 counts.handed(number, random.randrange(3))
                 present[number] = (listener, ip, 0)
         excess = counts.excess()
-        leaving = counts.send_away([Use(random.random(), each) for each in present])
+        leaving = counts.send_away([LastUse(random.random(), each) for each in present])
         for gone in [number for group in leaving.values() for number in group]:
             assert present.pop(gone)[0] != protected
             assert counts.left(gone)
@@ -213,7 +220,11 @@ def test_no_limit_is_ever_exceeded_and_the_books_are_right(
     assert (counts.total, counts.arrived, counts.by_ip()) == (0, 0, {})
 
 
-def _check(counts: Counts, present: dict[int, tuple[str, str, int]], limits: CountLimits) -> None:
+def _check(
+    counts: ConnectionCounts,
+    present: dict[int, tuple[str, str, int]],
+    limits: ConnectionCountLimits,
+) -> None:
     assert counts.total == len(present) == counts.arrived <= 14
     assert counts.by_listener() == Counter(listener for listener, _, _ in present.values())
     assert counts.by_ip() == Counter(ip for _, ip, _ in present.values())

@@ -15,15 +15,15 @@ from minibroker.connections.delayed_close import (
     PER_S,
     STORM_S,
     TICK_S,
-    Refusals,
+    DelayedCloses,
 )
 
 PER_TICK = round(PER_S * TICK_S)
 
 
-def stormed(held: int) -> Refusals[int]:
+def stormed(held: int) -> DelayedCloses[int]:
     """Refusals with none left to close at once, and so many held, called 0 and on."""
-    refusals: Refusals[int] = Refusals()
+    refusals: DelayedCloses[int] = DelayedCloses()
     assert all(refusals.add(-1) for _ in range(AT_ONCE))
     assert not any(refusals.add(number) for number in range(held))
     return refusals
@@ -47,13 +47,13 @@ def test_in_a_storm_so_many_are_closed_a_second_in_order_of_their_coming() -> No
 def test_in_a_storm_there_is_a_pause_after_each_who_is_let_in() -> None:
     assert stormed(0).pause_s == 0
     assert stormed(1).pause_s == LET_IN_EVERY_S
-    shared: Refusals[int] = Refusals(3)
+    shared: DelayedCloses[int] = DelayedCloses(3)
     for number in range(AT_ONCE + 1):
         shared.add(number)
     assert shared.pause_s == pytest.approx(3 * LET_IN_EVERY_S)
 
 
-def weather(refusals: Refusals[int]) -> tuple[bool, bool]:
+def weather(refusals: DelayedCloses[int]) -> tuple[bool, bool]:
     return refusals.is_storm, refusals.are_calm
 
 
@@ -76,7 +76,7 @@ def test_a_storm_begins_when_somebody_is_held_and_goes_on_as_long_as_refusals_do
 
 
 def test_the_rate_is_shared_by_those_who_accept() -> None:
-    parts: list[Refusals[int]] = [Refusals(4) for _ in range(4)]
+    parts: list[DelayedCloses[int]] = [DelayedCloses(4) for _ in range(4)]
     for part in parts:
         for number in range(AT_ONCE + HELD_MAX):
             part.add(number)
@@ -84,7 +84,7 @@ def test_the_rate_is_shared_by_those_who_accept() -> None:
 
 
 def test_however_many_share_it_each_gets_on() -> None:
-    refusals: Refusals[int] = Refusals(10_000)
+    refusals: DelayedCloses[int] = DelayedCloses(10_000)
     for number in range(AT_ONCE + 1):
         refusals.add(number)
     assert list(refusals.tick()) == [AT_ONCE]
@@ -125,7 +125,7 @@ STEPS = st.lists(
 def test_each_is_closed_once_in_its_turn_and_never_are_more_closed_than_may(
     sharing: int, steps: list[int | str]
 ) -> None:
-    refusals: Refusals[int] = Refusals(sharing)
+    refusals: DelayedCloses[int] = DelayedCloses(sharing)
     per_tick = max(1, round(PER_S * TICK_S / sharing))
     waiting: deque[int] = deque()
     allowance, number = AT_ONCE, 0

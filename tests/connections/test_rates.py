@@ -7,15 +7,15 @@ import tracemalloc
 import pytest
 
 from minibroker.connections import rates as module
-from minibroker.connections.rates import IP_EXPIRES_MS, RateLimits, Rates
+from minibroker.connections.rates import IP_EXPIRES_MS, ConnectionRateLimits, ConnectionRates
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 IP = "10.0.0.1"
 
 
-def made(samples: int = 2, **limits: object) -> Rates:
-    rates = Rates([INTERNAL, EXTERNAL], samples, 1000)
-    rates.limits = RateLimits(**limits)  # type: ignore[arg-type]
+def made(samples: int = 2, **limits: object) -> ConnectionRates:
+    rates = ConnectionRates([INTERNAL, EXTERNAL], samples, 1000)
+    rates.limits = ConnectionRateLimits(**limits)  # type: ignore[arg-type]
     return rates
 
 
@@ -106,11 +106,11 @@ def test_limits_of_addresses_change_under_running_rates() -> None:
     rates = made(11, ip_default=50)
     for _ in range(100):
         assert rates.from_ip(EXTERNAL, IP, 0) == 0
-    rates.limits = RateLimits(ip_default=50, ips={IP: 5})
+    rates.limits = ConnectionRateLimits(ip_default=50, ips={IP: 5})
     assert rates.from_ip(EXTERNAL, IP, 0) == 1000  # its history holds
-    rates.limits = RateLimits(ip_default=50)
+    rates.limits = ConnectionRateLimits(ip_default=50)
     assert rates.from_ip(EXTERNAL, IP, 0) == 0
-    rates.limits = RateLimits()
+    rates.limits = ConnectionRateLimits()
     assert rates.from_ip(EXTERNAL, IP, 0) == 0
     assert rates.figures(0, 100).ips[IP] == pytest.approx(10.1)
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 
-from minibroker.connections.token_home import Home
+from minibroker.connections.token_home import TokenHome
 from minibroker.connections.token_messages import (
     TOTAL,
     Action,
     Ask,
     Collect,
     Collected,
-    Denied,
     DropLimits,
     Give,
     Grant,
     Holdings,
     Relax,
     Send,
+    TokenDenied,
 )
 
 TERM = (1, 0)
@@ -28,7 +28,7 @@ class Books:
 
     def __init__(self, processors: int, limit: int, *, told: bool = True) -> None:
         self.actions: deque[Action] = deque()
-        self.home = Home(processors, self.actions)
+        self.home = TokenHome(processors, self.actions)
         self.home.enter(TERM, DropLimits(total=limit))
         for peer in range(processors) if told else ():
             self.home.receive(peer, Holdings(TERM, (), more=False))
@@ -48,7 +48,7 @@ def granted(peer: int, tokens: int = 1, *, reclaim: bool = False) -> Action:
 
 
 def denied(peer: int, number: int = 1) -> Action:
-    return Send(peer, Denied(TERM, TOTAL, number))
+    return Send(peer, TokenDenied(TERM, TOTAL, number))
 
 
 def test_nothing_is_given_before_all_have_told() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from minibroker.connections import token_shard
-from minibroker.connections.counts import Refusal
+from minibroker.connections.counts import ExceededCount
 from minibroker.connections.token_messages import (
     TOTAL,
     Action,
@@ -15,16 +15,16 @@ from minibroker.connections.token_messages import (
     Ask,
     Collect,
     Collected,
-    Denied,
     DropLimits,
     Give,
     Grant,
     Holdings,
+    Reject,
     Relax,
     Send,
-    TurnAway,
+    TokenDenied,
 )
-from minibroker.connections.token_shard import Shard
+from minibroker.connections.token_shard import TokenShard
 
 TERM, LATER = (1, 0), (1, 1)
 IP = "10.0.0.1"
@@ -35,7 +35,7 @@ class Books:
 
     def __init__(self, limits: DropLimits) -> None:
         self.actions: deque[Action] = deque()
-        self.shard = Shard(2, self.actions)
+        self.shard = TokenShard(2, self.actions)
         self.shard.enter(TERM, limits, [])
         self.shard.open_doors()
 
@@ -86,8 +86,8 @@ def test_a_refused_address_gives_the_total_to_who_waits_for_it() -> None:
     for number in (1, 2):
         books.shard.admit(number, IP)
     books.grant(TOTAL)
-    books.shard.receive(Denied(TERM, IP, 1))
-    refused = TurnAway(1, Refusal.DROPPED_PER_IP)
+    books.shard.receive(TokenDenied(TERM, IP, 1))
+    refused = Reject(1, ExceededCount.DROPPED_PER_IP)
     assert books.done() == [refused, Send(1, Ask(TERM, IP, 2))]
 
 
@@ -98,7 +98,7 @@ def test_an_answer_to_who_is_gone_serves_the_next() -> None:
     books.shard.release(1)
     books.done()
     assert books.grant(TOTAL) == [Admit(2)]
-    books.shard.receive(Denied(TERM, TOTAL, 1))
+    books.shard.receive(TokenDenied(TERM, TOTAL, 1))
     assert books.done() == []
     assert books.grant(TOTAL, reclaim=True) == [Send(0, Give(TERM, TOTAL, 1))]
 
@@ -109,12 +109,12 @@ def test_a_thousand_who_waited_for_one_token_are_refused_one_after_the_other() -
         books.shard.admit(number, IP)
     books.done()
     found = books.grant(TOTAL)
-    assert found == [TurnAway(number, Refusal.DROPPED_PER_IP) for number in range(2000)]
+    assert found == [Reject(number, ExceededCount.DROPPED_PER_IP) for number in range(2000)]
 
 
 def test_nobody_comes_in_while_the_doors_are_shut() -> None:
     actions: deque[Action] = deque()
-    shard = Shard(2, actions)
+    shard = TokenShard(2, actions)
     shard.enter(TERM, DropLimits(), [])
     shard.admit(1, IP)
     assert not actions

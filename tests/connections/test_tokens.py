@@ -11,13 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minibroker.connections.counts import Refusal
+from minibroker.connections.counts import ExceededCount
 from minibroker.connections.token_messages import (
     TOTAL,
     Admit,
     DropLimits,
     Holdings,
-    TurnAway,
+    Reject,
 )
 from minibroker.connections.tokens import Tokens
 from tests.connections.token_world import World
@@ -238,23 +238,23 @@ def test_of_a_total_of_ten_ten_pass_from_wherever_and_one_who_goes_lets_another_
     for number in range(10):
         assert world.probe(number % 3, IPS[number % 2]) is None
     for at in range(3):
-        assert world.probe(at, f"10.0.9.{at}") is Refusal.DROPPED
+        assert world.probe(at, f"10.0.9.{at}") is ExceededCount.DROPPED
     world.release(*world.there()[0])
     world.arrive()
     assert world.probe(2, "10.0.9.9") is None
-    assert world.probe(0, HERE) is Refusal.DROPPED
+    assert world.probe(0, HERE) is ExceededCount.DROPPED
 
 
 def test_a_refused_address_gives_the_total_back() -> None:
     world = begun(2, DropLimits(total=4, per_ip=2))
     for at, ip in ((0, HERE), (1, HERE), (0, THERE), (1, THERE)):
         assert world.probe(at, ip) is None
-    assert world.probe(0, IPS[2]) is Refusal.DROPPED
+    assert world.probe(0, IPS[2]) is ExceededCount.DROPPED
     for at in (0, 1):
         world.release(at, min(world.living[at].open))
     world.arrive()
     assert world.probe(1, IPS[2]) is None
-    assert world.probe(1, THERE) is Refusal.DROPPED_PER_IP
+    assert world.probe(1, THERE) is ExceededCount.DROPPED_PER_IP
     assert world.probe(0, HERE) is None
 
 
@@ -262,7 +262,7 @@ def test_an_override_alone_acts_alone_and_its_tokens_come_back() -> None:
     world = begun(2, DropLimits(overrides={HERE: 1}))
     for at in (0, 1, 0):
         assert world.probe(at, HERE) is None
-        assert world.probe(1 - at, HERE) is Refusal.DROPPED_PER_IP
+        assert world.probe(1 - at, HERE) is ExceededCount.DROPPED_PER_IP
         assert world.probe(at, THERE) is None
         for connection in world.there():
             world.release(*connection)
@@ -279,14 +279,14 @@ def test_after_a_decrease_nobody_comes_in_until_fewer_are_in_use() -> None:
     for open_ones in range(8, 4, -1):
         assert world.in_use(HERE) == open_ones
         for at in range(4):
-            assert world.probe(at, HERE) is Refusal.DROPPED_PER_IP
+            assert world.probe(at, HERE) is ExceededCount.DROPPED_PER_IP
         world.release(*left.pop())
         world.arrive()
-    assert world.probe(0, HERE) is Refusal.DROPPED_PER_IP
+    assert world.probe(0, HERE) is ExceededCount.DROPPED_PER_IP
     world.release(*left.pop())
     world.arrive()
     assert world.probe(3, HERE) is None
-    assert world.probe(2, HERE) is Refusal.DROPPED_PER_IP
+    assert world.probe(2, HERE) is ExceededCount.DROPPED_PER_IP
 
 
 # What is asked of whom --------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_without_a_limit_nobody_is_asked() -> None:
 def test_a_limit_of_none_refuses_without_asking() -> None:
     world = begun(2, DropLimits(per_ip=0))
     before = world.sent
-    assert world.probe(1, HERE) is Refusal.DROPPED_PER_IP
+    assert world.probe(1, HERE) is ExceededCount.DROPPED_PER_IP
     assert world.sent == before
 
 
@@ -321,9 +321,9 @@ def test_who_has_too_much_gives_it_back_when_others_have_none() -> None:
     world = begun(2, DropLimits(total=8))
     for _ in range(8):
         assert world.probe(1, HERE) is None  # Two of them had gone to the other processor.
-    assert world.probe(0, HERE) is Refusal.DROPPED
+    assert world.probe(0, HERE) is ExceededCount.DROPPED
     before = world.sent
-    assert world.probe(1, HERE) is Refusal.DROPPED
+    assert world.probe(1, HERE) is ExceededCount.DROPPED
     assert world.sent - before == 2  # It asks and is refused: no round, they are all in use.
 
 
@@ -369,7 +369,7 @@ def test_what_a_killed_processor_had_is_free_again() -> None:
     world = begun(3, DropLimits(total=2, per_ip=2))
     for _ in range(2):
         assert world.probe(2, HERE) is None
-    assert world.probe(1, HERE) is Refusal.DROPPED
+    assert world.probe(1, HERE) is ExceededCount.DROPPED
     world.kill(2)
     world.arrive()
     for at in (0, 1):
@@ -386,7 +386,7 @@ def test_a_killed_home_is_told_everything_and_who_waits_is_answered() -> None:
     world.arrive()
     assert first not in world.outcomes
     world.settle()
-    assert [world.outcomes[number] for number in (first, second)] == [None, Refusal.DROPPED]
+    assert [world.outcomes[number] for number in (first, second)] == [None, ExceededCount.DROPPED]
 
 
 def test_a_term_cannot_come_again() -> None:
@@ -408,7 +408,7 @@ def test_of_what_comes_from_later_terms_only_the_latest_is_kept() -> None:
     }
     tokens.enter((1, 8), DropLimits(total=5))
     assert not tokens._later
-    assert tokens.admit(7, HERE) == [TurnAway(7, Refusal.DROPPED)]
+    assert tokens.admit(7, HERE) == [Reject(7, ExceededCount.DROPPED)]
 
 
 def test_an_address_takes_about_a_kilobyte_in_all_books_together() -> None:

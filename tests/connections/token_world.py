@@ -13,14 +13,14 @@ import math
 from collections import deque
 from typing import Any, Final
 
-from minibroker.connections.counts import Refusal
+from minibroker.connections.counts import ExceededCount
 from minibroker.connections.token_messages import (
     TOTAL,
     Action,
     Admit,
     DropLimits,
-    Message,
     Send,
+    TokenMessage,
     home_of,
 )
 from minibroker.connections.tokens import Tokens
@@ -35,7 +35,7 @@ class Link:
     def __init__(self, ends: tuple[int, int]) -> None:
         self.up: set[int] = set()
         self.broken = False
-        self.to: dict[int, deque[Message]] = {end: deque() for end in ends}
+        self.to: dict[int, deque[TokenMessage]] = {end: deque() for end in ends}
 
 
 class Processor:
@@ -59,7 +59,7 @@ class World:
         self.living: dict[int, Processor] = {}
         self.dialled: dict[tuple[int, int], Link] = {}
         """The newest link of each pair, if both live."""
-        self.outcomes: dict[int, Refusal | None] = {}
+        self.outcomes: dict[int, ExceededCount | None] = {}
         """What became of newcomers, the last few."""
         self.sent = 0
         self.nobody_leaves = False
@@ -210,7 +210,7 @@ class World:
                 self.outcomes[action.number] = None
             else:
                 ip = processor.waiting.pop(action.number)
-                key = TOTAL if action.refusal is Refusal.DROPPED else ip
+                key = TOTAL if action.refusal is ExceededCount.DROPPED else ip
                 limit = self.terms[processor.term].of(key)
                 assert limit is not None
                 assert not self.nobody_leaves or self.demand(key) >= limit, (action, key)
@@ -256,16 +256,16 @@ class World:
                 for peer in key.held:
                     assert name in self.living[peer].tokens._shard._accounts
 
-    def expected(self, ip: str) -> Refusal | None:
+    def expected(self, ip: str) -> ExceededCount | None:
         """What must become of a newcomer when nothing is under way."""
         limits = self.terms[-1]
-        for key, refusal in ((TOTAL, Refusal.DROPPED), (ip, Refusal.DROPPED_PER_IP)):
+        for key, refusal in ((TOTAL, ExceededCount.DROPPED), (ip, ExceededCount.DROPPED_PER_IP)):
             limit = limits.of(key)
             if limit is not None and self.in_use(key) >= limit:
                 return refusal
         return None
 
-    def probe(self, at: int, ip: str) -> Refusal | None:
+    def probe(self, at: int, ip: str) -> ExceededCount | None:
         """What becomes of a newcomer when everything it causes has arrived."""
         expected = self.expected(ip)
         number = self.connect(at, ip)

@@ -13,9 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.admission.connection_events import Happenings, Lately
-from minibroker.admission.connection_figures import DoorFigures
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.connection_events import ConnectionEvents, RecentConnectionEvents
+from minibroker.admission.connection_figures import ConnectionFigures
 from minibroker.apis.base import Mutations, Mutator
 from minibroker.cluster.configs import Alteration, Op, Operation
 from minibroker.cluster.controller import ClusterController
@@ -37,21 +37,21 @@ from minibroker.coordinator.description import (
     MemberDescription,
     OffsetDescription,
 )
-from minibroker.network.client_connection import Client
+from minibroker.network.client_connection import ClientConnection
 from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.observability.conditions import Condition, ConditionKind
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import CONTROLLER, Environment
 from minibroker.process.messages import (
-    ClockTurned,
-    ConditionsWanted,
-    DetailsWanted,
+    ClockAdvanced,
+    ConditionsRequest,
+    DetailsRequest,
     Greeting,
-    GroupsWanted,
-    ImageTaken,
-    LogsWanted,
+    GroupsRequest,
+    ImageApplied,
+    LogsRequest,
     LogView,
-    MetricsWanted,
+    MetricsRequest,
 )
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas
@@ -66,8 +66,8 @@ from tests.process.conftest import MakeEnvironment
 
 WORKERS = 2
 ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OTHER": ("127.0.0.1", 9093)}
-NOTHING = Lately(1, 0, (), 0, ())
-DOOR = DoorFigures(0, 0.0, (), (), 0)
+NOTHING = RecentConnectionEvents(1, 0, (), 0, ())
+DOOR = ConnectionFigures(0, 0.0, (), (), 0)
 STATUSES = (
     RoleStatus("controller", 40, 1, RoleState.READY, 0, None),
     RoleStatus("worker-0", 0, 2, RoleState.WAITING, 1, "signal 9 (SIGKILL)"),
@@ -129,7 +129,7 @@ class Roles:
         self._nursery.start_soon(self._subscribers.converse, there)
         role, _, number = name.partition("-")
         await conversation.ask(Greeting(role, int(number or 0), 1))
-        await conversation.ask(ImageTaken())
+        await conversation.ask(ImageApplied())
 
 
 class At:
@@ -170,12 +170,12 @@ async def at(make_env: MakeEnvironment, autojump_clock: MockClock) -> AsyncItera
         roles = Roles(nursery, scope.subscribers)
         for name in ("worker-0", "worker-1", "processor-0", "acceptor"):
             await roles.join(name)
-            roles.answers[name, MetricsWanted] = ProcessMetrics(name).snapshot()
-            roles.answers[name, LogsWanted] = {}
-            roles.answers[name, ConditionsWanted] = ()
-            roles.answers[name, GroupsWanted] = []
-        roles.answers["acceptor", DetailsWanted] = AcceptorReport((4,), DOOR, NOTHING)
-        roles.answers["processor-0", DetailsWanted] = ProcessorReport((), 0, NOTHING)
+            roles.answers[name, MetricsRequest] = ProcessMetrics(name).snapshot()
+            roles.answers[name, LogsRequest] = {}
+            roles.answers[name, ConditionsRequest] = ()
+            roles.answers[name, GroupsRequest] = []
+        roles.answers["acceptor", DetailsRequest] = AcceptorReport((4,), DOOR, NOTHING)
+        roles.answers["processor-0", DetailsRequest] = ProcessorReport((), 0, NOTHING)
         yield At(env, scope, roles)
         nursery.cancel_scope.cancel()
     await store.close()
@@ -199,7 +199,7 @@ async def test_health_with_a_condition_is_degraded_and_names_it(at: At) -> None:
     at.env.statuses = partial(tuple, STATUSES[:1])
     assert (await at.backend.health()).status == "ready"
     full = Condition(ConditionKind.STORAGE_FAILED, "/data", "0 bytes are free", 7)
-    at.roles.answers["worker-0", ConditionsWanted] = (full,)
+    at.roles.answers["worker-0", ConditionsRequest] = (full,)
     health = await at.backend.health()
     assert (health.ready, health.status) == (True, "degraded")
     assert health.conditions == (
@@ -211,7 +211,7 @@ async def test_health_names_a_process_that_does_not_answer(at: At) -> None:
     async def never() -> None:
         await trio.sleep_forever()
 
-    at.roles.answers["worker-1", ConditionsWanted] = never()
+    at.roles.answers["worker-1", ConditionsRequest] = never()
     (condition,) = (await at.backend.health()).conditions
     assert (condition.process, condition.kind) == ("worker-1", "not_responding")
 
@@ -234,7 +234,7 @@ async def test_a_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> Non
     owners = [partition.owner for partition in made.partitions]
     assert sorted(owners) == ["worker-0", "worker-1"]
     for index, owner in enumerate(owners):
-        at.roles.answers[owner, LogsWanted] = {index: LogView(index, 7, 8, 100)}
+        at.roles.answers[owner, LogsRequest] = {index: LogView(index, 7, 8, 100)}
     topic = await at.backend.topic("t")
     assert [(each.log_start_offset, each.log_end_offset) for each in topic.partitions] == [
         (0, 8),
@@ -307,7 +307,7 @@ def assignment(version: int) -> bytes:
 
 async def ask_for_group(at: At, described: GroupDescription | None) -> shown.Group:
     for worker in ("worker-0", "worker-1"):
-        at.roles.answers[worker, GroupsWanted] = described
+        at.roles.answers[worker, GroupsRequest] = described
     return await at.backend.group("g")
 
 
@@ -333,7 +333,7 @@ async def test_what_members_were_given_is_shown_if_it_can_be_read(
 async def test_a_groups_lag_is_counted_to_the_end_of_the_log(at: At) -> None:
     await at.backend.create_topic(shown.NewTopic("t", 1, {}))
     for worker in ("worker-0", "worker-1"):
-        at.roles.answers[worker, LogsWanted] = {0: LogView(0, 10, 10, 100)}
+        at.roles.answers[worker, LogsRequest] = {0: LogView(0, 10, 10, 100)}
     offsets = tuple(
         OffsetDescription(topic, partition, offset, -1, "", 0)
         for topic, partition, offset in (("t", 0, 7), ("t", 0, 12), ("gone", 0, 1))
@@ -359,7 +359,7 @@ async def test_groups_that_are_not_there(at: At) -> None:
 
 async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
     for worker, names in (("worker-0", ["z", "b"]), ("worker-1", ["a"])):
-        at.roles.answers[worker, GroupsWanted] = [
+        at.roles.answers[worker, GroupsRequest] = [
             GroupOverview(name, "consumer", "Empty", 1, 0, 2) for name in names
         ]
     groups = (await at.backend.groups()).groups
@@ -370,14 +370,14 @@ async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
 async def test_connections_are_shown_as_those_tell_who_have_them(
     at: At, autojump_clock: MockClock
 ) -> None:
-    accepted = Accepted("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
-    client = Client(accepted, memory_stream_pair()[1], trio.current_time())
+    accepted = AcceptedConnection("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
+    client = ClientConnection(accepted, memory_stream_pair()[1], trio.current_time())
     client.in_flight = ApiKey.FETCH
     client.client_id = "me"
-    happened = Happenings(1, trio.current_time)
-    happened.refuse(accepted, "process_died", processor=0)
-    report = ProcessorReport((client.view(client.opened),), 1, happened.lately())
-    at.roles.answers["processor-0", DetailsWanted] = report
+    happened = ConnectionEvents(1, trio.current_time)
+    happened.reject(accepted, "process_died", processor=0)
+    report = ProcessorReport((client.view(client.opened),), 1, happened.recent())
+    at.roles.answers["processor-0", DetailsRequest] = report
     await trio.sleep(3)
     for _ in range(2):
         found = await at.backend.connections()
@@ -414,7 +414,7 @@ async def test_turning_the_clock_wakes_everybody(at: At, autojump_clock: MockClo
     before = await at.backend.clock()
     after = await at.backend.turn_clock(shown.ClockChange(advance_ms=5000))
     assert after.now - before.now == pytest.approx(5)
-    woken = sorted(name for name, question in at.roles.asked if question == ClockTurned())
+    woken = sorted(name for name, question in at.roles.asked if question == ClockAdvanced())
     assert woken == ["acceptor", "processor-0", "worker-0", "worker-1"]
     frozen = await at.backend.turn_clock(shown.ClockChange(freeze=True, rate=2.0))
     assert (frozen.frozen, frozen.rate) == (True, 2.0)

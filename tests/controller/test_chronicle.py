@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.admission.connection_events import HAPPENINGS_MAX, REFUSALS_MAX, Happenings
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.connection_events import EVENTS_MAX, REJECTIONS_MAX, ConnectionEvents
 from minibroker.controller.chronicle import Chronicle
 
 LATER = 1e9
@@ -14,23 +14,23 @@ class Process:
 
     def __init__(self, life: int = 1) -> None:
         self.now = 0.0
-        self.kept = Happenings(life, lambda: self.now)
+        self.kept = ConnectionEvents(life, lambda: self.now)
 
     def note(self, number: int, at: float, *, refused: bool = False) -> None:
         self.now = at
-        who = Accepted("A", ("127.0.0.1", 9092), ("10.0.0.1", 1000 + number), number)
+        who = AcceptedConnection("A", ("127.0.0.1", 9092), ("10.0.0.1", 1000 + number), number)
         if refused:
-            self.kept.refuse(who, "limit")
+            self.kept.reject(who, "limit")
         else:
             self.kept.note("accepted", who)
 
 
 def numbers(chronicle: Chronicle) -> list[int]:
-    return [happening.number for _, happening in chronicle.happenings]
+    return [happening.number for _, happening in chronicle.events]
 
 
 def take(chronicle: Chronicle, until: float = LATER, **told: Process) -> None:
-    chronicle.take({name: process.kept.lately() for name, process in told.items()}, until)
+    chronicle.take({name: process.kept.recent() for name, process in told.items()}, until)
 
 
 def test_what_processes_tell_stands_in_the_order_of_time() -> None:
@@ -41,7 +41,7 @@ def test_what_processes_tell_stands_in_the_order_of_time() -> None:
     b.note(5, 3.0, refused=True)
     take(chronicle, a=a, b=b)
     assert numbers(chronicle) == [1, 2, 3, 4, 5]
-    assert [each.happening.number for each in chronicle.refusals] == [2, 5]
+    assert [each.event.number for each in chronicle.rejections] == [2, 5]
 
 
 def test_everything_is_taken_once_and_keeps_its_number() -> None:
@@ -53,9 +53,9 @@ def test_everything_is_taken_once_and_keeps_its_number() -> None:
     take(chronicle, a=a)
     take(chronicle, a=a)
     assert numbers(chronicle) == [1, 2]
-    first, second = (seq for seq, _ in chronicle.happenings)
+    first, second = (seq for seq, _ in chronicle.events)
     assert second == first + 1
-    assert len(chronicle.refusals) == 1
+    assert len(chronicle.rejections) == 1
 
 
 def test_what_came_after_the_question_waits_for_the_next_one() -> None:
@@ -63,11 +63,11 @@ def test_what_came_after_the_question_waits_for_the_next_one() -> None:
     b.note(2, 2.0, refused=True)
     take(chronicle, a=a, b=b, until=1.5)
     assert numbers(chronicle) == []
-    assert not chronicle.refusals
+    assert not chronicle.rejections
     a.note(1, 1.9)
     take(chronicle, a=a, b=b, until=2.0)
     assert numbers(chronicle) == [1, 2]
-    assert len(chronicle.refusals) == 1
+    assert len(chronicle.rejections) == 1
 
 
 def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> None:
@@ -84,13 +84,13 @@ def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> N
 def test_who_is_answered_late_is_told_nothing_twice() -> None:
     a, chronicle = Process(), Chronicle(1)
     a.note(1, 1.0, refused=True)
-    early = a.kept.lately()
+    early = a.kept.recent()
     a.note(2, 2.0, refused=True)
     take(chronicle, a=a)
     chronicle.take({"a": early}, LATER)
     take(chronicle, a=a)
     assert numbers(chronicle) == [1, 2]
-    assert len(chronicle.refusals) == 2
+    assert len(chronicle.rejections) == 2
     reborn = Process(life=2)
     reborn.note(3, 3.0)
     take(chronicle, a=reborn)
@@ -101,19 +101,19 @@ def test_who_is_answered_late_is_told_nothing_twice() -> None:
 
 def test_a_reborn_controller_numbers_higher() -> None:
     before, after, a = Chronicle(1), Chronicle(2), Process()
-    for number in range(HAPPENINGS_MAX):
+    for number in range(EVENTS_MAX):
         a.note(number, 1.0)
     take(before, a=a)
     take(after, a=a)
-    assert before.happenings[-1][0] < after.happenings[0][0]
+    assert before.events[-1][0] < after.events[0][0]
 
 
 def test_what_is_kept_is_bounded() -> None:
     a, b, chronicle = Process(), Process(), Chronicle(1)
-    for number in range(HAPPENINGS_MAX):
+    for number in range(EVENTS_MAX):
         a.note(number, 1.0, refused=True)
         b.note(number, 2.0, refused=True)
     take(chronicle, a=a, b=b)
-    assert len(chronicle.happenings) == HAPPENINGS_MAX
-    assert len(chronicle.refusals) == REFUSALS_MAX
-    assert {happening.at for _, happening in chronicle.happenings} == {2.0}
+    assert len(chronicle.events) == EVENTS_MAX
+    assert len(chronicle.rejections) == REJECTIONS_MAX
+    assert {happening.at for _, happening in chronicle.events} == {2.0}

@@ -6,15 +6,23 @@ from typing import Any
 
 import pytest
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.admission.connection_events import Happenings, Lately, Limit
-from minibroker.admission.connection_figures import AddressFigures, DoorFigures, ListenerFigures
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.connection_events import (
+    ConnectionEvents,
+    ExceededLimit,
+    RecentConnectionEvents,
+)
+from minibroker.admission.connection_figures import (
+    AddressFigures,
+    ConnectionFigures,
+    ListenerFigures,
+)
 from minibroker.apis.unserved import TRANSACTIONS
 from minibroker.config import Settings
 from minibroker.control import backend as shown
 from minibroker.controller.chronicle import Chronicle
 from minibroker.controller.connections import Place, Reports, connections
-from minibroker.network.client_connection import ClientView
+from minibroker.network.client_connection import ConnectionReport
 from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
 from protocol.registry import ApiKey
@@ -30,20 +38,20 @@ SETTINGS = Settings.from_sources(
 )
 ENDPOINTS = {"INSIDE": ("::1", 9092), "OUTSIDE": ("127.0.0.1", 9093)}
 PLACE = Place(SETTINGS, ENDPOINTS, 2)
-NOTHING = Lately(1, 0, (), 0, ())
+NOTHING = RecentConnectionEvents(1, 0, (), 0, ())
 NOW = 100.0
 
 
-def door(*addresses: AddressFigures, share: float = 0.5) -> DoorFigures:
+def door(*addresses: AddressFigures, share: float = 0.5) -> ConnectionFigures:
     listeners = (
         ListenerFigures("INSIDE", 1, 0.5, 0.0, 0, 0),
         ListenerFigures("OUTSIDE", 3, 1.5, share, 1, 2),
     )
-    return DoorFigures(4, 2.0, listeners, addresses, len(addresses))
+    return ConnectionFigures(4, 2.0, listeners, addresses, len(addresses))
 
 
-def view(listener: str = "OUTSIDE", host: str = "10.0.0.7") -> ClientView:
-    return ClientView(
+def view(listener: str = "OUTSIDE", host: str = "10.0.0.7") -> ConnectionReport:
+    return ConnectionReport(
         *(
             7,
             "id-7",
@@ -116,7 +124,7 @@ SHARDED = Place(
 def test_processors_that_accept_for_themselves_are_added_up() -> None:
     def part(*addresses: AddressFigures) -> ProcessorReport:
         listener = ListenerFigures("PLAINTEXT", 3, 1.5, 0.5, 1, 0)
-        figures = DoorFigures(3, 1.5, (listener,), addresses, len(addresses))
+        figures = ConnectionFigures(3, 1.5, (listener,), addresses, len(addresses))
         return ProcessorReport((), 3, NOTHING, figures)
 
     first = part(AddressFigures("10.0.0.1", 2, 8, None, None), AddressFigures("10.0.0.2", 1, 8))
@@ -151,13 +159,13 @@ def test_the_smaller_limit_of_the_broker_is_shown(pairs: list[str], limit: int |
 
 def test_what_happened_is_told_newest_refusal_first_and_newest_happening_last() -> None:
     times = iter((97.0, 98.0, 99.0))
-    kept = Happenings(1, lambda: next(times))
-    who = Accepted("OUTSIDE", ("127.0.0.1", 9093), ("10.0.0.7", 5), 9)
-    kept.refuse(who, "max_connections_per_ip", Limit("max.connections.per.ip", 2))
-    kept.refuse(who, "process_died", processor=1)
+    kept = ConnectionEvents(1, lambda: next(times))
+    who = AcceptedConnection("OUTSIDE", ("127.0.0.1", 9093), ("10.0.0.7", 5), 9)
+    kept.reject(who, "max_connections_per_ip", ExceededLimit("max.connections.per.ip", 2))
+    kept.reject(who, "process_died", processor=1)
     kept.note("waiting", who, reason="processors")
     chronicle = Chronicle(1)
-    chronicle.take({"acceptor": kept.lately()}, NOW)
+    chronicle.take({"acceptor": kept.recent()}, NOW)
     found = look(None, chronicle=chronicle)
     assert [(each.reason, each.ago_ms) for each in found.refusals] == [
         ("process_died", 2000),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.admission.connection_events import Happening, Limit, Refusal
+from minibroker.admission.connection_events import ConnectionEvent, ExceededLimit, Rejection
 from minibroker.controller.refusals import sentence
 
 
-def distrusted(reason: str, why: str) -> Refusal:
-    return Refusal(refusal(reason, kind="closed").happening, None, why)
+def distrusted(reason: str, why: str) -> Rejection:
+    return Rejection(refusal(reason, kind="closed").event, None, why)
 
 
-def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
-    happening = Happening(1, 1.0, kind, "A", "10.0.0.7", 5, 1, reason)  # type: ignore[arg-type]
-    return Refusal(happening, Limit(*limit) if limit else None)  # type: ignore[arg-type]
+def refusal(reason: str, *limit: object, kind: str = "refused") -> Rejection:
+    happening = ConnectionEvent(1, 1.0, kind, "A", "10.0.0.7", 5, 1, reason)  # type: ignore[arg-type]
+    return Rejection(happening, ExceededLimit(*limit) if limit else None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,15 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Refusal:
             ),
         ),
     ],
-    ids=lambda each: each.happening.reason if isinstance(each, Refusal) else "",
+    ids=lambda each: each.event.reason if isinstance(each, Rejection) else "",
 )
-def test_a_reason_in_words(told: Refusal, text: str) -> None:
+def test_a_reason_in_words(told: Rejection, text: str) -> None:
     assert sentence(told) == text
 
 
 def test_an_address_is_called_what_its_limit_calls_it() -> None:
-    happening = Happening(1, 1.0, "refused", "A", "::ffff:10.0.0.7", 5, 1, "max_connections_per_ip")
-    told = Refusal(happening, Limit("max.connections.per.ip", 2))
+    happening = ConnectionEvent(
+        1, 1.0, "refused", "A", "::ffff:10.0.0.7", 5, 1, "max_connections_per_ip"
+    )
+    told = Rejection(happening, ExceededLimit("max.connections.per.ip", 2))
     assert sentence(told).startswith("10.0.0.7 was rejected: ")

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster.image import BrokerGone, Image, Update, apply_update
 from minibroker.controller.subscribers import Subscribers
-from minibroker.process.messages import Greeting, ImageTaken, Welcome
+from minibroker.process.messages import Greeting, ImageApplied, Welcome
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.link import Conversation, PeerLost
 
@@ -46,7 +46,7 @@ class Role:
         return welcome
 
     async def take(self) -> None:
-        await self.conversation.ask(ImageTaken())
+        await self.conversation.ask(ImageApplied())
 
 
 class Controller:

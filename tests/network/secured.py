@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from minibroker.apis.base import Context
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
-from minibroker.network.client_connection import Client
-from minibroker.network.request_handler import Exchanges
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.request_handler import RequestHandler
 from minibroker.network.tls import TlsStream
 from minibroker.observability.definitions import CLOSED, CloseReason
 from minibroker.runtime.arena import Block
@@ -84,15 +84,17 @@ async def secured(directory: Path, mock: MockClock, *pairs: str) -> AsyncIterato
     clock = SimulatedClock(mock)
     broker = TaskBroker(Settings.from_sources(pairs=given), directory, clock=clock, seed=1)
     at = SecuredBroker(broker, clock)
-    real = Exchanges.context
+    real = RequestHandler.context
 
-    def noting(self: Exchanges, client: Client, header: RequestHeader, block: Block) -> Context:
+    def noting(
+        self: RequestHandler, client: ClientConnection, header: RequestHeader, block: Block
+    ) -> Context:
         at.asked.add(header.api_key)
         at.known[client.caller.listener] = client.caller.principal
         return real(self, client, header, block)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Exchanges, "context", noting)
+        patch.setattr(RequestHandler, "context", noting)
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.run)
             yield at

@@ -6,18 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.network.activity_events import (
     LOOKED_AT_MAX,
-    Figures,
+    RequestFigures,
+    activity_client,
     count_records,
     first_error,
     request_event,
-    told_as,
 )
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
-from minibroker.network.client_connection import Client
-from minibroker.network.client_quotas import Looks, Spent
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.client_quotas import QuotaChecks, RequestCost
 from minibroker.quotas.entity import Bound, QuotaType, Tags
 from minibroker.quotas.manager import Look, Mutated
 from minibroker.security.principal import Principal
@@ -31,9 +31,9 @@ from protocol.records import Record, build_batch
 from protocol.registry import ApiKey
 
 
-def client(host: str = "::ffff:10.0.0.1") -> Client:
-    accepted = Accepted("PLAINTEXT", ("10.0.0.9", 9092), (host, 5000), 7)
-    found = Client(accepted, cast("Any", None), 0.0)
+def client(host: str = "::ffff:10.0.0.1") -> ClientConnection:
+    accepted = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), (host, 5000), 7)
+    found = ClientConnection(accepted, cast("Any", None), 0.0)
     found.caller = found.caller._replace(principal=Principal("User", "alice"))
     return found
 
@@ -43,30 +43,32 @@ WHO = "alice", "etl"
 
 def test_who_is_told_of_is_made_once_for_requests_in_a_row() -> None:
     one = client()
-    first = told_as(one, "etl")
+    first = activity_client(one, "etl")
     assert first == ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl")
-    assert told_as(one, "e" + "tl") is first
-    assert told_as(one, "other")[4] == "other"
+    assert activity_client(one, "e" + "tl") is first
+    assert activity_client(one, "other")[4] == "other"
     one.caller = one.caller._replace(principal=Principal("User", "bob"))
-    assert told_as(one, "other")[3] == "bob"
+    assert activity_client(one, "other")[3] == "bob"
 
 
 def test_long_names_are_cut() -> None:
-    assert len(told_as(client(), "c" * 9999)[4]) == NAME_CHARACTERS_MAX
+    assert len(activity_client(client(), "c" * 9999)[4]) == NAME_CHARACTERS_MAX
 
 
 def test_an_event_has_what_quotas_found() -> None:
-    looks = Looks()
-    looks.throttle_ms = 500
+    quota_checks = QuotaChecks()
+    quota_checks.throttle_ms = 500
     tags, bound = Tags("alice", ""), Bound(10.0, None)
-    looks.note(Look(QuotaType.PRODUCE, tags, 15.0, bound, 500, 12_345, 1))
-    looks.note(Look(QuotaType.REQUEST, tags, 1.0, None, 0, 12_346, 2))
+    quota_checks.note(Look(QuotaType.PRODUCE, tags, 15.0, bound, 500, 12_345, 1))
+    quota_checks.note(Look(QuotaType.REQUEST, tags, 1.0, None, 0, 12_346, 2))
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
     mutation = Look(QuotaType.CONTROLLER_MUTATION, tags, -1.0, bound, 9, 8, 3)
     mutated, failed = Mutated(5, 2, True, mutation, 9), HeartbeatResponse(error_code=3)
-    spent = Spent(header, None, failed, False, WHO, 12.3456, 100, 40, 15, looks, mutated)
-    figures = Figures((11, 12, 13, 14), (16, 12_347, 4))
-    event = request_event(99, client(), spent, figures, records=3)
+    cost = RequestCost(
+        header, None, failed, False, WHO, 12.3456, 100, 40, 15, quota_checks, mutated
+    )
+    figures = RequestFigures((11, 12, 13, 14), (16, 12_347, 4))
+    event = request_event(99, client(), cost, figures, records=3)
     assert event == (
         *(99, 12_345, ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl"), 0, 9, 100, 40, 3),
         *((5, 2, True), False, 11, 12, 13, 14, 15, (16, 12_347, 4)),
@@ -94,19 +96,19 @@ def test_an_event_has_what_quotas_found() -> None:
 def test_the_order_in_which_it_was_counted_is_told_once_where_it_is_the_same(
     looks_at: dict[QuotaType, int], changes: int | None, places: object
 ) -> None:
-    tags, looks = Tags("alice", ""), Looks()
+    tags, quota_checks = Tags("alice", ""), QuotaChecks()
     for kind, ordinal in looks_at.items():
-        looks.note(Look(kind, tags, 1.0, None, 0, 1, ordinal))
+        quota_checks.note(Look(kind, tags, 1.0, None, 0, 1, ordinal))
     if QuotaType.FETCH in looks_at:
-        looks.back = 9
+        quota_checks.back = 9
     mutated = None
     if changes is not None:
         look = Look(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)
         mutated = Mutated(1, 0, True, look, 0)
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
-    spent = Spent(header, None, None, False, WHO, 1.0, 100, 40, 15, looks, mutated)
-    figures = Figures((1, 2, 3, 4), None)
-    event = request_event(99, client(), spent, figures, records=None)
+    cost = RequestCost(header, None, None, False, WHO, 1.0, 100, 40, 15, quota_checks, mutated)
+    figures = RequestFigures((1, 2, 3, 4), None)
+    event = request_event(99, client(), cost, figures, records=None)
     assert event[-3] == places
 
 

@@ -11,12 +11,18 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.activity.events import UNWRITTEN_MAX, Happening, unpack
 from minibroker.activity.schema import Happened
-from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.config import Settings
-from minibroker.network.activity_sender import CHUNK_EVENTS, DELAY_S, PENDING_MAX, Teller, teller
+from minibroker.network.activity_sender import (
+    CHUNK_EVENTS,
+    DELAY_S,
+    PENDING_MAX,
+    ActivitySender,
+    activity_sender,
+)
 from minibroker.observability.definitions import ACTIVITY_DROPPED
 from minibroker.process.environment import PROCESSOR, RECORDER, Environment
-from minibroker.process.messages import Told, Written
+from minibroker.process.messages import ActivityBatch, ActivityWritten
 from minibroker.runtime.channel import Channel
 from tests.process.conftest import MakeEnvironment, make_env
 
@@ -32,16 +38,16 @@ class House:
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env
-        self.teller = Teller(env)
+        self.activity = ActivitySender(env)
         self.listener = env.switchboard.listen(RECORDER)
-        nursery.start_soon(self.teller.run)
+        nursery.start_soon(self.activity.run)
 
     async def call(self) -> Channel:
         return await self.listener.accept()
 
     def tell(self, count: int, first: int = 0) -> None:
         for number in range(first, first + count):
-            self.teller.tell(event(number))
+            self.activity.report(event(number))
 
     @property
     def dropped(self) -> int:
@@ -60,7 +66,7 @@ def takes(seconds: float) -> Iterator[None]:
     assert trio.current_time() - began == pytest.approx(seconds)
 
 
-def numbers(told: Told) -> list[int]:
+def numbers(told: ActivityBatch) -> list[int]:
     return [one[0] for one in unpack(told.chunk)]
 
 
@@ -97,7 +103,7 @@ async def test_what_finds_no_room_is_dropped_and_counted(
         told = await channel.receive()
         found += numbers(told)
         told_dropped += told.dropped
-        await channel.send(Written(len(numbers(told)), told.dropped))
+        await channel.send(ActivityWritten(len(numbers(told)), told.dropped))
     assert found == list(range(PENDING_MAX))
     assert told_dropped == 5
 
@@ -113,7 +119,7 @@ async def test_no_more_is_sent_than_the_recorder_may_have(
     with trio.move_on_after(60) as scope:
         await channel.receive()
     assert scope.cancelled_caught
-    await channel.send(Written(CHUNK_EVENTS, 0))
+    await channel.send(ActivityWritten(CHUNK_EVENTS, 0))
     assert len(numbers(await channel.receive())) == CHUNK_EVENTS
 
 
@@ -121,7 +127,7 @@ async def test_what_a_dead_recorder_had_is_dropped(house: House, autojump_clock:
     channel = await house.call()
     house.tell(10)
     await channel.receive()
-    await channel.send(Written(4, 0))
+    await channel.send(ActivityWritten(4, 0))
     await wait_all_tasks_blocked()
     channel.close()
     channel = await house.call()
@@ -134,7 +140,7 @@ async def test_what_a_dead_recorder_had_is_dropped(house: House, autojump_clock:
     house.tell(1, 10)
     told = await channel.receive()
     assert (numbers(told), told.dropped) == ([10], 6)
-    await channel.send(Written(1, 6))
+    await channel.send(ActivityWritten(1, 6))
     await wait_all_tasks_blocked()
     channel.close()
     channel = await house.call()
@@ -147,7 +153,7 @@ async def test_the_last_events_are_sent_at_once(house: House, autojump_clock: Mo
     channel = await house.call()
     house.tell(3)
     with takes(0):
-        await house.teller.finish()
+        await house.activity.finish()
     assert numbers(await channel.receive()) == [0, 1, 2]
 
 
@@ -159,20 +165,20 @@ async def test_nobody_waits_for_ever_for_a_recorder(
         house.tell(CHUNK_EVENTS, first)
         await channel.receive()
     house.tell(1)
-    await house.teller.finish()  # It gives no receipts any more.
+    await house.activity.finish()  # It gives no receipts any more.
 
 
 async def test_a_share_of_connections_is_told_of(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     settings = Settings.from_sources(pairs=["activity.sample=0.25", "activity.enable=true"])
-    found = teller(make_env(PROCESSOR, settings=settings))
+    found = activity_sender(make_env(PROCESSOR, settings=settings))
     assert found is not None
     at = House(make_env(PROCESSOR, settings=settings), nursery)
     channel = await at.call()
     for number in range(100):
-        who = Accepted("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)
-        at.teller.happened(Happened.CLOSED, who, 1.5, "idle", None)
+        who = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)
+        at.activity.happened(Happened.CLOSED, who, 1.5, "idle", None)
     events = unpack((await channel.receive()).chunk)
     assert len(events) == pytest.approx(25, abs=3)
     assert {one[1:2] + one[3:] for one in events} == {(1500, "closed", "idle", None)}
@@ -180,4 +186,4 @@ async def test_a_share_of_connections_is_told_of(
 
 
 def test_off_means_that_nobody_tells(make_env: MakeEnvironment) -> None:
-    assert teller(make_env(PROCESSOR)) is None
+    assert activity_sender(make_env(PROCESSOR)) is None

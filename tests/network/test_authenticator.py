@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.network.handshakes import TLS_S
-from minibroker.network.tls import TlsFailed, TlsStream
+from minibroker.network.tls import TlsHandshakeFailed, TlsStream
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ErrorCode
@@ -71,7 +71,7 @@ async def test_a_certificate_is_asked_for(
             client = await at.connect("SSL", refused)
             await client.ask(HELLO, 4)
 
-        with pytest.raises((StreamClosed, TlsFailed)):
+        with pytest.raises((StreamClosed, TlsHandshakeFailed)):
             await try_it()
         assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
 

@@ -6,19 +6,19 @@ import pickle
 
 import trio
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.network.client_connection import SHOWN_MAX, Client
-from minibroker.network.connection_state import Event
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.network.client_connection import SHOWN_MAX, ClientConnection
+from minibroker.network.connection_state import ChannelEvent
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import memory_stream_pair
 from minibroker.security.principal import Principal
 from protocol.registry import ApiKey
 
-ACCEPTED = Accepted("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
+ACCEPTED = AcceptedConnection("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
 
 
-def client() -> Client:
-    return Client(ACCEPTED, memory_stream_pair()[1], 12.5)
+def client() -> ClientConnection:
+    return ClientConnection(ACCEPTED, memory_stream_pair()[1], 12.5)
 
 
 def test_a_new_connection_is_told_by_what_was_accepted() -> None:
@@ -33,13 +33,13 @@ def test_a_new_connection_is_told_by_what_was_accepted() -> None:
 
 def test_a_short_address_on_a_socket_for_long_ones_is_told_as_what_it_is() -> None:
     peer = ("::ffff:10.0.0.7", 51234)
-    one = Client(ACCEPTED._replace(peer=peer), memory_stream_pair()[1], 12.5)
+    one = ClientConnection(ACCEPTED._replace(peer=peer), memory_stream_pair()[1], 12.5)
     assert one.caller.client_host == one.view(used=12.5).host == "10.0.0.7"
 
 
 def test_what_is_in_flight_is_shown_and_travels() -> None:
     one = client()
-    one.state.on(Event.REQUEST_RECEIVED)
+    one.state.on(ChannelEvent.REQUEST_RECEIVED)
     one.in_flight = ApiKey.FETCH
     one.client_id = "me"
     one.caller = one.caller._replace(principal=Principal("User", "alice"))

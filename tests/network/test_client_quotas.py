@@ -8,14 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis.base import Caller, Context
 from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.config import Settings
 from minibroker.config.dynamic import InForce
-from minibroker.network.client_connection import Client
-from minibroker.network.client_quotas import Meter, Spent, is_exempt
-from minibroker.network.connection_state import Event, State
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.client_quotas import ClientQuotas, RequestCost, is_exempt
+from minibroker.network.connection_state import ChannelEvent, ChannelState
 from minibroker.process.environment import PROCESSOR
 from minibroker.quotas.entity import QuotaType
 from minibroker.runtime.arena import ArenaRef
@@ -59,21 +59,25 @@ def context(request: Any, authorizer: Authorizer | None = None) -> Context:
     )
 
 
-def spent(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> Spent:
+def cost(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> RequestCost:
     header = RequestHeader(request.__api_key__, 9, 1, "c")
     exempt = is_exempt(context(request), request, response)
     who = "ANONYMOUS", "c"
-    return Spent(header, request, response, exempt, who, trio.current_time(), size, size, worked_ns)
+    return RequestCost(
+        header, request, response, exempt, who, trio.current_time(), size, size, worked_ns
+    )
 
 
 def limited(**quotas: str) -> Image:
     return apply(Image(), ConfigChanged("clients", "c", quotas))
 
 
-def make_client() -> Client:
+def make_client() -> ClientConnection:
     _, server = memory_stream_pair()
-    client = Client(Accepted("PLAINTEXT", server.local, server.peer, 1), server, 0)
-    client.state.on(Event.REQUEST_RECEIVED)
+    client = ClientConnection(
+        AcceptedConnection("PLAINTEXT", server.local, server.peer, 1), server, 0
+    )
+    client.state.on(ChannelEvent.REQUEST_RECEIVED)
     return client
 
 
@@ -120,11 +124,11 @@ def test_who_says_to_be_a_broker_must_be_allowed_to() -> None:
 
 
 async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(Image())
-    assert not meter.active
-    meter.follow(limited(producer_byte_rate="10"))
-    assert meter.active
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(Image())
+    assert not client_quotas.active
+    client_quotas.follow(limited(producer_byte_rate="10"))
+    assert client_quotas.active
 
 
 @pytest.mark.parametrize(
@@ -140,27 +144,27 @@ async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironme
 async def test_which_requests_may_be_answered_before_they_are_counted(
     request_: Any, may: bool, make_env: MakeEnvironment
 ) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
-    meter.quotas.worked(("alice", "c"), 0, 0)
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    client_quotas.quotas.worked(("alice", "c"), 0, 0)
     client, ctx = make_client(), context(request_)
     client.caller = ctx.caller
-    assert (meter.promise(client, ctx, request_) is not None) is may
-    client.told = True  # Who tells of it tells what was found, too.
-    assert meter.promise(client, ctx, request_) is None
+    assert (client_quotas.promise(client, ctx, request_) is not None) is may
+    client.is_sampled = True  # Who tells of it tells what was found, too.
+    assert client_quotas.promise(client, ctx, request_) is None
 
 
 async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
     make_env: MakeEnvironment,
 ) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(limited(consumer_byte_rate="10", request_percentage="1"))
-    meter.quotas.worked(("alice", "c"), 0, 0)
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(limited(consumer_byte_rate="10", request_percentage="1"))
+    client_quotas.quotas.worked(("alice", "c"), 0, 0)
     request, told = FetchRequest(replica_id=1), []
     client, ctx = make_client(), context(request, Authorizer({}, []))
     client.caller = ctx.caller
     ctx.denied = lambda *_: told.append(True)
-    assert meter.promise(client, ctx, request) is None
+    assert client_quotas.promise(client, ctx, request) is None
     assert told == []
     assert not is_exempt(ctx, request, None)
     assert told == [True]
@@ -169,58 +173,74 @@ async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
 async def test_an_answer_that_may_be_kept_back_is_counted_first(make_env: MakeEnvironment) -> None:
     env = make_env(PROCESSOR)
     settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
-    meter = Meter(make_env(PROCESSOR, settings=settings))
-    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
-    meter.quotas.worked(("alice", "c"), 0, 0)
+    client_quotas = ClientQuotas(make_env(PROCESSOR, settings=settings))
+    client_quotas.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    client_quotas.quotas.worked(("alice", "c"), 0, 0)
     client, ctx = make_client(), context(ProduceRequest(acks=1))
     client.caller = ctx.caller
-    assert meter.promise(client, ctx, ProduceRequest(acks=1)) is None
+    assert client_quotas.promise(client, ctx, ProduceRequest(acks=1)) is None
 
 
 async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(limited(producer_byte_rate="10", request_percentage="1"))
     client = make_client()
     response = ProduceResponse()
-    given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS)
-    assert meter.hold(client, given) is response
+    given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS)
+    assert client_quotas.throttle_after_response(client, given) is response
     assert response.throttle_time_ms == 10_000
-    assert client.state.state is State.HELD
-    assert [meter.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
-    meter.forget(client)
-    assert [meter.throttled.size(kind) for kind in QuotaType] == [0, 0, 0, 0]
+    assert client.state.state is ChannelState.HELD
+    assert [client_quotas.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
+    client_quotas.forget(client)
+    assert [client_quotas.throttled.size(kind) for kind in QuotaType] == [0, 0, 0, 0]
 
 
 async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEnvironment) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(limited(consumer_byte_rate="10"))
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(limited(consumer_byte_rate="10"))
     full = FetchResponse(error_code=5)
-    instead = meter.hold(make_client(), spent(FetchRequest(), full, size=2000))
+    instead = client_quotas.throttle_after_response(
+        make_client(), cost(FetchRequest(), full, size=2000)
+    )
     assert instead == FetchResponse(throttle_time_ms=190_400)
-    assert meter.hold(make_client(), spent(FetchRequest(), full, size=96)) is None
+    assert (
+        client_quotas.throttle_after_response(make_client(), cost(FetchRequest(), full, size=96))
+        is None
+    )
 
 
 async def test_a_fetch_that_took_too_long_is_empty_too(make_env: MakeEnvironment) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(limited(request_percentage="0.0001"))
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(limited(request_percentage="0.0001"))
     full = FetchResponse(error_code=5)
     # 10 µs in ten seconds: below that no fetch can stay, so nothing is ever fetched, as in Kafka.
-    assert meter.hold(make_client(), spent(FetchRequest(), full, worked_ns=10_000)) is None
-    instead = meter.hold(make_client(), spent(FetchRequest(), full, worked_ns=10_000))
+    assert (
+        client_quotas.throttle_after_response(
+            make_client(), cost(FetchRequest(), full, worked_ns=10_000)
+        )
+        is None
+    )
+    instead = client_quotas.throttle_after_response(
+        make_client(), cost(FetchRequest(), full, worked_ns=10_000)
+    )
     assert instead == FetchResponse(throttle_time_ms=1000)
 
 
 async def test_a_throttle_ends_when_its_time_has_come(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
-    nursery.start_soon(meter.run)
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(client_quotas.run)
     long, short = make_client(), make_client()
     began = trio.current_time()
-    meter.hold(long, spent(ProduceRequest(acks=1), ProduceResponse(), size=200))
+    client_quotas.throttle_after_response(
+        long, cost(ProduceRequest(acks=1), ProduceResponse(), size=200)
+    )
     await wait_all_tasks_blocked()
-    meter.hold(short, spent(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS))
+    client_quotas.throttle_after_response(
+        short, cost(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS)
+    )
     assert short.throttle_over is not None
     assert long.throttle_over is not None
     await short.throttle_over.wait()
@@ -234,29 +254,29 @@ async def test_an_answer_is_kept_back_first_for_bytes_then_for_time(
 ) -> None:
     env = make_env(PROCESSOR)
     settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
-    meter = Meter(make_env(PROCESSOR, settings=settings))
-    meter.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
-    nursery.start_soon(meter.run)
+    client_quotas = ClientQuotas(make_env(PROCESSOR, settings=settings))
+    client_quotas.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(client_quotas.run)
     client, response = make_client(), ProduceResponse()
     began = trio.current_time()
-    given = spent(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS)
-    assert await meter.keep_back(client, given) is response
+    given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS)
+    assert await client_quotas.throttle_before_response(client, given) is response
     assert trio.current_time() - began == pytest.approx(11)
     assert response.throttle_time_ms == 11_000
-    assert client.state.state is State.MUTED
+    assert client.state.state is ChannelState.MUTED
 
 
 async def test_what_was_worked_after_the_check_counts_for_the_next(
     make_env: MakeEnvironment,
 ) -> None:
-    meter = Meter(make_env(PROCESSOR))
-    meter.follow(limited(request_percentage="1"))
-    quiet = spent(MetadataRequest(), MetadataResponse())
+    client_quotas = ClientQuotas(make_env(PROCESSOR))
+    client_quotas.follow(limited(request_percentage="1"))
+    quiet = cost(MetadataRequest(), MetadataResponse())
     client = make_client()
-    assert meter.hold(client, quiet) is None
-    meter.sent(spent(ProduceRequest(acks=0)), 500 * MS)  # nobody's
-    assert meter.hold(client, quiet) is None
-    meter.sent(quiet, 500 * MS)
-    response: Any = meter.hold(client, quiet)
+    assert client_quotas.throttle_after_response(client, quiet) is None
+    client_quotas.sent(cost(ProduceRequest(acks=0)), 500 * MS)  # nobody's
+    assert client_quotas.throttle_after_response(client, quiet) is None
+    client_quotas.sent(quiet, 500 * MS)
+    response: Any = client_quotas.throttle_after_response(client, quiet)
     assert response.throttle_time_ms == 1000
     assert quiet.header.api_key == ApiKey.METADATA

@@ -6,17 +6,17 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted
-from minibroker.network.client_connection import Client
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.network.client_connection import ClientConnection
 from minibroker.network.handshakes import SASL_S, TLS_S, authentications, tls_handshakes
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import memory_stream_pair
 
 
-def a_client(number: int) -> Client:
+def a_client(number: int) -> ClientConnection:
     stream = memory_stream_pair()[1]
-    return Client(Accepted("SSL", stream.local, stream.peer, number), stream, 0)
+    return ClientConnection(AcceptedConnection("SSL", stream.local, stream.peer, number), stream, 0)
 
 
 async def test_handshake_that_takes_too_long_closes_only_its_connection(
@@ -26,7 +26,7 @@ async def test_handshake_that_takes_too_long_closes_only_its_connection(
     nursery.start_soon(handshakes.close_late)
     early, done, late = map(a_client, range(3))
 
-    async def shake(client: Client, seconds: float) -> None:
+    async def shake(client: ClientConnection, seconds: float) -> None:
         with client.scope, handshakes.under_way(client):
             await trio.sleep(seconds)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.network.idle_connections import IdleOrder
+from minibroker.network.idle_connections import IdleConnections
 
 
 def test_names_come_in_the_order_of_their_last_use() -> None:
-    idle: IdleOrder[str] = IdleOrder()
+    idle: IdleConnections[str] = IdleConnections()
     for now, name in enumerate(["a", "b", "c", "a"]):
         idle.use(name, now)
     assert idle.oldest_use() == 1
@@ -23,7 +23,7 @@ def test_names_come_in_the_order_of_their_last_use() -> None:
 
 
 def test_nobody_is_idle_where_nobody_is() -> None:
-    idle: IdleOrder[str] = IdleOrder()
+    idle: IdleConnections[str] = IdleConnections()
     assert idle.oldest_use() is None
     assert idle.idle_since(9) == []
 
@@ -32,7 +32,7 @@ def test_nobody_is_idle_where_nobody_is() -> None:
 def test_it_is_as_a_plain_look_at_all_names_would_tell(
     uses: list[tuple[int, int]], before: int
 ) -> None:
-    idle: IdleOrder[int] = IdleOrder()
+    idle: IdleConnections[int] = IdleConnections()
     last: dict[int, int] = {}
     now = 0
     for name, later in uses:
@@ -45,7 +45,7 @@ def test_it_is_as_a_plain_look_at_all_names_would_tell(
 
 
 def test_all_are_told_in_the_order_of_their_last_use() -> None:
-    order: IdleOrder[str] = IdleOrder()
+    order: IdleConnections[str] = IdleConnections()
     for number, name in enumerate(["a", "b", "a"]):
         order.use(name, float(number))
     assert list(order.in_order()) == [("b", 1.0), ("a", 2.0)]

@@ -9,7 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from minibroker.config import ConfigError, Settings
-from minibroker.network.principal_builder import KAFKAS_OWN, Naming, Unnamed
+from minibroker.network.principal_builder import KAFKAS_OWN, PrincipalBuilder, PrincipalNotBuilt
 from minibroker.observability.definitions import CloseReason
 from minibroker.security.principal import ANONYMOUS, Introduction, Principal
 from tests.network.certificates import client_context, truststore
@@ -47,7 +47,7 @@ def named(
 ) -> str:
     settings = Settings.from_sources(pairs=[*LISTENERS, *pairs])
     subject = SUBJECT if shown else None
-    return str(Naming(settings).principal(listener, host, user, subject))
+    return str(PrincipalBuilder(settings).principal(listener, host, user, subject))
 
 
 def test_without_rules_names_are_what_was_shown() -> None:
@@ -62,7 +62,7 @@ def test_rules_make_names_of_certificates() -> None:
     assert named(RULES, shown=True) == "User:alice"
     own = "listener.name.ssl.ssl.principal.mapping.rules=RULE:CN=(.*),.*/$1/"
     assert named(RULES, own, shown=True) == "User:Alice"
-    with pytest.raises(Unnamed, match="no rule"):
+    with pytest.raises(PrincipalNotBuilt, match="no rule"):
         named("ssl.principal.mapping.rules=RULE:CN=bob/b/", shown=True)
 
 
@@ -70,9 +70,9 @@ def test_ones_own_code_is_given_all_there_is() -> None:
     assert named(BUILDER, listener="PLAINTEXT") == "Host:10.0.0.1"
     assert named(BUILDER, listener="SASL_PLAINTEXT", user="bob") == "User:bob"
     assert named(BUILDER, shown=True) == "User:CN=Alice,O=Tests"
-    with pytest.raises(Unnamed, match="failed: LookupError: nobody lives there"):
+    with pytest.raises(PrincipalNotBuilt, match="failed: LookupError: nobody lives there"):
         named(BUILDER, host="10.0.0.9")
-    with pytest.raises(Unnamed, match="gave no principal: 'nobody' must be KIND:NAME"):
+    with pytest.raises(PrincipalNotBuilt, match="gave no principal: 'nobody' must be KIND:NAME"):
         named(BUILDER, host="10.0.0.8")
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis import metadata
 from minibroker.apis.base import CONTROLLER, CloseConnection
 from minibroker.apis.fetch import Found
@@ -17,12 +17,12 @@ from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.apis.produce import Outcome
 from minibroker.apis.produce import Part as ProducePart
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
-from minibroker.network.activity_sender import Teller
-from minibroker.network.client_connection import Client
-from minibroker.network.client_quotas import Meter
-from minibroker.network.connection_state import State
+from minibroker.network.activity_sender import ActivitySender
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.client_quotas import ClientQuotas
+from minibroker.network.connection_state import ChannelState
 from minibroker.network.open_files import OpenFiles
-from minibroker.network.request_handler import Exchanges
+from minibroker.network.request_handler import RequestHandler
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.process.environment import PROCESSOR, Environment
 from minibroker.process.messages import ApiPart, ApiReply
@@ -91,19 +91,19 @@ class Desk:
         self.controller = Owner(nursery)
         zero, one = (worker.link for worker in self.workers)
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
-        self.teller = Teller(env)
-        self.exchanges = Exchanges(
-            *(env, cast("Any", Followed()), owners, OpenFiles(100), Meter(env)),
-            teller=self.teller,
+        self.activity = ActivitySender(env)
+        self.exchanges = RequestHandler(
+            *(env, cast("Any", Followed()), owners, OpenFiles(100), ClientQuotas(env)),
+            activity=self.activity,
             used=self._use,
             unserved=lambda _, unserved: self.unserved.append(unserved.protocol),
         )
         self.unserved: list[str] = []
-        self.used: list[tuple[int, State]] = []
+        self.used: list[tuple[int, ChannelState]] = []
         client, server = memory_stream_pair()
         self.theirs = SimulatedClient(client)
-        accepted = Accepted("PLAINTEXT", server.local, server.peer, 1)
-        self.ours = Client(accepted, server, 0)
+        accepted = AcceptedConnection("PLAINTEXT", server.local, server.peer, 1)
+        self.ours = ClientConnection(accepted, server, 0)
 
     def _use(self, number: int) -> None:
         self.used.append((number, self.ours.state.state))
@@ -148,13 +148,13 @@ async def test_a_request_nobody_need_be_asked_about(desk: Desk) -> None:
     assert ApiKey.PRODUCE in {each.api_key for each in response.api_keys}
     assert desk.ours.software == ("me", "1.2")
     assert desk.ours.client_id == "t"
-    assert (desk.ours.state.state, desk.ours.in_flight) == (State.NOT_MUTED, None)
+    assert (desk.ours.state.state, desk.ours.in_flight) == (ChannelState.NOT_MUTED, None)
     assert desk.memory_used == 0
 
 
 async def test_a_connection_is_used_before_its_answer_is_sent(desk: Desk) -> None:
     await desk.ask(ApiVersionsRequest(), 0)
-    assert desk.used == [(1, State.RESPONSE_PENDING)]
+    assert desk.used == [(1, ChannelState.RESPONSE_PENDING)]
 
 
 async def test_records_are_shown_in_place_and_freed_afterwards(desk: Desk) -> None:
@@ -324,7 +324,7 @@ async def test_acks_zero_gets_no_response(desk: Desk) -> None:
     for worker in desk.workers:
         worker.handler = accept
     await desk.take(frame(produce(0, acks=0), 9)[4:])
-    assert desk.ours.state.state is State.NOT_MUTED
+    assert desk.ours.state.state is ChannelState.NOT_MUTED
     response = await desk.ask(ApiVersionsRequest(), 0)
     assert response.error_code == 0
 

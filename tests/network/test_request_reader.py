@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.network.request_reader import SCRATCH_BYTES, BadFrame, FrameReader
+from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime import request_memory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena, Part
@@ -34,7 +34,9 @@ class Wire:
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.server = server
         now = trio.current_time
-        self.reader = FrameReader(server, part, LARGEST, scratch, now, number=1, address="10.0.0.1")
+        self.reader = RequestReader(
+            server, part, LARGEST, scratch, now, number=1, address="10.0.0.1"
+        )
 
     async def bodies(self) -> list[bytes]:
         """All bodies up to the end."""
@@ -131,7 +133,7 @@ async def test_what_is_no_request_is_named_before_memory_is_taken(
     wire: Wire, data: bytes, reason: CloseReason, text: str
 ) -> None:
     await wire.client.send_all(data)
-    with pytest.raises(BadFrame, match=text) as caught:
+    with pytest.raises(InvalidRequestSize, match=text) as caught:
         await wire.reader.next()
     assert caught.value.reason is reason
     assert wire.part.statistics().peak == 0
@@ -143,7 +145,7 @@ async def test_what_is_no_request_is_named_before_memory_is_taken(
 async def test_a_request_that_is_cut_short(wire: Wire, data: bytes, missing: int) -> None:
     await wire.client.send_all(data)
     wire.end()
-    with pytest.raises(BadFrame, match=f"ended {missing} bytes before") as caught:
+    with pytest.raises(InvalidRequestSize, match=f"ended {missing} bytes before") as caught:
         await wire.reader.next()
     assert caught.value.reason is CloseReason.PARTIAL_REQUEST
 
@@ -207,7 +209,7 @@ async def test_too_many_waiting_requests_end_the_connection(
     monkeypatch.setattr(request_memory, "WAITING_MAX", 0)
     taken = [wire.part.allocate_nowait(PART_BYTES_MIN) for _ in range(2)]
     await wire.client.send_all(framed(b"late"))
-    with pytest.raises(BadFrame, match="0 requests wait for memory") as caught:
+    with pytest.raises(InvalidRequestSize, match="0 requests wait for memory") as caught:
         await wire.reader.next()
     assert caught.value.reason is CloseReason.LIMIT
     for block in taken:

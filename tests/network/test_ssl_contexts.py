@@ -10,7 +10,7 @@ import trustme
 
 from minibroker.config import Settings
 from minibroker.config.dynamic import BROKERS, DEFAULT_NAME, Configs
-from minibroker.network.ssl_contexts import Keyring
+from minibroker.network.ssl_contexts import SslContexts
 from tests.network.certificates import authority, truststore
 
 
@@ -37,8 +37,8 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def keyring(*pairs: str, listeners: str = "SSL://127.0.0.1:0") -> Keyring:
-    made = Keyring(Settings.from_sources(pairs=[f"listeners={listeners}", "node.id=7", *pairs]))
+def keyring(*pairs: str, listeners: str = "SSL://127.0.0.1:0") -> SslContexts:
+    made = SslContexts(Settings.from_sources(pairs=[f"listeners={listeners}", "node.id=7", *pairs]))
     made.follow({})
     return made
 
@@ -153,7 +153,9 @@ def test_names_may_be_added_but_not_lost_unless_they_may_change(files: Files) ->
 
 def test_what_the_store_has_at_a_start_is_not_compared(files: Files) -> None:
     start = f"ssl.keystore.location={files.write('one.pem')}"
-    keys = Keyring(Settings.from_sources(pairs=["listeners=SSL://127.0.0.1:0", "node.id=7", start]))
+    keys = SslContexts(
+        Settings.from_sources(pairs=["listeners=SSL://127.0.0.1:0", "node.id=7", start])
+    )
     first = keys.context("SSL")
     keys.follow(own(__ssl_keystore_location=files.write("two.pem", subject="somebody")))
     assert keys.context("SSL") is not first

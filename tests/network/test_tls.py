@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from minibroker.config import ConfigError, Settings
-from minibroker.network.tls import CIPHER_BYTES_MAX, TlsFailed, TlsStream, shown
+from minibroker.network.tls import CIPHER_BYTES_MAX, TlsHandshakeFailed, TlsStream, tls_context
 from minibroker.runtime.stream import memory_stream_pair
 from tests.network.certificates import client_context, keystore, truststore
 
@@ -18,7 +18,7 @@ SSL = "listeners=SSL://127.0.0.1:0"
 
 
 def contexts(*pairs: str) -> dict[str, ssl.SSLContext]:
-    return {"SSL": shown(Settings.from_sources(pairs=[SSL, *pairs]), "SSL").context}
+    return {"SSL": tls_context(Settings.from_sources(pairs=[SSL, *pairs]), "SSL").context}
 
 
 def refusal(*pairs: str) -> str:
@@ -40,7 +40,7 @@ async def agree(
     async def try_ours() -> None:
         try:
             await ours.handshake()
-        except TlsFailed as failure:
+        except TlsHandshakeFailed as failure:
             failures.append(str(failure))
             ours.close()
 

@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 
-from minibroker.admission.acceptor_messages import Accepted
+from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis.unserved import CONSUMER_GROUPS, TRANSACTIONS, Unserved
-from minibroker.network.client_connection import SHOWN_MAX, Client
+from minibroker.network.client_connection import SHOWN_MAX, ClientConnection
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClients
 from minibroker.observability.log import Log
 from minibroker.runtime.stream import memory_stream_pair
 
 
-def a_client(client_id: str | None, software: tuple[str, str] | None = ("lib", "1.2")) -> Client:
+def a_client(
+    client_id: str | None, software: tuple[str, str] | None = ("lib", "1.2")
+) -> ClientConnection:
     _, server = memory_stream_pair(("10.0.0.7", 5000), ("127.0.0.1", 9092))
-    client = Client(Accepted("PLAINTEXT", server.local, server.peer, 1), server, 0)
+    client = ClientConnection(
+        AcceptedConnection("PLAINTEXT", server.local, server.peer, 1), server, 0
+    )
     client.client_id = client_id
     client.software = software
     return client

@@ -17,13 +17,13 @@ from minibroker.process import messages
         messages.Welcome(Image(cluster_id="c")),
         messages.ApiPart(0, (1, b"x")),
         messages.ApiReply({"a": 1}, 17),
-        messages.ClockTurned(),
-        messages.MetricsWanted(),
-        messages.DetailsWanted(),
-        messages.LogsWanted("t"),
+        messages.ClockAdvanced(),
+        messages.MetricsRequest(),
+        messages.DetailsRequest(),
+        messages.LogsRequest("t"),
         messages.LogView(0, 1, 1, 70),
-        messages.GroupsWanted(),
-        messages.ProducerIdsWanted(),
+        messages.GroupsRequest(),
+        messages.ProducerIdsRequest(),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -34,4 +34,4 @@ def test_it_arrives_as_it_was_sent(message: object) -> None:
 
 
 def test_asking_for_groups_means_all_unless_one_is_named() -> None:
-    assert messages.GroupsWanted().group_id is None
+    assert messages.GroupsRequest().group_id is None

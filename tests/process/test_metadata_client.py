@@ -27,15 +27,15 @@ from minibroker.cluster.image import (
 from minibroker.observability.metrics import Snapshot
 from minibroker.process.environment import CONTROLLER, WORKER, Environment
 from minibroker.process.messages import (
-    ClockTurned,
-    DetailsWanted,
+    ClockAdvanced,
+    DetailsRequest,
     Greeting,
-    ImageTaken,
-    LogsWanted,
-    MetricsWanted,
+    ImageApplied,
+    LogsRequest,
+    MetricsRequest,
     Welcome,
 )
-from minibroker.process.metadata_client import Follower
+from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.channel import MemoryChannel
 from minibroker.runtime.link import Conversation, PeerFailed
 from tests.process.conftest import MakeEnvironment
@@ -65,7 +65,7 @@ class Controller:
         if isinstance(question, Greeting):
             self.greetings.append(question)
             return self.welcome
-        if isinstance(question, ImageTaken):
+        if isinstance(question, ImageApplied):
             self.taken += 1
             return None
         return ("asked", question)
@@ -77,10 +77,10 @@ class Controller:
         return conversation
 
 
-Play = Callable[[Controller, Follower, trio.Nursery], Awaitable[None]]
+Play = Callable[[Controller, MetadataClient, trio.Nursery], Awaitable[None]]
 
 
-async def with_controller(env: Environment, follower: Follower, play: Play) -> None:
+async def with_controller(env: Environment, follower: MetadataClient, play: Play) -> None:
     async with trio.open_nursery() as nursery:
         controller = Controller(env, nursery)
         nursery.start_soon(follower.run)
@@ -97,7 +97,7 @@ async def test_it_greets_and_takes_the_whole_image_then_each_update(
     def on_image(before: Image, after: Image) -> None:
         steps.append((before.number, after.number))
 
-    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
         await follower.wait_image()
         assert controller.greetings == [Greeting(WORKER, 1, 3)]
@@ -111,7 +111,7 @@ async def test_it_greets_and_takes_the_whole_image_then_each_update(
             await conversation.ask(update(8))
         assert follower.image.number == 6
 
-    await with_controller(env, Follower(env, on_image=on_image), play)
+    await with_controller(env, MetadataClient(env, on_image=on_image), play)
 
 
 @pytest.mark.parametrize("attempt", range(20))
@@ -120,7 +120,7 @@ async def test_an_update_right_behind_the_welcome_builds_on_it(
 ) -> None:
     env = make_env(WORKER)
 
-    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         channel = await env.switchboard.listen(CONTROLLER).accept()
         assert isinstance(channel, MemoryChannel)
         _, number, greeting = await channel.receive()
@@ -130,10 +130,10 @@ async def test_an_update_right_behind_the_welcome_builds_on_it(
             channel._outgoing.send_nowait(pickle.dumps(message))
         answers = [await channel.receive(), await channel.receive()]
         assert (1, 1, None) in answers
-        assert (0, 2, ImageTaken()) in answers
+        assert (0, 2, ImageApplied()) in answers
         assert follower.image.number == 6
 
-    await with_controller(env, Follower(env), play)
+    await with_controller(env, MetadataClient(env), play)
 
 
 async def test_a_reborn_controllers_image_is_one_more_step(make_env: MakeEnvironment) -> None:
@@ -143,7 +143,7 @@ async def test_a_reborn_controllers_image_is_one_more_step(make_env: MakeEnviron
     def on_image(before: Image, after: Image) -> None:
         steps.append((before.controller_epoch, after.controller_epoch))
 
-    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         first = await controller.meet()
         await follower.wait_image()
         first.close()
@@ -153,22 +153,22 @@ async def test_a_reborn_controllers_image_is_one_more_step(make_env: MakeEnviron
         await second.ask(update(1, epoch=2))
         assert steps == [(0, 1), (1, 2), (2, 2)]
 
-    await with_controller(env, Follower(env, on_image=on_image), play)
+    await with_controller(env, MetadataClient(env, on_image=on_image), play)
 
 
 async def test_it_asks_and_is_asked(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
-    follower = Follower(env, details=lambda: ["mine"], on_ask=lambda question: question.topic)
+    follower = MetadataClient(env, details=lambda: ["mine"], on_ask=lambda question: question.topic)
 
-    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
         assert await follower.ask("what") == ("asked", "what")
-        snapshot = await conversation.ask(MetricsWanted())
+        snapshot = await conversation.ask(MetricsRequest())
         assert isinstance(snapshot, Snapshot)
         assert snapshot.process == "worker-0"
-        assert await conversation.ask(DetailsWanted()) == ["mine"]
-        assert await conversation.ask(ClockTurned()) is None
-        assert await conversation.ask(LogsWanted("t")) == "t"
+        assert await conversation.ask(DetailsRequest()) == ["mine"]
+        assert await conversation.ask(ClockAdvanced()) is None
+        assert await conversation.ask(LogsRequest("t")) == "t"
 
     await with_controller(env, follower, play)
 
@@ -177,7 +177,7 @@ async def test_questions_wait_for_a_controller_to_be_reborn(make_env: MakeEnviro
     env = make_env(WORKER)
     answers: list[Any] = []
 
-    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         (await controller.meet()).close()
         await wait_all_tasks_blocked()
 
@@ -191,24 +191,24 @@ async def test_questions_wait_for_a_controller_to_be_reborn(make_env: MakeEnviro
         await wait_all_tasks_blocked()
         assert answers == [("asked", "now?")]
 
-    await with_controller(env, Follower(env), play)
+    await with_controller(env, MetadataClient(env), play)
 
 
 async def test_a_role_without_answers_says_so(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER, 1)
 
-    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
-        with pytest.raises(PeerFailed, match="worker-1 has no answer to LogsWanted"):
-            await conversation.ask(LogsWanted("t"))
+        with pytest.raises(PeerFailed, match="worker-1 has no answer to LogsRequest"):
+            await conversation.ask(LogsRequest("t"))
 
-    await with_controller(env, Follower(env), play)
+    await with_controller(env, MetadataClient(env), play)
 
 
 async def test_a_role_holds_no_configs_that_it_has_no_use_for(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
 
-    async def play(controller: Controller, follower: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         known = {(kind, "x"): {"k": "v"} for kind in ALL_KINDS}
         controller.welcome = welcome(5)._replace(image=replace(welcome(5).image, configs=known))
         conversation = await controller.meet()
@@ -222,7 +222,7 @@ async def test_a_role_holds_no_configs_that_it_has_no_use_for(make_env: MakeEnvi
         await conversation.ask(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
         assert follower.image.configs == {(BROKER, "x"): {"k": "v"}}
 
-    await with_controller(env, Follower(env, configs=(TOPIC, BROKER)), play)
+    await with_controller(env, MetadataClient(env, configs=(TOPIC, BROKER)), play)
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("a bug")])
@@ -240,9 +240,9 @@ async def test_follower_whose_image_step_fails_ends_so_that_the_role_is_restarte
             return fail()
         raise error
 
-    follower = Follower(make_env(WORKER), on_image=on_image)
+    follower = MetadataClient(make_env(WORKER), on_image=on_image)
 
-    async def play(controller: Controller, _: Follower, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, _: MetadataClient, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
         await follower.wait_image()
         with pytest.raises(PeerFailed):

@@ -10,7 +10,11 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted, Done, Present
+from minibroker.admission.acceptor_messages import (
+    AcceptedConnection,
+    ConnectionsClosed,
+    ProcessorConnections,
+)
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
 from minibroker.config import Settings
 from minibroker.observability.definitions import CLOSED, OPEN, CloseReason
@@ -26,7 +30,7 @@ from minibroker.process.messages import (
     ApiPart,
     ApiReply,
     Greeting,
-    ImageTaken,
+    ImageApplied,
     Welcome,
 )
 from minibroker.roles.processor import processor
@@ -70,9 +74,9 @@ class House:
         self.workers: list[Conversation] = []
         self.handoff: Handoff | None = None
         self.numbers = 0
-        self.present: Present | None = None
+        self.present: ProcessorConnections | None = None
         self.told: list[Any] = []
-        """Messages from the processor to the acceptor except ``Done``, which is counted here:"""
+        """Messages from the processor to the acceptor, except for ``ConnectionsClosed``:"""
         self.taken = 0
         self.closed_numbers: list[int] = []
 
@@ -95,7 +99,7 @@ class House:
             self.nursery.start_soon(conversation.run)
 
     def _welcome(self, question: Any) -> Any:
-        if isinstance(question, ImageTaken):
+        if isinstance(question, ImageApplied):
             return None
         assert question == Greeting(PROCESSOR, 0, self.env.incarnation)
         return Welcome(IMAGE)
@@ -114,7 +118,7 @@ class House:
         """The acceptor meets the processor."""
         self.handoff = await self.env.switchboard.dial_handoff(handoff_name(0))
         self.present = (await self.handoff.receive())[0]
-        assert isinstance(self.present, Present)
+        assert isinstance(self.present, ProcessorConnections)
         self.told.clear()
         self.closed_numbers.clear()
 
@@ -130,7 +134,7 @@ class House:
         """Receive the next message from the processor to the acceptor."""
         assert self.handoff is not None
         message, _ = await self.handoff.receive()
-        if isinstance(message, Done):
+        if isinstance(message, ConnectionsClosed):
             self.taken += message.taken
             self.closed_numbers += message.closed
         else:
@@ -140,7 +144,7 @@ class House:
         self.numbers += 1
         client, server = memory_stream_pair(("10.0.0.1", 1000 + self.numbers), ("127.0.0.1", 9092))
         assert self.handoff is not None
-        accepted = Accepted(LISTENER, server.local, server.peer, self.numbers)
+        accepted = AcceptedConnection(LISTENER, server.local, server.peer, self.numbers)
         await self.handoff.send(accepted, server)
         return SimulatedClient(client)
 

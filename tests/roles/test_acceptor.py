@@ -10,7 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Accepted, Done, Open, Present
+from minibroker.admission.acceptor_messages import (
+    AcceptedConnection,
+    ConnectionsClosed,
+    OpenConnection,
+    ProcessorConnections,
+)
 from minibroker.admission.rejected_connections import ACCEPTED_IN_STORM
 from minibroker.admission.slots import SLOTS
 from minibroker.cluster.image import Image
@@ -27,7 +32,7 @@ from minibroker.observability.definitions import (
     CloseReason,
 )
 from minibroker.process.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
-from minibroker.process.messages import DetailsWanted, Greeting, ImageTaken, Welcome
+from minibroker.process.messages import DetailsRequest, Greeting, ImageApplied, Welcome
 from minibroker.roles.acceptor import ACCEPTED_BEFORE_YIELD, acceptor
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.descriptors import descriptors_max
@@ -49,10 +54,10 @@ class House:
         self.source = source
         self.controller: Conversation | None = None
 
-    async def processor(self, index: int, *connections: Open) -> Handoff:
+    async def processor(self, index: int, *connections: OpenConnection) -> Handoff:
         """A new life of a processor, or an old one with connections, which now listens."""
         handoff = await self.env.switchboard.listen_handoff(handoff_name(index)).accept()
-        await handoff.send(Present(connections, more=False))
+        await handoff.send(ProcessorConnections(connections, more=False))
         await wait_all_tasks_blocked()
         return handoff
 
@@ -89,7 +94,7 @@ async def house(
     made = House(env, source)
 
     def welcome(question: Any) -> Welcome | None:
-        if isinstance(question, ImageTaken):
+        if isinstance(question, ImageApplied):
             return None
         assert isinstance(question, Greeting)
         return Welcome(Image(controller_epoch=1))
@@ -105,10 +110,10 @@ async def house(
         nursery.cancel_scope.cancel()
 
 
-async def drained(handoff: Handoff) -> list[Accepted]:
+async def drained(handoff: Handoff) -> list[AcceptedConnection]:
     """What waits at a processor, without freeing any slot."""
     assert isinstance(handoff, MemoryHandoff)
-    found: list[Accepted] = []
+    found: list[AcceptedConnection] = []
     while handoff._incoming.statistics().current_buffer_used:
         found.append((await handoff.receive())[0])
     return found
@@ -153,7 +158,7 @@ async def test_while_all_are_full_one_connection_waits_and_that_is_counted(
         assert at.counted(ACCEPTED.name) == 2 * SLOTS + 1
         assert [at.gauge(QUEUE_USED.name, index) for index in range(2)] == [SLOTS, SLOTS]
         assert len(await drained(processors[1])) == SLOTS
-        await processors[1].send(Done(1, ()))
+        await processors[1].send(ConnectionsClosed(1, ()))
         await wait_all_tasks_blocked()
         assert len(await drained(processors[1])) == 1
         assert at.counted(ACCEPTOR_BLOCKED.name) > 0
@@ -167,10 +172,10 @@ async def test_the_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
             await at.processor(index)
         await at.connect(3)
         assert at.controller is not None
-        report = await at.controller.ask(DetailsWanted())
+        report = await at.controller.ask(DetailsRequest())
         assert isinstance(report, AcceptorReport)
         assert report.slots == (2, 1)
-        assert report.door.total == 3
+        assert report.figures.total == 3
 
 
 async def test_what_happens_to_a_connection_is_told(make_env: MakeEnvironment) -> None:
@@ -178,9 +183,9 @@ async def test_what_happens_to_a_connection_is_told(make_env: MakeEnvironment) -
         processor = await at.processor(0)
         await at.connect(SLOTS + 1)
         assert at.controller is not None
-        report: AcceptorReport = await at.controller.ask(DetailsWanted())
-        assert report.door.listeners[0].waiting == 1
-        last = [(each.kind, each.processor, each.reason) for each in report.lately.happenings[-4:]]
+        report: AcceptorReport = await at.controller.ask(DetailsRequest())
+        assert report.figures.listeners[0].waiting == 1
+        last = [(each.kind, each.processor, each.reason) for each in report.recent.events[-4:]]
         assert last == [
             ("accepted", None, None),
             ("handed", 0, None),
@@ -190,9 +195,9 @@ async def test_what_happens_to_a_connection_is_told(make_env: MakeEnvironment) -
         processor.close()
         await wait_all_tasks_blocked()
         processor = await at.processor(0)
-        report = await at.controller.ask(DetailsWanted())
-        assert report.door.listeners[0].waiting == 0
-        assert report.lately.happenings[-1].kind == "handed"
+        report = await at.controller.ask(DetailsRequest())
+        assert report.figures.listeners[0].waiting == 0
+        assert report.recent.events[-1].kind == "handed"
 
 
 async def test_nobody_gets_connections_before_it_listens(make_env: MakeEnvironment) -> None:
@@ -200,7 +205,7 @@ async def test_nobody_gets_connections_before_it_listens(make_env: MakeEnvironme
         (client,) = await at.connect()
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         assert await drained(handoff) == []
-        await handoff.send(Present((), more=False))
+        await handoff.send(ProcessorConnections((), more=False))
         await wait_all_tasks_blocked()
         (accepted,) = await drained(handoff)
         assert accepted.peer == client.local
@@ -255,8 +260,8 @@ async def test_a_connection_that_dies_with_its_processor_is_counted(
         assert await client.receive_into(memoryview(bytearray(1))) == 0
         assert at.counted(CLOSED.name, CloseReason.PROCESS_DIED.value) == 1
         assert at.controller is not None
-        (refusal,) = (await at.controller.ask(DetailsWanted())).lately.refusals
-        assert (refusal.happening.reason, refusal.happening.processor) == ("process_died", 0)
+        (refusal,) = (await at.controller.ask(DetailsRequest())).recent.rejections
+        assert (refusal.event.reason, refusal.event.processor) == ("process_died", 0)
 
 
 async def test_a_shortage_of_descriptors_is_waited_out(
@@ -267,7 +272,7 @@ async def test_a_shortage_of_descriptors_is_waited_out(
         processor = await at.processor(0)
         await source.connect()
         accepted, _ = await processor.receive()
-        assert isinstance(accepted, Accepted)
+        assert isinstance(accepted, AcceptedConnection)
         assert trio.current_time() == pytest.approx(0.2)
 
 
@@ -330,7 +335,7 @@ async def test_a_storm_that_is_turned_away_leaves_others_their_turns(
     source = Endless()
     async with house(make_env, 1, source, "kafka_connections_max=0") as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
-        await handoff.send(Present((), more=False))
+        await handoff.send(ProcessorConnections((), more=False))
         while source.given <= AT_ONCE + ACCEPTED_BEFORE_YIELD:
             await trio.lowlevel.checkpoint()
         before, turns = source.given, 20
@@ -345,10 +350,12 @@ async def test_nothing_is_accepted_before_every_processor_told_what_it_has(
     make_env: MakeEnvironment,
 ) -> None:
     async with house(make_env) as at:
-        first = await at.processor(0, Open(1, LISTENER, "10.0.0.1"), Open(2, LISTENER, "10.0.0.1"))
+        first = await at.processor(
+            0, OpenConnection(1, LISTENER, "10.0.0.1"), OpenConnection(2, LISTENER, "10.0.0.1")
+        )
         await at.connect()
         assert at.counted(ACCEPTED.name) == 0
-        await at.processor(1, Open(3, LISTENER, "10.0.0.2"))
+        await at.processor(1, OpenConnection(3, LISTENER, "10.0.0.2"))
         assert at.counted(ACCEPTED.name) == 1
         assert at.env.metrics.snapshot().gauges[COUNTED.name, (LISTENER,)] == 4
         first.close()

@@ -32,8 +32,8 @@ from minibroker.process.messages import (
     ApiPart,
     ApiReply,
     Greeting,
-    ImageTaken,
-    ProducerIdsWanted,
+    ImageApplied,
+    ProducerIdsRequest,
     Welcome,
 )
 from minibroker.process.storage_watch import PROBE_S
@@ -70,7 +70,7 @@ class House:
         role, _, number = name.partition("-")
         welcome = await conversation.ask(Greeting(role, int(number or 0), 1))
         assert isinstance(welcome, Welcome)
-        await conversation.ask(ImageTaken())
+        await conversation.ask(ImageApplied())
         return conversation, welcome.image
 
 
@@ -151,7 +151,7 @@ async def test_producer_ids_are_handed_out_in_blocks(
     for _ in range(2):
         async with house(make_env) as at:
             worker, _ = await at.follow("worker-0")
-            blocks += [await worker.ask(ProducerIdsWanted()) for _ in range(2)]
+            blocks += [await worker.ask(ProducerIdsRequest()) for _ in range(2)]
     ids = [first + step for first, count in blocks for step in range(count)]
     assert len(set(ids)) == len(ids) == 4000
 
@@ -165,10 +165,10 @@ async def test_producer_ids_of_a_store_that_cannot_be_written_are_none_and_a_con
     async with house(make_env) as at:
         worker, _ = await at.follow("worker-0")
         monkeypatch.setattr(SqliteStore, "_transaction", full)
-        assert await worker.ask(ProducerIdsWanted()) is None
+        assert await worker.ask(ProducerIdsRequest()) is None
         assert [each.kind for each in at.env.conditions.all()] == [ConditionKind.STORAGE_FAILED]
         monkeypatch.undo()
-        assert await worker.ask(ProducerIdsWanted()) is not None
+        assert await worker.ask(ProducerIdsRequest()) is not None
         await trio.sleep(PROBE_S)
         await wait_all_tasks_blocked()
         assert at.env.conditions.all() == ()

@@ -38,14 +38,14 @@ from minibroker.process.environment import (
 from minibroker.process.messages import (
     ApiPart,
     ApiReply,
-    ConditionsWanted,
+    ConditionsRequest,
     Greeting,
-    GroupsWanted,
-    ImageTaken,
-    LogsWanted,
+    GroupsRequest,
+    ImageApplied,
+    LogsRequest,
     LogView,
-    MetricsWanted,
-    ProducerIdsWanted,
+    MetricsRequest,
+    ProducerIdsRequest,
     Welcome,
 )
 from minibroker.process.storage_watch import PROBE_S
@@ -106,9 +106,9 @@ class House:
     def _answer(self, question: Any) -> Any:
         if isinstance(question, Greeting):
             return Welcome(self.image)
-        if isinstance(question, ImageTaken):
+        if isinstance(question, ImageApplied):
             return None
-        assert isinstance(question, ProducerIdsWanted)
+        assert isinstance(question, ProducerIdsRequest)
         if not self.has_ids:
             return None
         self.blocks += 1
@@ -209,14 +209,14 @@ async def test_log_that_cannot_be_opened_is_reported_until_it_can(
         with await_block(await at.block()) as block:
             reply = await processor.ask(at.append(block))
         assert outcome(reply).error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert await at.ask(LogsWanted("t")) == {}
-        (condition,) = await at.ask(ConditionsWanted())
+        assert await at.ask(LogsRequest("t")) == {}
+        (condition,) = await at.ask(ConditionsRequest())
         assert condition.kind is ConditionKind.STORAGE_FAILED
         assert "No space left on device" in condition.text
         monkeypatch.undo()
         await trio.sleep(PROBE_S)
         await wait_all_tasks_blocked()
-        assert await at.ask(ConditionsWanted()) == ()
+        assert await at.ask(ConditionsRequest()) == ()
         with await_block(await at.block()) as block:
             assert outcome(await processor.ask(at.append(block))).base_offset == 0
 
@@ -355,7 +355,7 @@ async def test_the_next_life_goes_on_from_the_logs(
             at.scope.cancel()
             await at.ended.wait()
     async with house(make_env) as at:
-        views = await at.ask(LogsWanted("t"))
+        views = await at.ask(LogsRequest("t"))
         assert views[mine("t")].log_end_offset == 1
         processor = await at.processor()
         with await_block(await at.block()) as block:
@@ -382,25 +382,25 @@ async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_ca
         (condition,) = at.env.conditions.all()
         assert (condition.kind, condition.subject) == ("groups_not_loaded", OFFSETS_TOPIC)
         assert str(directory) in condition.text
-        assert await at.ask(GroupsWanted()) == []
+        assert await at.ask(GroupsRequest()) == []
         await trio.sleep(20)
         assert len(at.env.conditions.all()) == 1
         in_the_way.rmdir()
         kept.rename(in_the_way)
         await trio.sleep(20)
         assert at.env.conditions.all() == ()
-        assert [group.group_id for group in await at.ask(GroupsWanted())] == [group_id]
+        assert [group.group_id for group in await at.ask(GroupsRequest())] == [group_id]
 
 
 async def test_the_controller_is_told_of_logs_and_groups(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
-        assert await at.ask(LogsWanted("t")) == {mine("t"): LogView(0, 0, 0, 0)}
-        assert await at.ask(LogsWanted("no")) == {}
-        assert await at.ask(GroupsWanted()) == []
-        assert await at.ask(GroupsWanted("g")) is None
-        assert (await at.ask(MetricsWanted())).process == "worker-0"
+        assert await at.ask(LogsRequest("t")) == {mine("t"): LogView(0, 0, 0, 0)}
+        assert await at.ask(LogsRequest("no")) == {}
+        assert await at.ask(GroupsRequest()) == []
+        assert await at.ask(GroupsRequest("g")) is None
+        assert (await at.ask(MetricsRequest())).process == "worker-0"
 
 
 async def test_producer_ids_come_from_blocks(
@@ -442,7 +442,7 @@ async def test_old_records_expire_in_time(
         with await_block(await at.block()) as block:
             await processor.ask(at.append(block))
         await trio.sleep(100)
-        assert (await at.ask(LogsWanted("t")))[mine("t")].log_start_offset == 1
+        assert (await at.ask(LogsRequest("t")))[mine("t")].log_start_offset == 1
 
 
 async def test_what_it_does_not_know_it_says(

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.acceptor_messages import Present
+from minibroker.admission.acceptor_messages import ProcessorConnections
 from minibroker.apis.fetch import Found
 from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.observability.definitions import CloseReason
@@ -17,7 +17,7 @@ from minibroker.process.environment import (
     handoff_name,
 )
 from minibroker.process.messages import (
-    DetailsWanted,
+    DetailsRequest,
     Greeting,
 )
 from minibroker.roles import processor as processor_module
@@ -44,7 +44,7 @@ async def test_it_receives_nothing_before_every_worker_has_let_go(
         assert scope.cancelled_caught
         assert (at.greeted, at.ready.is_set()) == (0, False)
         at.let_go.set()
-        assert (await at.handoff.receive())[0] == Present((), more=False)
+        assert (await at.handoff.receive())[0] == ProcessorConnections((), more=False)
         assert (at.greeted, at.ready.is_set()) == (2, True)
 
 
@@ -66,15 +66,15 @@ async def test_it_shows_its_connections(
         await client.ask(HELLO, 4)
         assert at.controller is not None
         await trio.sleep(2)
-        report = await at.controller.ask(DetailsWanted())
+        report = await at.controller.ask(DetailsRequest())
         (view,) = report.connections
         assert (view.host, view.port, view.software_name) == ("10.0.0.1", 1001, "me")
         assert trio.current_time() - view.used == 2
         client.close()
         await wait_all_tasks_blocked()
-        report = await at.controller.ask(DetailsWanted())
+        report = await at.controller.ask(DetailsRequest())
         assert (report.connections, report.connections_total) == ((), 0)
-        (closed,) = report.lately.happenings
+        (closed,) = report.recent.events
         assert (closed.kind, closed.number, closed.reason) == (
             "closed",
             view.number,
@@ -90,7 +90,7 @@ async def test_it_shows_its_oldest_connections_and_how_many_there_are(
         for _ in range(3):
             await (await at.connect()).ask(HELLO, 4)
         assert at.controller is not None
-        report = await at.controller.ask(DetailsWanted())
+        report = await at.controller.ask(DetailsRequest())
         assert report.connections_total == 3
         assert [view.port for view in report.connections] == [1001, 1002]
 

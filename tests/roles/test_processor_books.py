@@ -13,13 +13,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.admission.acceptor_messages import (
-    PRESENT_MAX,
-    Accepted,
-    Leave,
-    Offers,
-    OffersWanted,
-    Open,
-    Present,
+    PROCESSOR_CONNECTIONS_MAX,
+    AcceptedConnection,
+    CloseConnections,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedWanted,
+    OpenConnection,
+    ProcessorConnections,
 )
 from minibroker.admission.new_connection_pacer import PER_TURN
 from minibroker.admission.slots import SLOTS
@@ -56,8 +56,9 @@ async def test_a_reborn_acceptor_is_told_of_what_is_open_and_of_its_end(
         clients[0].close()
         await wait_all_tasks_blocked()
         await at.accept()
-        assert at.present == Present(
-            (Open(2, LISTENER, "10.0.0.1"), Open(3, LISTENER, "10.0.0.1")), more=False
+        assert at.present == ProcessorConnections(
+            (OpenConnection(2, LISTENER, "10.0.0.1"), OpenConnection(3, LISTENER, "10.0.0.1")),
+            more=False,
         )
         for number, client in ((2, clients[1]), (3, waiting)):
             client.close()
@@ -70,16 +71,20 @@ async def test_many_connections_are_told_in_several_packets(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
-        for _ in range(PRESENT_MAX + 1):
+        for _ in range(PROCESSOR_CONNECTIONS_MAX + 1):
             await at.connect()
         assert at.handoff is not None
         at.handoff.close()
         await at.accept()
         assert at.present is not None
         assert at.present.more
-        assert len(at.present.connections) == PRESENT_MAX
+        assert len(at.present.connections) == PROCESSOR_CONNECTIONS_MAX
         await at.listen()
-        assert at.told == [Present((Open(PRESENT_MAX + 1, LISTENER, "10.0.0.1"),), more=False)]
+        assert at.told == [
+            ProcessorConnections(
+                (OpenConnection(PROCESSOR_CONNECTIONS_MAX + 1, LISTENER, "10.0.0.1"),), more=False
+            )
+        ]
 
 
 async def test_the_least_recently_used_are_offered_and_leave_when_told(
@@ -89,15 +94,15 @@ async def test_the_least_recently_used_are_offered_and_leave_when_told(
         clients = [await at.connect() for _ in range(4)]
         await clients[0].ask(HELLO, 4)
         assert at.handoff is not None
-        await at.handoff.send(OffersWanted(2, spared=None))
+        await at.handoff.send(LeastRecentlyUsedWanted(2, spared=None))
         await at.listen()
         (offers,) = at.told
-        assert isinstance(offers, Offers)
+        assert isinstance(offers, LeastRecentlyUsed)
         assert [use.number for use in offers.uses] == [2, 3]
-        await at.handoff.send(OffersWanted(2, spared=LISTENER))
+        await at.handoff.send(LeastRecentlyUsedWanted(2, spared=LISTENER))
         await at.listen()
-        assert at.told[1] == Offers(())
-        await at.handoff.send(Leave((2, 99)))
+        assert at.told[1] == LeastRecentlyUsed(())
+        await at.handoff.send(CloseConnections((2, 99)))
         await at.listen()
         assert at.closed_numbers == [2]
         assert await clients[1].wait_closed() == b""
@@ -129,7 +134,7 @@ async def test_many_new_ones_leave_turns_to_those_that_are_there(
         assert isinstance(at.handoff, MemoryHandoff)
         for number in range(100, 100 + SLOTS):
             _, server = memory_stream_pair()
-            accepted = Accepted(LISTENER, server.local, server.peer, number)
+            accepted = AcceptedConnection(LISTENER, server.local, server.peer, number)
             at.handoff._outgoing.send_nowait((pickle.dumps(accepted), server))
         told, _ = await receive(at.handoff)  # after one turn, or two
         in_a_row = TAKEN_BESIDE_OTHERS if requests > 1 else TAKEN_BEFORE_YIELD
@@ -142,7 +147,7 @@ async def test_a_connection_that_did_not_arrive_is_told_as_closed(
     async with house(make_env) as at:
         assert at.handoff is not None
         # The kernel leaves a descriptor out where there is no room for it.
-        await at.handoff.send(Accepted(LISTENER, ("127.0.0.1", 9092), ("10.0.0.1", 5), 7))
+        await at.handoff.send(AcceptedConnection(LISTENER, ("127.0.0.1", 9092), ("10.0.0.1", 5), 7))
         await at.listen()
         assert (at.taken, at.closed_numbers) == (1, [7])
         assert at.closed() == {CloseReason.LIMIT: 1}

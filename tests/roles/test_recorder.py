@@ -21,14 +21,14 @@ from minibroker.observability.definitions import (
 )
 from minibroker.process.environment import CONTROLLER, RECORDER, WORKER, role_name
 from minibroker.process.messages import (
-    Append,
+    ActivityAppend,
+    ActivityBatch,
+    ActivityWritten,
     Greeting,
-    ImageTaken,
-    ProducerIdsWanted,
-    TailWanted,
-    Told,
+    ImageApplied,
+    ProducerIdsRequest,
+    TailRequest,
     Welcome,
-    Written,
 )
 from minibroker.roles import recorder as recorder_module
 from minibroker.roles.recorder import (
@@ -96,17 +96,17 @@ class House:
             case Greeting(role):
                 assert role == RECORDER
                 return Welcome(Image(controller_epoch=1))
-            case ImageTaken():
+            case ImageApplied():
                 return None
-            case ProducerIdsWanted():
+            case ProducerIdsRequest():
                 if trio.current_time() < self.ids_from:
                     return None
                 self.ids_given += 1
                 return (3990 + 10 * self.ids_given, 10)
-            case TailWanted(topic, partition):
+            case TailRequest(topic, partition):
                 assert (topic, partition) == (TOPIC, 0)
                 return self.tail
-            case Append(topic, partition, batch):
+            case ActivityAppend(topic, partition, batch):
                 assert (topic, partition) == (TOPIC, 0)
                 return self._append(batch)
         raise AssertionError(question)
@@ -157,9 +157,9 @@ async def test_events_of_several_processes_are_put_in_order(
 ) -> None:
     async with house(make_env) as at:
         one, two = await at.processor(), await at.processor()
-        await one.send(Told(pack([event(1, 1), event(3, 3)]), 0))
-        await two.send(Told(pack([event(2, 2), event(4, 4)]), 0))
-        assert await one.receive() == await two.receive() == Written(2, 0)
+        await one.send(ActivityBatch(pack([event(1, 1), event(3, 3)]), 0))
+        await two.send(ActivityBatch(pack([event(2, 2), event(4, 4)]), 0))
+        assert await one.receive() == await two.receive() == ActivityWritten(2, 0)
         assert at.marks() == [1, 2, 3, 4]
         sequences = [one["sequence"] for one in at.events]
         assert sequences == list(range(sequences[0], sequences[0] + 4))
@@ -173,9 +173,9 @@ async def test_an_event_waits_for_those_that_others_may_still_tell_of(
 ) -> None:
     async with house(make_env) as at:
         one, two = await at.processor(), await at.processor()
-        await one.send(Told(pack([event(150, 2)]), 0))
+        await one.send(ActivityBatch(pack([event(150, 2)]), 0))
         await trio.sleep(0.2)
-        await two.send(Told(pack([event(140, 1)]), 0))
+        await two.send(ActivityBatch(pack([event(140, 1)]), 0))
         await one.receive()
         assert at.marks() == [1, 2]
         assert trio.current_time() == pytest.approx(0.150 + HOLD_S, abs=INTERVAL_S)
@@ -185,13 +185,13 @@ async def test_batches_are_bounded(make_env: MakeEnvironment, autojump_clock: Mo
     async with house(make_env) as at:
         channel = await at.processor()
         many = [event(0, mark) for mark in range(BATCH_EVENTS + 1)]
-        await channel.send(Told(pack(many), 0))
-        assert await channel.receive() == Written(len(many), 0)
+        await channel.send(ActivityBatch(pack(many), 0))
+        assert await channel.receive() == ActivityWritten(len(many), 0)
         assert [header.record_count for header in at.headers] == [BATCH_EVENTS, 1]
         assert [header.base_sequence for header in at.headers] == [0, BATCH_EVENTS]
         long = ("L", 1, "x" * (BATCH_BYTES // 3))
         large = [(BEGAN_US, 0, long, "accepted", None, None)] * 3
-        await channel.send(Told(pack(large), 0))
+        await channel.send(ActivityBatch(pack(large), 0))
         await channel.receive()
         assert [header.record_count for header in at.headers[2:]] == [2, 1]
 
@@ -201,13 +201,13 @@ async def test_what_was_dropped_is_told(
 ) -> None:
     async with house(make_env) as at:
         one, two = await at.processor(), await at.processor()
-        await one.send(Told(pack([event(0, 1)]), 3))
-        await two.send(Told(pack([]), 4))
-        assert await one.receive() == Written(0, 3)
-        assert await two.receive() == Written(0, 4)
-        assert await one.receive() == Written(1, 0)
+        await one.send(ActivityBatch(pack([event(0, 1)]), 3))
+        await two.send(ActivityBatch(pack([]), 4))
+        assert await one.receive() == ActivityWritten(0, 3)
+        assert await two.receive() == ActivityWritten(0, 4)
+        assert await one.receive() == ActivityWritten(1, 0)
         assert at.dropped() == [7]
-        await one.send(Told(pack([]), 2))
+        await one.send(ActivityBatch(pack([]), 2))
         one.close()  # It dies before it hears that this is written.
         await trio.sleep(1)
         assert at.dropped() == [7, 2]
@@ -219,8 +219,8 @@ async def test_a_batch_is_sent_again_to_an_owner_that_was_reborn(
     async with house(make_env) as at:
         at.dies_of_it = True
         channel = await at.processor()
-        await channel.send(Told(pack([event(0, 1)]), 0))
-        assert await channel.receive() == Written(1, 0)
+        await channel.send(ActivityBatch(pack([event(0, 1)]), 0))
+        assert await channel.receive() == ActivityWritten(1, 0)
         # The owner knows by these that it has it already.
         assert at.headers[0] == at.headers[1]
         assert at.headers[0].producer_id == 4000
@@ -232,11 +232,11 @@ async def test_what_the_owner_refuses_is_counted(
     async with house(make_env) as at:
         at.refusal = "it is not here"
         channel = await at.processor()
-        await channel.send(Told(pack([event(0, 1), event(0, 2)]), 5))
-        assert await channel.receive() == Written(0, 5)
-        assert await channel.receive() == Written(2, 0)
+        await channel.send(ActivityBatch(pack([event(0, 1), event(0, 2)]), 5))
+        assert await channel.receive() == ActivityWritten(0, 5)
+        assert await channel.receive() == ActivityWritten(2, 0)
         at.refusal = ""
-        await channel.send(Told(pack([event(1000, 3)]), 0))
+        await channel.send(ActivityBatch(pack([event(1000, 3)]), 0))
         await channel.receive()
         assert at.dropped() == [7]
         assert at.marks() == [3]
@@ -265,7 +265,7 @@ async def test_numbers_go_on_behind_the_last_one(
 ) -> None:
     async with house(make_env, tail) as at:
         channel = await at.processor()
-        await channel.send(Told(pack([event(0)]), 0))
+        await channel.send(ActivityBatch(pack([event(0)]), 0))
         await channel.receive()
         assert least < at.events[0]["sequence"] <= least + 2
 
@@ -275,7 +275,7 @@ async def test_the_last_events_are_written_when_the_broker_stops(
 ) -> None:
     async with house(make_env) as at:
         channel = await at.processor()
-        await channel.send(Told(pack([event(60_000, 1)]), 1))
+        await channel.send(ActivityBatch(pack([event(60_000, 1)]), 1))
         channel.close()
     assert at.marks() == [1]
     assert at.dropped() == [1]
@@ -287,7 +287,7 @@ async def test_recorder_waits_for_a_producer_id_while_none_can_be_stored(
     async with house(make_env, ids_from=20) as at:
         assert trio.current_time() >= 20
         channel = await at.processor()
-        await channel.send(Told(pack([event(trio.current_time(), 1)]), 0))
+        await channel.send(ActivityBatch(pack([event(trio.current_time(), 1)]), 0))
         await channel.receive()
         assert at.marks() == [1]
 
@@ -300,10 +300,10 @@ async def test_recorder_takes_a_new_producer_id_when_its_epochs_are_used_up(
         at.refusal = "the disk is full"
         channel = await at.processor()
         for number in range(8):
-            await channel.send(Told(pack([event(number, number)]), 0))
+            await channel.send(ActivityBatch(pack([event(number, number)]), 0))
             await channel.receive()
         at.refusal = ""
-        await channel.send(Told(pack([event(9, 9)]), 0))
+        await channel.send(ActivityBatch(pack([event(9, 9)]), 0))
         await channel.receive()
         assert at.marks()[-1] == 9
         assert at.headers[-1].producer_id > 4000

@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
-from minibroker.connections.counts import Counts
+from minibroker.connections.counts import ConnectionCounts
 from minibroker.observability.definitions import COUNTED, OPEN
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
@@ -219,10 +219,10 @@ def test_no_limit_is_exceeded_at_any_moment(
     seed: int, run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch()
-    admit = Counts.admit
+    admit = ConnectionCounts.admit
     fullest = 0
 
-    def checked(counts: Counts, number: int) -> object:
+    def checked(counts: ConnectionCounts, number: int) -> object:
         nonlocal fullest
         before = counts.by_listener().get(EXTERNAL, 0)
         refusal = admit(counts, number)
@@ -234,7 +234,7 @@ def test_no_limit_is_exceeded_at_any_moment(
         fullest = max(fullest, counts.total)
         return refusal
 
-    monkeypatch.setattr(Counts, "admit", checked)
+    monkeypatch.setattr(ConnectionCounts, "admit", checked)
 
     async def act(broker: TaskBroker) -> None:
         await limit_ips(broker)

@@ -1,4 +1,4 @@
-"""Quotas on a whole broker, to the millisecond: who is told what, and when it is read again."""
+"""Quotas of a whole broker, to the millisecond: throttle times and when reading resumes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from minibroker.apis.base import ServedApi
 from minibroker.apis.registry import APIS
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
-from minibroker.network.client_connection import Client
-from minibroker.network.client_quotas import Meter
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.client_quotas import ClientQuotas
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
 from protocol import registry
@@ -46,15 +46,12 @@ MUTATION = "controller_mutation_rate"
 
 
 class House:
-    """A broker, and who sets its quotas."""
-
     def __init__(self, broker: TaskBroker) -> None:
         self.broker = broker
         self.began = trio.current_time()
 
     @property
     def ms(self) -> int:
-        """Milliseconds since the beginning."""
         return round((trio.current_time() - self.began) * 1000)
 
     async def connect(self, client_id: str = "c", host: str = "127.0.0.1") -> SimulatedClient:
@@ -138,13 +135,13 @@ async def test_a_producer_is_answered_at_once_and_then_not_read(
         assert it.ms == ms
 
 
-async def test_who_has_sent_ahead_is_served_in_the_turn_after_its_throttle(
+async def test_pipelined_request_is_served_in_the_turn_after_the_throttle(
     house: Open, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[int] = []
     async with house() as it:
 
-        def noted(step: Callable[..., Any]) -> Callable[..., Any]:
+        def log(step: Callable[..., Any]) -> Callable[..., Any]:
             def note(*given: Any) -> Any:
                 turns.append(it.broker.work_time.turns)
                 return step(*given)
@@ -152,10 +149,13 @@ async def test_who_has_sent_ahead_is_served_in_the_turn_after_its_throttle(
             return note
 
         await it.set({"client-id": "t"}, **{PRODUCER: 1024})
-        monkeypatch.setattr(Client, "throttle_ended", noted(Client.throttle_ended))
-        monkeypatch.setattr(Meter, "hold", noted(Meter.hold))
-        ahead = frame(sized(20480, 9), 9) + frame(ApiVersionsRequest(), 0)
-        await (client := await it.connect("t")).stream.send_all(ahead)
+        name = "throttle_after_response"
+        monkeypatch.setattr(ClientQuotas, name, log(ClientQuotas.throttle_after_response))
+        monkeypatch.setattr(
+            ClientConnection, "throttle_ended", log(ClientConnection.throttle_ended)
+        )
+        client = await it.connect("t")
+        await client.stream.send_all(frame(sized(20480, 9), 9) + frame(ApiVersionsRequest(), 0))
         await client.receive_frame(), await client.receive_frame()
     assert turns[2] == turns[1] + 1
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.activity.schema import Happened
-from minibroker.connections.rates import RateLimits, Rates
+from minibroker.connections.rates import ConnectionRateLimits, ConnectionRates
 from minibroker.pipeline.whatif.columns import Lives, codes, longs
 from minibroker.pipeline.whatif.decide import MS_PER_MINUTE
 from minibroker.pipeline.whatif.events import Ints, Longs
@@ -69,7 +69,7 @@ class Addresses:
         self.proposal = proposal
         self.tallies: dict[tuple[int, str], AddressTally] = {}
         self._counting = counting
-        self._rates: dict[int, Rates] = {}
+        self._rates: dict[int, ConnectionRates] = {}
         self._held: list[tuple[int, int, int, str, int]] = []
 
     def feed(self, connections: pa.Table, lives: Lives) -> None:
@@ -87,12 +87,14 @@ class Addresses:
         """Process the delayed connections after the last arrival."""
         self._again(2**62, 0)
 
-    def _of(self, life: int) -> Rates:
+    def _of(self, life: int) -> ConnectionRates:
         rates = self._rates.get(life)
         if rates is None:
             counting = self._counting
-            rates = Rates([ANY], counting.quota_window_num, counting.window_ms)
-            rates.limits = RateLimits(ips=self.proposal.ips, ip_default=self.proposal.ip_default)
+            rates = ConnectionRates([ANY], counting.quota_window_num, counting.window_ms)
+            rates.limits = ConnectionRateLimits(
+                ips=self.proposal.ips, ip_default=self.proposal.ip_default
+            )
             self._rates[life] = rates
         return rates
 
