@@ -1,4 +1,4 @@
-"""Messages between the acceptor and a processor, beside the sockets handed over.
+"""Messages between the acceptor and a processor, in addition to the sockets that are passed.
 
 Owns the shapes of the messages. It must never know how they are handled. A processor first sends
 ``ProcessorConnections``, so that a restarted acceptor knows all connections before it accepts

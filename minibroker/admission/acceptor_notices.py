@@ -1,9 +1,9 @@
-"""What a processor still has to tell one life of the acceptor, in order.
+"""Messages that a processor has not yet sent to the current acceptor process, in order.
 
-Owns the queue and its delivery. Telling never waits, so it can be done where a connection ends,
-even by cancellation; what is told in one turn of the loop goes as one packet, because under a
-storm of connections packets would cost more than connections. Invariant: one task sends on a
-handoff; the queue is bounded by what the acceptor handed over, as each connection is told of twice.
+Owns the queue and its delivery. Adding a message never waits, so it is possible where a connection
+ends, even by cancellation. Messages of one turn of the loop are sent as one packet, since packets
+would cost more than connections in a connection storm. Invariant: one task sends on a handoff; the
+queue is bounded by the number of connections passed, each of which has two messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class AcceptorNotices:
     """Messages for the acceptor."""
 
     def __init__(self, first: Iterable[object]) -> None:
-        """``first`` is sent before anything that is told."""
+        """``first`` is sent before all other messages."""
         self._due = deque(first)
         self._taken = 0
         self._closed: list[int] = []
@@ -31,19 +31,19 @@ class AcceptorNotices:
             self._more.set()
 
     def taken(self) -> None:
-        """A connection was taken from the queue, so its slot is free."""
+        """Report that a connection was taken from the queue, so its slot is free."""
         self._taken += 1
         self._more.set()
 
     def closed(self, number: int) -> None:
-        """A connection is closed."""
+        """Report that a connection is closed."""
         self._closed.append(number)
         if len(self._closed) == CLOSED_MAX:
             self._pack()
         self._more.set()
 
     def report(self, message: object) -> None:
-        """Adds any other message."""
+        """Add any other message."""
         self._pack()
         self._due.append(message)
         self._more.set()
@@ -55,7 +55,7 @@ class AcceptorNotices:
             self._closed.clear()
 
     async def deliver(self, handoff: Handoff) -> None:
-        """Sends what is told until cancelled or the acceptor is gone."""
+        """Send messages until cancelled or the acceptor is gone."""
         try:
             while True:
                 await self._more.wait()
@@ -64,4 +64,4 @@ class AcceptorNotices:
                 while self._due:
                     await handoff.send(self._due.popleft())
         except ChannelClosed:
-            pass  # Its next life is told anew what is open.
+            pass  # A restarted acceptor gets all open connections first.

@@ -1,9 +1,9 @@
-"""Who waits at the door now, and for which share of the last seconds a listener was blocked.
+"""Waiting connections and the share of recent time in which a listener was blocked.
 
-Owns counting, by listener; never the waiting itself nor its cause. Pure: ``now`` (seconds of the
-broker's clock) is an argument. Invariant: however many wait at once, a listener is never blocked
-for more than all of the time, and what is kept does not grow with how often it was. Kafka's
-``AcceptorBlockedPercent`` averages over a minute; this one is for people who look on.
+Owns the figures of each listener. It must never know why a connection waits. Pure: ``now`` (seconds
+of the broker's clock) is an argument. Invariant: the blocked share is at most 1 however many
+connections wait at once, and memory does not grow with the number of waits. Kafka's
+``AcceptorBlockedPercent`` averages over a minute; this share is for the console.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import Final
 
 SHARE_OVER_S: Final = 10
-"""Whole seconds, the one that has just begun among them, that the share is taken over."""
+"""Seconds that the share is calculated over, including the current one."""
 
 
 class BlockedTime:
-    """The waits of each listener."""
+    """Waiting connections and blocked time by listener."""
 
     def __init__(self, listeners: Iterable[str]) -> None:
         self._blocked = {listener: _Blocked() for listener in listeners}
@@ -26,39 +26,41 @@ class BlockedTime:
         self._held: Counter[str] = Counter()
 
     def begin(self, listener: str, now: float, *, blocks: bool) -> None:
-        """A connection waits from now on; ``blocks``: those behind it wait, too."""
+        """A connection starts to wait; ``blocks``: later connections of the listener wait too."""
         self._waiting[listener] += 1
         if blocks:
             self._blocked[listener].begin(now)
 
     def end(self, listener: str, now: float, *, blocks: bool) -> None:
-        """It does no longer."""
+        """A connection stops waiting."""
         self._waiting[listener] -= 1
         if blocks:
             self._blocked[listener].end(now)
 
     def hold(self, listener: str) -> None:
-        """A connection is held for its address's sake."""
+        """A connection is delayed by the rate of its address."""
         self._held[listener] += 1
 
     def release(self, listener: str) -> None:
-        """It is no longer."""
+        """A connection is no longer delayed."""
         self._held[listener] -= 1
 
     def waiting(self, listener: str) -> int:
-        """How many connections of a listener wait, those that are held not among them."""
+        """Number of waiting connections of a listener, without those delayed by their address's
+        rate.
+        """
         return self._waiting[listener]
 
     def held(self, listener: str) -> int:
-        """How many connections of a listener are held."""
+        """Number of connections of a listener that are delayed by their address's rate."""
         return self._held[listener]
 
     def all_held(self) -> int:
-        """How many connections are held."""
+        """Number of delayed connections of all listeners."""
         return self._held.total()
 
     def blocked_share(self, listener: str, now: float) -> float:
-        """For which part of the last seconds a listener was blocked, from 0 to 1."""
+        """Share of recent time in which the listener was blocked, from 0 to 1."""
         return self._blocked[listener].share(now)
 
 
@@ -82,7 +84,7 @@ class _Blocked:
         self._depth -= 1
 
     def _settle(self, now: float) -> None:
-        """Books what has passed of the present block."""
+        """Add the time of the current block up to now."""
         first = math.floor(now) - SHARE_OVER_S + 1
         if self._depth:
             at = max(self._since, float(first))

@@ -1,9 +1,9 @@
-"""What happened to connections lately, kept for people to see.
+"""Recent connection events, kept for the console and the control API.
 
-Owns the last happenings and, apart from them, the last refusals, so that a storm of those who are
-let in does not push out why others were not; never who decides, nor the words that people read.
-Invariant: noting costs well below a microsecond and never waits; what is kept is bounded; each
-happening has a number, by which who asks again knows what is new. Kafka has a log line at most.
+Owns the last events and, separately, the last rejections, so that many accepted connections do not
+push out why others were rejected. It must never decide about a connection, or word a message.
+Invariant: recording costs well below a microsecond and never waits; memory is bounded; events are
+numbered, so that a reader can ask for new ones only. Kafka at most writes a log line.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from minibroker.activity.schema import Happened
 from minibroker.runtime.stream import Address
 
 EVENTS_MAX: Final = 500
-"""Happenings that one process keeps."""
+"""Events kept by one process."""
 
 REJECTIONS_MAX: Final = 100
-"""Refusals that one process keeps."""
+"""Rejections kept by one process."""
 
 WHY_MAX: Final = 200
-"""Characters that are kept of what there is to say beside a reason."""
+"""Maximal length of the detail of a rejection, in characters."""
 
 ConnectionEventKind: TypeAlias = Literal[
     "accepted", "waiting", "held", "handed", "refused", "closed"
 ]
-"""What may happen to a connection, in the order in which it may.
+"""What can happen to a connection, in order.
 
-``waiting``: for its turn, because of a limit or because all processors are full. ``held``: for
-its address's sake, which came too fast. ``refused``: turned away before any processor had it, to
-be closed at once or, in a storm, in its turn.
+``waiting``: for a free slot of a limit or a processor. ``held``: delayed by the rate of its
+address. ``refused``: rejected before a processor got it; closed at once or, in a connection storm,
+later.
 """
 
 
 class ConnectionFacts(Protocol):
-    """A connection, by small immutable facts: they may be kept long after its end."""
+    """A connection, as small immutable facts that may be kept after its end."""
 
     @property
     def number(self) -> int: ...
@@ -49,10 +49,10 @@ class ConnectionFacts(Protocol):
 
 
 class ConnectionEvent(NamedTuple):
-    """Something that happened to a connection, at a time in seconds of the broker's clock.
+    """Event of a connection, with its time in seconds of the broker's clock.
 
-    ``reason`` is why it was refused or closed (a ``CloseReason``), or the setting that it waits
-    for.
+    ``reason`` is the reason of a rejection or close (a ``CloseReason``), or the setting that the
+    connection waits for.
     """
 
     number: int
@@ -66,10 +66,10 @@ class ConnectionEvent(NamedTuple):
 
 
 class ExceededLimit(NamedTuple):
-    """A limit that was met: the setting as one would write it, and its value.
+    """Limit that was exceeded: the name of the setting and its value.
 
-    ``whose`` it is: an address, ``<default>`` for what addresses have that none was given, or
-    None where that is no question.
+    ``whose``: an address, ``<default>`` for the default of all addresses, or None if the limit does
+    not belong to an address.
     """
 
     setting: str
@@ -78,8 +78,10 @@ class ExceededLimit(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """A connection that was turned away, or sent away; ``limit`` as it was then, None if it was
-    not for one. ``why`` is what there is to say beside the reason; a client may have chosen it.
+    """Connection that was rejected, or closed by the broker.
+
+    ``limit`` is the limit at that time, or None if no limit was exceeded. ``why`` is a detail
+    beside the reason; it may contain text of the client.
     """
 
     event: ConnectionEvent
@@ -88,10 +90,9 @@ class Rejection(NamedTuple):
 
 
 class RecentConnectionEvents(NamedTuple):
-    """What one life of a process knows, oldest first.
+    """Events that one process remembers since its start, oldest first.
 
-    ``happened`` and ``refused`` count all there have been in this life, those not kept any more
-    among them.
+    ``happened`` and ``refused`` are the totals since the start, including events no longer kept.
     """
 
     life: int
@@ -104,11 +105,11 @@ class RecentConnectionEvents(NamedTuple):
 ActivityListener: TypeAlias = Callable[
     [Happened, ConnectionFacts, float, str | None, int | None], None
 ]
-"""What happened to whom and when, why, and for how many ms it waits."""
+"""Called with the event, the connection, the time, the reason and the delay in ms."""
 
 
 class ConnectionEvents:
-    """What happened at one process."""
+    """Recent events of one process."""
 
     __slots__ = (
         "_events",
@@ -123,7 +124,7 @@ class ConnectionEvents:
     def __init__(
         self, life: int, now: Callable[[], float], tell: ActivityListener | None = None
     ) -> None:
-        """``tell`` is told of what becomes of each connection."""
+        """``tell`` is called with each change of a connection."""
         self._life = life
         self._now = now
         self._record_activity = tell
@@ -144,8 +145,9 @@ class ConnectionEvents:
         at: float | None = None,
         delay_ms: int | None = None,
     ) -> None:
-        """Something happened just now, or at a time that somebody has looked at the clock."""
-        # Put into shape when somebody looks, which is seldom: this is done for all who come.
+        """Record an event, now or at a time that was read from the clock already."""
+        # Converted to ``ConnectionEvent`` when it is read, which is rare: this runs for each
+        # connection.
         self._happened += 1
         now = self._now() if at is None else at
         self._events.append((now, kind, who, processor, reason))
@@ -153,7 +155,10 @@ class ConnectionEvents:
             self._record_activity(happened, who, now, reason, delay_ms)
 
     def admit(self, who: ConnectionFacts, at: float) -> None:
-        """Somebody who was waiting or held is let in. Not kept, as it is handed over next."""
+        """Report that a waiting or delayed connection is admitted.
+
+        Not kept: it is passed on next.
+        """
         if self._record_activity is not None:
             self._record_activity(Happened.ADMITTED, who, at, None, None)
 
@@ -164,21 +169,21 @@ class ConnectionEvents:
         limit: ExceededLimit | None = None,
         processor: int | None = None,
     ) -> None:
-        """A connection is turned away just now."""
+        """Record that a connection is rejected."""
         self.note("refused", who, processor, reason)
         self._keep(limit, "")
 
     def evict(
         self, who: ConnectionFacts, reason: str, limit: ExceededLimit, processor: int
     ) -> None:
-        """A connection that a processor had is closed just now, for a limit's sake."""
+        """Record that an open connection is closed because of a limit."""
         self.note("closed", who, processor, reason)
         self._keep(limit, "")
 
     def fail_authentication(
         self, who: ConnectionFacts, reason: str, why: str, processor: int
     ) -> None:
-        """A connection that a processor had is closed just now, for not saying who it is."""
+        """Record that an open connection is closed because its authentication failed."""
         self.note("closed", who, processor, reason)
         self._keep(None, why[:WHY_MAX])
 
@@ -187,7 +192,7 @@ class ConnectionEvents:
         self._rejections.append((self._events[-1], limit, why))
 
     def recent(self) -> RecentConnectionEvents:
-        """All that is kept."""
+        """Return all events and rejections that are kept."""
         return RecentConnectionEvents(
             self._life,
             self._happened,

@@ -21,7 +21,7 @@ ADDRESSES_SHOWN_MAX: Final = 100
 
 
 class ListenerFigures(NamedTuple):
-    """A listener's connections, those of them that count, and their rate a second."""
+    """Connections of a listener, how many count towards its limit, and new connections per second."""
 
     listener: str
     connections: int
@@ -32,7 +32,7 @@ class ListenerFigures(NamedTuple):
 
 
 class AddressFigures(NamedTuple):
-    """An address's connections and their rate, which is known where it is limited."""
+    """Connections of an address; the rate is known only if it is limited."""
 
     ip: str
     connections: int
@@ -42,7 +42,7 @@ class AddressFigures(NamedTuple):
 
 
 class ConnectionFigures(NamedTuple):
-    """What the books of one door say."""
+    """Figures of one acceptor, or of one processor that accepts connections itself."""
 
     total: int
     rate: float
@@ -54,7 +54,9 @@ class ConnectionFigures(NamedTuple):
 def read_connection_figures(
     counts: ConnectionCounts, rates: ConnectionRates, waits: BlockedTime, now: float, now_ms: int
 ) -> ConnectionFigures:
-    """What the books say now; ``now`` in seconds, as waits are timed, and in ms, as rates are."""
+    """Read the figures; ``now`` is in seconds, as waits are timed, and ``now_ms`` in ms, as rates
+    are.
+    """
     figures = rates.figures(now_ms, ADDRESSES_SHOWN_MAX)
     counted, by_ip = counts.by_listener(), counts.by_ip()
     most = largest(by_ip, ADDRESSES_SHOWN_MAX)
@@ -88,10 +90,10 @@ def read_connection_figures(
 
 
 def largest(counts: Mapping[str, int], most: int) -> list[str]:
-    """The names with the largest counts, largest first, as many as ``most``.
+    """Return the names of the largest counts, largest first, ``most`` at most.
 
-    By a histogram, since few are wanted of perhaps a hundred thousand that are nearly all equal:
-    nobody may connect while this goes on.
+    Uses a histogram, because few names are wanted of perhaps a hundred thousand with nearly equal
+    counts, and no connection is accepted meanwhile.
     """
     least, missing = 0, most
     for count, names in sorted(Counter(counts.values()).items(), reverse=True):

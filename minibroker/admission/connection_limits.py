@@ -1,8 +1,8 @@
-"""From settings and the cluster's image to the limits that connections are held to.
+"""Limits of connections, from the settings and the cluster image.
 
-Owns which setting becomes which limit, and which hosts have one by name; never the counting, nor
-the looking-up. Invariant: whatever the settings say, limits come out of them: a host without a
-known address is left out. Kafka's ``ConnectionQuotas.reconfigure`` and ``listenerConfigs``.
+Owns which setting becomes which limit, and which hosts have limits of their own. It must never
+count connections or resolve hosts. Invariant: any settings result in limits; a host that is not
+resolved yet is left out. Kafka's ``ConnectionQuotas.reconfigure`` and ``listenerConfigs``.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ IP_RATE_KEY: Final = "connection_creation_rate"
 N = TypeVar("N", int, float)
 
 Find = Callable[[str], Sequence[str]]
-"""From a host to its addresses, as far as they are known; an address is its own."""
+"""Returns the known addresses of a host; an address is its own."""
 
 
 def protected_listener(settings: Settings, listeners: Sequence[str]) -> str | None:
-    """The inter-broker listener if it is one of several, else None."""
+    """Return the inter-broker listener if there are other listeners, else None."""
     name = settings[INTER_BROKER_LISTENER_NAME] or settings[SECURITY_INTER_BROKER_PROTOCOL]
     name = name.upper()
     return name if name in listeners and len(listeners) > 1 else None
 
 
 def hosts_of(settings: Settings, configs: Configs) -> set[str]:
-    """The hosts that have a limit of their own, by whatever they are called."""
+    """Return the hosts that have a limit of their own, as written in settings and quotas."""
     overrides = settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]
     return {limit.host for limit in overrides} | _ip_rates(configs).keys() - {DEFAULT_NAME}
 
 
 def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> ConnectionCountLimits:
-    """The limits of how many there may be."""
+    """Return the limits of the number of connections."""
     overrides = settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]
     drop_overrides = settings[KAFKA_CONNECTIONS_MAX_OVERRIDES]
     return ConnectionCountLimits(
@@ -66,7 +66,7 @@ def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> Co
 
 
 def drop_limits(settings: Settings) -> ConnectionCountLimits:
-    """Redpanda's of them alone, whose overrides name addresses and no hosts."""
+    """Return Redpanda's limits only; their overrides contain addresses, not hosts."""
     return ConnectionCountLimits(
         drop_total=settings[KAFKA_CONNECTIONS_MAX],
         drop_per_ip=settings[KAFKA_CONNECTIONS_MAX_PER_IP],
@@ -83,9 +83,7 @@ def _by_address(limits: Iterable[tuple[str, N]], find: Find) -> dict[str, N]:
 def rate_limits(
     settings: Settings, configs: Configs, listeners: Sequence[str], find: Find
 ) -> ConnectionRateLimits:
-    """The limits of how fast they may come; those of addresses are quotas of the cluster, which
-    may name a host.
-    """
+    """Return the limits of the rate of new connections; quotas of addresses may name a host."""
     rate = MAX_CONNECTION_CREATION_RATE
     rates = _ip_rates(configs)
     default = rates.pop(DEFAULT_NAME, None)

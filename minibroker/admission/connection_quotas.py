@@ -1,10 +1,10 @@
-"""The door: every connection passes it on its way in, and is held to the limits there.
+"""Checks each new connection against the limits of connections.
 
-Owns the books (``connections.counts``, ``connections.rates``), the waiting of newcomers and what
-there is to show of both; never a processor. The order is Kafka's: Redpanda's limits first, then
-the rates of broker and listener, a free slot, the rate of the address, the number of its
-connections. Invariant: a newcomer is let in, refused or held for its address's sake; whoever is
-let in is counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Acceptor.accept``.
+Owns counts and rates (``connections.counts``, ``connections.rates``) and the connections that wait
+for a limit. It must never know processors. The order is Kafka's: Redpanda's limits first, then the
+rates of broker and listener, a free slot, the rate of the address, and the number of its
+connections. Invariant: a new connection is admitted, rejected or delayed; an admitted one is
+counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Acceptor.accept``.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ from minibroker.runtime.clock import now_ms, whole_ms
 from minibroker.runtime.stream import Address
 
 HELD_MAX: Final = 1000
-"""Connections held because their addresses are too fast; further ones are closed at once."""
+"""Connections delayed by the rate of their address; further ones are closed at once."""
 
 
 class ConnectionRejected(Exception):
-    """A newcomer is turned away, and is not counted any more."""
+    """A new connection is rejected, and no longer counted."""
 
     def __init__(self, reason: CloseReason, limit: ExceededLimit | None = None) -> None:
         super().__init__(reason.value)
@@ -75,7 +75,7 @@ class ConnectionRejected(Exception):
 
 
 class NewConnection(NamedTuple):
-    """Who is at the door."""
+    """A new connection, as far as limits need it."""
 
     number: int
     listener: str
@@ -84,14 +84,14 @@ class NewConnection(NamedTuple):
 
 
 def new_connection(accepted: AcceptedConnection) -> NewConnection:
-    """What the door needs to know of a connection."""
+    """Return the facts that limits need of an accepted connection."""
     return NewConnection(
         accepted.number, accepted.listener, client_ip(accepted.peer[0]), accepted.peer
     )
 
 
 class ConnectionQuotas:
-    """The limits of one acceptor's broker."""
+    """The limits of a broker's connections, for its acceptor."""
 
     def __init__(self, env: Environment, log: Log, tell: ActivityListener | None = None) -> None:
         """``tell`` as for ``ConnectionEvents``."""
@@ -106,17 +106,15 @@ class ConnectionQuotas:
         )
         self.events = ConnectionEvents(env.incarnation, env.clock.now, tell)
         self._for_slots = trio.lowlevel.ParkingLot()
-        """Where newcomers wait for a slot: to leave it costs those nothing who wait for none."""
+        """New connections that wait for a slot; leaving costs nothing if none waits."""
         self._blocked_time = BlockedTime(self._listeners)
         self.changed = trio.Event()
-        """Set, and replaced, when there may be too many."""
+        """Set, and replaced, when there may be too many connections."""
         self._take_over(settings, {})
         env.metrics.watch_gauges(self._gauges)
 
     def on_image(self, before: Image, after: Image) -> Awaitable[None] | None:
-        """Takes over what was changed while the broker runs; returns what to wait for, which is
-        that all hosts with limits were looked up.
-        """
+        """Apply changed configs; return an awaitable until all hosts with limits are resolved."""
         if after.configs is not before.configs:
             self._take_over(effective(self._env.settings, after.configs), after.configs)
         return None if self.hosts.are_settled else self.hosts.settled()
@@ -127,7 +125,7 @@ class ConnectionQuotas:
         self._limit()
 
     def _limit(self) -> None:
-        """Put limits in force, those of hosts as far as their addresses are known by now."""
+        """Apply the limits; those of hosts as far as their addresses are known."""
         settings, find = self._settings, self.hosts.addresses
         self.counts.limits = count_limits(settings, self._listeners, find)
         self._rates.limits = rate_limits(settings, self._configs, self._listeners, find)
@@ -136,8 +134,9 @@ class ConnectionQuotas:
         self.notify()
 
     async def unknown_host(self) -> str:
-        """What is wrong with the hosts that the broker was started with, once all were looked up;
-        empty if nothing is.
+        """Return an error text about hosts in the start settings that cannot be resolved, or "".
+
+        Waits until all hosts were looked up.
         """
         await self.hosts.settled()
         overrides, started = MAX_CONNECTIONS_PER_IP_OVERRIDES, self._env.settings
@@ -155,34 +154,34 @@ class ConnectionQuotas:
         )
 
     def notify(self) -> None:
-        """Wakes those who wait for a slot, and who sees to it that there are not too many."""
+        """Wake connections that wait for a slot, and the task that closes excess connections."""
         self._for_slots.unpark_all()
         self.changed.set()
         self.changed = trio.Event()
 
     def found(self, processor: int, connections: Iterable[OpenConnection]) -> None:
-        """Counts what a processor had before this life of the acceptor."""
+        """Count connections that a processor had before the acceptor restarted."""
         for number, listener, host in connections:
             self.counts.found(number, listener, client_ip(host), processor)
         self.notify()
 
     def left(self, numbers: Iterable[int]) -> None:
-        """Connections are closed."""
+        """Stop counting closed connections."""
         for number in numbers:
             self.counts.left(number)
         self._for_slots.unpark_all()
 
     def processor_died(self, processor: int) -> None:
-        """All connections of a processor are closed."""
+        """Stop counting the connections of a dead processor."""
         self.counts.processor_died(processor)
         self.notify()
 
     async def admit(self, who: NewConnection) -> float | None:
-        """Returns when the newcomer is counted, with None, or at once with the moment until which
-        it must be held, when ``admit_delayed`` decides. Raises ``ConnectionRejected``.
+        """Admit a connection: return None when it is counted.
 
-        It is a moment, not a while: whoever comes next may be served before anybody begins to
-        wait, and who sees that may turn the clock.
+        If the rate of its address is exceeded, return at once the time until which it must be
+        delayed; then call ``admit_delayed``. Raises ``ConnectionRejected``. The result is a time,
+        not a duration: the clock may be advanced between the return and the wait.
         """
         now = self._env.clock.now()
         self.events.note("accepted", who, at=now)
@@ -226,7 +225,7 @@ class ConnectionQuotas:
     async def _wait_turn(self, who: NewConnection, now: float, delay_ms: int) -> None:
         listener = who.listener
         with self.blocked(who, self._reason(listener, delay_ms), delay_ms):
-            # The rate was recorded, so time must pass and a slot be free, both of them.
+            # The rate was recorded, so both are needed: the delay and a free slot.
             await trio.sleep_until(now + delay_ms / 1000)
             await self._wait_slot(listener)
 
@@ -238,7 +237,7 @@ class ConnectionQuotas:
 
     @contextmanager
     def blocked(self, who: ConnectionFacts, reason: str, delay_ms: int = 0) -> Iterator[None]:
-        """While this connection waits, those that come behind it at its listener wait, too."""
+        """While this connection waits, later ones of its listener wait too."""
         began = self._env.clock.now()
         try:
             with self._waiting(who, reason, delay_ms, blocks=True):
@@ -286,7 +285,7 @@ class ConnectionQuotas:
         return now_ms(self._env.clock)
 
     def figures(self) -> ConnectionFigures:
-        """What there is to show."""
+        """Return the figures for the control API."""
         now = self._env.clock.now()
         return read_connection_figures(
             self.counts, self._rates, self._blocked_time, now, self._now_ms()

@@ -1,9 +1,9 @@
-"""Health of accepting: shows that connections cannot be opened for want of descriptors.
+"""Detects that a process has run out of file descriptors for connections.
 
-Owns the decision when a shortage of descriptors starts and when it is over, for one process. It
-must never know listeners, clients or requests. Invariant: a shortage is logged when it starts and
-when it ends, and meanwhile there is a condition; it ends after a second of real time without a
-failure, if a descriptor can be opened. Kafka logs an error for every failed ``accept``.
+Owns when a shortage starts and ends, for one process. It must never know listeners, clients or
+requests. Invariant: a shortage is logged when it starts and when it ends, and is a condition
+meanwhile; it ends after a second of real time without a failure, if a descriptor can be opened.
+Kafka logs an error for every failed ``accept``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from minibroker.process.environment import Environment
 from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS, descriptors_max, has_descriptor
 
 RETRY_S: Final = 0.1
-"""How long to wait, in real time, before a failed ``accept`` is tried again."""
+"""Delay, in real time, before a failed ``accept`` is tried again."""
 
 CALM_S: Final = 1.0
-"""How long, in real time, accepting must not have failed for the shortage to be over."""
+"""Real time without a failed ``accept`` after which a shortage is over."""
 
 SUBJECT: Final = "open files"
 
@@ -47,7 +47,7 @@ class DescriptorHealth:
         await self._env.clock.sleep_real(RETRY_S)
 
     def exhausted(self, whose: str = THIS_PROCESS) -> None:
-        """Note that a connection could not be opened for want of descriptors, and whose."""
+        """Note that no descriptor was left for a connection, and in which process."""
         began = self._failed_at_s is None
         self._failed_at_s = self._env.clock.real_s()
         if not began:

@@ -1,9 +1,9 @@
-"""The addresses of the hosts that limits name, as far as they are known by now.
+"""Addresses of the hosts that are named in limits.
 
-Owns what was looked up and what still has to be; never what the addresses are for. Invariant:
-nobody waits for a resolver: a host has no addresses until they are known, and whoever asked is
-told when that changes; each host is looked up once for as long as a limit names it. Stands in for
-the ``InetAddress`` that Kafka's ``ConnectionQuotas`` keeps in place of each name.
+Owns the names to resolve and their addresses. It must never know what the addresses are for.
+Invariant: no connection waits for a resolver. A host has no addresses until they are known, and a
+callback reports the change; each host is resolved once while a limit names it. Kafka's
+``ConnectionQuotas`` keeps an ``InetAddress`` in place of each name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minibroker.runtime.hosts import is_address, look_up
 
 
 class HostAddresses:
-    """Names and their addresses; ``run`` must be running for any to become known."""
+    """Hosts and their addresses; ``run`` must be running to resolve them."""
 
     def __init__(
         self, changed: Callable[[], None], unknown: Callable[[str, OSError], None]
@@ -31,31 +31,31 @@ class HostAddresses:
         self._settled = trio.Event()
 
     def want(self, hosts: Collection[str]) -> None:
-        """Look up these, as far as they are not known, and forget all others."""
+        """Resolve these hosts if they are not known, and forget all others."""
         self._wanted = {host for host in hosts if not is_address(host)}
         self._known = {host: self._known[host] for host in self._wanted & set(self._known)}
         self._more.set()
 
     def addresses(self, host: str) -> Sequence[str]:
-        """What is known of a host now; an address is its own."""
+        """Return the known addresses of a host; an address is its own."""
         return [host] if is_address(host) else self._known.get(host, ())
 
     def unknown(self, hosts: Collection[str]) -> list[str]:
-        """Those of the hosts that have no address, or not yet."""
+        """Return those of the hosts that have no address, or none yet."""
         return sorted({host for host in hosts if not self.addresses(host)})
 
     @property
     def are_settled(self) -> bool:
-        """Whether all that is wanted has been looked up."""
+        """Whether all hosts have been looked up."""
         return self._wanted <= self._known.keys()
 
     async def settled(self) -> None:
-        """Returns when all that is wanted has been looked up."""
+        """Wait until all hosts have been looked up."""
         while not self.are_settled:
             await self._settled.wait()
 
     async def run(self) -> None:
-        """Looks up what is wanted, until cancelled."""
+        """Look up hosts until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 for host in sorted(self._wanted - set(self._known) - self._asked):

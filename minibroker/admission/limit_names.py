@@ -1,9 +1,8 @@
-"""Which limit it was that somebody met at the door, by the name under which it is set.
+"""Maps a rejected or waiting connection to the setting that caused it.
 
-Owns the way back from a decision to the setting behind it; never the decision. Pure. Invariant:
-the name is the most particular one that is in force: that of the listener rather than the
-broker's, an override or an address's own quota rather than what holds for all. Nothing of
-Kafka's, whose log lines name the number but not the setting.
+Owns the way back from a decision to the name of the setting. It must never decide. Pure. Invariant:
+the name is the most specific one in force: the listener's before the broker's, an override or the
+quota of an address before the default. Kafka's log lines name the number, but not the setting.
 """
 
 from __future__ import annotations
@@ -33,25 +32,26 @@ from minibroker.connections.rates import ConnectionRateLimits
 from minibroker.runtime.hosts import is_address
 
 PROCESSORS: Final = "processors"
-"""What a connection waits for that meets no limit: all of them have full queues."""
+"""The reason of waiting if no limit is reached: the queues of all processors are full."""
 
 TOKENS: Final = "tokens"
-"""What it waits for where processors accept for themselves: others may have some to spare."""
+"""The reason of waiting with ``acceptor.mode=sharded``: other processors may have tokens to spare.
+"""
 
 
 Hosts = Mapping[str, str]
-"""What addresses are called in a setting or in quotas that name their hosts."""
+"""Maps addresses to their host names in a setting or in quotas."""
 
 NO_HOSTS: Final[Hosts] = MappingProxyType({})
 
 
 def override_hosts(settings: Settings, find: Find) -> Hosts:
-    """Those of ``max.connections.per.ip.overrides``."""
+    """Hosts of ``max.connections.per.ip.overrides``."""
     return _hosts((limit.host for limit in settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]), find)
 
 
 def quota_hosts(configs: Configs, find: Find) -> Hosts:
-    """Those of the quotas of addresses."""
+    """Hosts of the quotas of addresses."""
     return _hosts((name for kind, name in configs if kind == IP), find)
 
 
@@ -63,7 +63,7 @@ def _hosts(names: Iterable[str], find: Find) -> Hosts:
 def count_limit(
     limits: ConnectionCountLimits, refusal: ExceededCount, ip: str, hosts: Hosts = NO_HOSTS
 ) -> ExceededLimit:
-    """The limit that a connection of this address was refused by."""
+    """Return the limit that rejected a connection of this address."""
     if refusal is ExceededCount.DROPPED:
         return ExceededLimit(KAFKA_CONNECTIONS_MAX.name, limits.drop_total or 0)
     if refusal is ExceededCount.DROPPED_PER_IP:
@@ -78,19 +78,19 @@ def count_limit(
 
 
 def rate_limit(limits: ConnectionRateLimits, ip: str, hosts: Hosts = NO_HOSTS) -> ExceededLimit:
-    """The quota of an address that has one, its own or the one of all."""
+    """Return the rate quota of an address, its own or the default."""
     if ip in limits.ips:
         return ExceededLimit(IP_RATE_KEY, limits.ips[ip], hosts.get(ip, ip))
     return ExceededLimit(IP_RATE_KEY, limits.ip_default or 0, DEFAULT_NAME)
 
 
 def slot_setting(settings: Settings, listener: str, *, own: bool) -> str:
-    """What keeps a connection waiting for a slot; ``own``: its listener has none left."""
+    """Return the setting a connection waits for without a free slot; ``own``: of its listener."""
     return _setting(settings, listener, MAX_CONNECTIONS.name, own=own)
 
 
 def rate_setting(settings: Settings, listener: str, *, own: bool) -> str:
-    """What keeps a connection waiting that came too fast; ``own``: too fast for its listener."""
+    """Return the setting whose rate delays a connection; ``own``: that of its listener."""
     return _setting(settings, listener, MAX_CONNECTION_CREATION_RATE.name, own=own)
 
 

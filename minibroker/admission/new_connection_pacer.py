@@ -1,11 +1,11 @@
-"""The turnstile: how many connections begin or end in one turn of a processor's loop.
+"""Limits how many connections start or end in one turn of a processor's loop.
 
-Owns whose turn it is to get past, in order of coming; it must never know what is done behind it.
-A hundred connections that come or go together are work for tens of milliseconds; whoever has been
-there before, and asks for something meanwhile, must not wait for more than a few of them. Where
-nobody has done so lately all get past at once, which takes them a third less in all.
-Invariant: in each turn of the loop somebody gets past as long as anybody waits; while others are
-served no more than ``PER_TURN`` do, or twice that at most, where a crowd ends.
+Owns the order of waiting connections. It must never know what a connection does next. A hundred
+connections that start or end together take tens of milliseconds; a request on another connection
+must not wait for more than a few of them. If no other connection was served recently, all proceed
+at once, which takes a third less time in total. Invariant: in each turn at least one waiting
+connection proceeds; while other connections are served, at most ``PER_TURN`` do, or twice that when
+the queue gets empty.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from typing import Final
 import trio
 
 PER_TURN: Final = 2
-"""Each takes a tenth of a millisecond or two, and the turn itself some hundredths."""
+"""A connection takes 0.1 to 0.2 ms, and the turn itself some hundredths."""
 
 LATELY_TURNS: Final = 2000
-"""So long others are thought of after they were served last: some seconds if there is much to do,
-and longer if there is not, when it does not matter.
-"""
+"""Turns after its last request in which a connection still counts as served: some seconds under
+load, and longer without load, when it does not matter."""
 
 
 class NewConnectionPacer:
-    """That of one loop; ``run`` must be running."""
+    """The pacer of one loop; ``run`` must be running."""
 
     def __init__(self, turns: Callable[[], int]) -> None:
-        """``turns`` counts those of the loop."""
+        """``turns`` returns the number of turns of the loop so far."""
         self._turns = turns
         self._turn = turns()
         self._left = PER_TURN
@@ -37,16 +36,16 @@ class NewConnectionPacer:
         self._crowded = trio.Event()
 
     def others_are_served(self) -> None:
-        """Somebody is served who began long ago."""
+        """Note that a connection was served that is not new."""
         self._spared_until = self._turns() + LATELY_TURNS
 
     @property
     def spares_others(self) -> bool:
-        """Whether anybody is there who must not wait for newcomers."""
+        """Whether other connections were served recently."""
         return self._turns() < self._spared_until
 
     async def enter(self) -> None:
-        """Gets past it, at once where few did in this turn."""
+        """Wait for the turn to proceed; returns at once if few did in this turn."""
         turn = self._turns()
         if turn != self._turn:
             self._turn = turn
@@ -58,7 +57,7 @@ class NewConnectionPacer:
         await self._waiting.park()
 
     async def run(self) -> None:
-        """Lets those in who wait, a few in each turn, until cancelled."""
+        """Let waiting connections proceed, a few in each turn, until cancelled."""
         while True:
             await self._crowded.wait()
             self._crowded = trio.Event()

@@ -1,9 +1,9 @@
-"""The links between processors that accept for themselves: one to each other, over channels.
+"""Links between processors that accept connections themselves: one channel to each other processor.
 
-Owns dialling, greeting and the order of messages; never what they say. The processor with the
-higher number dials. Invariant: for each life of a peer ``up`` is called once, before anything that
-life sent is handed on, and ``down`` once, after the last of it; what is told to a peer arrives in
-that order or its link breaks. Kafka has threads of one process here, which share their books.
+Owns connecting, the handshake and the order of messages. It must never know their content. The
+processor with the higher number connects. Invariant: for each process of a peer, ``up`` is called
+once before its first message and ``down`` once after its last one; messages to a peer arrive in
+order, or the link breaks. Kafka's threads share their counts instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from minibroker.process.environment import Environment, tokens_name
 from minibroker.runtime.channel import Channel, ChannelClosed
 
 TOGETHER_MAX: Final = 100
-"""Messages that travel as one."""
+"""Messages sent as one."""
 
 
 class ProcessorHello(NamedTuple):
-    """The first message in each direction: who is there, in which life."""
+    """First message in each direction: the processor and its incarnation."""
 
     processor: int
     incarnation: int
 
 
 class _Link:
-    """A channel to one life of a peer, and what it still has to be told."""
+    """A channel to one process of a peer, and the messages not sent yet."""
 
     def __init__(self, channel: Channel, life: int) -> None:
         self.channel = channel
@@ -50,11 +50,11 @@ class _Link:
                 self.more = trio.Event()
                 await self.more.wait()
         except ChannelClosed:
-            self.channel.close()  # Whoever receives notices by that.
+            self.channel.close()  # The receiving task notices by that.
 
 
 class ProcessorLinks:
-    """One processor's links; ``run`` must be running."""
+    """The links of one processor; ``run`` must be running."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class ProcessorLinks:
         self._links: dict[int, _Link] = {}
 
     def send(self, peer: int, message: object) -> None:
-        """Sends a message soon, without waiting; nothing happens if the peer is away.
+        """Send a message soon, without waiting; does nothing if the peer is away.
 
-        What is due is bounded by what is told: all of it are answers, or say what has changed.
+        The queue is bounded, because messages are answers or changes of limits.
         """
         link = self._links.get(peer)
         if link is not None:
             link.send(message)
 
     async def run(self) -> None:
-        """Keeps in touch with all others, in all of their lives, until cancelled."""
+        """Keep the links to all other processors, over all restarts, until cancelled."""
         listener = self._env.switchboard.listen(tokens_name(self._env.index))
         async with trio.open_nursery() as nursery:
             for peer in range(self._env.index):
@@ -99,7 +99,7 @@ class ProcessorLinks:
                 hello: ProcessorHello = await channel.receive()
                 await self._converse(hello, channel)
             except ChannelClosed:
-                pass  # It died; the next dialling waits for its next life.
+                pass  # The peer died; the next attempt waits for its restart.
             finally:
                 channel.close()
 
@@ -108,19 +108,19 @@ class ProcessorLinks:
             hello: ProcessorHello = await channel.receive()
             former = self._links.get(hello.processor)
             if former is not None and former.life >= hello.incarnation:
-                return  # A call that a dead life has left behind.
+                return  # A connection attempt of a process that is dead by now.
             if former is not None:
-                # It was reborn before the end of its former life was noticed.
+                # The peer restarted before the end of its former process was noticed.
                 self._end(hello.processor, former)
             await channel.send(self._hello)
             await self._converse(hello, channel)
         except ChannelClosed:
-            pass  # It died, and its next life dials again.
+            pass  # The peer died, and connects again after its restart.
         finally:
             channel.close()
 
     async def _converse(self, hello: ProcessorHello, channel: Channel) -> None:
-        """Returns when the link broke."""
+        """Receive until the link breaks."""
         peer, life = hello
         link = self._links[peer] = _Link(channel, life)
         self._up(peer)
@@ -130,7 +130,7 @@ class ProcessorLinks:
                 while True:
                     messages = await channel.receive()
                     if self._links.get(peer) is not link:
-                        break  # Its next life was faster than its last words.
+                        break  # The peer restarted before its last messages arrived.
                     for message in messages:
                         self._received(peer, message)
             except ChannelClosed:

@@ -24,10 +24,10 @@ from minibroker.process.environment import Environment
 from minibroker.runtime.handoff import Connection
 
 QUEUE = "refused"
-"""Its name on ``/metrics``."""
+"""Name of the queue on ``/metrics``."""
 
 ACCEPTED_IN_STORM: Final = 4
-"""Connections accepted in a row in a storm of those who are turned away."""
+"""Connections accepted in a row during a storm of rejected connections."""
 
 
 class _Refused(NamedTuple):
@@ -37,7 +37,7 @@ class _Refused(NamedTuple):
 
 
 class RejectedConnections:
-    """Those of one process; ``run`` must be running for those that are held."""
+    """Rejected connections of one process; ``run`` must be running to close delayed ones."""
 
     def __init__(
         self,
@@ -48,7 +48,9 @@ class RejectedConnections:
         processor: int | None = None,
         sharing: int = 1,
     ) -> None:
-        """``processor`` is the one that accepts for itself, of ``sharing`` processes that do."""
+        """``processor``: the processor, if it accepts connections itself; ``sharing`` processes
+        accept.
+        """
         self._env = env
         self._events = events
         self._closes = closes
@@ -67,7 +69,7 @@ class RejectedConnections:
         reason: CloseReason,
         limit: ExceededLimit | None,
     ) -> None:
-        """Turns somebody away, for a limit that was met if there is one."""
+        """Reject a connection, with the limit that it exceeded, if any."""
         self._events.reject(accepted, reason.value, limit, self._processor)
         refused = _Refused(accepted, connection, reason)
         if self._rejections.add(refused):
@@ -81,30 +83,30 @@ class RejectedConnections:
 
     @property
     def is_storm(self) -> bool:
-        """Whether there were so many that some had to be held, and it still goes on."""
+        """Whether closes are being delayed because too many connections were rejected."""
         return self._rejections.is_storm
 
     def most_in_a_row(self, otherwise: int) -> int:
-        """How many are accepted before others get their turn; ``otherwise`` without a storm."""
+        """Connections to accept before others are served; ``otherwise`` without a storm."""
         return ACCEPTED_IN_STORM if self.is_storm else otherwise
 
     async def pause(self) -> None:
-        """Call it when somebody was let in: in a storm the next one comes in a little later.
+        """Delay the next connection during a storm; call it after a connection was admitted.
 
-        They all ask at once for what only newcomers want, and would otherwise leave together, to
-        be followed by as many others.
+        Admitted clients send the same first requests at the same time and would disconnect
+        together, to be followed by as many others.
         """
         pause_s = self._rejections.pause_s
         if pause_s > 0:
             await self._env.clock.sleep_real(pause_s)
 
     def close_all(self) -> None:
-        """Closes those that are held: it is over, or their descriptors are needed."""
+        """Close all delayed connections, at shutdown or when descriptors are needed."""
         for refused in self._rejections.let_go():
             self._close(refused)
 
     async def run(self) -> None:
-        """Closes whose turn it is; until cancelled, which closes all."""
+        """Close delayed connections when due; runs until cancelled, then closes all."""
         try:
             while True:
                 await self._more.wait()

@@ -1,9 +1,9 @@
-"""The gate: how a processor accepts connections by itself (``acceptor.mode=sharded``).
+"""Accepts the connections of one processor itself (``acceptor.mode=sharded``).
 
-Owns this processor's listening sockets, the connections that are not let in yet, and its part of
-the limits; the rules of these are ``connections.tokens``. Invariant: a connection is let in,
-closed unheard or waits, and at most ``WAITING_MAX`` wait; whoever was let in counts until
-``closed``. It stands where a thread of Redpanda's accepts, with its ``conn_quota`` beside it.
+Owns the listening sockets of the processor, connections that wait for admission, and the
+processor's part of the limits, whose rules are in ``connections.tokens``. Invariant: a connection
+is admitted, rejected or waits, and at most ``WAITING_MAX`` wait; an admitted one counts until
+``closed``. In Redpanda each core accepts with its own ``conn_quota``.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ WAITING_MAX: Final = 1000
 """Connections of one processor that wait for a token; with more, accepting waits."""
 
 ACCEPTED_BEFORE_YIELD: Final = 8
-"""Connections accepted in a row before those that are served get their turn."""
+"""Connections accepted in a row before other connections are served."""
 
 Take = Callable[[AcceptedConnection, Connection], None]
 
 
 class ShardedAcceptor:
-    """One processor's; ``run`` it when there is an image."""
+    """The acceptor of one processor; call ``run`` when there is an image."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ShardedAcceptor:
         *,
         descriptor_health: DescriptorHealth,
     ) -> None:
-        """``take`` is given whoever was let in."""
+        """``take`` is called with each admitted connection."""
         self._env = env
         self._events = events
         self._closes = closes
@@ -93,22 +93,22 @@ class ShardedAcceptor:
         self._accepted = 0
         self._waiting: dict[int, tuple[AcceptedConnection, Connection]] = {}
         self._delayed: set[int] = set()
-        """Those of them that were not answered at once."""
+        """Waiting connections whose token was not available at once."""
         self._most_waited = 0
         self._somebody_came = False
-        """Whether anybody was let in since accepting went on."""
+        """Whether a connection was admitted since accepting was resumed."""
         self._room = trio.Event()
         self._told: set[str] = set()
-        """Limits without effect that the log knows of."""
+        """Limits without effect that were logged already."""
         env.metrics.watch_queue("connections", self._fill)
         env.metrics.watch_gauges(self._gauges)
 
     def on_image(self, image: Image) -> None:
-        """Takes over what was changed while the broker runs."""
+        """Apply changed configs."""
         settings = effective(self._env.settings, image.configs)
         limits = drop_limits(settings)
         self._counts.limits = limits
-        # All processes have the same image at the same number, and so the same limits in a term.
+        # All processes have the same image with the same number, so the same limits in a term.
         term = (image.controller_epoch, image.broker_configs_number)
         if term != self._tokens.term:
             shared = DropLimits(limits.drop_total, limits.drop_per_ip, limits.drop_overrides)
@@ -127,7 +127,7 @@ class ShardedAcceptor:
         self._told = found
 
     async def run(self) -> None:
-        """Accepts until ``env.stopping``, and stays in touch with others until cancelled."""
+        """Accept until ``env.stopping``, and keep the links to other processors until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._peers.run)
@@ -185,7 +185,7 @@ class ShardedAcceptor:
         env = self._env
         local, peer = addresses(connection)
         self._accepted += 1
-        # Told apart from those of all processors, and from those of former lives.
+        # Unique among all processors and their restarts.
         number = env.incarnation << 32 | (self._accepted * env.processors + env.index)
         accepted = AcceptedConnection(listener, local, peer, number)
         env.metrics.connection_accepted(listener)
@@ -201,7 +201,7 @@ class ShardedAcceptor:
             self._blocked_time.begin(listener, env.clock.now(), blocks=False)
 
     def _leave_queue(self, number: int) -> tuple[AcceptedConnection, Connection]:
-        """Whoever waits no more."""
+        """Remove and return a waiting connection."""
         accepted, connection = self._waiting.pop(number)
         if number in self._delayed:
             self._delayed.remove(number)
@@ -210,7 +210,7 @@ class ShardedAcceptor:
         return accepted, connection
 
     def closed(self, number: int) -> None:
-        """A connection that was let in is closed."""
+        """Note that an admitted connection is closed."""
         self._counts.left(number)
         self._do(self._tokens.release(number))
 
@@ -253,7 +253,7 @@ class ShardedAcceptor:
         return now_ms(self._env.clock)
 
     def figures(self) -> ConnectionFigures:
-        """What there is to show of this processor's own."""
+        """Return the figures of this processor."""
         now = self._env.clock.now()
         return read_connection_figures(
             self._counts, self._rates, self._blocked_time, now, self._now_ms()

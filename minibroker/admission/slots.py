@@ -1,9 +1,9 @@
-"""Whose turn it is to get a new connection: round robin over processors with free slots.
+"""Round robin over processors with free slots, for new connections.
 
-Pure: events in (a slot was freed, a processor came or went), decisions out (which processor).
-Invariant: a processor never holds more than ``SLOTS`` connections that it has not taken yet, and
-is passed over only while it is full or away. KIP-402; Kafka's ``Acceptor.assignNewConnection``
-and ``Processor.newConnections``.
+Pure: events in (a slot was freed, a processor joined or left), decisions out (which processor).
+Invariant: a processor has at most ``SLOTS`` connections that it has not taken yet, and is passed
+over only while it is full or away. KIP-402; Kafka's ``Acceptor.assignNewConnection`` and
+``Processor.newConnections``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 SLOTS: Final = 20
-"""New connections that wait at one processor (Kafka's ``ConnectionQueueSize``)."""
+"""New connections that wait for one processor (Kafka's ``ConnectionQueueSize``)."""
 
 
 class Slots:
@@ -24,24 +24,24 @@ class Slots:
         self._turn = 0
 
     def joined(self, processor: int) -> None:
-        """A processor is there, newly born: all of its slots are free."""
+        """A processor has started: all of its slots are free."""
         self._free[processor] = self._slots
 
     def left(self, processor: int) -> None:
-        """A processor is gone, with whatever waited in its slots."""
+        """A processor is gone, with the connections in its slots."""
         self._free[processor] = None
 
     def freed(self, processor: int, taken: int = 1) -> None:
-        """A processor has taken so many connections from its queue."""
+        """A processor has taken ``taken`` connections from its queue."""
         free = self._free[processor]
         if free is None or free + taken > self._slots:
             raise ValueError(f"processor {processor} freed a slot that was not in use")
         self._free[processor] = free + taken
 
     def take(self) -> int | None:
-        """The processor that gets the next connection; None when all are full or away.
+        """Return the processor that gets the next connection, or None if all are full or away.
 
-        The turn moves on with every attempt, as in Kafka, so a full processor loses its turn.
+        Each attempt advances the turn, as in Kafka, so a full processor loses its turn.
         """
         for _ in self._free:
             processor = self._turn
@@ -54,10 +54,10 @@ class Slots:
         return None
 
     def used(self, processor: int) -> int:
-        """Connections that wait at a processor."""
+        """Number of connections that wait for a processor."""
         free = self._free[processor]
         return 0 if free is None else self._slots - free
 
     def peak(self, processor: int) -> int:
-        """The most connections that ever waited at a processor."""
+        """Largest number of connections that ever waited for a processor."""
         return self._slots - self._lowest[processor]

@@ -1,1 +1,1 @@
-"""Connection limits: how many connections there may be, and how fast new ones may come."""
+"""Limits of the number of connections and of the rate of new ones, as pure rules."""

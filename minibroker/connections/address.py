@@ -1,8 +1,8 @@
-"""What a client's address is called where connections are counted by address.
+"""Canonical form of client addresses, for counting connections by address.
 
-Owns one spelling for each address; it must never look a name up. Invariant: an IPv4 client is
-one and the same whether it comes through an IPv4 socket or, as ``::ffff:10.0.0.1``, through an
-IPv6 one, so that it can't have twice its share. Kafka gets this from Java's ``InetAddress``.
+Owns one form for each address. It must never resolve a name. Invariant: an IPv4 client has the same
+form over an IPv4 socket and, as ``::ffff:10.0.0.1``, over an IPv6 socket, so it cannot get twice
+its limit. Kafka gets this from Java's ``InetAddress``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ipaddress
 
 
 def client_ip(host: str) -> str:
-    """The one spelling of a numeric address; anything else as it is."""
+    """Return the canonical form of a numeric address; any other text is unchanged."""
     if ":" not in host:
         return host
     try:

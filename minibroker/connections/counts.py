@@ -1,11 +1,11 @@
-"""How many connections there are, whose they are, and whether one more may come.
+"""Counts connections and decides whether one more is admitted.
 
-Owns the books of the whole broker in the mode with one acceptor: every connection that was
-accepted and is not closed yet. It must never know sockets, clocks or who enforces what it says.
-Two kinds of limits hold side by side: Kafka's (KIP-402; at ``max.connections`` newcomers wait, an
-address with too many is turned away) and Redpanda's ``kafka_connections_*`` (turned away at once,
-before Kafka's wait, whatever they wait for). Invariant: a connection is counted from ``arrive``
-to ``left`` once, however often its end is told. Kafka's ``ConnectionQuotas``.
+Owns the counts of the whole broker in the mode with one acceptor: every accepted connection that is
+not closed. It must never know sockets or clocks. Two kinds of limits apply: Kafka's (KIP-402: at
+``max.connections`` new connections wait; an address with too many is rejected) and Redpanda's
+``kafka_connections_*`` (rejected at once, before any wait of Kafka). Invariant: a connection is
+counted once from ``arrive`` to ``left``, however often its end is reported. Kafka's
+``ConnectionQuotas``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNLIMITED: Final = 2**31 - 1
 
 
 class ExceededCount(StrEnum):
-    """Why a connection is turned away; the words are those of the counter of closed ones."""
+    """Limit that rejected a connection; the values are those of the metric of closed connections."""
 
     DROPPED = "kafka_connections_max"
     DROPPED_PER_IP = "kafka_connections_max_per_ip"
@@ -29,11 +29,11 @@ class ExceededCount(StrEnum):
 
 @dataclass(frozen=True)
 class ConnectionCountLimits:
-    """The limits in force; addresses are spelt as ``client_ip`` does.
+    """The limits in force; addresses have the form of ``client_ip``.
 
-    A listener without a limit of its own is bounded by ``total`` alone, too. ``protected`` is the
-    inter-broker listener where it is one of several: it is not bounded by ``total``. The last
-    three are Redpanda's, ``None`` for no limit.
+    A listener without its own limit is limited by ``total`` only. ``protected`` is the inter-broker
+    listener if there are others: ``total`` does not limit it. The last three are Redpanda's, None
+    for no limit.
     """
 
     total: int = UNLIMITED
@@ -46,16 +46,16 @@ class ConnectionCountLimits:
     drop_overrides: Mapping[str, int] = field(default_factory=dict)
 
     def of_listener(self, listener: str) -> int:
-        """How many connections a listener may have."""
+        """Return the limit of a listener."""
         return self.listeners.get(listener, self.total)
 
     def of_ip(self, ip: str) -> int:
-        """How many connections an address may have."""
+        """Return the limit of an address."""
         return self.per_ip_overrides.get(ip, self.per_ip)
 
 
 class LastUse(NamedTuple):
-    """When a connection was last used (seconds of the broker's clock), and its number."""
+    """Time of a connection's last use (seconds of the broker's clock), and its number."""
 
     used: float
     number: int
@@ -73,7 +73,7 @@ class _Connection:
 
 
 class ConnectionCounts:
-    """The books. Connections are known by the numbers that the acceptor gave them."""
+    """Counts of connections, which are identified by the numbers that the acceptor assigned."""
 
     def __init__(self, limits: ConnectionCountLimits) -> None:
         self.limits = limits
@@ -85,7 +85,7 @@ class ConnectionCounts:
         self._leaving = 0
 
     def arrive(self, number: int, listener: str, ip: str) -> ExceededCount | None:
-        """A connection was accepted. Redpanda's limits are applied; if it is refused, it's gone."""
+        """Note an accepted connection; if one of Redpanda's limits rejects it, it is not counted."""
         limits = self.limits
         if limits.drop_total is not None and len(self._connections) >= limits.drop_total:
             return ExceededCount.DROPPED
@@ -105,11 +105,11 @@ class ConnectionCounts:
         return listener == limits.protected or self._total < limits.total
 
     def is_full(self, listener: str) -> bool:
-        """Whether a listener has as many connections as it may, whatever the others have."""
+        """Whether a listener has reached its own limit."""
         return self._by_listener[listener] >= self.limits.of_listener(listener)
 
     def admit(self, number: int) -> ExceededCount | None:
-        """Counts a connection that arrived and found a slot; if it is refused, it is gone."""
+        """Count a connection that arrived and has a slot; if it is rejected, it is removed."""
         connection = self._connections[number]
         ip = connection.ip
         if self._held_by_ip[ip] - self._waiting_by_ip[ip] >= self.limits.of_ip(ip):
@@ -125,11 +125,11 @@ class ConnectionCounts:
         self._by_listener[connection.listener] += 1
 
     def handed(self, number: int, processor: int) -> None:
-        """A processor owns the connection from now on."""
+        """Note the processor that the connection was passed to."""
         self._connections[number].processor = processor
 
     def left(self, number: int) -> bool:
-        """A connection is closed; False if that was known already."""
+        """Remove a closed connection; return False if it was removed already."""
         connection = self._connections.pop(number, None)
         if connection is None:
             return False
@@ -143,14 +143,14 @@ class ConnectionCounts:
         return True
 
     def found(self, number: int, listener: str, ip: str, processor: int) -> None:
-        """A processor told of a connection from a former life of the acceptor."""
+        """Add a connection that a processor reported after a restart of the acceptor."""
         connection = self._connections[number] = _Connection(listener, ip)
         connection.processor = processor
         self._held_by_ip[ip] += 1
         self._count(connection)
 
     def processor_died(self, processor: int) -> None:
-        """All connections of a processor are gone with it."""
+        """Remove all connections of a dead processor."""
         for number in self._numbers_of(processor):
             self.left(number)
 
@@ -162,12 +162,13 @@ class ConnectionCounts:
         ]
 
     def excess(self) -> int:
-        """How many more connections must be told to leave for ``total`` to hold."""
+        """Number of connections that must be closed to satisfy ``total``."""
         return max(0, self._total - self._leaving - self.limits.total)
 
     def send_away(self, offers: Iterable[LastUse]) -> dict[int, list[int]]:
-        """Chooses who leaves: of the connections offered the least recently used, as many as
-        there are too many, never a protected one. By processor.
+        """Choose the connections to close, by processor: the least recently used of those offered.
+
+        As many as exceed the limit, and none of the protected listener.
         """
         chosen: dict[int, list[int]] = {}
         for _, number in sorted(offers):
@@ -185,20 +186,20 @@ class ConnectionCounts:
 
     @property
     def total(self) -> int:
-        """Connections counted."""
+        """Number of counted connections."""
         return self._total
 
     @property
     def arrived(self) -> int:
-        """Connections accepted and not closed, those that wait to be counted among them."""
+        """Number of connections that are accepted and not closed, including those that wait."""
         return len(self._connections)
 
     def by_listener(self) -> dict[str, int]:
-        """Connections counted by listener; those without any are left out."""
+        """Counted connections by listener; listeners without connections are left out."""
         return dict(self._by_listener)
 
     def by_ip(self) -> dict[str, int]:
-        """Connections counted by address; those without any are left out."""
+        """Counted connections by address; addresses without connections are left out."""
         waiting = self._waiting_by_ip
         return {
             ip: counted for ip, held in self._held_by_ip.items() if (counted := held - waiting[ip])

@@ -1,12 +1,12 @@
-"""When connections that are turned away are closed: at once, or, if they come in an endless row, in
-their turn.
+"""Decides when rejected connections are closed: at once, or delayed during a connection storm.
 
-Owns who is to be closed still and how many may be in a time; it must never know why somebody is
-turned away, nor close anybody, nor read a clock: a ``tick`` is told when ``TICK_S`` have passed.
-Invariant: whoever was added is given back for closing exactly once, in order of coming but for
-those that find no room; of a row without end ``AT_ONCE`` and then ``PER_S`` a second. It does for
-all refusals what KIP-612's delayed close does for addresses that are too fast: who dials again the
-moment that he is hung up on waits for that, and so dials seldom.
+Owns the delayed connections and how many may be closed per tick. It must never know why a
+connection was rejected, close one, or read a clock: the caller calls ``tick`` every ``TICK_S``.
+Invariant: each connection that was added is returned for closing exactly once, in order unless
+there was no room for it; in a storm, ``AT_ONCE`` connections are closed at once and then ``PER_S``
+per second. Applies KIP-612's delayed close of addresses that exceed their rate to all rejected
+connections: a client that reconnects as soon as it is disconnected must wait, and so reconnects
+less often.
 """
 
 from __future__ import annotations
@@ -16,32 +16,35 @@ from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 AT_ONCE: Final = 256
-"""Closed at once after a time without refusals; more than people or tests are turned away in."""
+"""Rejected connections closed at once after a calm period: more than in normal use or in tests."""
 
 PER_S: Final = 1000
-"""Closed a second after that: of what one process can accept and close about a twentieth."""
+"""Delayed connections closed per second: about 5 % of what one process can accept and close."""
 
 TICK_S: Final = 0.004
-"""Between two looks at who may be closed now: so few at a time that nobody waits for them."""
+"""Time between two ticks: few connections per tick, so that no other connection waits for them."""
 
 LET_IN_EVERY_S: Final = 0.001
-"""Between two newcomers that are let in during a storm: more than either costs."""
+"""Time between two admitted connections in a storm: longer than either takes to process."""
 
 STORM_S: Final = 1.0
-"""So long after its last refusal a storm is over, which begins when somebody has to be held. Who
-is let in slowly leaves little to be refused, so that at times there is nobody to hold.
+"""A storm ends so long after the last rejection. It starts when a close is delayed.
+
+Few connections are rejected while admission is slow, so there may be no delayed ones for a while.
 """
 
 HELD_MAX: Final = 1000
-"""Held at a time. Beyond, newcomers are closed at once: to close those who were held for longest
-instead would cost as much, and leave those who dial without end the fewer connections that wait.
+"""Delayed connections at a time; further ones are closed at once.
+
+Closing the oldest ones instead would cost as much, and would free the slots of clients that
+reconnect endlessly.
 """
 
 C = TypeVar("C")
 
 
 class DelayedCloses(Generic[C]):
-    """Those of one process, of ``sharing`` that accept."""
+    """Delayed connections of one process, of ``sharing`` processes that accept."""
 
     def __init__(self, sharing: int = 1) -> None:
         self._between_s = LET_IN_EVERY_S * sharing
@@ -52,7 +55,7 @@ class DelayedCloses(Generic[C]):
         self._most_held = 0
 
     def add(self, connection: C) -> bool:
-        """Somebody is turned away. True: close it now; False: it is held."""
+        """Add a rejected connection. True: close it now; False: it is delayed."""
         if self._may_close == 0 or self.is_storm:
             self._storm_ticks = round(STORM_S / TICK_S)
         if self._may_close > 0:
@@ -65,7 +68,7 @@ class DelayedCloses(Generic[C]):
         return False
 
     def tick(self) -> Iterator[C]:
-        """Time has passed: those to close now."""
+        """Return the connections to close now; call it every ``TICK_S``."""
         self._storm_ticks = max(0, self._storm_ticks - 1)
         self._may_close = min(self._may_close + self._per_tick, AT_ONCE)
         while self._may_close > 0 and self._held:
@@ -73,31 +76,31 @@ class DelayedCloses(Generic[C]):
             yield self._held.popleft()
 
     def let_go(self) -> Iterator[C]:
-        """All that are held, to be closed whatever the time."""
+        """Return all delayed connections, to be closed at once."""
         while self._held:
             yield self._held.popleft()
 
     @property
     def is_storm(self) -> bool:
-        """Whether so many were refused that some had to be held, and it still goes on."""
+        """Whether connections are being rejected faster than they may be closed."""
         return self._storm_ticks > 0
 
     @property
     def pause_s(self) -> float:
-        """How long to wait after somebody was let in: 0 but in a storm."""
+        """Pause after an admitted connection in seconds; 0 unless there is a storm."""
         return self._between_s if self.is_storm else 0.0
 
     @property
     def are_calm(self) -> bool:
-        """Whether time would change nothing."""
+        """Whether further ticks would change nothing."""
         return self._may_close == AT_ONCE and not self.is_storm
 
     @property
     def held(self) -> int:
-        """How many are held."""
+        """Number of delayed connections."""
         return len(self._held)
 
     @property
     def most_held(self) -> int:
-        """The most that ever were."""
+        """Largest number of connections that were ever delayed."""
         return self._most_held

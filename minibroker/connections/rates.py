@@ -1,10 +1,11 @@
-"""How fast connections come, and how long a newcomer must wait for its turn.
+"""Rates of new connections, and how long a new connection must wait for them.
 
-Owns the rates of the broker, of each listener and of each address that has a limit (KIP-612). It
-must never wait, close or read a clock: ``now_ms`` is an argument. Invariant: a connection is in
-the rates of broker and listener once, or not at all if its address was too fast; rates of the
-inter-broker listener never burden the broker's. What is kept for an address goes an hour after
-its last connection, and never are there more than ``IPS_MAX``. Kafka's ``ConnectionQuotas``.
+Owns the rates of the broker, of each listener and of each limited address (KIP-612). It must never
+wait, close a connection or read a clock: ``now_ms`` is an argument. Invariant: a connection is
+recorded once in the rates of broker and listener, or not at all if the rate of its address was
+exceeded; the inter-broker listener does not count for the broker's rate. The rate of an address is
+forgotten an hour after its last connection, and there are at most ``IPS_MAX``. Kafka's
+``ConnectionQuotas``.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from minibroker.quotas.rate import Average, Rate
 
 UNLIMITED: Final = 2**31 - 1
 IPS_MAX: Final = 100_000
-"""Addresses whose rates are kept, which takes 65 MB if all come in every second; past that the one
-that was silent for longest is forgotten."""
+"""Addresses whose rates are kept: 65 MB if all connect every second.
+
+Beyond that, the address without a new connection for the longest time is forgotten.
+"""
 
 IP_EXPIRES_MS: Final = 3_600_000
-"""Silence after which an address is forgotten, as in Kafka."""
+"""Time without new connections after which an address is forgotten, as in Kafka."""
 
 
 @dataclass(frozen=True)
 class ConnectionRateLimits:
-    """Connections a second. A listener without a limit of its own is bounded by ``total`` alone,
-    too; an address that has none is not watched. ``protected`` as in ``CountLimits``.
+    """Limits in connections per second.
+
+    A listener without its own limit is limited by ``total`` only; the rate of an address without a
+    limit is not measured. ``protected`` as in ``ConnectionCountLimits``.
     """
 
     total: float = UNLIMITED
@@ -40,16 +45,16 @@ class ConnectionRateLimits:
     protected: str | None = None
 
     def of_listener(self, listener: str) -> float:
-        """The limit of a listener."""
+        """Return the limit of a listener."""
         return self.listeners.get(listener, self.total)
 
     def of_ip(self, ip: str) -> float | None:
-        """The limit of an address."""
+        """Return the limit of an address."""
         return self.ips.get(ip, self.ip_default)
 
 
 class RateFigures(NamedTuple):
-    """Rates a second and average throttle times in ms; times are NaN where nobody waited."""
+    """Rates per second and average throttle times in ms; times are NaN if no connection waited."""
 
     broker: float
     listeners: dict[str, float]
@@ -64,7 +69,7 @@ class _IpRate(Rate):
 
 
 class ConnectionRates:
-    """The rates of a broker whose listeners are known from the start."""
+    """Rates of a broker whose listeners are known from the start."""
 
     def __init__(self, listeners: list[str], samples: int, window_ms: int) -> None:
         """``samples`` and ``window_ms`` as in ``Rate``; no delay is longer than a window."""
@@ -81,7 +86,7 @@ class ConnectionRates:
         return Rate(self._samples, self._window_ms)
 
     def accepted(self, listener: str, now_ms: int) -> int:
-        """Counts a connection; how long it must wait, in ms."""
+        """Record a connection; return how long it must wait, in ms."""
         self._record(listener, 1, now_ms)
         limits = self.limits
         rate = self._listeners[listener]
@@ -94,13 +99,13 @@ class ConnectionRates:
         return delay_ms
 
     def too_fast(self, listener: str, now_ms: int) -> bool:
-        """Whether a listener is above its limit, whatever the broker is."""
+        """Whether a listener exceeds its own limit."""
         return self._listeners[listener].measure(now_ms) > self.limits.of_listener(listener)
 
     def from_ip(self, listener: str, ip: str, now_ms: int) -> int:
-        """Counts a connection for its address; how long it must be held, in ms.
+        """Record a connection of an address; return how long it must be delayed, in ms.
 
-        If it must, it has not been counted anywhere: not here, and no longer in ``accepted``.
+        If it must be delayed, it is recorded nowhere, and its record by ``accepted`` is removed.
         """
         delay_ms = self._ip_delay(ip, now_ms)
         if delay_ms > 0:
@@ -109,7 +114,7 @@ class ConnectionRates:
         return delay_ms
 
     def again(self, listener: str, ip: str, now_ms: int) -> bool:
-        """Whether a connection that was held may come now, which counts it everywhere."""
+        """Whether a delayed connection may be admitted now; if so, record it everywhere."""
         if self._ip_delay(ip, now_ms) > 0:
             return False
         self._record(listener, 1, now_ms)
@@ -150,14 +155,14 @@ class ConnectionRates:
         self._listeners[listener].record(value, now_ms)
 
     def of_ip(self, ip: str, now_ms: int) -> float | None:
-        """The rate of an address; None if it has no limit."""
+        """Return the rate of an address, or None if it has no limit."""
         if self.limits.of_ip(ip) is None:
             return None
         known = self._ips.get(ip)
         return 0.0 if known is None else known.measure(now_ms)
 
     def figures(self, now_ms: int, ips_max: int) -> RateFigures:
-        """Everything there is to show, of addresses those ``ips_max`` that came last."""
+        """Return all rates; of addresses the ``ips_max`` with the latest connections."""
         self._forget(now_ms)
         latest = islice(reversed(self._ips.items()), ips_max)
         return RateFigures(

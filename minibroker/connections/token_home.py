@@ -1,10 +1,10 @@
-"""The home of some keys: it gives their tokens out, and knows who has how many.
+"""Home of some keys: grants their tokens, and knows how many each processor holds.
 
-Owns the books of what each processor holds, in use or cached; it must never know a connection,
-a channel or a clock. Invariant: within a term no more tokens are out than the limit says, unless
-more were in use when the term began, and then none is given until that is over. A home gives
-nothing before every processor has told what it has in use in this term; who died has nothing.
-The home shard's half of Redpanda's ``conn_quota``.
+Owns the number of tokens that each processor holds, in use or cached. It must never know
+connections, channels or clocks. Invariant: within a term, no more tokens are granted than the
+limit, unless more were in use when the term began; then none is granted until enough are returned.
+A home grants nothing until every processor has reported what it uses in this term; a dead processor
+uses nothing. The home shard's part of Redpanda's ``conn_quota``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from minibroker.connections.token_messages import (
 
 
 class _Key:
-    """One key: who holds how many of its tokens, and who waits for one. There may be many of them,
-    so what is mostly empty is of a kind that is small when it is.
+    """State of one key: holders of its tokens, and processors that wait for one.
+
+    There may be many keys, so fields that are mostly empty have types that are small when empty.
     """
 
     __slots__ = ("collecting", "fresh", "held", "out", "queue", "reclaim")
@@ -40,14 +41,17 @@ class _Key:
         self.out = 0
         """The sum of ``held``."""
         self.reclaim = False
-        """Nobody keeps a token that is not in use."""
+        """Processors return each token that is not in use."""
         self.fresh: frozenset[int] = frozenset()
-        """Who was given tokens in reclaim since it was last asked, some of which may be on their
-        way back: a newcomer may have got another one meanwhile."""
+        """Processors that got tokens in reclaim since they were last asked.
+
+        Some tokens may be on their way back while a new connection got another one.
+        """
         self.collecting: frozenset[int] = frozenset()
-        """Who has not answered yet in a round that asks for what is not in use."""
+        """Processors that have not answered the current request for unused tokens."""
         self.queue: list[tuple[int, int]] = []
-        """Processor and number of newcomers. Bounded by those that wait at all processors."""
+        """Processor and connection number; bounded by the connections that wait in all processors.
+        """
 
     def hold(self, peer: int, count: int) -> None:
         self.held[peer] = self.held.get(peer, 0) + count
@@ -57,7 +61,7 @@ class _Key:
 
 
 class TokenHome:
-    """The keys of one processor. What there is to send is added to ``actions``."""
+    """The keys of one processor. Messages to send are added to ``actions``."""
 
     def __init__(self, processors: int, actions: deque[Action]) -> None:
         self._processors = processors
@@ -67,25 +71,25 @@ class TokenHome:
         self._keys: dict[str, _Key] = {}
         self._gone: set[int] = set()
         self._awaited: set[int] = set(range(processors))
-        """Who has not told yet what it has in use."""
+        """Processors that have not reported the tokens they use."""
 
     def enter(self, term: Term, limits: DropLimits) -> None:
-        """A new term begins: all that was known before is void."""
+        """Start a new term; all former state is void."""
         self._term = term
         self._limits = limits
         self._keys.clear()
         self._awaited = set(range(self._processors)) - self._gone
 
     def peer_up(self, peer: int) -> None:
-        """A processor is there, for the first time or again.
+        """Note that a processor connected, for the first time or again.
 
-        What is given in this term need not wait for it: in a new life it lets nobody in before it
-        has heard from this home and has come to the same term.
+        Grants of this term need not wait for it: after a restart it admits nothing before it has a
+        message of this home and has reached the same term.
         """
         self._gone.discard(peer)
 
     def peer_down(self, peer: int) -> None:
-        """A processor has died, and holds nothing any more."""
+        """Note that a processor died: it holds nothing any more."""
         self._gone.add(peer)
         self._awaited.discard(peer)
         for name, key in list(self._keys.items()):
@@ -95,7 +99,7 @@ class TokenHome:
             self._go_on(name, key)
 
     def receive(self, peer: int, message: ToHome) -> None:
-        """Takes a message of this term."""
+        """Handle a message of this term."""
         match message:
             case Holdings(_, used, more):
                 self._told(peer, used, more=more)
@@ -124,7 +128,7 @@ class TokenHome:
         for name, count in used:
             key = self._key(name)
             key.hold(peer, count)
-            # There may be more of them than the limit says, so none may be used twice.
+            # More tokens than the limit may be in use, so none may be reused.
             key.reclaim = True
         if not more:
             self._awaited.discard(peer)
@@ -133,11 +137,11 @@ class TokenHome:
                     self._go_on(name, key)
 
     def _go_on(self, name: str, key: _Key) -> None:
-        """Answers whom it can, and forgets the key if that was all."""
+        """Answer all waiting processors that can be answered, and forget an unused key."""
         if self._awaited or key.collecting:
             return
         limit = self._limits.of(name)
-        assert limit is not None  # Nobody tells of a key without a limit.
+        assert limit is not None  # A key without a limit is never reported.
         while key.queue:
             if key.out < limit:
                 self._grant(name, key, limit, key.queue.pop(0)[0])
@@ -157,12 +161,13 @@ class TokenHome:
     def _grant(self, name: str, key: _Key, limit: int, asker: int) -> None:
         receivers, count = [asker], 1
         if not key.out and not key.reclaim and limit > self._processors:
-            # The first of its key: half of all tokens go round, so that others need not ask.
+            # First grant of the key: grant half of all tokens, so that other processors need not
+            # ask.
             count = max(1, limit // (2 * self._processors))
             receivers += [peer for peer in range(self._processors) if self._is_there(peer, asker)]
         for peer in receivers:
             key.hold(peer, count)
-            if key.reclaim:  # Else all are asked in the next round anyway.
+            if key.reclaim:  # Otherwise all are asked in the next round.
                 key.fresh |= {peer}
             self._send(peer, Grant(self._term, name, count, key.reclaim))
 
@@ -180,5 +185,5 @@ class TokenHome:
 
     @property
     def keys(self) -> int:
-        """Keys of which somebody holds or wants a token."""
+        """Number of keys with holders of tokens or waiting processors."""
         return len(self._keys)

@@ -1,9 +1,9 @@
-"""What the processors tell each other about tokens, and what the limits are that tokens stand for.
+"""Messages between processors about tokens, and the limits that tokens stand for.
 
-Owns shapes and the one rule of who keeps which tokens; never who has how many. A key is an address
-or ``TOTAL``, and each key has one home, which gives its tokens out to the shards. Invariant: every
-message carries the term it belongs to, because a limit is the same for all within a term only.
-After Redpanda's RFC of 2022-02-07 on connections per address.
+Owns the shapes of messages, and which processor is the home of a key. It must never know how many
+tokens a processor has. A key is an address or ``TOTAL``; the home of a key grants its tokens to the
+shards. Invariant: each message carries its term, because only within a term all processors have the
+same limits. After Redpanda's RFC of 2022-02-07 on connections per address.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import Final, NamedTuple, TypeAlias
 from minibroker.connections.counts import ExceededCount
 
 TOTAL: Final = ""
-"""The key of the limit that holds for all addresses together."""
+"""Key of the limit of all addresses together."""
 
 HOLDINGS_MAX: Final = 1000
-"""Keys that one ``Holdings`` names; more go into further ones."""
+"""Keys in one ``Holdings``; further ones go into the next message."""
 
 Term: TypeAlias = tuple[int, int]
-"""Controller epoch, and number of the change that last touched limits; a later one is greater."""
+"""Controller epoch, and number of the last change of limits; a later term is greater."""
 
 
 class DropLimits(NamedTuple):
-    """Limits beyond which connections are closed unheard; ``None`` for no limit."""
+    """Limits beyond which connections are closed at once; None for no limit."""
 
     total: int | None = None
     per_ip: int | None = None
     overrides: Mapping[str, int] = {}
 
     def of(self, key: str) -> int | None:
-        """The limit of a key."""
+        """Return the limit of a key."""
         return self.total if key == TOTAL else self.overrides.get(key, self.per_ip)
 
 
 def home_of(key: str, processors: int) -> int:
-    """The processor that gives out the tokens of a key: the same wherever it is asked."""
+    """Return the processor that grants the tokens of a key; it is the same in every process."""
     return 0 if key == TOTAL else zlib.crc32(key.encode()) % processors
 
 
 class Holdings(NamedTuple):
-    """To a home: how many connections of which keys are open here; ``more`` of it follows.
+    """To a home: numbers of open connections by key; ``more`` messages follow.
 
-    It is the first that a shard tells in a term, or after its link came to be.
+    The first message of a shard in a term, and on a new link.
     """
 
     term: Term
@@ -53,7 +53,7 @@ class Holdings(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """To a home: a token for the newcomer of this number."""
+    """To a home: request for a token for the new connection with this number."""
 
     term: Term
     key: str
@@ -61,7 +61,7 @@ class Ask(NamedTuple):
 
 
 class Give(NamedTuple):
-    """To a home: tokens come back."""
+    """To a home: returned tokens."""
 
     term: Term
     key: str
@@ -69,7 +69,7 @@ class Give(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """To a home: the answer to ``Collect``, with what was cached."""
+    """To a home: the answer to ``Collect``, with the cached tokens."""
 
     term: Term
     key: str
@@ -77,7 +77,7 @@ class Collected(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """To a shard: tokens; with ``reclaim`` they shall come back as soon as they are free."""
+    """To a shard: tokens; with ``reclaim`` they must be returned when they are free."""
 
     term: Term
     key: str
@@ -86,7 +86,7 @@ class Grant(NamedTuple):
 
 
 class TokenDenied(NamedTuple):
-    """To a shard: there is no token for the newcomer of this number."""
+    """To a shard: there is no token for the new connection with this number."""
 
     term: Term
     key: str
@@ -94,14 +94,14 @@ class TokenDenied(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """To a shard: tokens that are not in use are wanted back, now and whenever one becomes free."""
+    """To a shard: return unused tokens, now and whenever one becomes free."""
 
     term: Term
     key: str
 
 
 class Relax(NamedTuple):
-    """To a shard: free tokens may be kept again."""
+    """To a shard: free tokens may be cached again."""
 
     term: Term
     key: str
@@ -113,20 +113,20 @@ TokenMessage: TypeAlias = ToHome | ToShard
 
 
 class Send(NamedTuple):
-    """Something to do: send this, in the order given."""
+    """Action: send a message; the order matters."""
 
     peer: int
     message: TokenMessage
 
 
 class Admit(NamedTuple):
-    """Something to do: let the newcomer of this number in."""
+    """Action: admit the new connection with this number."""
 
     number: int
 
 
 class Reject(NamedTuple):
-    """Something to do: close the newcomer of this number."""
+    """Action: reject the new connection with this number."""
 
     number: int
     refusal: ExceededCount

@@ -1,10 +1,10 @@
-"""A processor's own connections, and the tokens that it has for them.
+"""Connections of one processor, and the tokens that it holds for them.
 
-Owns the ground truth: which connections are open, which newcomers wait for a token, how many
-tokens are kept for the next ones; it must never know a socket, a channel or a clock. Invariant:
-a connection has a token of each limit that holds for it: the total's first, then its address's.
-Where there is no limit there is no token and no message, but the connection is counted all the
-same, for a limit may come. The other shards' half of Redpanda's ``conn_quota``.
+Owns which connections are open, which new ones wait for a token, and how many tokens are cached. It
+must never know sockets, channels or clocks. Invariant: an open connection has a token of each limit
+that applies to it: first that of the total, then that of its address. Without a limit there are no
+tokens or messages, but connections are counted, because a limit may be set later. The part of the
+other shards in Redpanda's ``conn_quota``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from minibroker.connections.token_messages import (
 )
 
 CACHED_KEYS_MAX: Final = 10_000
-"""Keys without a connection whose tokens one processor keeps; past that the one that was used
-least recently gives them back."""
+"""Keys without connections whose tokens one processor caches; beyond that, the tokens of the least
+recently used key are returned.
+"""
 
 
 class _Account:
-    """One key: connections that count for it, tokens kept for further ones, who waits for one."""
+    """State of one key: its connections, cached tokens, and waiting connections."""
 
     __slots__ = ("cached", "reclaim", "used", "waiting")
 
@@ -54,7 +55,7 @@ class _Account:
 
 
 class _Newcomer:
-    """A connection that is not let in yet; ``held`` of its two keys' tokens it has."""
+    """A connection that waits for admission; ``held``: how many of its two tokens it has."""
 
     __slots__ = ("held", "ip")
 
@@ -64,12 +65,12 @@ class _Newcomer:
 
     @property
     def wanted(self) -> str:
-        """The key whose token comes next."""
+        """The key whose token is needed next."""
         return self.ip if self.held else TOTAL
 
 
 class TokenShard:
-    """The connections of one processor. What there is to do is added to ``actions``."""
+    """The connections of one processor. Actions are added to ``actions``."""
 
     def __init__(self, processors: int, actions: deque[Action]) -> None:
         self._processors = processors
@@ -78,22 +79,23 @@ class TokenShard:
         self._limits = DropLimits()
         self._accounts: dict[str, _Account] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()
-        """Keys that have tokens and no connection, the least recently used first."""
+        """Keys with tokens and without connections, least recently used first."""
         self._open: dict[int, str] = {}
         self._newcomers: dict[int, _Newcomer] = {}
         self._ready: deque[int] = deque()
         self._is_open = False
 
     def open_doors(self) -> None:
-        """From now on newcomers may be let in; those that came before are seen to now."""
+        """Admit connections from now on, beginning with those that wait."""
         self._is_open = True
         self._ready.extend(self._newcomers)
         self._proceed()
 
     def enter(self, term: Term, limits: DropLimits, peers: Iterable[int]) -> None:
-        """A new term begins: every token that is not in use is void, and newcomers begin anew.
+        """Start a new term: unused tokens are void, and waiting connections request tokens again.
 
-        ``peers`` are told what is in use; those that are away will be when they are back.
+        ``peers`` get the numbers of open connections; peers that are away get them when they
+        connect.
         """
         self._term = term
         self._limits = limits
@@ -111,7 +113,7 @@ class TokenShard:
             self._proceed()
 
     def peer_up(self, peer: int) -> None:
-        """A home is there, perhaps in a new life: it is told everything and asked anew."""
+        """Send everything to a home that connected, possibly after a restart, and ask it again."""
         waiting: list[tuple[str, int]] = []
         for name, account in list(self._accounts.items()):
             if home_of(name, self._processors) == peer:
@@ -124,7 +126,7 @@ class TokenShard:
 
     def _void(self, account: _Account) -> None:
         account.cached = 0
-        # More may be in use than the limit says, so what becomes free is the home's to give.
+        # More tokens than the limit may be in use, so free ones belong to the home.
         account.reclaim = True
 
     def _tell(self, peers: Iterable[int]) -> None:
@@ -140,14 +142,14 @@ class TokenShard:
                 self._actions.append(Send(peer, told))
 
     def admit(self, number: int, ip: str) -> None:
-        """A newcomer: it is let in or turned away by an action, now or later."""
+        """Add a new connection; an action admits or rejects it, now or later."""
         self._newcomers[number] = _Newcomer(ip)
         if self._is_open:
             self._ready.append(number)
             self._proceed()
 
     def release(self, number: int) -> None:
-        """A connection is closed, or a newcomer does not want to come in any more."""
+        """Remove a closed connection, or one that waits no more."""
         ip = self._open.pop(number, None)
         if ip is not None:
             self._put(ip)
@@ -157,7 +159,7 @@ class TokenShard:
         self._proceed()
 
     def receive(self, message: ToShard) -> None:
-        """Takes a message of this term."""
+        """Handle a message of this term."""
         match message:
             case Grant(_, name, count, reclaim):
                 self._granted(name, count, reclaim=reclaim)
@@ -190,7 +192,7 @@ class TokenShard:
         self._settle(name, account)
 
     def _proceed(self) -> None:
-        # A loop and not calls from one to the next: a thousand may have waited for one token.
+        # A loop instead of recursion: a thousand connections may wait for one token.
         while self._ready:
             number = self._ready.popleft()
             newcomer = self._newcomers.get(number)
@@ -211,7 +213,7 @@ class TokenShard:
         self._actions.append(Admit(number))
 
     def _take(self, name: str, number: int) -> bool | None:
-        """Whether there is a token; None if it must be waited for."""
+        """Take a token: True if there is one, None if the connection must wait for it."""
         limit = self._limits.of(name)
         if limit == 0:
             return False
@@ -227,7 +229,7 @@ class TokenShard:
         return True
 
     def _put(self, name: str) -> None:
-        """A connection that counted for the key does so no longer."""
+        """Return the token of a connection that ended."""
         account = self._accounts[name]
         account.used -= 1
         if self._limits.of(name) is not None:
@@ -253,7 +255,7 @@ class TokenShard:
         self._actions.append(Reject(number, refusal))
 
     def _drop(self, number: int) -> None:
-        """Forgets a newcomer; the token it has is put back."""
+        """Forget a waiting connection; its token is returned."""
         newcomer = self._newcomers.pop(number, None)
         if newcomer is None:
             return
@@ -272,7 +274,7 @@ class TokenShard:
         return account
 
     def _settle(self, name: str, account: _Account) -> None:
-        """Keeps the account only as long as there is anything in it."""
+        """Keep the account only while it is not empty."""
         if account.used or account.waiting:
             self._idle.pop(name, None)
         elif account.cached:
@@ -293,15 +295,15 @@ class TokenShard:
 
     @property
     def open(self) -> int:
-        """Connections that were let in and are not closed."""
+        """Number of open connections."""
         return len(self._open)
 
     @property
     def waiting(self) -> int:
-        """Newcomers that are neither let in nor turned away yet."""
+        """Number of connections that wait for admission."""
         return len(self._newcomers)
 
     @property
     def idle_keys(self) -> int:
-        """Keys without a connection whose tokens are kept."""
+        """Number of keys without connections whose tokens are cached."""
         return len(self._idle)

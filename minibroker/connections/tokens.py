@@ -1,10 +1,10 @@
-"""How processors that accept for themselves hold limits together: with tokens.
+"""Limits shared by processors that accept connections themselves, by exchanging tokens.
 
-Owns the order of things in one processor: terms, who is there, which message concerns the home
-and which the shard; it must never wait, send or read a clock. Events in, actions out. Invariant:
-a message takes effect in the term that it was sent in or not at all, and a processor lets nobody
-in before every other has told it something, in a term no later than its own: from then on each
-home waits for what it has to tell, so nothing can be given twice. Redpanda's ``conn_quota``,
+Owns the order of events in one processor: terms, connected peers, and which messages concern its
+home and which its shard. It must never wait, send or read a clock. Events in, actions out.
+Invariant: a message takes effect in the term that it was sent in, or not at all; a processor admits
+nothing before it has a message of every other processor, in a term not later than its own. From
+then on each home waits for its report, so no token can be granted twice. Redpanda's ``conn_quota``,
 without its two leaks (ADR 0008).
 """
 
@@ -30,7 +30,7 @@ _BEFORE_ALL: Term = (-1, -1)
 
 
 class Tokens:
-    """One processor's part. Every event returns what there is to do, in order."""
+    """Tokens of one processor. Each event returns the actions to carry out, in order."""
 
     def __init__(self, me: int, processors: int) -> None:
         """``enter`` must be the first event."""
@@ -41,14 +41,17 @@ class Tokens:
         self._opens_at = _BEFORE_ALL
         self._is_open = False
         self._later: dict[int, list[TokenMessage]] = {}
-        """Messages of terms that have not begun here. Bounded: until it answers in such a term,
-        a peer can tell it what it has in use and ask for those who wait there, no more."""
+        """Messages of terms that have not begun here.
+
+        Bounded: until this processor answers in such a term, a peer can only report its connections
+        and ask for waiting ones.
+        """
         self._actions: deque[Action] = deque()
         self._home = TokenHome(processors, self._actions)
         self._shard = TokenShard(processors, self._actions)
 
     def enter(self, term: Term, limits: DropLimits) -> list[Action]:
-        """A new term begins, whose limits are the same for every processor."""
+        """Start a new term, whose limits are the same in all processors."""
         if term <= self._term:
             raise ValueError(f"term {term} cannot follow term {self._term}")
         self._term = term
@@ -62,33 +65,33 @@ class Tokens:
         return done + self._open_doors()
 
     def peer_up(self, peer: int) -> list[Action]:
-        """There is a link to another processor now."""
+        """Note a new link to another processor."""
         self._up.add(peer)
         self._home.peer_up(peer)
         self._shard.peer_up(peer)
         return self._run()
 
     def peer_down(self, peer: int) -> list[Action]:
-        """The link broke, so the other processor has died."""
+        """Note a broken link: the other processor died."""
         self._up.discard(peer)
         self._later.pop(peer, None)
         self._home.peer_down(peer)
         return self._run()
 
     def receive(self, peer: int, message: TokenMessage) -> list[Action]:
-        """Something came over the link."""
+        """Handle a message of another processor."""
         if peer in self._unheard:
             self._unheard.discard(peer)
             self._opens_at = max(self._opens_at, message.term)
         return self._take(peer, message) + self._open_doors()
 
     def admit(self, number: int, ip: str) -> list[Action]:
-        """A connection was accepted; ``Admit`` or ``TurnAway`` follows, now or later."""
+        """Add an accepted connection; ``Admit`` or ``Reject`` follows, now or later."""
         self._shard.admit(number, ip)
         return self._run()
 
     def release(self, number: int) -> list[Action]:
-        """A connection is closed, or does not wait any more."""
+        """Remove a closed connection, or one that waits no more."""
         self._shard.release(number)
         return self._run()
 
@@ -105,7 +108,7 @@ class Tokens:
         if message.term > self._term:
             kept = self._later.setdefault(peer, [])
             if kept and kept[0].term < message.term:
-                kept.clear()  # The peer itself has done with that term.
+                kept.clear()  # The peer has left that term.
             kept.append(message)
             return []
         self._dispatch(peer, message)
@@ -118,7 +121,7 @@ class Tokens:
             self._shard.receive(message)
 
     def _run(self) -> list[Action]:
-        """What is to be done outside; messages to this processor itself take effect at once."""
+        """Return the actions for the caller; messages to this processor itself take effect at once."""
         done: list[Action] = []
         while self._actions:
             action = self._actions.popleft()
@@ -128,20 +131,20 @@ class Tokens:
                 self._dispatch(self._me, action.message)
             elif action.peer in self._up:
                 done.append(action)
-            # Else it has died: it will be told everything when it is back.
+            # Otherwise it died: it gets everything when it connects again.
         return done
 
     @property
     def term(self) -> Term:
-        """The present term."""
+        """The current term."""
         return self._term
 
     @property
     def open(self) -> int:
-        """Connections that were let in and are not closed."""
+        """Number of open connections."""
         return self._shard.open
 
     @property
     def waiting(self) -> int:
-        """Newcomers that are neither let in nor turned away yet."""
+        """Number of connections that wait for admission."""
         return self._shard.waiting

@@ -58,10 +58,10 @@ class MetadataClient:
         on_ask: Callable[[Any], Any] | None = None,
         configs: Collection[str] = ALL_KINDS,
     ) -> None:
-        """``configs`` are the kinds of resources whose configs the role has a use for.
+        """``configs`` are the kinds of resources whose configs the role needs.
 
-        Of the others it gets to hold nothing: ten thousand users' quotas take megabytes, and who
-        has no use for credentials had better not know them.
+        Other configs are not kept: ten thousand users' quotas take megabytes, and a role that does
+        not need credentials should not have them.
         """
         self._env = env
         self._on_image = on_image
@@ -125,7 +125,7 @@ class MetadataClient:
         if isinstance(question, DetailsRequest):
             return self._details()
         if isinstance(question, ClockAdvanced):
-            return None  # That the loop ran is all that was wanted.
+            return None  # That the loop has run is sufficient.
         if self._on_ask is None:
             raise TypeError(f"{self._env.name} has no answer to {type(question).__name__}")
         return self._on_ask(question)
@@ -134,7 +134,7 @@ class MetadataClient:
         return self._take(apply_update(self.image, update_of(update, self._configs)))
 
     async def _update_later(self, update: Update) -> None:
-        # It may overtake the task that takes the welcome's image, which it builds on.
+        # An update may overtake the task that applies the image of the welcome.
         await self._welcomed.wait()
         rest = self._update(update)
         if rest is not None:

@@ -21,7 +21,7 @@ from minibroker.process.environment import Environment
 from minibroker.storage.failures import free_bytes
 
 PROBE_S: Final = 1.0
-"""The first pause, in real time, before a failed storage is tried again; it doubles each time."""
+"""First pause, in real time, before a failed storage is tried again; each pause doubles it."""
 
 PROBE_MAX_S: Final = 8.0
 """The longest pause between two tries."""
