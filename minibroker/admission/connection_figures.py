@@ -21,7 +21,7 @@ ADDRESSES_SHOWN_MAX: Final = 100
 
 
 class ListenerFigures(NamedTuple):
-    """Connections of a listener, how many count towards its limit, and new connections per second."""
+    """Connections of a listener, how many count towards its limit, and its rate of new ones."""
 
     listener: str
     connections: int

@@ -20,7 +20,7 @@ UNLIMITED: Final = 2**31 - 1
 
 
 class ExceededCount(StrEnum):
-    """Limit that rejected a connection; the values are those of the metric of closed connections."""
+    """Limit that rejected a connection; the values are those of the metric of closed ones."""
 
     DROPPED = "kafka_connections_max"
     DROPPED_PER_IP = "kafka_connections_max_per_ip"
@@ -85,7 +85,7 @@ class ConnectionCounts:
         self._leaving = 0
 
     def arrive(self, number: int, listener: str, ip: str) -> ExceededCount | None:
-        """Note an accepted connection; if one of Redpanda's limits rejects it, it is not counted."""
+        """Note an accepted connection; if one of Redpanda's limits rejects it, it isn't counted."""
         limits = self.limits
         if limits.drop_total is not None and len(self._connections) >= limits.drop_total:
             return ExceededCount.DROPPED

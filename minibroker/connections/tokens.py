@@ -121,7 +121,7 @@ class Tokens:
             self._shard.receive(message)
 
     def _run(self) -> list[Action]:
-        """Return the actions for the caller; messages to this processor itself take effect at once."""
+        """Return the actions for the caller; messages to this processor take effect at once."""
         done: list[Action] = []
         while self._actions:
             action = self._actions.popleft()

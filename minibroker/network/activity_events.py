@@ -1,9 +1,9 @@
-"""A request as the recorder is told of it: what it cost, and what the quotas found.
+"""Builds the activity event of a request: its cost, and the results of quota checks.
 
-Owns how an event is put together from what an exchange knows; it must never know a stream, nor how
-events travel. Invariant: figures are those that quotas and metrics counted, not others measured
-beside; and it costs some microseconds, whatever a client sends. Kafka's ``RequestChannel`` puts
-together the lines of its request log likewise.
+Owns how an event is built from what the request handler measured. It must never know streams, or
+how events are sent. Invariant: figures are the ones that quotas and metrics recorded, never
+separate measurements; building an event takes some microseconds, whatever the client sends. Kafka's
+``RequestChannel`` builds the lines of its request log likewise.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
     from protocol.messages.produce import ProduceRequest
 
 LOOKED_AT_MAX: Final = 1000
-"""Entries of a list in which an error or a batch is looked for: an event may cost so much."""
+"""Elements of a list that are searched for an error or a batch: bounds the cost of an event."""
 
 _COUNT: Final = Layout(">i").unpack_from
 _COUNT_POSITION: Final = HEADER_BYTES - 4
-"""Where in a batch the number of its records stands."""
+"""Position of the number of records in a batch."""
 
 
 class RequestFigures(NamedTuple):
-    """What an exchange measured in nanoseconds: ``times`` are those in queues, worked by network
-    and by I/O, and in all; ``late`` is what was worked too late for a check, in milliseconds of
-    the broker's clock when that was counted, and its ordinal.
+    """Measurements of the request handler, in nanoseconds.
+
+    ``times`` are the times in queues, of network work, of I/O work, and in total. ``late`` is the
+    work after the quota check, with the time in milliseconds of the broker's clock when it was
+    recorded, and its ordinal.
     """
 
     times: tuple[int, int, int, int]
@@ -52,7 +54,7 @@ def request_event(
     *,
     records: int | None,
 ) -> Request:
-    """The event of a request that was carried out, and that quotas have looked at."""
+    """Return the event of an executed request, after its quota checks."""
     header, quota_checks, mutated = cost.header, cost.quota_checks, cost.mutated
     assert quota_checks is not None
     wanted = mutation = None
@@ -89,7 +91,7 @@ def request_event(
 
 
 def activity_client(client: ClientConnection, client_id: str) -> ActivityClient:
-    """Who sent a request; the same object for one after the other, which packs in less time."""
+    """Return the sender of a request; reused for consecutive requests, to pack faster."""
     caller, known = client.caller, client.activity_client
     user = caller.principal.name
     if known is not None and known[4] == client_id and known[3] == user:
@@ -116,7 +118,7 @@ def _checks(
 def _places(quota_checks: QuotaChecks, mutation: Look | None) -> Places:
     first, time = quota_checks.produce or quota_checks.fetch or mutation, quota_checks.request
     if first is None:
-        assert time is not None  # One of them is there.
+        assert time is not None  # One of them exists.
         return time.ordinal, None, None
     apart = None if time is None or time.ordinal == first.ordinal else time.ordinal
     return first.ordinal, apart, quota_checks.back
@@ -129,14 +131,14 @@ def _check(look: Look) -> Check:
 
 
 def count_records(request: ProduceRequest, body: memoryview) -> int:
-    """The records that a Produce request says it has; its records fields are places in it."""
+    """Return the number of records of a Produce request with records as positions in ``body``."""
     total = 0
     for topic in request.topic_data:
         partitions = topic.partition_data
         if len(partitions) > LOOKED_AT_MAX:
             partitions = partitions[:LOOKED_AT_MAX]
         for data in partitions:
-            batch: Any = data.records  # where they lie: a range
+            batch: Any = data.records  # a range of positions
             if batch is not None and batch.stop - batch.start >= HEADER_BYTES:
                 count = _COUNT(body, batch.start + _COUNT_POSITION)[0]
                 if count > 0:
@@ -145,14 +147,14 @@ def count_records(request: ProduceRequest, body: memoryview) -> int:
 
 
 def first_error(response: Struct | None) -> int:
-    """The error code of a response, or the first one in it; 0 if there is none."""
+    """Return the first error code of a response, or 0 if there is none."""
     find = None if response is None else _finder(type(response))
     return 0 if find is None else find(response)
 
 
 @cache
 def _finder(of: type[Struct]) -> Callable[[Any], int] | None:
-    """What finds the first error in messages of a type; None if they can't have one."""
+    """Return a function that finds the first error in messages of a type, or None."""
     lists = [
         (field.name, find)
         for field in of.__fields__
@@ -172,7 +174,7 @@ def _finder(of: type[Struct]) -> Callable[[Any], int] | None:
             if len(entries) > LOOKED_AT_MAX:
                 entries = entries[:LOOKED_AT_MAX]
             for entry in entries:
-                # Most are lists of these: to call for each would take twice the time.
+                # Most are lists of these; a call for each element would take twice the time.
                 code = entry.error_code if find is _own_error else find(entry)
                 if code:
                     return int(code)

@@ -1,9 +1,10 @@
-"""What acceptor and processors tell the recorder: every request, and what happens to connections.
+"""Sends activity events of acceptor and processors to the recorder.
 
-Owns the events that are not sent yet, and how many were dropped; it must never know what is done
-with them. Invariant: telling never waits and what is kept is bounded, so no request is ever slower
-than the telling itself, some microseconds; an event is written, or counted as dropped, or both if
-the recorder dies while it writes. What Kafka has is a request log on disk, at the level DEBUG.
+Owns events that are not sent yet, and the number of dropped ones. It must never know what the
+recorder does with them. Invariant: reporting an event never waits and memory is bounded, so a
+request is never delayed by more than the report itself, some microseconds; an event is written or
+counted as dropped, or both if the recorder dies while writing. Kafka has a request log on disk at
+level DEBUG.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import whole_ms
 
 PENDING_MAX: Final = 16_384
-"""Events that one process keeps until they are sent; further ones are dropped."""
+"""Unsent events that one process keeps; further ones are dropped."""
 
 CHUNK_EVENTS: Final = 256
-"""Events that are sent at once, which takes about 0.1 ms."""
+"""Events sent in one message, which takes about 0.1 ms."""
 
 DELAY_S: Final = 0.1
-"""How long fewer may wait for more."""
+"""How long fewer events than that may wait for more."""
 
 NAME_CHARACTERS_MAX: Final = 255
-"""How much of the name of a user or a client is told: both are theirs to choose."""
+"""Characters kept of names of users and clients, which are chosen by clients."""
 
 FINISH_S: Final = 2.0
-"""How long the last events may take to be sent when the broker stops, in real time."""
+"""How long sending the last events may take when the broker stops, in real time."""
 
 
 class ActivitySender:
-    """One process's; ``run`` must be running. See `activity_sender` for where there is none."""
+    """Sender of one process; ``run`` must be running. Created by `activity_sender`."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -53,20 +54,20 @@ class ActivitySender:
         self._dropped = 0
         self._unwritten = 0
         self._dropped_unwritten = 0
-        """Drops that the recorder was told of and has not written."""
+        """Drops reported to the recorder that it has not written yet."""
         self._room = trio.Event()
         self._finishing = False
 
     def samples(self, connection: int) -> bool:
-        """Whether to tell of a connection."""
+        """Whether a connection belongs to the sample that is recorded."""
         return is_sampled(connection, self._share)
 
     def time_us(self, now: float) -> int:
-        """A time of the broker's clock, in seconds, as events have it."""
+        """Convert seconds of the broker's clock to microseconds, the unit of events."""
         return int(self._epoch_us + now * 1e6)
 
     def report(self, event: Event) -> None:
-        """Something happened, to a connection of the sample."""
+        """Report an event of a connection in the sample."""
         pending = self._pending
         if len(pending) >= PENDING_MAX:
             self._drop(1)
@@ -85,7 +86,7 @@ class ActivitySender:
         reason: str | None,
         delay_ms: int | None,
     ) -> None:
-        """Something happened to a connection, at a time in seconds of the broker's clock."""
+        """Report a change of a connection, at a time in seconds of the broker's clock."""
         if self.samples(who.number):
             peer = who.listener, who.number, client_ip(who.peer[0])
             self.report((self.time_us(now), whole_ms(now), peer, what.value, reason, delay_ms))
@@ -95,7 +96,7 @@ class ActivitySender:
         self._env.metrics.activity_dropped(count)
 
     async def run(self) -> None:
-        """Sends what is told, to all lives of the recorder, until cancelled."""
+        """Send events to the recorder, over all its restarts, until cancelled."""
         while True:
             channel = await self._env.switchboard.dial(RECORDER)
             try:
@@ -103,10 +104,10 @@ class ActivitySender:
                     nursery.start_soon(self._deliver, channel)
                     await self._hear(channel)
             except* ChannelClosed:
-                pass  # It died; the next call waits for its next life.
+                pass  # The recorder died; the next call waits for its restart.
             finally:
                 channel.close()
-            # Some of it may have been written, but nobody can tell any more.
+            # Some may have been written, but there is no way to know.
             self._drop(self._unwritten)
             self._dropped += self._dropped_unwritten
             self._unwritten = self._dropped_unwritten = 0
@@ -138,7 +139,7 @@ class ActivitySender:
                 await self._full.wait()
 
     def _next(self) -> ActivityBatch:
-        """The next chunk, which counts as unwritten from now on."""
+        """Return the next chunk, which counts as unwritten from now on."""
         chunk = self._pending[:CHUNK_EVENTS]
         del self._pending[:CHUNK_EVENTS]
         told = ActivityBatch(pack(chunk), self._dropped)
@@ -148,7 +149,7 @@ class ActivitySender:
         return told
 
     async def finish(self) -> None:
-        """Returns when everything is sent, or has taken too long; nothing is told any more."""
+        """Wait until everything is sent, or the time is over; nothing may be reported then."""
         self._finishing = True
         self._full.set()
         async with trio.open_nursery() as nursery:
@@ -164,5 +165,5 @@ class ActivitySender:
 
 
 def activity_sender(env: Environment) -> ActivitySender | None:
-    """Who tells, if anybody is to be told."""
+    """Return the sender of a process, or None if activity is disabled."""
     return ActivitySender(env) if env.settings[ACTIVITY_ENABLE] else None

@@ -1,10 +1,9 @@
-"""How a connection begins: what must be agreed before its first request is looked at.
+"""Authenticates connections: TLS, SASL and the principal, before the first request.
 
-Owns the order of the steps, their deadline, and how late a failure is told; what TLS and SASL are
-it leaves to ``tls`` and ``sasl``, which are loaded only where a listener needs them.  It must never
-know what a client asks for afterwards.  The invariant: a connection that failed here gave no
-request to any API, and one whose proof is worth nothing any more gives no further one.  Echoes
-Kafka's ``KafkaChannel.prepare``, KIP-306 and KIP-368.
+Owns the order of the steps, their deadlines, and the delay of failures. TLS and SASL themselves are
+in ``tls`` and ``sasl``, which are loaded only if a listener needs them. It must never know the
+requests that follow. Invariant: a connection that failed here executed no request, and one whose
+session has expired executes no further one. Kafka's ``KafkaChannel.prepare``, KIP-306 and KIP-368.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionNotAuthenticated(Exception):
-    """A connection ends before it could ask for anything, or again later; the text is logged."""
+    """A connection is closed because it is not, or no longer, authenticated; the text is logged."""
 
     def __init__(self, reason: CloseReason, text: str) -> None:
         super().__init__(text)
@@ -49,7 +48,7 @@ class ConnectionNotAuthenticated(Exception):
 
 
 def check_authentication(settings: Settings) -> None:
-    """Reads what listeners need, keys above all. Raises ``ConfigError``."""
+    """Read what listeners need, above all keys. Raises ``ConfigError``."""
     ssl_contexts(settings)
     _principal_builder(settings)
     for name, protocol in _protocols(settings).items():
@@ -60,7 +59,7 @@ def check_authentication(settings: Settings) -> None:
 
 
 def ssl_contexts(settings: Settings) -> SslContexts | None:
-    """What listeners show; None where none has TLS. Raises ``ConfigError``."""
+    """Return the TLS contexts of listeners, or None if none uses TLS. Raises ``ConfigError``."""
     if not any(map(has_tls, _protocols(settings).values())):
         return None
     from minibroker.network.ssl_contexts import SslContexts
@@ -73,7 +72,7 @@ def _protocols(settings: Settings) -> dict[str, str]:
 
 
 def _principal_builder(settings: Settings) -> PrincipalBuilder | None:
-    """None where every client is ANONYMOUS."""
+    """Return None if every client is ANONYMOUS."""
     asks = any(protocol != "PLAINTEXT" for protocol in _protocols(settings).values())
     if not asks and settings[PRINCIPAL_BUILDER_CLASS] is None:
         return None
@@ -83,9 +82,9 @@ def _principal_builder(settings: Settings) -> PrincipalBuilder | None:
 
 
 class Authenticator:
-    """What one processor needs for the beginnings of its connections.
+    """Authenticates the connections of one processor.
 
-    ``secret`` is the same for all processors of a broker, and known to nobody else.
+    ``secret`` is the same in all processors of a broker, and known to no other process.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Authenticator:
         make_context: MakeContext,
         secret: bytes,
     ) -> None:
-        """Raises ``ConfigError`` for keys that can't be used."""
+        """Raises ``ConfigError`` for keys that cannot be used."""
         self._settings = settings
         self._clock = clock
         self._make_context = make_context
@@ -116,12 +115,12 @@ class Authenticator:
             }
 
     def on_image(self, after: Image) -> None:
-        """Takes over keys and certificates that were renewed, for whoever comes from now on."""
+        """Use renewed keys and certificates for new connections."""
         if self._ssl_contexts is not None:
             self._ssl_contexts.follow(after.configs)
 
     async def close_late(self) -> None:
-        """Close connections whose beginning takes too long. Runs until cancelled."""
+        """Close connections whose authentication takes too long. Runs until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._handshakes.close_late)
             nursery.start_soon(self._authentications.close_late)
@@ -137,7 +136,7 @@ class Authenticator:
                 await self._agree_on_tls(client, context)
 
     async def prove(self, client: ClientConnection, reader: RequestReader) -> bool:
-        """Who it is, from whatever it must show for that; False if the client ended."""
+        """Authenticate the client and set its principal; return False if it disconnected."""
         proofs = self._proofs.get(client.caller.listener)
         if proofs is not None:
             client.authentication = proofs.begin()
@@ -149,9 +148,10 @@ class Authenticator:
         return True
 
     async def takes(self, client: ClientConnection, reader: RequestReader, block: Block) -> bool:
-        """Whether a request was a step of proving again, which is done then, and the block free.
+        """Handle a request if it is a step of a reauthentication; return whether it was one.
 
-        Raises ``ConnectionNotAuthenticated`` where the proof is worth nothing any more.
+        If so, the block is released. Raises ``ConnectionNotAuthenticated`` if the session has
+        expired.
         """
         if client.proof_ends is None:
             return False
@@ -217,7 +217,7 @@ class Authenticator:
         finally:
             block.release()
         await self._delay_failure()
-        with suppress(StreamClosed):  # It may not have waited to be told.
+        with suppress(StreamClosed):  # The client may have disconnected already.
             await client.stream.send_all(failure.response)
         raise ConnectionNotAuthenticated(CloseReason.AUTHENTICATION_FAILED, str(failure))
 
@@ -234,6 +234,6 @@ class Authenticator:
             raise ConnectionNotAuthenticated(CloseReason.TLS_FAILED, str(failure)) from None
 
     async def _delay_failure(self) -> None:
-        """Wait in real time before a failure is reported, which slows down guessing (KIP-306)."""
+        """Wait in real time before a failure is answered, which slows down guessing (KIP-306)."""
         delay_ms = self._settings[CONNECTION_FAILED_AUTHENTICATION_DELAY_MS]
         await self._clock.sleep_real(delay_ms / 1000)

@@ -1,7 +1,7 @@
-"""What a processor knows of one connection: who it is, and what is in flight.
+"""State of one client connection: its client, and the request in flight.
 
-Owns facts for the exchange, the console and the log, and the connection's state machine; never
-its bytes. Invariant: everything in it that a client chose is bounded in length.
+Owns the facts that request handling, console and log need, and the state machine of the connection.
+It must never read or write bytes. Invariant: everything that a client chose is bounded in length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from minibroker.security.authentication import Authentication
 
 SHOWN_MAX: Final = 200
-"""Characters of a client's own words that are kept for people to see."""
+"""Characters kept of texts that a client chooses."""
 
 
 class ConnectionReport(NamedTuple):
@@ -74,61 +74,61 @@ class ClientConnection:
     def __init__(self, accepted: AcceptedConnection, stream: ByteStream, now: float) -> None:
         host, port = accepted.peer
         self.accepted = accepted
-        # One spelling, as rules for hosts and whoever makes names of addresses go by it.
+        # Canonical form of the address, which host rules and principals compare.
         self.caller = Caller(accepted.connection_id, accepted.listener, client_ip(host), port)
         self.stream = stream
         self.opened = now
         self.state = ConnectionState()
         self.account = Account()
         self.accounted_ns = 0
-        """Its worked time up to the end of the last request."""
+        """Worked time up to the end of the last request."""
         self.scope = trio.CancelScope()
         self.reader: RequestReader | None = None
         self.authentication: Authentication | None = None
         self.proof_ends: float | None = None
-        """When the client must have proven again who it is; None if it need not."""
+        """Time by which the client must have reauthenticated, or None if it need not."""
         self.client_id: str | None = None
         self.software: tuple[str, str] | None = None
         self.in_flight: int | None = None
         self.throttle_over: trio.Event | None = None
-        """Set when the throttle ends that was started last."""
+        """Set when the current throttle ends."""
         self.interruptible = True
-        """Whether closing now would cut off nothing but a wait."""
+        """Whether closing the connection now would interrupt nothing but a wait."""
         self.is_sampled = False
-        """Whether the recorder is told of its requests."""
+        """Whether activity events are recorded for this connection."""
         self.activity_client: ActivityClient | None = None
-        """As whom it is told of: made once for as many requests as it fits."""
+        """Sender of its activity events; reused for requests with the same client id."""
         self.close_reason = CloseReason.CLIENT_CLOSED
         self.close_text = ""
 
     @property
     def number(self) -> int:
-        """What acceptor and processors call it."""
+        """Number that identifies the connection in all processes."""
         return self.accepted.number
 
     def introduce(self, name: str, version: str) -> None:
-        """Keeps what the client says it is (ApiVersions, KIP-511)."""
+        """Keep the client software's name and version (ApiVersions, KIP-511)."""
         self.software = (name[:SHOWN_MAX], version[:SHOWN_MAX])
 
     def throttle(self) -> None:
-        """It is not to be read until `throttle_ended`."""
+        """Mute the connection until `throttle_ended`."""
         self.state.on(ChannelEvent.THROTTLE_STARTED)
         self.throttle_over = trio.Event()
 
     def throttle_ended(self) -> None:
-        """The time has come."""
+        """End the throttle."""
         assert self.throttle_over is not None
         self.state.on(ChannelEvent.THROTTLE_ENDED)
         self.throttle_over.set()
 
     def close(self, reason: CloseReason, text: str = "") -> None:
-        """Ends the connection for a reason of ours; whatever waits for it is cancelled."""
+        """Close the connection for a reason of the broker; its tasks are cancelled."""
         self.close_reason = reason
         self.close_text = text
         self.scope.cancel()
 
     def view(self, used: float) -> ConnectionReport:
-        """The facts to show; it was last used at ``used``."""
+        """Return the facts to show; the connection was last used at ``used``."""
         name, version = self.software or (None, None)
         shown = None if self.client_id is None else self.client_id[:SHOWN_MAX]
         return ConnectionReport(

@@ -1,11 +1,11 @@
-"""What requests cost their senders: a processor's half of the quotas.
+"""Applies client quotas to the requests of one processor.
 
-Owns who is held now, and how an answer changes by it; what a request costs and for how long that
-holds its sender are rules of ``quotas.manager``.  Invariant: with no quota ever set nothing here is
-asked but whether there is one; who was answered before the request was counted is counted before
-this process does anything else; a connection that was throttled is read again when its throttle has
-ended, and who has hung up is forgotten.  Echoes what ``KafkaApis`` and ``RequestHandlerHelper`` do
-with ``QuotaManagers``.
+Owns which connections are throttled, and the throttle time in responses. What a request costs and
+how long it is throttled are rules of ``quotas.manager``. Invariant: while no quota is set, a
+request only checks that; a request that is answered before it is recorded is recorded before this
+process does anything else; a throttled connection is read again when its throttle ends, and a
+closed one is forgotten. Does what ``KafkaApis`` and ``RequestHandlerHelper`` do with
+``QuotaManagers``.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ if TYPE_CHECKING:
 
 NS_PER_MS: Final = 1_000_000
 
-# What every request looks at: an enumeration takes ten times as long to give its members.
+# Used by every request: attribute access of an enumeration takes ten times as long.
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
 _NUMBERS: Final[Mapping[int, int]] = {_PRODUCE: BYTES_PRODUCED, _FETCH: BYTES_FETCHED}
 _OF_TIME, _OF_PRODUCERS = QuotaType.REQUEST, QuotaType.PRODUCE
 
 LENGTH_BYTES: Final = 4
-"""What a fetch's size has beside the response itself, as Kafka counts it."""
+"""Size of a response's length field, which Kafka counts for a fetch."""
 
 
 class QuotaChecks:
-    """What quotas found when they counted one request, for who tells of it."""
+    """Results of the quota checks of one request, for its activity event."""
 
-    # The class has what holds until something is found: to set it for each request takes longer.
+    # Defaults in the class: setting them for each request would take longer.
     produce: Look | None = None
     fetch: Look | None = None
     request: Look | None = None
     throttle_ms = 0
     back: int | None = None
-    """The ordinal of giving back what was not fetched after all."""
+    """Ordinal of the record that gives back bytes that were not fetched."""
 
     def note(self, look: Look) -> None:
-        """Another look."""
-        # A dictionary by type would take twice the time, for a type's hash is worked out in Python.
+        """Keep the result of a check."""
+        # A dictionary by type would take twice the time, because the hash of a type is Python code.
         if look.kind is _OF_TIME:
             self.request = look
         elif look.kind is _OF_PRODUCERS:
@@ -77,7 +77,7 @@ class QuotaChecks:
 
 @dataclass(eq=False)
 class RequestCost:
-    """A request that was carried out, and what it took so far; see `is_exempt`."""
+    """An executed request and its cost so far; see `is_exempt`."""
 
     header: RequestHeader
     request: Any
@@ -85,23 +85,24 @@ class RequestCost:
     exempt: bool
     who: Who
     now: float
-    """When the answer was known, in seconds of the broker's clock: it is counted for then."""
+    """Time when the response was known, in seconds of the broker's clock; it is recorded for then.
+    """
     request_bytes: int
     response_bytes: int
     worked_ns: int
     quota_checks: QuotaChecks | None = None
-    """What quotas find, where somebody is told."""
+    """Results of quota checks, if activity is recorded."""
     mutated: Mutated | None = None
-    """What it changed of the cluster, if it is about that."""
+    """What the request changed in the cluster metadata, if anything."""
 
 
 class ClientQuotas:
-    """One processor's; ``run`` must be running for throttles to end."""
+    """Client quotas of one processor; ``run`` must be running to end throttles."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
         self.delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
-        """Whether `throttle_before_response` is to be asked, and not `hold`."""
+        """Whether `throttle_before_response` is called instead of `throttle_after_response`."""
         self._in_force = QuotasInForce(env.settings, env.ledger)
         self.quotas = self._in_force.quotas
         self.throttled: Throttled[ClientConnection] = Throttled()
@@ -115,23 +116,23 @@ class ClientQuotas:
 
     @property
     def active(self) -> bool:
-        """Whether anything is to be measured."""
+        """Whether any quota is set."""
         return self.quotas.enabled
 
     def follow(self, image: Image) -> None:
-        """From now on the quotas of an image hold."""
+        """Apply the quotas of an image."""
         self._in_force.follow(image)
 
     def fetch_bytes_max(self, client: ClientConnection, header: RequestHeader) -> int:
-        """The most that a client may be sent at once."""
+        """Return the most bytes that a client may fetch at once."""
         return self.quotas.fetch_bytes_max(quota_user(client, header), self._now_ms())
 
     def _now_ms(self) -> int:
-        """Milliseconds of the broker's clock."""
+        """Current time in milliseconds of the broker's clock."""
         return whole_ms(self._env.clock.now())
 
     def promise(self, client: ClientConnection, ctx: Context, request: Any) -> Promise | None:
-        """That a request is counted when it is answered, if that may be."""
+        """Return a promise to record the request after its response, if that is possible."""
         number = _NUMBERS.get(ctx.header.api_key)
         if (
             number is None
@@ -143,13 +144,13 @@ class ClientQuotas:
         return self.quotas.promise(number, quota_user(client, ctx.header))
 
     def worked_on(self, client: ClientConnection, header: RequestHeader, network_ns: int) -> None:
-        """Counts what was worked for a request since its promise was kept."""
+        """Record work on a request since its promise was kept."""
         self.quotas.worked_on(quota_user(client, header), network_ns, self._now_ms())
 
     def throttle_after_response(self, client: ClientConnection, cost: RequestCost) -> Any | None:
-        """Counts a request, and holds its sender if that is too much.
+        """Record a request, and throttle the client if a quota is exceeded.
 
-        The response to send instead of the one there was; None if it may go as it is.
+        Return the response to send instead, or None if the original response can be sent.
         """
         quotas, quota_checks = self.quotas, cost.quota_checks
         quotas.looked = None if quota_checks is None else quota_checks.note
@@ -167,7 +168,7 @@ class ClientQuotas:
         return _told(response, throttle.ms)
 
     def _charged(self, cost: RequestCost, now_ms: int) -> Throttle | None:
-        """Counts bytes and time at once where there are both, which is most of what is asked."""
+        """Record bytes and time in one step for Produce and Fetch, the most frequent requests."""
         if not cost.exempt:
             key, who = cost.header.api_key, cost.who
             if key == _PRODUCE:
@@ -184,10 +185,7 @@ class ClientQuotas:
     async def throttle_before_response(
         self, client: ClientConnection, cost: RequestCost
     ) -> Any | None:
-        """`hold` as KIP-55 and KIP-124 have it: first for bytes, and then, if need be, for time.
-
-        Nothing is sent before.
-        """
+        """Throttle as in KIP-55 and KIP-124: delay the response, first for bytes, then for time."""
         quota_checks, now_ms, total_ms = cost.quota_checks, whole_ms(cost.now), 0
         for count in (self._first, self._worked):
             self.quotas.looked = None if quota_checks is None else quota_checks.note
@@ -201,7 +199,7 @@ class ClientQuotas:
         return _told(cost.response, total_ms) if total_ms else None
 
     def _first(self, cost: RequestCost, now_ms: int) -> Throttle:
-        """What beside time was too much: of any request at most one thing."""
+        """Record all but time: a request uses at most one other quota."""
         if cost.header.api_key == _PRODUCE:
             return self.quotas.produced(cost.who, cost.request_bytes, now_ms)
         if cost.header.api_key == _FETCH:
@@ -234,9 +232,10 @@ class ClientQuotas:
             self._sooner.set()
 
     def sent(self, cost: RequestCost, network_ns: int) -> tuple[int, int | None]:
-        """Counts what was worked for a request beside that: reading it, sending the answer.
+        """Record the remaining work on a request: reading it and sending the response.
 
-        When that was, in milliseconds of the broker's clock, and its ordinal if a quota counts it.
+        Return the time in milliseconds of the broker's clock, and the ordinal if a quota recorded
+        it.
         """
         now_ms, ordinal = self._now_ms(), None
         if self.active:
@@ -247,11 +246,11 @@ class ClientQuotas:
         return now_ms, ordinal
 
     def forget(self, client: ClientConnection) -> None:
-        """A client is gone."""
+        """Forget a closed connection."""
         self.throttled.forget(client)
 
     async def run(self) -> None:
-        """Ends throttles when their time has come."""
+        """End throttles when due."""
         while True:
             for client in self.throttled.due(self._now_ms()):
                 client.throttle_ended()
@@ -264,21 +263,21 @@ class ClientQuotas:
 
 
 def quota_user(client: ClientConnection, header: RequestHeader) -> Who:
-    """Whose quotas a request counts for."""
+    """Return the user and client id whose quotas a request counts for."""
     return client.caller.principal.name, header.client_id or ""
 
 
 def _told(response: Any, throttle_ms: int) -> Any:
-    """The response with the throttle time, which older versions leave out when it is encoded."""
+    """Set the throttle time in a response; older versions omit it when they are encoded."""
     if hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = throttle_ms
     return response
 
 
 def is_exempt(ctx: Context, request: Any, response: Any) -> bool:
-    """Whether no quota of time holds a request: what cannot be answered, and other brokers'.
+    """Whether a request is exempt from the request quota: without response, or of another broker.
 
-    Who says to be a broker must be allowed to act for the cluster, or everybody would say so.
+    A client that says it is a broker must be allowed CLUSTER_ACTION, or any client could say so.
     """
     key = ctx.header.api_key
     number = _NUMBERS.get(key)
@@ -292,9 +291,9 @@ def is_exempt(ctx: Context, request: Any, response: Any) -> bool:
 
 
 def _cannot_be_exempt(number: int, request: Any) -> bool:
-    """Whether a Produce or Fetch request, by its number, says that a quota of time may hold it.
+    """Whether a Produce or Fetch request, by its number, is certainly not exempt.
 
-    Of others somebody may have to be asked, who tells of it if they are not.
+    For others the authorizer may have to be asked, which records an audit event if they are denied.
     """
     if number == BYTES_PRODUCED:
         return bool(request.acks != 0)

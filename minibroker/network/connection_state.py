@@ -1,17 +1,17 @@
-"""One client connection as a state machine: what may happen to it, and when.
+"""State machine of a client connection.
 
-Pure: no sockets, no clock. The states are Kafka's ``KafkaChannel.ChannelMuteState``: a connection
-is read only while nothing of it is in flight, so its requests are answered in order, one at a
-time, and a client that floods one connection delays only itself. The table below is the whole
-truth; what a processor does follows it, and anything else is a bug that names its history.
+Pure: no sockets, no clock. The states are Kafka's ``KafkaChannel.ChannelMuteState``. A connection
+is read only while no request of it is in flight, so requests are answered in order, one at a time,
+and a client that floods one connection delays only itself. The table below is complete: any other
+event is a bug, and its error contains the history.
 
     NOT_MUTED --REQUEST_RECEIVED--> MUTED --RESPONSE_READY--> RESPONSE_PENDING
         ^                             |                              |
         +-------NO_RESPONSE-----------+<-------RESPONSE_SENT---------+   (back to NOT_MUTED)
 
-A client that exceeds a quota is answered and then not read for a while (KIP-219). The throttle
-starts before the answer, and the connection is read again only when both the answer is out and
-the throttle has ended, whichever comes first:
+A client that exceeds a quota gets its response and is then muted for a while (KIP-219). The
+throttle starts before the response. The connection is read again when both have happened: the
+response was sent and the throttle has ended.
 
     MUTED --THROTTLE_STARTED--> HELD --RESPONSE_READY--> THROTTLED_RESPONSE_PENDING
                                  |                          |                 |
@@ -20,8 +20,7 @@ the throttle has ended, whichever comes first:
                                  +---------------------> THROTTLED     RESPONSE_PENDING
                                                             +-THROTTLE_ENDED-> NOT_MUTED
 
-Where answers themselves are kept back, HELD ends with THROTTLE_ENDED and the connection is MUTED
-as before.
+If responses are delayed instead, HELD ends with THROTTLE_ENDED and the connection is MUTED again.
 
 Invariant: at most one request of a connection is in flight.
 """
@@ -37,7 +36,7 @@ HISTORY_MAX: Final = 8
 
 
 class ChannelState(StrEnum):
-    """Where a connection stands."""
+    """State of a connection."""
 
     NOT_MUTED = "reading"
     MUTED = "muted"
@@ -49,7 +48,7 @@ class ChannelState(StrEnum):
 
 
 class ChannelEvent(StrEnum):
-    """What may happen to a connection."""
+    """Event of a connection."""
 
     REQUEST_RECEIVED = "request received"
     NO_RESPONSE = "no response"
@@ -95,7 +94,7 @@ TRANSITIONS: Final[Mapping[ChannelState, Mapping[ChannelEvent, ChannelState]]] =
 
 
 class InvalidChannelTransition(Exception):
-    """An event that can't happen in a state; tells what came before it."""
+    """An event that is impossible in a state; the text contains the preceding events."""
 
     def __init__(
         self, state: ChannelState, event: ChannelEvent, history: tuple[ChannelEvent, ...]
@@ -108,7 +107,7 @@ class InvalidChannelTransition(Exception):
 
 
 class ConnectionState:
-    """The state of one connection and the last events that led to it."""
+    """State of one connection, and the last events that led to it."""
 
     __slots__ = ("_history", "state")
 
@@ -117,7 +116,7 @@ class ConnectionState:
         self._history: deque[ChannelEvent] = deque(maxlen=HISTORY_MAX)
 
     def on(self, event: ChannelEvent) -> ChannelState:
-        """The state after an event. Raises ``InvalidChannelTransition``."""
+        """Return the state after an event. Raises ``InvalidChannelTransition``."""
         after = TRANSITIONS[self.state].get(event)
         if after is None:
             raise InvalidChannelTransition(self.state, event, tuple(self._history))

@@ -18,14 +18,14 @@ from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.clock import Clock
 
 TLS_S: Final = 10.0
-"""How long a client may take until TLS is agreed, in real seconds."""
+"""How long the TLS handshake may take, in real seconds."""
 
 SASL_S: Final = 30.0
-"""How long a client may take until it is authenticated, in real seconds."""
+"""How long SASL authentication may take, in real seconds."""
 
 
 class Handshakes:
-    """Those of one kind that are under way in one processor."""
+    """Handshakes of one kind in progress in one processor."""
 
     def __init__(self, clock: Clock, limit_s: float, reason: CloseReason, text: str) -> None:
         """A late connection is closed for ``reason``, which ``text`` explains in the log."""
@@ -38,7 +38,7 @@ class Handshakes:
 
     @contextmanager
     def under_way(self, client: ClientConnection) -> Iterator[None]:
-        """Within this the handshake of a client must end."""
+        """Context in which the handshake of a client must end."""
         self._began.use(client, self._clock.real_s())
         self._some.set()
         try:
@@ -47,7 +47,7 @@ class Handshakes:
             self.ended(client)
 
     def ended(self, client: ClientConnection) -> None:
-        """The client is not waited for any more."""
+        """Note that the handshake has ended."""
         self._began.forget(client)
 
     async def close_late(self) -> None:

@@ -1,8 +1,8 @@
-"""Which connections have been silent for too long: least recently used first.
+"""Finds connections that have been idle for too long, in order of their last use.
 
-Pure: ``now`` is an argument (seconds). Invariant: names are kept in the order of their last use,
-so that finding the idle ones costs nothing but the idle ones. ``connections.max.idle.ms``;
-Kafka's ``Selector.IdleExpiryManager``.
+Pure: ``now`` is an argument (seconds). Invariant: names are kept in the order of their last use, so
+the cost of finding idle ones depends only on their number. ``connections.max.idle.ms``; Kafka's
+``Selector.IdleExpiryManager``.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class IdleConnections(Generic[Name]):
-    """When each name was last used."""
+    """Times of the last use by name."""
 
     def __init__(self) -> None:
         self._used: OrderedDict[Name, float] = OrderedDict()
 
     def use(self, name: Name, now: float) -> None:
-        """A name was used, perhaps for the first time."""
+        """Note the use of a name, possibly the first."""
         self._used[name] = now
         self._used.move_to_end(name)
 
     def forget(self, name: Name) -> None:
-        """A name is gone."""
+        """Forget a name."""
         self._used.pop(name, None)
 
     def last_use(self, name: Name) -> float | None:
-        """When a name was last used; None if it is gone."""
+        """Return when a name was last used, or None if it is unknown."""
         return self._used.get(name)
 
     def in_order(self) -> Iterator[tuple[Name, float]]:
-        """All names and when they were last used, the longest idle first."""
+        """Iterate over names and times of last use, longest idle first."""
         return iter(self._used.items())
 
     def idle_since(self, before: float) -> list[Name]:
-        """The names whose last use was at ``before`` or earlier, the longest idle first."""
+        """Return the names last used at ``before`` or earlier, longest idle first."""
         idle: list[Name] = []
         for name, used in self._used.items():
             if used > before:
@@ -47,5 +47,5 @@ class IdleConnections(Generic[Name]):
         return idle
 
     def oldest_use(self) -> float | None:
-        """When the longest idle name was last used; None without names."""
+        """Return when the longest idle name was last used, or None without names."""
         return next(iter(self._used.values()), None)

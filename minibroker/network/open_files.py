@@ -1,9 +1,9 @@
-"""The segment files that a processor has open: the last used ones, and those being sent.
+"""Segment files that a processor has open: the most recently used, and those being sent.
 
-Owns their descriptors and how many there may be. It must never know responses or connections.
-Invariant: a file stays open as long as something refers to it, as long as ``generation`` is the
-same, a path is the same file, and one file can be opened however many connections there are, unless
-all that are open are being sent. Kafka keeps the files of all logs open instead.
+Owns their descriptors and their maximal number. It must never know responses or connections.
+Invariant: a file stays open while something refers to it; while ``generation`` is the same, a path
+refers to the same file; one file can always be opened, however many connections there are, unless
+all open files are being sent. Kafka keeps the files of all logs open instead.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ CACHED_MAX: Final = 128
 """Segment files that stay open because they were used last."""
 
 CACHED_SHARE: Final = 4
-"""One in so many of the files that may be open."""
+"""The cache may hold one in so many of the files that may be open."""
 
 OPEN_SHARE: Final = 4
-"""One in so many descriptors of a processor may be a segment file's; the rest are for connections.
+"""One in so many descriptors of a processor may be a segment file; the others are for connections.
 """
 
 OPEN_MAX: Final = 1024
-"""Segment files that may be open where there are descriptors enough."""
+"""Maximal number of open segment files if there are enough descriptors."""
 
 
 def open_files_max(descriptors_max: int) -> int:
-    """Segment files that a process with so many descriptors may have open."""
+    """Return how many segment files a process with so many descriptors may have open."""
     return min(OPEN_MAX, max(2, descriptors_max // OPEN_SHARE))
 
 
 class _Count:
-    """How many files are open. Not their cache, as a cycle would keep them open."""
+    """Number of open files.
+
+    Separate from the cache, because a reference cycle would keep files open.
+    """
 
     __slots__ = ("opened",)
 
@@ -54,13 +57,13 @@ class OpenFile:
         count.opened += 1
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # It never was open.
+        with suppress(AttributeError):  # The file was never opened.
             self._count.opened -= 1
             os.close(self.descriptor)
 
 
 def _reserved() -> OpenFile | None:
-    """A descriptor that no connection takes, or None if there is none left."""
+    """Return a reserved descriptor, or None if there is none left."""
     with suppress(OSError):
         return OpenFile(os.devnull, _Count())
     return None
@@ -77,11 +80,11 @@ class OpenFiles:
         self._count = _Count()
         self._reserve = _reserved()
         self.generation = 0
-        """Changes when a path may have become another file."""
+        """Changes when a path may refer to another file."""
 
     @property
     def opened(self) -> int:
-        """Files that are open, in the cache or not."""
+        """Number of open files, in the cache or not."""
         return self._count.opened
 
     @property
@@ -90,7 +93,10 @@ class OpenFiles:
         return self.opened < self.limit - self._cached_max
 
     def get(self, path: str) -> OpenFile:
-        """The open file. Raises ``OSError`` if there is none, or no descriptor for it."""
+        """Return the open file.
+
+        Raises ``OSError`` if it does not exist or no descriptor is left.
+        """
         file = self._files.get(path)
         if file is None:
             file = self._files[path] = self._open(path)
@@ -101,7 +107,7 @@ class OpenFiles:
         return file
 
     def _open(self, path: str) -> OpenFile:
-        """Open a file, if need be with the descriptor of another one or with the reserve."""
+        """Open a file, if necessary with the descriptor of another file or the reserve."""
         for give_up in (self._files.clear, self._use_reserve):
             try:
                 return OpenFile(path, self._count)
@@ -115,14 +121,14 @@ class OpenFiles:
         self._reserve = None
 
     def forget(self) -> None:
-        """Close all that are not being sent: a path may soon be another file."""
+        """Close files that are not being sent: their paths may soon refer to other files."""
         self.generation += 1
         self._files.clear()
-        if self._reserve is None:  # Before a new connection takes what was closed.
+        if self._reserve is None:  # Before a new connection takes the closed descriptor.
             self._reserve = _reserved()
 
     def forget_removed(self) -> None:
-        """Close those that were removed since, which take up space as long as they are open."""
+        """Close deleted files, which occupy disk space as long as they are open."""
         for path, file in list(self._files.items()):
             if os.fstat(file.descriptor).st_nlink == 0:
                 del self._files[path]

@@ -1,8 +1,8 @@
-"""From what a client has shown to its name: a SASL user, a certificate, or somebody else's code.
+"""Builds the principal of a connection: from SASL, a certificate, or a custom class.
 
-Owns the choice between these and the loading of ``principal.builder.class``; it must never let an
-error of that code out, nor a client in whom it could not name.  The invariant: every connection
-has exactly one name, ANONYMOUS where nobody asked.  Echoes ``DefaultKafkaPrincipalBuilder``.
+Owns the choice, and the loading of ``principal.builder.class``. It must never let an error of
+custom code escape, or accept a client without a principal. Invariant: every connection has exactly
+one principal, ANONYMOUS without authentication. Kafka's ``DefaultKafkaPrincipalBuilder``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Builder = Callable[[Introduction], object]
 
 
 class PrincipalNotBuilt(Exception):
-    """A client cannot be named; the text is for the log."""
+    """The principal cannot be built; the text is logged."""
 
 
 class PrincipalBuilder:
-    """The names of one broker's clients. Raises ``ConfigError`` for rules or code that are none."""
+    """Builds principals of one broker. Raises ``ConfigError`` for invalid rules or classes."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class PrincipalBuilder:
     def principal(
         self, listener: str, client_host: str, sasl_user: str | None, subject: Subject | None
     ) -> Principal:
-        """Who a client is. Raises ``PrincipalNotBuilt``."""
+        """Return the principal of a client. Raises ``PrincipalNotBuilt``."""
         shown = None if subject is None else distinguished_name(subject)
         if self._builder is None:
             return self._default(listener, sasl_user, shown)

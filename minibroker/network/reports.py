@@ -1,7 +1,7 @@
 """Reports of acceptor and processors about their connections, for the control API.
 
-Owns the shapes of the reports. It must never collect what they contain. Invariant: a report is
-bounded, and gives the total beside the connections that it shows.
+Owns the shapes of the reports. It must never collect their content. Invariant: a report is bounded,
+and contains the total number of connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONNECTIONS_SHOWN_MAX: Final = 1000
 
 
 class AcceptorReport(NamedTuple):
-    """What an acceptor shows; ``slots`` are those in use of each processor."""
+    """Report of an acceptor; ``slots`` are the occupied slots of each processor."""
 
     slots: tuple[int, ...]
     figures: ConnectionFigures
@@ -26,7 +26,7 @@ class AcceptorReport(NamedTuple):
 
 
 class ProcessorReport(NamedTuple):
-    """What a processor shows; ``figures`` if it has one of its own."""
+    """Report of a processor; ``figures`` if it accepts connections itself."""
 
     connections: tuple[ConnectionReport, ...]
     connections_total: int

@@ -1,9 +1,9 @@
-"""One request and its response: decode, split, ask the owners, merge, encode, send.
+"""Handles one request: decode, split, execute in its owners, merge, encode, send.
 
-Owns the way of a request through a processor, never what an API does and never a socket's state.
-Invariant: the request's memory is released exactly once, and not before every owner that was
-given a reference into it has answered or died; so no owner ever reads another request's bytes.
-``KafkaApis.handle`` without the APIs.
+Owns the path of a request through a processor. It must never know what an API does, or the state of
+a socket. Invariant: the memory of a request is released exactly once, and not before every owner
+with a reference to it has answered or died, so no owner reads the bytes of another request. Kafka's
+``KafkaApis.handle``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SERVED: Final[ServedVersions] = {api.key: api.versions for api in APIS.values()}
 
 
 class RequestHandler:
-    """What all exchanges of one processor share."""
+    """Handles the requests of one processor."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class RequestHandler:
         used: Callable[[int], None],
         unserved: Callable[[ClientConnection, Unserved], None],
     ) -> None:
-        """``used`` is called with the number of a connection that is about to be answered,
-        ``unserved`` with a client that asked for a protocol which is not served.
+        """``used`` is called with the number of a connection before its response is sent,
+        ``unserved`` with a client that requested a protocol that is not served.
         """
         self._env = env
         self._follower = follower
@@ -94,10 +94,10 @@ class RequestHandler:
         self._in_force = InForce(env.settings)
         self._log = Log(env.name)
         self.quick = 0
-        """Requests under way whose owners answer without waiting for anybody."""
+        """Requests in flight whose owners answer without waiting."""
 
     async def serve(self, client: ClientConnection, block: Block) -> None:
-        """Answers one request. Whatever it raises ends the connection."""
+        """Handle one request. Any exception closes the connection."""
         env = self._env
         began_ns = time.perf_counter_ns()
         env.work_time.settle()
@@ -124,7 +124,7 @@ class RequestHandler:
         try:
             response_bytes = await self._respond(client, header, response, chunks, cost)
         except BaseException:
-            # Quotas have counted it all the same, or do so now.
+            # Quotas have recorded the request, or do so now.
             self.client_quotas.quotas.keep_promise()
             total_ns = time.perf_counter_ns() - began_ns
             figures = RequestFigures((queue_ns, 0, exchange.io_ns, total_ns), None)
@@ -137,7 +137,7 @@ class RequestHandler:
         late, reading_ns = None, worked_from - client.accounted_ns
         late_ns = reading_ns + network_ns + exchange.io_ns - counted_ns
         if promise is not None:
-            if not promise.keep(late_ns):  # As the answer could not go at once.
+            if not promise.keep(late_ns):  # The response could not be sent at once.
                 self.client_quotas.worked_on(client, header, late_ns)
         elif cost is not None:
             late_ms, ordinal = self.client_quotas.sent(cost, late_ns)
@@ -156,7 +156,7 @@ class RequestHandler:
         chunks: Sequence[Chunk],
         cost: RequestCost | None,
     ) -> int:
-        """Sends the response, or what quotas make of it; how many bytes that took."""
+        """Send the response, modified by quotas if necessary; return its size in bytes."""
         client_quotas = self.client_quotas
         if cost is not None and client_quotas.active:
             if client_quotas.delays:
@@ -187,7 +187,7 @@ class RequestHandler:
         self, client: ClientConnection, header: RequestHeader, chunks: Sequence[Chunk]
     ) -> int:
         client.state.on(ChannelEvent.RESPONSE_READY)
-        # Before it is sent: who has an answer was used before whoever asks after that.
+        # Before sending: requests after this response must see the connection as used.
         self._used(client.number)
         key, version = header.api_key, _response_version(header)
         start = encode_response_header(key, version, header.correlation_id)
@@ -199,7 +199,7 @@ class RequestHandler:
         return sent
 
     def context(self, client: ClientConnection, header: RequestHeader, block: Block) -> Context:
-        """What the API may look at."""
+        """Return the context of a request for its API."""
         env = self._env
         now = env.clock.now()
         bounded = self.client_quotas.active and header.api_key == ApiKey.FETCH
@@ -233,36 +233,36 @@ class RequestHandler:
         )
 
     def refresh(self, ctx: Context) -> None:
-        """Brings image and time up to date for the next step."""
+        """Update image and time for the next step."""
         ctx.image = self._follower.image
         ctx.now = self._env.clock.now()
 
     def may_look(self, api: ServedApi, owner: Owner) -> bool:
-        """Whether to look for an answer instead of sleeping until it comes.
+        """Whether to poll for an answer instead of sleeping until it arrives.
 
-        Only if it is sure to come soon, from an I/O worker, and nobody else waits for one.
+        Only for a quick answer of an I/O worker, and if no other request waits for one.
         """
         return not api.may_wait and self.quick == 1 and owner != CONTROLLER
 
     def link(self, owner: Owner) -> Link:
-        """The way to an owner of state."""
+        """Return the link to an owner."""
         return self._owners[owner]
 
 
 def _encoded(header: RequestHeader, response: Any) -> list[Chunk]:
     if response is None:
         return []
-    # All that stands in a records field of ours is a slice of a file.
+    # A records field of a response contains slices of files only.
     return cast("list[Chunk]", encoder(type(response), _response_version(header))(response))
 
 
 def _reference(block: Block, records: object) -> ArenaRef:
-    assert isinstance(records, range)  # what `locating_decoder` makes of a records field
+    assert isinstance(records, range)  # `locating_decoder` returns a range for a records field
     return block.ref(records.start, len(records))
 
 
 def _response_version(header: RequestHeader) -> int:
-    """The version to answer in: for an ApiVersions that we don't know, 0 (KIP-511)."""
+    """Return the version of the response; 0 for an unknown ApiVersions version (KIP-511)."""
     if header.api_key == ApiKey.API_VERSIONS:
         low, high = SERVED[ApiKey.API_VERSIONS]
         return header.api_version if low <= header.api_version <= high else 0
@@ -270,7 +270,7 @@ def _response_version(header: RequestHeader) -> int:
 
 
 class _Exchange(RequestCost):
-    """One request under way, and once its answer is known, what it took: see `cost`."""
+    """One request in flight; it becomes its own `RequestCost` when the response is known."""
 
     def __init__(self, shared: RequestHandler, client: ClientConnection, block: Block) -> None:
         self._shared = shared
@@ -278,18 +278,18 @@ class _Exchange(RequestCost):
         self._block: Block | None = block
         self.ctx: Context | None = None
         self.request: Any = None
-        """What was asked, once it is known."""
+        """The decoded request."""
         self.io_ns = 0
-        """What owners worked."""
+        """Work of the owners in nanoseconds."""
         self.asked_ns = 0
-        """How long owners were waited for, their work included."""
+        """Time spent waiting for owners, including their work."""
         self._promise: Promise | None = None
-        """To count it when it is answered, if that may be; not given yet."""
+        """The promise to record the request after its response, if possible and not given yet."""
         self.records: int | None = None
-        """How many were produced, where somebody is told."""
+        """Number of produced records, if activity is recorded."""
 
     async def run(self) -> tuple[RequestHeader, Any]:
-        """The header, and the response or None where there is none."""
+        """Return the header and the response, or None if there is no response."""
         client, shared, block = self._client, self._shared, self._block
         assert block is not None
         header, at = decode_request_header(block.view)
@@ -308,7 +308,7 @@ class _Exchange(RequestCost):
             introduced = cast("ApiVersionsRequest", request)
             client.introduce(introduced.client_software_name, introduced.client_software_version)
         if api.may_wait:
-            # Only records are read in place, and waiting may take as long as the client likes.
+            # Only records are read in place, and a wait may take as long as the client chooses.
             self.free()
         return header, await self._answer(api, ctx, request)
 
@@ -321,7 +321,7 @@ class _Exchange(RequestCost):
     def promised(
         self, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
     ) -> Promise | None:
-        """The promise to count it once it is answered; None if it has to be counted first."""
+        """Return a promise to record the request after its response, or None to record it first."""
         promise, ctx = self._promise, self.ctx
         if promise is None:
             return None
@@ -334,8 +334,8 @@ class _Exchange(RequestCost):
     def cost(
         self, response: Any, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
     ) -> RequestCost:
-        """This, with all that is counted. No object of its own: making one would cost more than
-        all else that is done here.
+        """Return this object with all costs set: creating another object would cost more than the
+        rest of this function.
         """
         ctx, client = self.ctx, self._client
         assert ctx is not None
@@ -359,7 +359,7 @@ class _Exchange(RequestCost):
         parts = api.split(ctx, request)
         replies: dict[Owner, Any] = {}
         if parts:
-            # An owner that was told where bytes lie reads them whatever happens here, so a
+            # An owner with a reference to the request's bytes reads them in any case, so a
             # connection that is closed meanwhile still waits for it. Such APIs never wait long.
             with trio.CancelScope(shield=not api.may_wait):
                 self._client.interruptible = api.may_wait
@@ -409,7 +409,7 @@ class _Exchange(RequestCost):
         self.asked_ns += time.perf_counter_ns() - began_ns
 
     def _prepare(self) -> None:
-        """What of quotas can be done while others work."""
+        """Prepare the quota check while owners execute the request."""
         client_quotas = self._shared.client_quotas
         if client_quotas.active:
             assert self.ctx is not None
@@ -417,9 +417,9 @@ class _Exchange(RequestCost):
 
 
 def _served(header: RequestHeader) -> ServedApi | None:
-    """The API that serves the request; None for an ApiVersions that is too new.
+    """Return the API of a request, or None for an ApiVersions version that is too new.
 
-    Raises ``UnsupportedVersion``: without an answer in that version all Kafka does is hang up.
+    Raises ``UnsupportedVersion``: Kafka too closes the connection, for lack of a response version.
     """
     api = APIS.get(header.api_key)
     if api is None:

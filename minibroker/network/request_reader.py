@@ -1,9 +1,9 @@
-"""Reading requests: four bytes of length, then a body straight into shared memory.
+"""Reads requests: four bytes of length, then the body directly into shared memory.
 
-Owns a connection's bytes up to a whole frame, never what is in it. Invariant: memory for a body
-is taken from the processor's part of the arena and only after its length has been checked, so the
-arena's size bounds what clients can make us hold; while it is full nothing more is read. A request
-that has not arrived whole makes a claim, which may be evicted if its bytes come too slowly.
+Owns the bytes of a connection up to a complete request. It must never decode one. Invariant: memory
+for a body is taken from the processor's part of the arena after its length was checked, so the size
+of the arena limits the memory of all requests; while it is full, nothing more is read. A request
+that has not arrived completely makes a claim, which may be evicted if its bytes arrive too slowly.
 ``socket.request.max.bytes``; Kafka's ``NetworkReceive`` and ``MemoryPool`` (KIP-72).
 """
 
@@ -20,7 +20,7 @@ from minibroker.runtime.request_memory import Claim, TooManyWaiting
 from minibroker.runtime.stream import ByteStream
 
 SCRATCH_BYTES: Final = 32 * 1024
-"""What is read at once before the length is known; most requests fit whole."""
+"""Bytes read at once before the length is known; most requests fit."""
 
 LENGTH_BYTES: Final = 4
 
@@ -29,7 +29,7 @@ _HTTP_STARTS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"C
 
 
 class InvalidRequestSize(Exception):
-    """Bytes that are no request; ``reason`` is counted, the text is logged."""
+    """Bytes that are not a request; ``reason`` is counted, and the text is logged."""
 
     def __init__(self, reason: CloseReason, text: str) -> None:
         super().__init__(text)
@@ -37,11 +37,11 @@ class InvalidRequestSize(Exception):
 
 
 class RequestReader:
-    """Cuts one connection's bytes into bodies of requests.
+    """Splits the bytes of one connection into request bodies.
 
-    ``number`` is the connection's, ``address`` its client's, for claims. ``now`` gives real
-    seconds, however the broker's clock is turned. ``scratch`` may be shared by all readers of a
-    process: it is used only between waiting and the next step.
+    ``number`` identifies the connection and ``address`` its client, for claims. ``now`` returns
+    real seconds, independent of the broker's clock. ``scratch`` may be shared by all readers of a
+    process: it is used only between two waits.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class RequestReader:
 
     @contextmanager
     def bounded(self, request_bytes_max: int, setting: str) -> Iterator[None]:
-        """Within this no request may be larger than what a setting says."""
+        """Context in which a request may not exceed the value of a setting."""
         before = self._request_bytes_max, self._setting
         self._request_bytes_max, self._setting = min(before[0], request_bytes_max), setting
         try:
@@ -90,7 +90,8 @@ class RequestReader:
             self._request_bytes_max, self._setting = before
 
     async def next(self) -> Block | None:
-        """The next body in memory that the caller releases; None when the client has ended.
+        """Return the next body, in memory that the caller releases; None when the client
+        disconnected.
 
         Raises ``InvalidRequestSize``, or ``StreamClosed`` from the stream.
         """
@@ -105,7 +106,7 @@ class RequestReader:
         size = self._checked(data)
         end = LENGTH_BYTES + size
         if len(data) < end:
-            self._left = data  # Not lost if a wait is cancelled.
+            self._left = data  # Kept if a wait is cancelled.
             return await self._receive(size)
         block = self._part.allocate_nowait(size)
         if block is None:
@@ -116,11 +117,11 @@ class RequestReader:
         return block
 
     def arrived(self) -> int:
-        """Bytes that have come of the body that is being received."""
+        """Number of received bytes of the current body."""
         return self._filled + self._stream.arrived()
 
     async def _receive(self, size: int) -> Block:
-        """Receive the rest of a body that has not arrived whole."""
+        """Receive the rest of a body that has not arrived completely."""
         claim = Claim(self._number, self._address, size)
         block = await self._allocate(claim)
         try:

@@ -1,10 +1,10 @@
-"""Writing responses: bytes, and pieces of segment files in between.
+"""Writes responses: bytes, and pieces of segment files.
 
-Owns how chunks are written to a stream cheaply, never what a response means. Small chunks are
-written together; large pieces of files are handed to the kernel (``sendfile``) and never enter this
-process. Invariant: every file is found before the first byte is sent, so a segment that was removed
-is noticed while nothing has been promised to the client, and a piece is never sent from another
-file of that name. Kafka's ``MultiRecordsSend`` and ``FileRecords.writeTo``.
+Owns how chunks are written to a stream efficiently. It must never know what a response means. Small
+chunks are written together; large pieces of files are sent by the kernel (``sendfile``) and never
+copied to this process. Invariant: every file is opened before the first byte is sent, so a deleted
+segment is noticed while nothing has been sent; a piece is never sent from another file of the same
+name. Kafka's ``MultiRecordsSend`` and ``FileRecords.writeTo``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from minibroker.runtime.stream import ByteStream
 from minibroker.storage.slices import FileSlice
 
 COPIED_BYTES_MAX: Final = 64 * 1024
-"""Responses up to this size are put together in memory and written at once."""
+"""Responses up to this size are assembled in memory and written at once."""
 
 COPIED_PIECE_MAX: Final = 8 * 1024
-"""Pieces of files up to this size are copied in larger responses, too: a fetch of thousands of
-partitions has thousands of small ones.
+"""Pieces of files up to this size are copied in larger responses too: a fetch of thousands of
+partitions has thousands of small pieces.
 """
 
 _LENGTH: Final = struct.Struct(">i")
@@ -32,7 +32,7 @@ Chunk = bytes | bytearray | memoryview | FileSlice
 
 
 class RecordsGone(Exception):
-    """Records that an owner found were deleted before they could be sent; a client asks again."""
+    """Records were deleted after an owner returned them, before they were sent; clients retry."""
 
 
 class RecordsUnreadable(Exception):
@@ -42,7 +42,7 @@ class RecordsUnreadable(Exception):
 async def send_response(
     stream: ByteStream, files: OpenFiles, header: bytes, chunks: Sequence[Chunk]
 ) -> int:
-    """Sends length, header and chunks; returns the number of bytes.
+    """Send length, header and chunks; return the number of bytes.
 
     Raises ``StreamClosed``, ``RecordsGone`` if a file is not as its owner said, or
     ``RecordsUnreadable``.
@@ -90,7 +90,7 @@ def _together(start: bytes, chunks: Sequence[Chunk], files: OpenFiles) -> bytes:
 
 
 class _Piece:
-    """A piece of a file that was found: either the file stays open, or it is opened again."""
+    """A piece of a file that exists: the file stays open, or is opened again to send."""
 
     __slots__ = ("_file", "_files", "_generation", "slice")
 
@@ -115,7 +115,7 @@ class _Piece:
             await stream.send_file(file.descriptor, piece.position, piece.length)
             self._file = None
             return
-        # A client that reads slowly would keep the file open, so no file is open while it waits.
+        # A slow reader would keep the file open, so no file is open during a wait.
         for start in range(0, piece.length, COPIED_BYTES_MAX):
             length = min(COPIED_BYTES_MAX, piece.length - start)
             await stream.send_all(_read(self.open(), piece, start, length))
@@ -138,9 +138,9 @@ async def _send_pieces(
 def _parts(
     start: bytes, found: list[bytes | bytearray | memoryview | _Piece]
 ) -> Iterator[tuple[bytes | _Piece, bool]]:
-    """Large pieces as they are and everything else put together; whether it is the last one.
+    """Yield large pieces unchanged and everything else joined; with whether it is the last one.
 
-    Takes the chunks off the end of ``found``, so that a file is closed as soon as it was sent.
+    Removes the chunks from the end of ``found``, so that a file is closed as soon as it was sent.
     """
     together, size = [start], len(start)
     while found:

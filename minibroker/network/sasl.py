@@ -1,9 +1,9 @@
-"""SASL on a client's connection: frames in, steps of the authentication, frames out.
+"""SASL on a client connection: receives frames, runs the authentication, sends the answers.
 
-Owns the few requests that may come before a client has proven who it is, their answers, and the
-end of a proof's worth; what may come when is `Authentication`'s to know, what proves a name the
-mechanisms'.  The invariant: before the proof no other API's code sees a byte, and no line of the
-log has a secret in it.  Echoes the frames of ``SaslServerAuthenticator``.
+Owns the requests allowed before authentication, their responses, and the end of a session. The
+order of steps is in `Authentication`, and the check of credentials in the mechanisms. Invariant:
+before authentication no other API reads a byte, and no log line contains a secret. Kafka's
+``SaslServerAuthenticator``.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ NONCE_BYTES: Final = 24
 SERVED: Final[ServedVersions] = {
     api.key: api.versions for api in (api_versions.API, sasl_handshake.API, sasl_authenticate.API)
 }
-"""All that a client may ask for before it has proven who it is."""
+"""All requests that are allowed before authentication."""
 
 MakeContext = Callable[["ClientConnection", RequestHeader, "Block"], Context]
 
 
 class SaslFailed(Exception):
-    """The client failed, for good; ``response`` is what it is told late, if anything."""
+    """Authentication failed finally; ``response`` is sent after a delay, if there is one."""
 
     def __init__(self, text: str, response: bytes = b"") -> None:
         super().__init__(text)
@@ -73,7 +73,7 @@ class SaslFailed(Exception):
 
 
 class SaslAuthenticator:
-    """How one listener's clients prove who they are."""
+    """Authenticates the clients of one listener."""
 
     def __init__(
         self,
@@ -84,7 +84,9 @@ class SaslAuthenticator:
         image: Callable[[], Image],
         secret: bytes,
     ) -> None:
-        """Raises ``ConfigError``; ``secret`` is the same wherever this listener is served."""
+        """Raises ``ConfigError``; ``secret`` is the same in every process that serves this
+        listener.
+        """
         self._settings = settings
         self._listener = listener
         self._clock = clock
@@ -98,7 +100,7 @@ class SaslAuthenticator:
         self._passwords = {} if entry is None else entry.users
 
     def begin(self) -> Authentication:
-        """A new connection's."""
+        """Start the authentication of a new connection."""
         return Authentication(self._mechanisms, self._exchange, self._reauth_max_ms)
 
     def _exchange(self, mechanism: str) -> Mechanism:
@@ -122,7 +124,9 @@ class SaslAuthenticator:
         )
 
     def _shapes(self, mechanism: str) -> tuple[CredentialShape, ...]:
-        """Those of the image; users are walked through once for each change of configs."""
+        """Return the shapes of credentials in the image; users are scanned once per change of
+        configs.
+        """
         image = self._image()
         if self._shapes_of is not image.configs:
             self._shapes_of, self._known_shapes = image.configs, {}
@@ -134,9 +138,9 @@ class SaslAuthenticator:
         return self._settings.at_listener(self._listener, CONNECTIONS_MAX_REAUTH_MS, mechanism)
 
     async def step(self, client: ClientConnection, block: Block, make_context: MakeContext) -> None:
-        """One frame of a client that has not proven, or proves again, who it is.
+        """Handle one frame of an authentication or reauthentication.
 
-        Raises ``SaslFailed``, or whatever bytes that are no request raise.
+        Raises ``SaslFailed``, or the errors of bytes that are not a request.
         """
         authentication = client.authentication
         assert authentication is not None
@@ -164,7 +168,7 @@ class SaslAuthenticator:
     def _answer(
         self, authentication: Authentication, context: Context, body: memoryview, at: int
     ) -> tuple[Any, int, str | None]:
-        """The response, the version to send it in, and why it is the last one, if it is."""
+        """Return the response, its version, and the reason why it is the last one, if it is."""
         header = context.header
         key, version = ApiKey(header.api_key), header.api_version
         low, high = SERVED[key]
@@ -201,7 +205,7 @@ class SaslAuthenticator:
 
 
 def token_rules(settings: Settings, listener: str) -> tuple[Verifier, Rules]:
-    """Whom a listener believes tokens of, and what it asks of them. Raises ``ConfigError``."""
+    """Return the verifier and the rules for tokens of a listener. Raises ``ConfigError``."""
 
     def at(key: Any) -> Any:
         return settings.at_listener(listener, key, OAUTHBEARER)

@@ -1,9 +1,9 @@
-"""What listeners with TLS show, and how it is renewed while the broker runs (KIP-226).
+"""TLS contexts of listeners, and their renewal while the broker runs (KIP-226).
 
-Owns the key and the certificates in force of each listener, and whether others may take their
-place; it must never know a connection, which keeps what it began with.  The invariant: what can't
-be used, or names somebody else, changes nothing, and a file that is as it was is not read again.
-Echoes Kafka's ``SslFactory`` and ``DynamicBrokerConfig.reloadUpdatedFilesWithoutConfigChange``.
+Owns the key and certificates in force of each listener, and whether others may replace them. It
+must never know a connection, which keeps what it started with. Invariant: keys that cannot be used,
+or that name another subject, change nothing; an unchanged file is not read again. Kafka's
+``SslFactory`` and ``DynamicBrokerConfig.reloadUpdatedFilesWithoutConfigChange``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class _Held(NamedTuple):
-    """What a listener shows, what was given for it, and how the files were when they were read."""
+    """TLS context of a listener, the settings it was made from, and the files' state when read."""
 
     tls_context: TlsContext
     given: tuple[Any, ...]
@@ -50,15 +50,15 @@ class _Held(NamedTuple):
 
 
 class SslContexts:
-    """The listeners of one process; ``settings`` are those that the broker was started with."""
+    """TLS contexts of one process; ``settings`` are those of the broker's start."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ``ConfigError`` for keys that can't be used."""
+        """Raises ``ConfigError`` for keys that cannot be used."""
         self._settings = settings
         self._own = (BROKERS, str(settings[NODE_ID]))
         self._log = Log("network")
         self._config: Mapping[str, str] | None = None
-        """What was set for this broker when the files were last looked at."""
+        """Configs of this broker when the files were last checked."""
         self._held = {
             listener.name: _read(settings, listener.name)
             for listener in settings.client_listeners
@@ -66,12 +66,12 @@ class SslContexts:
         }
 
     def context(self, listener: str) -> SSLContext | None:
-        """What the next connection of a listener is shown; None if it speaks no TLS."""
+        """Return the context for new connections of a listener; None if it does not use TLS."""
         held = self._held.get(listener)
         return None if held is None else held.tls_context.context
 
     def problems(self, configs: Configs) -> list[str]:
-        """Why listeners can't show what these configs want, a sentence each. Changes nothing."""
+        """Return why listeners cannot use these configs, one sentence each. Changes nothing."""
         settings = effective(self._settings, configs)
         found: list[str] = []
         for listener in self._held:
@@ -82,9 +82,9 @@ class SslContexts:
         return found
 
     def follow(self, configs: Configs) -> None:
-        """Takes over what was renewed; what can't be used is told to the log and passed over.
+        """Apply renewed keys; keys that cannot be used are logged and ignored.
 
-        Files are looked at when anything was set for this broker, be it what was there before.
+        Files are checked whenever configs of this broker are set, even to the same values.
         """
         config = configs.get(self._own, _NOTHING)
         is_first, before = self._config is None, self._config
@@ -109,19 +109,22 @@ class SslContexts:
                 )
 
     def _renewed(self, settings: Settings, listener: str, *, compare: bool = True) -> _Held | None:
-        """What a listener shows from now on, None if that stays. Raises ``ConfigError``."""
+        """Return the new context of a listener, or None if it is unchanged.
+
+        Raises ``ConfigError``.
+        """
         held = self._held[listener]
         if _given(settings, listener) == held.given and not _are_changed(held.files):
             return None
         renewed = _read(settings, listener)
-        # What a start finds in the store was compared when it was set.
+        # Keys found in the store at start were compared when they were set.
         if compare and (problems := list(_differences(settings, listener, held, renewed))):
             raise ConfigError(problems)
         return renewed
 
 
 def _read(settings: Settings, listener: str) -> _Held:
-    # Looked at before they are read, so that a change in between is seen the next time.
+    # Checked before they are read, so that a change in between is detected next time.
     locations = (settings.at_listener(listener, key) for key in _FILES)
     files = {location: _state(location) for location in locations if location is not None}
     trusted = settings.at_listener(listener, SSL_TRUSTSTORE_LOCATION)
@@ -135,7 +138,7 @@ def _given(settings: Settings, listener: str) -> tuple[Any, ...]:
 
 
 def _state(location: str) -> tuple[int, ...]:
-    """What differs once a file was written or replaced; nothing if there is none."""
+    """Return what changes when a file is written or replaced; empty if it does not exist."""
     try:
         status = os.stat(location)
     except OSError:
@@ -144,13 +147,13 @@ def _state(location: str) -> tuple[int, ...]:
 
 
 def _are_changed(files: Mapping[str, tuple[int, ...]]) -> bool:
-    """A file that is gone stops nobody, as what it had is in force."""
+    """A missing file is no problem, because its former content is in force."""
     now = {location: _state(location) for location in files}
     return any(state and state != files[location] for location, state in now.items())
 
 
 def _differences(settings: Settings, listener: str, held: _Held, renewed: _Held) -> Iterator[str]:
-    """Why one may not take the place of the other."""
+    """Yield the reasons why one context may not replace the other."""
     old, new = held.tls_context.identity, renewed.tls_context.identity
     if not settings.at_listener(listener, SSL_ALLOW_DN_CHANGES) and _name(old) != _name(new):
         text = "Keystore DistinguishedName does not match: existing="
@@ -173,7 +176,7 @@ def _refused(listener: str, text: str, needed: str, allowing: Setting[bool]) -> 
 
 
 def _name(identity: Identity) -> str:
-    """A subject as it is compared: neither case nor blanks make another of it."""
+    """Return a subject in comparable form: case and blanks do not matter."""
     parts = (
         tuple((kind, " ".join(value.split())) for kind, value in part) for part in identity.subject
     )

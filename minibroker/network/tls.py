@@ -1,9 +1,9 @@
-"""TLS on a client's connection: a byte stream over another one, and what a listener shows.
+"""TLS on a client connection: a byte stream over another one, and a listener's context.
 
-Owns the handshake, the encryption and the words in which both fail; it must never know what the
-bytes mean or whether who has a certificate may do anything.  ``ssl`` is loaded with this module,
-so a broker without such listeners imports it nowhere.  The invariant: at most ``CIPHER_BYTES_MAX``
-bytes that were not passed on lie in either buffer.  Echoes Kafka's ``SslTransportLayer`` and
+Owns the handshake, the encryption and the messages of their failures. It must never know what the
+bytes mean, or what the owner of a certificate may do. ``ssl`` is loaded with this module, so
+brokers without such listeners never import it. Invariant: each buffer holds at most
+``CIPHER_BYTES_MAX`` bytes that were not passed on. Kafka's ``SslTransportLayer`` and
 ``DefaultSslEngineFactory``.
 """
 
@@ -32,7 +32,7 @@ from minibroker.runtime.stream import ByteStream, StreamClosed
 from minibroker.security.x509 import BadCertificate, Identity, identity
 
 CIPHER_BYTES_MAX: Final = 64 * 1024
-"""What is encrypted, or read to be decrypted, at once."""
+"""Bytes encrypted at once, or read at once to be decrypted."""
 
 _JAVA_STORE: Final = b"\xfe\xed\xfe\xed"
 _DER: Final = b"\x30"
@@ -45,31 +45,31 @@ _VERIFY: Final = {
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 _scratch = memoryview(bytearray(CIPHER_BYTES_MAX))
-"""What was received, shared by all streams: it is copied away before anybody else has a turn."""
+"""Received bytes, shared by all streams: copied before any other task runs."""
 
 
 Subject = tuple[tuple[tuple[str, str], ...], ...]
-"""A certificate's subject: parts, each of one or more (kind, value) pairs."""
+"""Subject of a certificate: parts of one or more (kind, value) pairs."""
 
 
 class TlsHandshakeFailed(Exception):
-    """The client and we could not agree; the text says why, for the log."""
+    """The TLS handshake failed; the text is logged."""
 
 
 class TlsContext(NamedTuple):
-    """What a listener shows and wants, and whom it says to be."""
+    """TLS context of a listener and the subject of its certificate."""
 
     context: ssl.SSLContext
     identity: Identity
 
 
 def tls_context(settings: Settings, listener: str) -> TlsContext:
-    """The same as its settings say, each file read once. Raises ``ConfigError``."""
+    """Return the context that settings describe; each file is read once. Raises ``ConfigError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [_VERSIONS[name] for name in settings.at_listener(listener, SSL_ENABLED_PROTOCOLS)]
     context.minimum_version = min(versions)
     context.maximum_version = max(versions)
-    # Sessions are not resumed: a ticket would outlive the certificate that it stands for.
+    # Sessions are not resumed: a ticket would be valid longer than its certificate.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
     own = _load_key(context, settings, listener)
@@ -90,7 +90,7 @@ def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> Ide
         where = f"{SSL_KEYSTORE_KEY.name}, {SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
     try:
         with _as_file(f"{key}\n{chain}\n") as path:
-            # A password is given in any case, or OpenSSL would ask for it at the terminal.
+            # A password is always passed, or OpenSSL would ask for it at the terminal.
             context.load_cert_chain(path, password=lambda: password)
         return identity(chain)
     except BadCertificate as error:
@@ -133,7 +133,7 @@ def _read(name: str, location: str) -> str:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path for OpenSSL, which reads keys from files only; a text never gets onto a disk."""
+    """Yield a path for OpenSSL, which reads keys from files only; the text is never on a disk."""
     descriptor = os.memfd_create("minibroker-key", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -143,7 +143,7 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 class TlsStream(ByteStream):
-    """An end of TLS over a stream, ours or, in tests, the client's; ``handshake`` comes first."""
+    """TLS over a stream, for the server and, in tests, the client; call ``handshake`` first."""
 
     def __init__(
         self, inner: ByteStream, context: ssl.SSLContext, *, server_side: bool = True
@@ -155,7 +155,7 @@ class TlsStream(ByteStream):
         self._closed = False
         self._agreed = False
         self._taken = 0
-        """Bytes of TLS received so far."""
+        """Encrypted bytes received so far."""
         self._taken_before = 0
         self.waits = inner.waits
         self.peer = inner.peer
@@ -163,7 +163,7 @@ class TlsStream(ByteStream):
 
     @property
     def before_waiting(self) -> Callable[[], object]:
-        """That of the stream that is waited for."""
+        """Callback of the stream that is waited for."""
         return self._inner.before_waiting
 
     @before_waiting.setter
@@ -171,7 +171,7 @@ class TlsStream(ByteStream):
         self._inner.before_waiting = do
 
     async def handshake(self) -> None:
-        """Agrees with the client. Raises ``TlsHandshakeFailed``, or ``StreamClosed``."""
+        """Perform the handshake. Raises ``TlsHandshakeFailed`` or ``StreamClosed``."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -181,7 +181,7 @@ class TlsStream(ByteStream):
                     raise StreamClosed("the client ended within the TLS handshake") from None
             except ssl.SSLError as error:
                 with suppress(StreamClosed):
-                    await self._flush()  # What is wrong, in TLS's own words.
+                    await self._flush()  # Sends the TLS alert.
                 raise TlsHandshakeFailed(_why(error)) from None
             else:
                 await self._flush()
@@ -189,19 +189,19 @@ class TlsStream(ByteStream):
                 return
 
     def subject(self) -> Subject | None:
-        """Whom the client's certificate is for; None if it has shown none."""
+        """Return the subject of the client's certificate, or None without one."""
         certificate = self._tls.getpeercert()
         return cast("Subject", certificate["subject"]) if certificate else None
 
     async def receive_into(self, view: memoryview) -> int:
         while True:
             try:
-                # With a buffer it is the count that comes back, whatever its types say.
+                # With a buffer the count is returned, despite the type hints.
                 return cast("int", self._tls.read(len(view), view))
             except ssl.SSLWantReadError:
                 await self._flush()
                 if not await self._receive():
-                    return 0  # Without TLS's goodbye, as many clients end.
+                    return 0  # Many clients close without TLS's close_notify.
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return 0
             except ssl.SSLError as error:
@@ -212,7 +212,7 @@ class TlsStream(ByteStream):
         return await super().receive_exactly(view)
 
     def arrived(self) -> int:
-        # Encrypted bytes are counted, as those of a record can't be read before its last one.
+        # Encrypted bytes are counted, because a record can be read only when it is complete.
         return self._taken - self._taken_before + self._inner.unread()
 
     def unread(self) -> int:
@@ -234,7 +234,7 @@ class TlsStream(ByteStream):
             self._inner.try_send(self._due.read())
 
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
-        # The kernel can't send what has to be encrypted first.
+        # The kernel cannot send data that must be encrypted first.
         end = position + length
         while position < end:
             data = os.pread(descriptor, min(CIPHER_BYTES_MAX, end - position), position)
@@ -247,14 +247,14 @@ class TlsStream(ByteStream):
         if not self._closed:
             self._closed = True
             if self._agreed:
-                # Says goodbye, but waits for none.
+                # Sends close_notify, without waiting for the client's.
                 with suppress(ssl.SSLError):
                     self._tls.unwrap()
                 self._inner.try_send(self._due.read())
             self._inner.close()
 
     async def _receive(self) -> bool:
-        """Takes what came; whether anything did before the end."""
+        """Receive bytes; return False at the end of the stream."""
         count = await self._inner.receive_into(_scratch)
         self.waits = self._inner.waits
         if count == 0:

@@ -1,8 +1,8 @@
-"""Clients that asked for a protocol that is not served, for the log and the console.
+"""Clients that requested a protocol that is not served, for the log and the console.
 
-Owns when a client is logged and which clients are remembered. It must never know how a request was
-refused. Invariant: a client is logged once for each protocol as long as it is remembered; at most
-``CLIENTS_MAX`` are, and the one not seen for longest is forgotten first. Kafka logs nothing.
+Owns when a client is logged, and which clients are remembered. It must never know how a request was
+rejected. Invariant: a client is logged once for each protocol while it is remembered; at most
+``CLIENTS_MAX`` are, and the least recently seen one is forgotten first. Kafka logs nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ClientKey: TypeAlias = tuple[str | None, tuple[str, str] | None, str]
 
 
 class UnservedClients:
-    """Those of one processor."""
+    """Unserved clients of one processor."""
 
     def __init__(self, log: Log, now: Callable[[], float]) -> None:
         self._log = log

@@ -52,13 +52,13 @@ from minibroker.runtime.handoff import Connection, Handoff, addresses
 from minibroker.runtime.listening import ConnectionSource
 
 ACCEPTED_BEFORE_YIELD: Final = 16
-"""Connections taken in a row before others get their turn: while some come and are turned away
-without end, nothing else in the loop need ever wait.
+"""Connections accepted in a row before other tasks run: with an endless sequence of rejected
+connections nothing else in the loop might ever wait.
 """
 
 
 async def acceptor(env: Environment) -> None:
-    """Runs until ``env.stopping``."""
+    """Run until ``env.stopping``."""
     env.metrics.watch_busy(env.work_time.busy_ns)
     refusal = ""
     async with trio.open_nursery() as nursery:
@@ -77,7 +77,7 @@ async def acceptor(env: Environment) -> None:
         if not refusal:
             for listener, source in env.listeners.items():
                 nursery.start_soon(role.accept, listener, source)
-            nursery.start_soon(role.see_to_it_that_there_are_not_too_many)
+            nursery.start_soon(role.close_excess_connections)
             env.ready()
             await env.stopping.wait()
             if role.activity is not None:
@@ -118,11 +118,11 @@ class _Acceptor:
             self._watch(processor)
 
     async def look_up_hosts(self) -> None:
-        """Looks up the hosts that have limits, until cancelled."""
+        """Resolve the hosts with limits, until cancelled."""
         await self._connection_quotas.hosts.run()
 
     async def unknown_host(self) -> str:
-        """What is wrong with the hosts that the broker was started with; empty if nothing is."""
+        """Return an error text about hosts in the start settings that cannot be resolved, or ""."""
         return await self._connection_quotas.unknown_host()
 
     def _watch(self, processor: int) -> None:
@@ -136,13 +136,13 @@ class _Acceptor:
         return AcceptorReport(used, self._connection_quotas.figures(), self._events.recent())
 
     async def attend(self, processor: int) -> None:
-        """Keeps in touch with one processor, in all of its lives."""
+        """Serve one processor, over all its restarts."""
         while True:
             handoff = await self._env.switchboard.dial_handoff(handoff_name(processor))
             try:
                 await self._attend_life(processor, handoff)
             except ChannelClosed:
-                pass  # It died; the next dialling waits for its next life.
+                pass  # The processor died; the next attempt waits for its restart.
             finally:
                 self._slots.left(processor)
                 self._handoffs.pop(processor, None)
@@ -151,7 +151,7 @@ class _Acceptor:
                 self._answer(processor, ())
 
     async def _attend_life(self, processor: int, handoff: Handoff) -> None:
-        # A processor tells what it has when it listens: until then it gets no connections.
+        # A processor reports its connections first: until then it gets no new ones.
         more = True
         while more:
             present, _ = await handoff.receive()
@@ -178,10 +178,10 @@ class _Acceptor:
             self._freed.set()
         self._connection_quotas.left(done.closed)
         if self._connection_quotas.counts.excess():
-            self._connection_quotas.notify()  # What was taken may be sent away now.
+            self._connection_quotas.notify()  # Those just taken may be excess.
 
     async def accept(self, listener: str, source: ConnectionSource) -> None:
-        """Takes one listener's connections, one after the other."""
+        """Accept the connections of one listener, one after the other."""
         await self._all_heard.wait()
         in_a_row = 0
         while True:
@@ -203,7 +203,7 @@ class _Acceptor:
                 await self.rejected.pause()
 
     async def _take_in(self, accepted: AcceptedConnection, connection: Connection) -> bool:
-        """Whether it was let in, so that a processor has it now."""
+        """Return whether the connection was admitted and passed to a processor."""
         try:
             until = await self._connection_quotas.admit(new_connection(accepted))
             if until is not None:
@@ -221,7 +221,7 @@ class _Acceptor:
     async def _hold(
         self, accepted: AcceptedConnection, connection: Connection, until: float
     ) -> None:
-        """Keeps a connection whose address is too fast; whoever comes next does not wait for it."""
+        """Delay a connection whose address exceeds its rate; later connections do not wait."""
         try:
             await trio.sleep_until(until)
             await self._connection_quotas.admit_delayed(new_connection(accepted))
@@ -239,7 +239,7 @@ class _Acceptor:
         try:
             await self._handoffs[processor].send(accepted, connection)
         except ChannelClosed:
-            # The processor died with the connection in its hands: the client dials again.
+            # The processor died while it received the connection: the client connects again.
             self._connection_quotas.left((accepted.number,))
             died = CloseReason.PROCESS_DIED
             self._events.reject(accepted, died.value, processor=processor)
@@ -257,9 +257,10 @@ class _Acceptor:
                 processor = self._slots.take()
         return processor
 
-    async def see_to_it_that_there_are_not_too_many(self) -> None:
-        """Has the least recently used connections closed, of all processors' and no more than
-        there are too many.
+    async def close_excess_connections(self) -> None:
+        """Close excess connections: the least recently used of all processors.
+
+        Runs until cancelled.
         """
         while True:
             changed = self._connection_quotas.changed
@@ -293,4 +294,4 @@ class _Acceptor:
             if handoff is not None:
                 await handoff.send(message)
         except ChannelClosed:
-            pass  # It died, and its connections with it.
+            pass  # The processor died, and its connections with it.

@@ -240,7 +240,7 @@ class _Controller:
             raise RoleRefusedError(self._deposed)
 
     def _backend(self) -> Backend:
-        # Loaded by the first request: most brokers of tests never get one.
+        # Loaded by the first request: most brokers in tests get none.
         from minibroker.controller.backend import ControllerBackend
 
         return ControllerBackend(self._env, self, self._subscribers, born=self._born)

@@ -1,10 +1,10 @@
-"""The I/O worker role: owns partitions and groups and runs ``execute`` for them.
+"""The I/O worker role: owns partitions and groups, and runs ``execute`` for them.
 
-Owns the state of what the hash gives it (``cluster.placement``): logs, groups, producer ids of a
-block; never a client's socket. Its parts of requests come from processors, one link each, and are
-executed one after the other, so no state needs a lock; only what has to wait becomes a task of
-its own. Invariant: what it has answered is in its logs, so a killed worker's next life goes on
-from there. Kafka's ``KafkaRequestHandler``, ``ReplicaManager`` and ``GroupCoordinator``.
+Owns the state that the hash assigns to it (``cluster.placement``): logs, groups, and a block of
+producer ids. It must never know a client's socket. Parts of requests arrive on one link per
+processor and are executed one after the other, so no state needs a lock; only what has to wait
+becomes a task. Invariant: what it has answered is in its logs, so a restarted worker continues from
+there. Kafka's ``KafkaRequestHandler``, ``ReplicaManager`` and ``GroupCoordinator``.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from protocol.errors import ErrorCode
 T = TypeVar("T")
 
 SEGMENT_FILES_SHARE: Final = 2
-"""One in so many descriptors of a worker may be an active segment's; the rest are for channels and
-for files that are open for one step.
+"""One in so many descriptors of a worker may be an active segment; the others are for channels and
+for files that are open briefly.
 """
 
 FLUSH_CHECK_S: Final = 1.0
-"""How often logs are asked whether flush.ms has passed."""
+"""How often logs are checked for ``flush.ms``."""
 
 
 async def io_worker(env: Environment) -> None:
-    """Runs until ``env.stopping``, then closes its logs."""
+    """Run until ``env.stopping``, then close the logs."""
     await _Worker(env).run()
 
 
@@ -129,7 +129,7 @@ class _Worker:
         try:
             return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())
         except LogError as error:
-            if not self._storage.health.is_failing:  # That is logged once.
+            if not self._storage.health.is_failing:  # Logged once.
                 why = error.text
                 self._log.error("a log can't be opened", topic=topic, partition=partition, why=why)
             raise
@@ -160,7 +160,7 @@ class _Worker:
         try:
             await self._serve()
         except BaseException:
-            self._logs.abandon()  # As a kill would: the next life recovers.
+            self._logs.abandon()  # As after a kill: the next start recovers.
             raise
         for error in self._logs.close(now_ms=self.wall_ms()):
             self._log.error("a log was not closed cleanly and will be recovered", why=error)
@@ -175,7 +175,7 @@ class _Worker:
             nursery.cancel_scope.cancel()
 
     async def _run_services(self, nursery: trio.Nursery) -> None:
-        """Run what serves others until ``env.stopping``."""
+        """Run the services of this role until ``env.stopping``."""
         nursery.start_soon(self.groups.run)
         nursery.start_soon(self._retain)
         nursery.start_soon(self._flush)
@@ -213,7 +213,7 @@ class _Worker:
         return log
 
     def _on_image(self, before: Image, after: Image) -> None:
-        # Groups first: letting go of them may still write to a log that is about to go.
+        # Groups first: closing them may write to a log that is deleted next.
         if _offsets_id(before) not in (None, _offsets_id(after)):
             self.groups.reset()
         gone = before.topic_names.keys() - after.topic_names.keys()
@@ -256,8 +256,9 @@ class _Worker:
             peer.gone.set()
 
     async def greeted(self, peer: _Peer, greeting: Greeting) -> None:
-        """A processor, or the recorder, is there. Nothing of its former life may be left when it
-        is answered.
+        """Note that a processor or the recorder connected.
+
+        When this is answered, nothing of its former process may be left.
         """
         who = greeting.role, greeting.number
         former = self._peers.get(who)
@@ -267,7 +268,7 @@ class _Worker:
             await former.gone.wait()
 
     def execute(self, question: ApiPart) -> ApiReply | Awaitable[ApiReply]:
-        """Executes a part; at once if it can be, as a task if it has to wait."""
+        """Execute a part, at once unless it has to wait."""
         api = APIS[question.api_key]
         assert api.execute is not None
         began_ns = time.perf_counter_ns()
@@ -278,7 +279,7 @@ class _Worker:
         return ApiReply(reply, worked_ns)
 
     def append(self, wanted: ActivityAppend) -> str:
-        """Appends what the broker itself has to say."""
+        """Append a batch of the broker itself."""
         try:
             log = self.log(wanted.topic, wanted.partition)
             if log is None:
@@ -290,7 +291,7 @@ class _Worker:
         return ""
 
     def tail(self, wanted: TailRequest) -> bytes:
-        """The last batch of a log."""
+        """Return the last batch of a log."""
         try:
             log = self.log(wanted.topic, wanted.partition)
             if log is None or log.log_end_offset == log.log_start_offset:
@@ -323,7 +324,7 @@ class _Worker:
         views: dict[int, LogView] = {}
         for partition in known.partitions if known else ():
             if self._owns(topic, partition.index):
-                with suppress(LogError):  # It is shown as one without a log.
+                with suppress(LogError):  # Shown as a partition without a log.
                     log = self.log(topic, partition.index)
                     if log is not None:
                         views[partition.index] = LogView(
@@ -342,7 +343,7 @@ def _offsets_id(image: Image) -> bytes | None:
 
 
 class _Peer:
-    """One life of one processor, or of the recorder, as this worker sees it."""
+    """One process of a processor or of the recorder, as seen by this worker."""
 
     def __init__(self, worker: _Worker, channel: Channel) -> None:
         self._worker = worker

@@ -1,11 +1,11 @@
-"""The recorder role: writes to the activity topic what acceptor and processors tell.
+"""The recorder role: writes the events of acceptor and processors to the activity topic.
 
-Owns the order of events, their numbers and the batches they go into; never the topic's log, which
-is an I/O worker's, nor what becomes of a request. Invariant: no two events ever have one number,
-whatever dies: numbers begin at the microseconds since 1970 of the machine's own clock, or behind
-the last one written if that is higher, and grow by one; a batch is written once, as its owner
-knows it again by the producer id. How much it is told at a time is for those who tell, who wait
-for receipts. Kafka has no such topic; its brokers log requests to a file.
+Owns the order of events, their sequence numbers and their batches. It must never write to the
+topic's log, which an I/O worker owns. Invariant: sequence numbers are unique, whatever dies: they
+start at the microseconds since 1970 of the machine's clock, or after the last one written if that
+is higher, and grow by one. A batch is written once, because its owner recognizes it by the producer
+id. Senders limit the number of unwritten events, and wait for receipts. Kafka has no such topic;
+its brokers log requests to a file.
 """
 
 from __future__ import annotations
@@ -47,26 +47,29 @@ from protocol.records import Record, build_batch, iter_records
 PARTITION: Final = 0
 
 INTERVAL_S: Final = 0.15
-"""How often events are written, while there are any: what it takes to wake for that, to ask the
-owner and to give receipts is as much as a hundred events take."""
+"""Interval between two writes of events: waking up, asking the owner and sending receipts cost as
+much as a hundred events.
+"""
 
 HOLD_S: Final = 0.2
-"""How long an event waits for earlier ones of other processes, twice what these keep theirs."""
+"""How long an event waits for earlier ones of other processes; twice their own delay."""
 
 BATCH_EVENTS: Final = 1000
 BATCH_BYTES: Final = 512 * 1024
-"""What a batch may hold before it is compressed, but that it holds one event at least: half of
-what a topic takes, so that it does so even if nothing can be compressed."""
+"""Size of a batch before compression, unless a single event is larger: half of what a topic
+accepts, so that it fits even if nothing can be compressed.
+"""
 
 FINISH_S: Final = 2.0
-"""How long the last events may take to come and to be written when the broker stops, in real
-time."""
+"""How long the last events may take to arrive and to be written when the broker stops, in real
+time.
+"""
 
 SEQUENCE_MAX: Final = 2**62
-"""A number that no event of ours ever has, so that none overflows however many follow."""
+"""Larger than any sequence number in use, so that none overflows."""
 
 PRODUCER_ID_RETRY_S: Final = 1.0
-"""The pause, in real time, after the controller had no producer id to give."""
+"""Pause, in real time, after the controller had no producer id."""
 
 EPOCH_MAX: Final = 2**15 - 1
 """The last epoch of a producer id, which Kafka does not use either."""
@@ -75,17 +78,17 @@ _SEQUENCE_MASK: Final = 2**31 - 1
 
 
 async def recorder(env: Environment) -> None:
-    """Runs until ``env.stopping``, then writes what it was told before."""
+    """Run until ``env.stopping``, then write the remaining events."""
     await _Recorder(env).run()
 
 
 class _Sender:
-    """A process that tells."""
+    """A process that sends events."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.dropped = 0
-        """Drops that it told of and that are not written."""
+        """Drops that the process reported and that are not written."""
 
 
 class _Recorder:
@@ -103,7 +106,7 @@ class _Recorder:
         self._epoch = 0
         self._batch_sequence = 0
         self._lost = 0
-        """Events that could not be written, which nobody was told yet."""
+        """Events that could not be written and are not reported in the topic yet."""
         self._waited_most = 0
         self._follower = MetadataClient(env)
         self._owner = Link(self._dial, self._greet)
@@ -147,17 +150,17 @@ class _Recorder:
         self._epoch = self._batch_sequence = 0
 
     async def _last_sequence(self) -> int:
-        """The number of the last event in the topic, -1 without one."""
+        """Return the sequence number of the last event in the topic, or -1 without one."""
         tail = await self._ask(TailRequest(TOPIC, PARTITION))
         try:
             *_, last = iter_records(tail)
             found = int(json.loads(last.value or b"")["sequence"])
         except (DecodeError, ValueError, KeyError, TypeError, RecursionError):
-            return -1  # It is empty, or somebody else has written to it.
+            return -1  # It is empty, or another client has written to it.
         return found if found < SEQUENCE_MAX else -1
 
     async def _ask(self, question: object) -> Any:
-        """The owner's answer, of whichever of its lives."""
+        """Ask the owner, over its restarts."""
         while True:
             try:
                 return await self._owner.ask(question)
@@ -189,7 +192,7 @@ class _Recorder:
             self._gone.set()
 
     async def _finish(self) -> None:
-        """Writes all that was told; those who told have ended already, or soon will."""
+        """Write all events that were sent; the senders have ended, or soon will."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._give_up, nursery.cancel_scope)
             while self._senders:
@@ -220,7 +223,7 @@ class _Recorder:
         return (clock.epoch_s + clock.now()) * 1e6
 
     async def _write_until(self, until_us: float) -> None:
-        """Writes the events up to a time, and that some are missing."""
+        """Write the events up to a time, and how many are missing."""
         async with self._busy:
             taken = self._merger.take(until_us)
             drops = {sender: sender.dropped for sender in self._senders if sender.dropped}
@@ -229,7 +232,7 @@ class _Recorder:
             missing, self._lost = self._lost + sum(drops.values()), 0
             for records in _batches(chain(self._missing(missing), self._records(taken.events))):
                 if not await self._append(records):
-                    lost = len(records) - bool(missing)  # The first one tells what is missing.
+                    lost = len(records) - bool(missing)  # The first record reports missing events.
                     self._env.metrics.activity_dropped(lost)
                     self._lost += lost + missing
                 missing = 0
@@ -239,7 +242,7 @@ class _Recorder:
                     await self._acknowledge(sender, receipt)
 
     async def _acknowledge(self, sender: _Sender, receipt: ActivityWritten) -> None:
-        with suppress(ChannelClosed):  # It died: nobody waits for it.
+        with suppress(ChannelClosed):  # The process died: it waits for no receipt.
             await sender.channel.send(receipt)
 
     def _records(self, events: list[Event]) -> Iterator[Record]:
@@ -255,7 +258,7 @@ class _Recorder:
             yield _record(now_us, self._writer.dropped(count, self._sequence, now_us, clock_ms))
 
     async def _append(self, records: list[Record]) -> bool:
-        """Whether the owner took them."""
+        """Return whether the owner appended the batch."""
         batch = build_batch(
             records,
             compression=Compression.ZSTD,
@@ -272,7 +275,7 @@ class _Recorder:
             self._env.metrics.activity_written(len(records), len(batch))
             return True
         self._log.error("events can't be written", events=len(records), why=problem)
-        # Whatever the owner knows of this producer, it takes the first batch of a new epoch.
+        # Whatever the owner knows of this producer, it accepts the first batch of a new epoch.
         self._epoch += 1
         self._batch_sequence = 0
         if self._epoch == EPOCH_MAX:
@@ -281,12 +284,12 @@ class _Recorder:
 
 
 def _record(time_us: int, value: bytes) -> Record:
-    # Half of what it takes to make one by its fields' names.
+    # Half the cost of creating one with keyword arguments.
     return Record._make((0, time_us // 1000, None, value, ()))
 
 
 def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """As many records together as may be."""
+    """Yield as many records together as fit into a batch."""
     batch: list[Record] = []
     size = 0
     for record in records:
