@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from struct import Struct as Layout
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from minibroker.activity.events import ActivityClient, Check, Late, Places, Request
+from minibroker.activity.events import ActivityClient, Check, Places, Request
 from minibroker.connections.address import client_ip
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.runtime.clock import whole_ms
@@ -22,7 +22,7 @@ from protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
     from minibroker.network.client_connection import ClientConnection
-    from minibroker.network.client_quotas import QuotaChecks, RequestCost
+    from minibroker.network.request_cost import QuotaChecks, RequestCost
     from minibroker.quotas.manager import Look
     from protocol.messages.produce import ProduceRequest
 
@@ -34,28 +34,9 @@ _COUNT_POSITION: Final = HEADER_BYTES - 4
 """Position of the number of records in a batch."""
 
 
-class RequestFigures(NamedTuple):
-    """Measurements of the request handler, in nanoseconds.
-
-    ``times`` are the times in queues, of network work, of I/O work, and in total. ``late`` is the
-    work after the quota check, with the time in milliseconds of the broker's clock when it was
-    recorded, and its ordinal.
-    """
-
-    times: tuple[int, int, int, int]
-    late: Late | None
-
-
-def request_event(
-    time_us: int,
-    client: ClientConnection,
-    cost: RequestCost,
-    figures: RequestFigures,
-    *,
-    records: int | None,
-) -> Request:
-    """Return the event of an executed request, after its quota checks."""
-    header, quota_checks, mutated = cost.header, cost.quota_checks, cost.mutated
+def request_event(time_us: int, cost: RequestCost) -> Request:
+    """Return the event of a request after its quota checks."""
+    header, quota_checks, mutated = cost.header, cost.checks, cost.ctx.mutated
     assert quota_checks is not None
     wanted = mutation = None
     if mutated is not None:
@@ -65,24 +46,23 @@ def request_event(
     checks = places = None
     if quota_checks.request or quota_checks.produce or quota_checks.fetch or mutation:
         checks, places = _checks(quota_checks, mutation), _places(quota_checks, mutation)
-    queue_ns, network_ns, io_ns, total_ns = figures.times
     return (
         time_us,
         whole_ms(cost.now),
-        activity_client(client, header.client_id or ""),
+        activity_client(cost.client, header.client_id or ""),
         int(header.api_key),
         header.api_version,
         cost.request_bytes,
         cost.response_bytes,
-        records,
+        cost.records,
         wanted,
         cost.exempt,
-        queue_ns,
-        network_ns,
-        io_ns,
-        total_ns,
+        cost.queue_ns,
+        cost.network_ns,
+        cost.io_ns,
+        cost.total_ns,
         cost.worked_ns,
-        figures.late,
+        cost.late,
         checks,
         places,
         quota_checks.throttle_ms,

@@ -21,31 +21,22 @@ from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.config.dynamic import InForce
 from minibroker.config.types import INT_MAX
 from minibroker.network.activity_events import (
-    RequestFigures,
     count_records,
     first_error,
     request_event,
 )
 from minibroker.network.activity_sender import ActivitySender
 from minibroker.network.client_connection import ClientConnection
-from minibroker.network.client_quotas import (
-    LENGTH_BYTES,
-    ClientQuotas,
-    QuotaChecks,
-    RequestCost,
-    is_exempt,
-    quota_user,
-)
 from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.open_files import OpenFiles
+from minibroker.network.quota_stage import QuotaStage
+from minibroker.network.request_cost import RequestCost
 from minibroker.network.response_sender import Chunk, send_response
 from minibroker.observability.log import Log
 from minibroker.process.environment import Environment
 from minibroker.process.messages import ApiPart
 from minibroker.process.metadata_client import MetadataClient
-from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.runtime.arena import ArenaRef, Block
-from minibroker.runtime.clock import whole_ms
 from minibroker.runtime.link import Link, ask_together
 from minibroker.storage.slices import FileSlice
 from protocol import registry
@@ -56,7 +47,6 @@ from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from minibroker.apis.unserved import Unserved
-    from minibroker.quotas.manager import Promise
     from minibroker.security.acl import Operation, Resource
     from protocol.messages.api_versions import ApiVersionsRequest
     from protocol.messages.produce import ProduceRequest
@@ -73,7 +63,7 @@ class RequestHandler:
         follower: MetadataClient,
         owners: Mapping[Owner, Link],
         files: OpenFiles,
-        client_quotas: ClientQuotas,
+        quota_stage: QuotaStage,
         *,
         activity: ActivitySender | None,
         used: Callable[[int], None],
@@ -86,7 +76,7 @@ class RequestHandler:
         self._follower = follower
         self._owners = owners
         self._files = files
-        self.client_quotas = client_quotas
+        self.quota_stage = quota_stage
         self._activity = activity
         self._used = used
         self._unserved = unserved
@@ -98,111 +88,82 @@ class RequestHandler:
 
     async def serve(self, client: ClientConnection, block: Block) -> None:
         """Handle one request. Any exception closes the connection."""
-        env = self._env
-        began_ns = time.perf_counter_ns()
-        env.work_time.settle()
-        worked_from = client.account.worked_ns
-        client.state.on(ChannelEvent.REQUEST_RECEIVED)
-        request_bytes = len(block.view)
-        exchange = _Exchange(self, client, block)
+        cost = self._receive(client, block)
+        execution = _Execution(self, cost, block)
         try:
-            header, response = await exchange.run()
+            await execution.run()  # decode, authorize, execute
         finally:
-            exchange.free()
-        chunks = _encoded(header, response)
-        assert exchange.ctx is not None
-        if exchange.ctx.unserved is not None:
-            self._unserved(client, exchange.ctx.unserved)
-        promise, cost, counted_ns = None, None, 0
-        if client.is_sampled or self.client_quotas.active:
-            worked_ns = env.work_time.worked_ns(client.account)
-            counted_ns = exchange.io_ns + worked_ns - worked_from
-            promise = exchange.promised(chunks, request_bytes, counted_ns)
-            if promise is None:
-                cost = exchange.cost(response, chunks, request_bytes, counted_ns)
-        queue_ns = max(exchange.asked_ns - exchange.io_ns, 0)
+            execution.free()
+        chunks = _encoded(cost.header, cost.response)
+        cost.response_bytes = sum(map(len, chunks))
+        if cost.ctx.unserved is not None:
+            self._unserved(client, cost.ctx.unserved)
         try:
-            response_bytes = await self._respond(client, header, response, chunks, cost)
+            throttled = await self.quota_stage.before_response(cost)
+            if throttled is not None:
+                chunks = _encoded(cost.header, throttled)
+            await self._send(cost, chunks)
         except BaseException:
-            # Quotas have recorded the request, or do so now.
-            self.client_quotas.quotas.keep_promise()
-            total_ns = time.perf_counter_ns() - began_ns
-            figures = RequestFigures((queue_ns, 0, exchange.io_ns, total_ns), None)
-            self._tell(client, exchange, figures)
+            self.quota_stage.not_sent()
+            cost.failed(time.perf_counter_ns())
+            self._report(cost)
             raise
-        client.in_flight = None
-        ended_ns = time.perf_counter_ns()
-        env.work_time.settle()
-        network_ns = client.account.worked_ns - worked_from
-        late, reading_ns = None, worked_from - client.accounted_ns
-        late_ns = reading_ns + network_ns + exchange.io_ns - counted_ns
-        if promise is not None:
-            if not promise.keep(late_ns):  # The response could not be sent at once.
-                self.client_quotas.worked_on(client, header, late_ns)
-        elif cost is not None:
-            late_ms, ordinal = self.client_quotas.sent(cost, late_ns)
-            late = late_ns, late_ms, ordinal
+        self._account(cost)
+        self.quota_stage.after_send(cost)
         client.accounted_ns = client.account.worked_ns
-        figures = RequestFigures((queue_ns, network_ns, exchange.io_ns, ended_ns - began_ns), late)
-        self._tell(client, exchange, figures)
-        failed = bool(first_error(response))
-        env.metrics.request(header.api_key, failed, request_bytes, response_bytes, *figures.times)
+        self._record(cost)
 
-    async def _respond(
-        self,
-        client: ClientConnection,
-        header: RequestHeader,
-        response: Any,
-        chunks: Sequence[Chunk],
-        cost: RequestCost | None,
-    ) -> int:
-        """Send the response, modified by quotas if necessary; return its size in bytes."""
-        client_quotas = self.client_quotas
-        if cost is not None and client_quotas.active:
-            if client_quotas.delays:
-                other = await client_quotas.throttle_before_response(client, cost)
-            else:
-                other = client_quotas.throttle_after_response(client, cost)
-            if other is not None:
-                chunks = _encoded(header, other)
-        if response is None:
+    def _receive(self, client: ClientConnection, block: Block) -> RequestCost:
+        received_ns = time.perf_counter_ns()
+        self._env.work_time.settle()
+        client.state.on(ChannelEvent.REQUEST_RECEIVED)
+        return RequestCost(client, len(block.view), received_ns, client.account.worked_ns)
+
+    async def _send(self, cost: RequestCost, chunks: Sequence[Chunk]) -> None:
+        client = cost.client
+        if cost.response is None:
             client.state.on(ChannelEvent.NO_RESPONSE)
-            return 0
-        return await self._send(client, header, chunks)
-
-    def _tell(self, client: ClientConnection, exchange: _Exchange, figures: RequestFigures) -> None:
-        if exchange.quota_checks is None:
             return
-        assert self._activity is not None
-        event = request_event(
-            self._activity.time_us(exchange.now),
-            client,
-            exchange,
-            figures,
-            records=exchange.records,
-        )
-        self._activity.report(event)
-
-    async def _send(
-        self, client: ClientConnection, header: RequestHeader, chunks: Sequence[Chunk]
-    ) -> int:
         client.state.on(ChannelEvent.RESPONSE_READY)
         # Before sending: requests after this response must see the connection as used.
         self._used(client.number)
-        key, version = header.api_key, _response_version(header)
-        start = encode_response_header(key, version, header.correlation_id)
-        sent = await send_response(client.stream, self._files, start, chunks)
+        key, version = cost.header.api_key, _response_version(cost.header)
+        start = encode_response_header(key, version, cost.header.correlation_id)
+        cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
         if key == ApiKey.FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
             self._env.metrics.fetched(fetched)
         client.state.on(ChannelEvent.RESPONSE_SENT)
-        return sent
+
+    def _account(self, cost: RequestCost) -> None:
+        cost.client.in_flight = None
+        sent_ns = time.perf_counter_ns()
+        self._env.work_time.settle()
+        cost.sent(cost.client.account.worked_ns, sent_ns)
+
+    def _record(self, cost: RequestCost) -> None:
+        self._report(cost)
+        self._env.metrics.request(
+            cost.header.api_key,
+            bool(first_error(cost.response)),
+            cost.request_bytes,
+            cost.sent_bytes,
+            cost.queue_ns,
+            cost.network_ns,
+            cost.io_ns,
+            cost.total_ns,
+        )
+
+    def _report(self, cost: RequestCost) -> None:
+        if cost.checks is not None:
+            assert self._activity is not None
+            self._activity.report(request_event(self._activity.time_us(cost.now), cost))
 
     def context(self, client: ClientConnection, header: RequestHeader, block: Block) -> Context:
         """Return the context of a request for its API."""
         env = self._env
         now = env.clock.now()
-        bounded = self.client_quotas.active and header.api_key == ApiKey.FETCH
+        bounded = self.quota_stage.active and header.api_key == ApiKey.FETCH
         return Context(
             header=header,
             caller=client.caller,
@@ -215,7 +176,7 @@ class RequestHandler:
             wall_ms=env.clock.wall_ms(),
             served=SERVED,
             reference=partial(_reference, block),
-            fetch_bytes_max=self.client_quotas.fetch_bytes_max(client, header)
+            fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
             if bounded
             else INT_MAX,
             authorizer=self._authorizers.of(self._follower.image),
@@ -269,91 +230,46 @@ def _response_version(header: RequestHeader) -> int:
     return header.api_version
 
 
-class _Exchange(RequestCost):
-    """One request in flight; it becomes its own `RequestCost` when the response is known."""
+class _Execution:
+    """Execution of one request, which holds its memory as long as it is needed."""
 
-    def __init__(self, shared: RequestHandler, client: ClientConnection, block: Block) -> None:
+    def __init__(self, shared: RequestHandler, cost: RequestCost, block: Block) -> None:
         self._shared = shared
-        self._client = client
+        self._cost = cost
+        self._client = cost.client
         self._block: Block | None = block
-        self.ctx: Context | None = None
-        self.request: Any = None
-        """The decoded request."""
-        self.io_ns = 0
-        """Work of the owners in nanoseconds."""
-        self.asked_ns = 0
-        """Time spent waiting for owners, including their work."""
-        self._promise: Promise | None = None
-        """The promise to record the request after its response, if possible and not given yet."""
-        self.records: int | None = None
-        """Number of produced records, if activity is recorded."""
 
-    async def run(self) -> tuple[RequestHeader, Any]:
-        """Return the header and the response, or None if there is no response."""
-        client, shared, block = self._client, self._shared, self._block
+    async def run(self) -> None:
+        """Decode and execute the request: sets header, context, request and response."""
+        client, shared, block, cost = self._client, self._shared, self._block, self._cost
         assert block is not None
         header, at = decode_request_header(block.view)
+        cost.header = header
         client.client_id = header.client_id
         client.in_flight = header.api_key
-        ctx = self.ctx = shared.context(client, header, block)
+        ctx = cost.ctx = shared.context(client, header, block)
         api = _served(header)
         if api is None:
-            return header, unsupported_version(ctx.served)
+            cost.response = unsupported_version(ctx.served)
+            return
         schema = registry.schema(header.api_key)
         request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
-        self.request = request
+        cost.request = request
         if client.is_sampled and header.api_key == ApiKey.PRODUCE:
-            self.records = count_records(cast("ProduceRequest", request), block.view)
+            cost.records = count_records(cast("ProduceRequest", request), block.view)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             introduced = cast("ApiVersionsRequest", request)
             client.introduce(introduced.client_software_name, introduced.client_software_version)
         if api.may_wait:
             # Only records are read in place, and a wait may take as long as the client chooses.
             self.free()
-        return header, await self._answer(api, ctx, request)
+        cost.response = await self._answer(api, ctx, request)
 
     def free(self) -> None:
         """Release the request's memory if it is still held."""
         if self._block is not None:
             self._block.release()
             self._block = None
-
-    def promised(
-        self, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
-    ) -> Promise | None:
-        """Return a promise to record the request after its response, or None to record it first."""
-        promise, ctx = self._promise, self.ctx
-        if promise is None:
-            return None
-        assert ctx is not None
-        size = request_bytes
-        if promise.number == BYTES_FETCHED:
-            size = LENGTH_BYTES + sum(map(len, chunks))
-        return promise if promise.give(size, worked_ns, whole_ms(ctx.now)) else None
-
-    def cost(
-        self, response: Any, chunks: Sequence[Chunk], request_bytes: int, worked_ns: int
-    ) -> RequestCost:
-        """Return this object with all costs set: creating another object would cost more than the
-        rest of this function.
-        """
-        ctx, client = self.ctx, self._client
-        assert ctx is not None
-        header = self.header = ctx.header
-        self.response = response
-        self.exempt = is_exempt(ctx, self.request, response)
-        self.who = quota_user(client, header)
-        self.now = ctx.now
-        self.request_bytes = request_bytes
-        size = 0
-        for chunk in chunks:
-            size += len(chunk)
-        self.response_bytes = size
-        self.worked_ns = worked_ns
-        self.mutated = ctx.mutated
-        if client.is_sampled:
-            self.quota_checks = QuotaChecks()
-        return self
 
     async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
         parts = api.split(ctx, request)
@@ -405,15 +321,12 @@ class _Exchange(RequestCost):
         for owner, answer in zip(owners, answers, strict=True):
             if answer is not None:
                 replies[owner] = answer.reply
-                self.io_ns += answer.worked_ns
-        self.asked_ns += time.perf_counter_ns() - began_ns
+                self._cost.io_ns += answer.worked_ns
+        self._cost.owners_ns += time.perf_counter_ns() - began_ns
 
     def _prepare(self) -> None:
-        """Prepare the quota check while owners execute the request."""
-        client_quotas = self._shared.client_quotas
-        if client_quotas.active:
-            assert self.ctx is not None
-            self._promise = client_quotas.promise(self._client, self.ctx, self.request)
+        if self._shared.quota_stage.active:
+            self._shared.quota_stage.prepare(self._cost)
 
 
 def _served(header: RequestHeader) -> ServedApi | None:

@@ -46,11 +46,11 @@ from minibroker.connections.counts import LastUse
 from minibroker.network.activity_sender import activity_sender
 from minibroker.network.authenticator import Authenticator, ConnectionNotAuthenticated
 from minibroker.network.client_connection import ClientConnection
-from minibroker.network.client_quotas import ClientQuotas
 from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.eviction import evict_slow_claims
 from minibroker.network.idle_connections import IdleConnections
 from minibroker.network.open_files import OpenFiles
+from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.network.request_handler import RequestHandler
 from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
@@ -127,7 +127,7 @@ class _Processor:
         self._sharded_acceptor = (
             self._own_gate() if env.settings[ACCEPTOR_MODE] == SHARDED else None
         )
-        self._client_quotas = ClientQuotas(env)
+        self._quota_stage = QuotaStage(env)
         self._follower = MetadataClient(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
         owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
@@ -136,7 +136,7 @@ class _Processor:
             self._follower,
             owners,
             self._files,
-            self._client_quotas,
+            self._quota_stage,
             activity=self._activity,
             used=self._use,
             unserved=self._unserved.note,
@@ -191,7 +191,7 @@ class _Processor:
         # The path of a deleted topic may be reused by a new topic.
         if before.topic_names != after.topic_names:
             self._files.forget()
-        self._client_quotas.follow(after)
+        self._quota_stage.follow(after)
         self._authenticator.on_image(after)
 
     def _report(self) -> ProcessorReport:
@@ -224,7 +224,7 @@ class _Processor:
             nursery.start_soon(self._descriptor_health.run)
             if self._activity is not None:
                 nursery.start_soon(self._activity.run)
-            nursery.start_soon(self._client_quotas.run)
+            nursery.start_soon(self._quota_stage.run)
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._authenticator.close_late)
             nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
@@ -326,7 +326,7 @@ class _Processor:
         client = ClientConnection(
             accepted, as_stream(connection, accepted.local, accepted.peer), now
         )
-        client.stream.before_waiting = self._client_quotas.quotas.keep_promise
+        client.stream.before_waiting = self._quota_stage.quotas.keep_promise
         client.is_sampled = self._activity is not None and self._activity.samples(client.number)
         # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
         self._clients[client.number] = client
@@ -371,7 +371,7 @@ class _Processor:
             client.state.on(ChannelEvent.CLOSE)
             del self._clients[number]
             self._idle.forget(number)
-            self._client_quotas.forget(client)
+            self._quota_stage.forget(client)
             if self._sharded_acceptor is None:
                 self._notices.closed(number)
             else:

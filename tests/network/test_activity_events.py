@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.network.activity_events import (
     LOOKED_AT_MAX,
-    RequestFigures,
     activity_client,
     count_records,
     first_error,
@@ -17,7 +17,7 @@ from minibroker.network.activity_events import (
 )
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.network.client_connection import ClientConnection
-from minibroker.network.client_quotas import QuotaChecks, RequestCost
+from minibroker.network.request_cost import QuotaChecks, RequestCost
 from minibroker.quotas.entity import Bound, QuotaType, Tags
 from minibroker.quotas.manager import Look, Mutated
 from minibroker.security.principal import Principal
@@ -38,7 +38,15 @@ def client(host: str = "::ffff:10.0.0.1") -> ClientConnection:
     return found
 
 
-WHO = "alice", "etl"
+def cost_of(response: Any, checks: QuotaChecks, mutated: Mutated | None) -> RequestCost:
+    made = RequestCost(client(), 100, 0, 0)
+    made.header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
+    made.ctx = cast("Any", SimpleNamespace(now=12.3456, mutated=mutated))
+    made.response, made.response_bytes = response, 40
+    made.owners_ns, made.network_ns, made.io_ns, made.total_ns = 24, 12, 13, 14
+    made.worked_ns, made.late = 15, (16, 12_347, 4)
+    made.checks = checks
+    return made
 
 
 def test_who_is_told_of_is_made_once_for_requests_in_a_row() -> None:
@@ -61,14 +69,11 @@ def test_an_event_has_what_quotas_found() -> None:
     tags, bound = Tags("alice", ""), Bound(10.0, None)
     quota_checks.note(Look(QuotaType.PRODUCE, tags, 15.0, bound, 500, 12_345, 1))
     quota_checks.note(Look(QuotaType.REQUEST, tags, 1.0, None, 0, 12_346, 2))
-    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
     mutation = Look(QuotaType.CONTROLLER_MUTATION, tags, -1.0, bound, 9, 8, 3)
     mutated, failed = Mutated(5, 2, True, mutation, 9), HeartbeatResponse(error_code=3)
-    cost = RequestCost(
-        header, None, failed, False, WHO, 12.3456, 100, 40, 15, quota_checks, mutated
-    )
-    figures = RequestFigures((11, 12, 13, 14), (16, 12_347, 4))
-    event = request_event(99, client(), cost, figures, records=3)
+    cost = cost_of(failed, quota_checks, mutated)
+    cost.records = 3
+    event = request_event(99, cost)
     assert event == (
         *(99, 12_345, ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl"), 0, 9, 100, 40, 3),
         *((5, 2, True), False, 11, 12, 13, 14, 15, (16, 12_347, 4)),
@@ -105,10 +110,7 @@ def test_the_order_in_which_it_was_counted_is_told_once_where_it_is_the_same(
     if changes is not None:
         look = Look(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)
         mutated = Mutated(1, 0, True, look, 0)
-    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
-    cost = RequestCost(header, None, None, False, WHO, 1.0, 100, 40, 15, quota_checks, mutated)
-    figures = RequestFigures((1, 2, 3, 4), None)
-    event = request_event(99, client(), cost, figures, records=None)
+    event = request_event(99, cost_of(None, quota_checks, mutated))
     assert event[-3] == places
 
 

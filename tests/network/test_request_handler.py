@@ -19,9 +19,9 @@ from minibroker.apis.produce import Part as ProducePart
 from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
 from minibroker.network.activity_sender import ActivitySender
 from minibroker.network.client_connection import ClientConnection
-from minibroker.network.client_quotas import ClientQuotas
 from minibroker.network.connection_state import ChannelState
 from minibroker.network.open_files import OpenFiles
+from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.request_handler import RequestHandler
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.process.environment import PROCESSOR, Environment
@@ -93,7 +93,7 @@ class Desk:
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
         self.activity = ActivitySender(env)
         self.exchanges = RequestHandler(
-            *(env, cast("Any", Followed()), owners, OpenFiles(100), ClientQuotas(env)),
+            *(env, cast("Any", Followed()), owners, OpenFiles(100), QuotaStage(env)),
             activity=self.activity,
             used=self._use,
             unserved=lambda _, unserved: self.unserved.append(unserved.protocol),

@@ -35,8 +35,8 @@ async def give_nothing(part: Any) -> FetchReply:
 async def desk(make_env: MakeEnvironment, nursery: trio.Nursery) -> Desk:
     """One whose client has quotas, and is known since a first request."""
     desk = Desk(make_env(PROCESSOR, workers=2), nursery)
-    quotas = desk.exchanges.client_quotas.quotas
-    desk.exchanges.client_quotas.follow(apply(Image(), ConfigChanged("clients", CLIENT_ID, PLENTY)))
+    quotas = desk.exchanges.quota_stage.quotas
+    desk.exchanges.quota_stage.follow(apply(Image(), ConfigChanged("clients", CLIENT_ID, PLENTY)))
     quotas.worked(("ANONYMOUS", CLIENT_ID), 0, 0)
     desk.ours.stream.before_waiting = quotas.keep_promise
     for worker in desk.workers:
@@ -125,7 +125,7 @@ async def test_who_comes_near_a_bound_is_counted_first_and_held(
     desk: Desk, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quotas = {**PLENTY, "producer_byte_rate": "10"}
-    desk.exchanges.client_quotas.follow(apply(Image(), ConfigChanged("clients", CLIENT_ID, quotas)))
+    desk.exchanges.quota_stage.follow(apply(Image(), ConfigChanged("clients", CLIENT_ID, quotas)))
     watched = Watched(desk, QuotaType.PRODUCE, monkeypatch)
     responses = [await desk.ask(produce(0), 9) for _ in range(3)]
     assert watched.seen == [BYTES, 2 * BYTES, 3 * BYTES]

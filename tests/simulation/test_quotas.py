@@ -16,7 +16,7 @@ from minibroker.apis.registry import APIS
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
 from minibroker.network.client_connection import ClientConnection
-from minibroker.network.client_quotas import ClientQuotas
+from minibroker.network.quota_stage import QuotaStage
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
 from protocol import registry
@@ -149,8 +149,7 @@ async def test_pipelined_request_is_served_in_the_turn_after_the_throttle(
             return note
 
         await it.set({"client-id": "t"}, **{PRODUCER: 1024})
-        name = "throttle_after_response"
-        monkeypatch.setattr(ClientQuotas, name, log(ClientQuotas.throttle_after_response))
+        monkeypatch.setattr(QuotaStage, "before_response", log(QuotaStage.before_response))
         monkeypatch.setattr(
             ClientConnection, "throttle_ended", log(ClientConnection.throttle_ended)
         )

@@ -14,8 +14,9 @@ from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.config import Settings
 from minibroker.config.dynamic import InForce
 from minibroker.network.client_connection import ClientConnection
-from minibroker.network.client_quotas import ClientQuotas, RequestCost, is_exempt
 from minibroker.network.connection_state import ChannelEvent, ChannelState
+from minibroker.network.quota_stage import QuotaStage, is_exempt
+from minibroker.network.request_cost import RequestCost
 from minibroker.process.environment import PROCESSOR
 from minibroker.quotas.entity import QuotaType
 from minibroker.runtime.arena import ArenaRef
@@ -34,7 +35,6 @@ from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from protocol.registry import ApiKey
 from tests.process.conftest import MakeEnvironment
 
 MS = 1_000_000
@@ -59,13 +59,30 @@ def context(request: Any, authorizer: Authorizer | None = None) -> Context:
     )
 
 
-def cost(request: Any, response: Any = None, *, size: int = 0, worked_ns: int = 0) -> RequestCost:
-    header = RequestHeader(request.__api_key__, 9, 1, "c")
-    exempt = is_exempt(context(request), request, response)
-    who = "ANONYMOUS", "c"
-    return RequestCost(
-        header, request, response, exempt, who, trio.current_time(), size, size, worked_ns
-    )
+def cost(
+    request: Any,
+    response: Any = None,
+    *,
+    size: int = 0,
+    worked_ns: int = 0,
+    client: ClientConnection | None = None,
+) -> RequestCost:
+    """The cost of an executed request of client id ``c``."""
+    made = RequestCost(client or make_client(), size, 0, 0)
+    made.ctx, made.request, made.response = context(request), request, response
+    made.header = made.ctx.header
+    made.ctx.now = trio.current_time()
+    made.response_bytes = size
+    made.io_ns = worked_ns
+    return made
+
+
+def deferred(quota_stage: QuotaStage, client: ClientConnection, ctx: Context, request: Any) -> Any:
+    """What ``prepare`` finds for a request of the client."""
+    made = cost(request, client=client)
+    made.ctx = ctx
+    quota_stage.prepare(made)
+    return made.deferred
 
 
 def limited(**quotas: str) -> Image:
@@ -124,11 +141,11 @@ def test_who_says_to_be_a_broker_must_be_allowed_to() -> None:
 
 
 async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(Image())
-    assert not client_quotas.active
-    client_quotas.follow(limited(producer_byte_rate="10"))
-    assert client_quotas.active
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(Image())
+    assert not quota_stage.active
+    quota_stage.follow(limited(producer_byte_rate="10"))
+    assert quota_stage.active
 
 
 @pytest.mark.parametrize(
@@ -144,27 +161,27 @@ async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironme
 async def test_which_requests_may_be_answered_before_they_are_counted(
     request_: Any, may: bool, make_env: MakeEnvironment
 ) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(limited(producer_byte_rate="10", request_percentage="1"))
-    client_quotas.quotas.worked(("alice", "c"), 0, 0)
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    quota_stage.quotas.worked(("alice", "c"), 0, 0)
     client, ctx = make_client(), context(request_)
     client.caller = ctx.caller
-    assert (client_quotas.promise(client, ctx, request_) is not None) is may
+    assert (deferred(quota_stage, client, ctx, request_) is not None) is may
     client.is_sampled = True  # Who tells of it tells what was found, too.
-    assert client_quotas.promise(client, ctx, request_) is None
+    assert deferred(quota_stage, client, ctx, request_) is None
 
 
 async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
     make_env: MakeEnvironment,
 ) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(limited(consumer_byte_rate="10", request_percentage="1"))
-    client_quotas.quotas.worked(("alice", "c"), 0, 0)
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(limited(consumer_byte_rate="10", request_percentage="1"))
+    quota_stage.quotas.worked(("alice", "c"), 0, 0)
     request, told = FetchRequest(replica_id=1), []
     client, ctx = make_client(), context(request, Authorizer({}, []))
     client.caller = ctx.caller
     ctx.denied = lambda *_: told.append(True)
-    assert client_quotas.promise(client, ctx, request) is None
+    assert deferred(quota_stage, client, ctx, request) is None
     assert told == []
     assert not is_exempt(ctx, request, None)
     assert told == [True]
@@ -173,73 +190,61 @@ async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
 async def test_an_answer_that_may_be_kept_back_is_counted_first(make_env: MakeEnvironment) -> None:
     env = make_env(PROCESSOR)
     settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
-    client_quotas = ClientQuotas(make_env(PROCESSOR, settings=settings))
-    client_quotas.follow(limited(producer_byte_rate="10", request_percentage="1"))
-    client_quotas.quotas.worked(("alice", "c"), 0, 0)
+    quota_stage = QuotaStage(make_env(PROCESSOR, settings=settings))
+    quota_stage.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    quota_stage.quotas.worked(("alice", "c"), 0, 0)
     client, ctx = make_client(), context(ProduceRequest(acks=1))
     client.caller = ctx.caller
-    assert client_quotas.promise(client, ctx, ProduceRequest(acks=1)) is None
+    assert deferred(quota_stage, client, ctx, ProduceRequest(acks=1)) is None
 
 
 async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(limited(producer_byte_rate="10", request_percentage="1"))
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(limited(producer_byte_rate="10", request_percentage="1"))
     client = make_client()
     response = ProduceResponse()
-    given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS)
-    assert client_quotas.throttle_after_response(client, given) is response
+    given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS, client=client)
+    assert await quota_stage.before_response(given) is response
     assert response.throttle_time_ms == 10_000
     assert client.state.state is ChannelState.HELD
-    assert [client_quotas.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
-    client_quotas.forget(client)
-    assert [client_quotas.throttled.size(kind) for kind in QuotaType] == [0, 0, 0, 0]
+    assert [quota_stage.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
+    quota_stage.forget(client)
+    assert [quota_stage.throttled.size(kind) for kind in QuotaType] == [0, 0, 0, 0]
 
 
 async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEnvironment) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(limited(consumer_byte_rate="10"))
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(limited(consumer_byte_rate="10"))
     full = FetchResponse(error_code=5)
-    instead = client_quotas.throttle_after_response(
-        make_client(), cost(FetchRequest(), full, size=2000)
-    )
+    instead = await quota_stage.before_response(cost(FetchRequest(), full, size=2000))
     assert instead == FetchResponse(throttle_time_ms=190_400)
-    assert (
-        client_quotas.throttle_after_response(make_client(), cost(FetchRequest(), full, size=96))
-        is None
-    )
+    assert await quota_stage.before_response(cost(FetchRequest(), full, size=96)) is None
 
 
 async def test_a_fetch_that_took_too_long_is_empty_too(make_env: MakeEnvironment) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(limited(request_percentage="0.0001"))
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(limited(request_percentage="0.0001"))
     full = FetchResponse(error_code=5)
     # 10 µs in ten seconds: below that no fetch can stay, so nothing is ever fetched, as in Kafka.
-    assert (
-        client_quotas.throttle_after_response(
-            make_client(), cost(FetchRequest(), full, worked_ns=10_000)
-        )
-        is None
-    )
-    instead = client_quotas.throttle_after_response(
-        make_client(), cost(FetchRequest(), full, worked_ns=10_000)
-    )
+    assert await quota_stage.before_response(cost(FetchRequest(), full, worked_ns=10_000)) is None
+    instead = await quota_stage.before_response(cost(FetchRequest(), full, worked_ns=10_000))
     assert instead == FetchResponse(throttle_time_ms=1000)
 
 
 async def test_a_throttle_ends_when_its_time_has_come(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
-    nursery.start_soon(client_quotas.run)
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(quota_stage.run)
     long, short = make_client(), make_client()
     began = trio.current_time()
-    client_quotas.throttle_after_response(
-        long, cost(ProduceRequest(acks=1), ProduceResponse(), size=200)
+    await quota_stage.before_response(
+        cost(ProduceRequest(acks=1), ProduceResponse(), size=200, client=long)
     )
     await wait_all_tasks_blocked()
-    client_quotas.throttle_after_response(
-        short, cost(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS)
+    await quota_stage.before_response(
+        cost(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS, client=short)
     )
     assert short.throttle_over is not None
     assert long.throttle_over is not None
@@ -254,29 +259,32 @@ async def test_an_answer_is_kept_back_first_for_bytes_then_for_time(
 ) -> None:
     env = make_env(PROCESSOR)
     settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
-    client_quotas = ClientQuotas(make_env(PROCESSOR, settings=settings))
-    client_quotas.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
-    nursery.start_soon(client_quotas.run)
+    quota_stage = QuotaStage(make_env(PROCESSOR, settings=settings))
+    quota_stage.follow(limited(request_percentage="0.0001", producer_byte_rate="10"))
+    nursery.start_soon(quota_stage.run)
     client, response = make_client(), ProduceResponse()
     began = trio.current_time()
-    given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS)
-    assert await client_quotas.throttle_before_response(client, given) is response
+    given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS, client=client)
+    assert await quota_stage.before_response(given) is response
     assert trio.current_time() - began == pytest.approx(11)
     assert response.throttle_time_ms == 11_000
     assert client.state.state is ChannelState.MUTED
 
 
-async def test_what_was_worked_after_the_check_counts_for_the_next(
-    make_env: MakeEnvironment,
-) -> None:
-    client_quotas = ClientQuotas(make_env(PROCESSOR))
-    client_quotas.follow(limited(request_percentage="1"))
-    quiet = cost(MetadataRequest(), MetadataResponse())
+async def test_work_after_the_check_counts_for_the_next_request(make_env: MakeEnvironment) -> None:
+    quota_stage = QuotaStage(make_env(PROCESSOR))
+    quota_stage.follow(limited(request_percentage="1"))
     client = make_client()
-    assert client_quotas.throttle_after_response(client, quiet) is None
-    client_quotas.sent(cost(ProduceRequest(acks=0)), 500 * MS)  # nobody's
-    assert client_quotas.throttle_after_response(client, quiet) is None
-    client_quotas.sent(quiet, 500 * MS)
-    response: Any = client_quotas.throttle_after_response(client, quiet)
-    assert response.throttle_time_ms == 1000
-    assert quiet.header.api_key == ApiKey.METADATA
+
+    async def respond(request: Any, response: Any, network_ns: int) -> Any:
+        made = cost(request, response, client=client)
+        instead = await quota_stage.before_response(made)
+        made.network_ns = network_ns
+        quota_stage.after_send(made)
+        return instead
+
+    assert await respond(MetadataRequest(), MetadataResponse(), 0) is None
+    await respond(ProduceRequest(acks=0), None, 500 * MS)  # exempt
+    assert await respond(MetadataRequest(), MetadataResponse(), 500 * MS) is None
+    throttled = await respond(MetadataRequest(), MetadataResponse(), 0)
+    assert throttled.throttle_time_ms == 1000

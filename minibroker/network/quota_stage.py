@@ -1,4 +1,4 @@
-"""Applies client quotas to the requests of one processor.
+"""The quota stage of a request: records its cost, and throttles its client.
 
 Owns which connections are throttled, and the throttle time in responses. What a request costs and
 how long it is throttled are rules of ``quotas.manager``. Invariant: while no quota is set, a
@@ -11,7 +11,6 @@ closed one is forgotten. Does what ``KafkaApis`` and ``RequestHandlerHelper`` do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -24,13 +23,14 @@ from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import QUOTA_THROTTLE_MODE
 from minibroker.config.quota_definitions import DELAY
 from minibroker.network.client_connection import ClientConnection
+from minibroker.network.request_cost import QuotaChecks, RequestCost
 from minibroker.observability.definitions import QUOTA_QUEUE
 from minibroker.observability.metrics import Series
 from minibroker.process.environment import Environment
 from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.quotas.manager import Look, Mutated, Promise, Throttle, Who, larger
+from minibroker.quotas.manager import Promise, Throttle, Who, larger
 from minibroker.quotas.rate import NO_CAUSE, Cause
 from minibroker.quotas.throttle import Throttled
 from minibroker.runtime.clock import whole_ms
@@ -47,62 +47,17 @@ NS_PER_MS: Final = 1_000_000
 # Used by every request: attribute access of an enumeration takes ten times as long.
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
 _NUMBERS: Final[Mapping[int, int]] = {_PRODUCE: BYTES_PRODUCED, _FETCH: BYTES_FETCHED}
-_OF_TIME, _OF_PRODUCERS = QuotaType.REQUEST, QuotaType.PRODUCE
 
 LENGTH_BYTES: Final = 4
 """Size of a response's length field, which Kafka counts for a fetch."""
 
 
-class QuotaChecks:
-    """Results of the quota checks of one request, for its activity event."""
-
-    # Defaults in the class: setting them for each request would take longer.
-    produce: Look | None = None
-    fetch: Look | None = None
-    request: Look | None = None
-    throttle_ms = 0
-    back: int | None = None
-    """Ordinal of the record that gives back bytes that were not fetched."""
-
-    def note(self, look: Look) -> None:
-        """Keep the result of a check."""
-        # A dictionary by type would take twice the time, because the hash of a type is Python code.
-        if look.kind is _OF_TIME:
-            self.request = look
-        elif look.kind is _OF_PRODUCERS:
-            self.produce = look
-        else:
-            self.fetch = look
-
-
-@dataclass(eq=False)
-class RequestCost:
-    """An executed request and its cost so far; see `is_exempt`."""
-
-    header: RequestHeader
-    request: Any
-    response: Any
-    exempt: bool
-    who: Who
-    now: float
-    """Time when the response was known, in seconds of the broker's clock; it is recorded for then.
-    """
-    request_bytes: int
-    response_bytes: int
-    worked_ns: int
-    quota_checks: QuotaChecks | None = None
-    """Results of quota checks, if activity is recorded."""
-    mutated: Mutated | None = None
-    """What the request changed in the cluster metadata, if anything."""
-
-
-class ClientQuotas:
+class QuotaStage:
     """Client quotas of one processor; ``run`` must be running to end throttles."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self.delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
-        """Whether `throttle_before_response` is called instead of `throttle_after_response`."""
+        self._delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
         self._in_force = QuotasInForce(env.settings, env.ledger)
         self.quotas = self._in_force.quotas
         self.throttled: Throttled[ClientConnection] = Throttled()
@@ -131,41 +86,84 @@ class ClientQuotas:
         """Current time in milliseconds of the broker's clock."""
         return whole_ms(self._env.clock.now())
 
-    def promise(self, client: ClientConnection, ctx: Context, request: Any) -> Promise | None:
-        """Return a promise to record the request after its response, if that is possible."""
-        number = _NUMBERS.get(ctx.header.api_key)
+    def prepare(self, cost: RequestCost) -> None:
+        """Prepare the check of a request while other processes execute it."""
+        number = _NUMBERS.get(cost.header.api_key)
+        client = cost.client
         if (
-            number is None
-            or client.is_sampled
-            or self.delays
-            or not _cannot_be_exempt(number, request)
+            number is not None
+            and not client.is_sampled
+            and not self._delays
+            and _cannot_be_exempt(number, cost.request)
         ):
-            return None
-        return self.quotas.promise(number, quota_user(client, ctx.header))
+            cost.deferred = self.quotas.promise(number, quota_user(client, cost.header))
 
-    def worked_on(self, client: ClientConnection, header: RequestHeader, network_ns: int) -> None:
-        """Record work on a request since its promise was kept."""
-        self.quotas.worked_on(quota_user(client, header), network_ns, self._now_ms())
+    async def before_response(self, cost: RequestCost) -> Any | None:
+        """Record an executed request, and throttle its client if a quota is exceeded.
 
-    def throttle_after_response(self, client: ClientConnection, cost: RequestCost) -> Any | None:
-        """Record a request, and throttle the client if a quota is exceeded.
-
-        Return the response to send instead, or None if the original response can be sent.
+        Return the response to send instead, or None if the original one can be sent. A request of
+        a client well below its quotas is recorded after its response instead (ADR 0016).
         """
-        quotas, quota_checks = self.quotas, cost.quota_checks
-        quotas.looked = None if quota_checks is None else quota_checks.note
+        client, ctx = cost.client, cost.ctx
+        if not (client.is_sampled or self.active):
+            return None
+        cost.executed(self._env.work_time.worked_ns(client.account))
+        if cost.deferred is not None and self._is_deferred(cost, cost.deferred):
+            return None
+        cost.deferred = None
+        cost.is_recorded = True
+        cost.exempt = is_exempt(ctx, cost.request, cost.response)
+        cost.who = quota_user(client, cost.header)
+        if client.is_sampled:
+            cost.checks = QuotaChecks()
+        if not self.active:
+            return None
+        if self._delays:
+            return await self._throttle_before_response(cost)
+        return self._throttle_after_response(cost)
+
+    def _is_deferred(self, cost: RequestCost, deferred: Promise) -> bool:
+        size = cost.request_bytes
+        if deferred.number == BYTES_FETCHED:
+            size = LENGTH_BYTES + cost.response_bytes
+        return deferred.give(size, cost.worked_ns, whole_ms(cost.now))
+
+    def after_send(self, cost: RequestCost) -> None:
+        """Record what was not recorded before the response: all of it, or the work since then."""
+        if cost.deferred is not None:
+            if not cost.deferred.keep(cost.late_ns):  # The response could not be sent at once.
+                self.quotas.worked_on(
+                    quota_user(cost.client, cost.header), cost.late_ns, self._now_ms()
+                )
+        elif cost.is_recorded:
+            now_ms, ordinal = self._now_ms(), None
+            if self.active:
+                if cost.exempt:
+                    self.quotas.exempt(cost.late_ns, now_ms)
+                else:
+                    ordinal = self.quotas.worked_on(cost.who, cost.late_ns, now_ms)
+            cost.late = cost.late_ns, now_ms, ordinal
+
+    def not_sent(self) -> None:
+        """Record a request whose response could not be sent, if it was not recorded before."""
+        self.quotas.keep_promise()
+
+    def _throttle_after_response(self, cost: RequestCost) -> Any | None:
+        """Throttle as in KIP-219: respond at once and mute the connection."""
+        quotas, checks = self.quotas, cost.checks
+        quotas.looked = None if checks is None else checks.note
         now_ms = whole_ms(cost.now)
         throttle = self._charged(cost, now_ms)
         if throttle is None:
             return None
-        self._start(client, cost, throttle, now_ms)
+        self._start(cost, throttle, now_ms)
         response = cost.response
         if cost.header.api_key == _FETCH and not cost.exempt:
             back = quotas.not_fetched(cost.who, cost.response_bytes + LENGTH_BYTES, now_ms)
-            if quota_checks is not None:
-                quota_checks.back = back
+            if checks is not None:
+                checks.back = back
             response = FetchResponse()
-        return _told(response, throttle.ms)
+        return _with_throttle_time(response, throttle.ms)
 
     def _charged(self, cost: RequestCost, now_ms: int) -> Throttle | None:
         """Record bytes and time in one step for Produce and Fetch, the most frequent requests."""
@@ -182,21 +180,19 @@ class ClientQuotas:
                 )
         return larger(self._first(cost, now_ms), self._worked(cost, now_ms))
 
-    async def throttle_before_response(
-        self, client: ClientConnection, cost: RequestCost
-    ) -> Any | None:
+    async def _throttle_before_response(self, cost: RequestCost) -> Any | None:
         """Throttle as in KIP-55 and KIP-124: delay the response, first for bytes, then for time."""
-        quota_checks, now_ms, total_ms = cost.quota_checks, whole_ms(cost.now), 0
-        for count in (self._first, self._worked):
-            self.quotas.looked = None if quota_checks is None else quota_checks.note
-            throttle = count(cost, now_ms)
+        checks, now_ms, total_ms = cost.checks, whole_ms(cost.now), 0
+        for record in (self._first, self._worked):
+            self.quotas.looked = None if checks is None else checks.note
+            throttle = record(cost, now_ms)
             if throttle.ms > 0:
-                self._start(client, cost, throttle, now_ms)
-                assert client.throttle_over is not None
-                await client.throttle_over.wait()
+                self._start(cost, throttle, now_ms)
+                assert cost.client.throttle_over is not None
+                await cost.client.throttle_over.wait()
                 total_ms += throttle.ms
                 now_ms = self._now_ms()
-        return _told(cost.response, total_ms) if total_ms else None
+        return _with_throttle_time(cost.response, total_ms) if total_ms else None
 
     def _first(self, cost: RequestCost, now_ms: int) -> Throttle:
         """Record all but time: a request uses at most one other quota."""
@@ -206,12 +202,13 @@ class ClientQuotas:
             if cost.exempt:
                 return Throttle(QuotaType.FETCH, 0)
             return self.quotas.fetched(cost.who, cost.response_bytes + LENGTH_BYTES, now_ms)
-        told_ms = getattr(cost.response, "throttle_time_ms", 0)
-        look = cost.mutated.look if cost.mutated else None
+        throttle_ms = getattr(cost.response, "throttle_time_ms", 0)
+        mutated = cost.ctx.mutated
+        look = mutated.look if mutated else None
         cause = NO_CAUSE
         if look is not None and look.bound is not None:
             cause = Cause(look.rate, 0, look.bound.value)
-        return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms, cause)
+        return Throttle(QuotaType.CONTROLLER_MUTATION, throttle_ms, cause)
 
     def _worked(self, cost: RequestCost, now_ms: int) -> Throttle:
         if cost.exempt:
@@ -219,31 +216,15 @@ class ClientQuotas:
             return Throttle(QuotaType.REQUEST, 0)
         return self.quotas.worked(cost.who, cost.worked_ns, now_ms)
 
-    def _start(
-        self, client: ClientConnection, cost: RequestCost, throttle: Throttle, now_ms: int
-    ) -> None:
-        api_key = cost.header.api_key
-        if cost.quota_checks is not None:
-            cost.quota_checks.throttle_ms += throttle.ms
+    def _start(self, cost: RequestCost, throttle: Throttle, now_ms: int) -> None:
+        api_key, client = cost.header.api_key, cost.client
+        if cost.checks is not None:
+            cost.checks.throttle_ms += throttle.ms
         self.quotas.throttled(throttle, cost.who, api_key, now_ms)
         client.throttle()
         self._env.metrics.throttled(api_key, throttle.ms * NS_PER_MS)
         if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):
             self._sooner.set()
-
-    def sent(self, cost: RequestCost, network_ns: int) -> tuple[int, int | None]:
-        """Record the remaining work on a request: reading it and sending the response.
-
-        Return the time in milliseconds of the broker's clock, and the ordinal if a quota recorded
-        it.
-        """
-        now_ms, ordinal = self._now_ms(), None
-        if self.active:
-            if cost.exempt:
-                self.quotas.exempt(network_ns, now_ms)
-            else:
-                ordinal = self.quotas.worked_on(cost.who, network_ns, now_ms)
-        return now_ms, ordinal
 
     def forget(self, client: ClientConnection) -> None:
         """Forget a closed connection."""
@@ -267,7 +248,7 @@ def quota_user(client: ClientConnection, header: RequestHeader) -> Who:
     return client.caller.principal.name, header.client_id or ""
 
 
-def _told(response: Any, throttle_ms: int) -> Any:
+def _with_throttle_time(response: Any, throttle_ms: int) -> Any:
     """Set the throttle time in a response; older versions omit it when they are encoded."""
     if hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = throttle_ms
