@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from minibroker.cluster.image import Partition, Topic
+from minibroker.cluster.image import PartitionRegistration, Topic
 from minibroker.cluster.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
 from minibroker.config import AUTO_CREATE_TOPICS_ENABLE
 from minibroker.quotas.manager import Mutated
@@ -176,7 +176,7 @@ def _topic(ctx: Context, topic: Topic, operations: int) -> MetadataResponseTopic
 
 
 def _partition(
-    ctx: Context, partition: Partition, reachable: set[int]
+    ctx: Context, partition: PartitionRegistration, reachable: set[int]
 ) -> MetadataResponsePartition:
     offline = [broker_id for broker_id in partition.replicas if broker_id not in reachable]
     replicas, isr = list(partition.replicas), list(partition.isr)

@@ -33,8 +33,8 @@ EMPTY: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """One partition: ``leader`` is a broker's id or -1, the lists hold broker ids."""
+class PartitionRegistration:
+    """The assignment of one partition: ``leader`` is a broker id or -1, the tuples hold broker ids."""
 
     index: int
     leader: int
@@ -48,7 +48,7 @@ class Topic(NamedTuple):
 
     name: str
     topic_id: Uuid
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionRegistration, ...]
     internal: bool = False
 
 
@@ -85,7 +85,7 @@ class Image:
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
 
-    def partition(self, topic: str, index: int) -> Partition | None:
+    def partition(self, topic: str, index: int) -> PartitionRegistration | None:
         """The partition, or None if the topic or the partition does not exist."""
         found = self.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
@@ -122,7 +122,7 @@ class PartitionsAdded(NamedTuple):
     """A topic has further partitions, numbered on from those it had."""
 
     name: str
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionRegistration, ...]
 
 
 class ConfigChanged(NamedTuple):

@@ -19,7 +19,7 @@ from minibroker.cluster.image import (
     TOPIC,
     USER,
     Broker,
-    Partition,
+    PartitionRegistration,
     Topic,
     Uuid,
 )
@@ -186,7 +186,7 @@ def partitions_path(topic: str) -> str:
     return f"{topic_path(topic)}/partitions"
 
 
-def encode_state(partition: Partition, controller_epoch: int) -> bytes:
+def encode_state(partition: PartitionRegistration, controller_epoch: int) -> bytes:
     """The data of the node ``state`` below a partition's: who leads it and who is in sync."""
     return _dump({
         "controller_epoch": controller_epoch,
@@ -197,9 +197,9 @@ def encode_state(partition: Partition, controller_epoch: int) -> bytes:
     })  # fmt: skip
 
 
-def make_partition(index: int, replicas: tuple[int, ...]) -> Partition:
+def make_partition(index: int, replicas: tuple[int, ...]) -> PartitionRegistration:
     """A partition whose replicas are all there; the first one leads."""
-    return Partition(index, replicas[0], FIRST_LEADER_EPOCH, replicas, replicas)
+    return PartitionRegistration(index, replicas[0], FIRST_LEADER_EPOCH, replicas, replicas)
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from minibroker.cluster import layout
-from minibroker.cluster.image import EMPTY, Partition, Topic, TopicCreated
+from minibroker.cluster.image import EMPTY, PartitionRegistration, Topic, TopicCreated
 from minibroker.cluster.layout import ProducerIdBlock, make_partition
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.tree import Create, Store
@@ -87,7 +87,7 @@ def _topic_created(
         count = max(count, settings[OFFSETS_TOPIC_NUM_PARTITIONS])
     make = internal_topics(settings).get(name)
     config = EMPTY if make is None else make(settings, broker_id, logged.topic_id).config
-    partitions = tuple[Partition, ...](
+    partitions = tuple[PartitionRegistration, ...](
         make_partition(index, (broker_id,)) for index in range(count)
     )
     return TopicCreated(Topic(name, logged.topic_id, partitions), config)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from minibroker.activity.schema import TOPIC as ACTIVITY_TOPIC
-from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, Uuid
+from minibroker.cluster.image import Image, PartitionRegistration, Topic, TopicCreated, Uuid
 from minibroker.cluster.layout import FIRST_LEADER_EPOCH, TopicNode, make_partition
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config import (
@@ -112,7 +112,7 @@ def plan_creation(
     return TopicCreated(Topic(new.name, topic_id, partitions), config)
 
 
-def plan_growth(image: Image, growth: Growth) -> tuple[Partition, ...] | Refusal:
+def plan_growth(image: Image, growth: Growth) -> tuple[PartitionRegistration, ...] | Refusal:
     """The partitions that a topic gets in addition, or why it gets none."""
     topic = image.topics.get(growth.name)
     if topic is None:
@@ -192,7 +192,7 @@ def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topi
     Who is in sync is who is there: with one broker there is no other state to keep.
     """
     partitions = tuple(
-        Partition(index, broker_id, FIRST_LEADER_EPOCH, replicas, (broker_id,))
+        PartitionRegistration(index, broker_id, FIRST_LEADER_EPOCH, replicas, (broker_id,))
         if broker_id in replicas
         else make_partition(index, replicas)
         for index, replicas in enumerate(node.replicas)
@@ -243,7 +243,9 @@ def _refuse_many(count: int) -> Refusal:
     )
 
 
-def _placed(image: Image, settings: Settings, new: NewTopic) -> tuple[Partition, ...] | Refusal:
+def _placed(
+    image: Image, settings: Settings, new: NewTopic
+) -> tuple[PartitionRegistration, ...] | Refusal:
     count, factor = new.num_partitions, new.replication_factor
     if factor < -1 or factor == 0:
         return Refusal(
@@ -262,7 +264,9 @@ def _placed(image: Image, settings: Settings, new: NewTopic) -> tuple[Partition,
     return _place(image, range(count), factor)
 
 
-def _place(image: Image, indexes: range, factor: int) -> tuple[Partition, ...] | Refusal:
+def _place(
+    image: Image, indexes: range, factor: int
+) -> tuple[PartitionRegistration, ...] | Refusal:
     """Replicas round robin over the brokers, so that each leads its share."""
     ids = sorted(image.brokers)
     if factor > len(ids):
@@ -277,7 +281,7 @@ def _place(image: Image, indexes: range, factor: int) -> tuple[Partition, ...] |
     )
 
 
-def _assigned(image: Image, new: NewTopic) -> tuple[Partition, ...] | Refusal:
+def _assigned(image: Image, new: NewTopic) -> tuple[PartitionRegistration, ...] | Refusal:
     if new.replication_factor != -1 or new.num_partitions != -1:
         return Refusal(
             ErrorCode.INVALID_REQUEST,

@@ -10,7 +10,7 @@ import pytest
 from minibroker.apis.base import CONTROLLER
 from minibroker.apis.metadata import API
 from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from minibroker.cluster.image import Broker, Partition, TopicCreated, Update, apply
+from minibroker.cluster.image import Broker, PartitionRegistration, TopicCreated, Update, apply
 from minibroker.cluster.topics import NewTopic
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -199,9 +199,9 @@ async def torn(desk: Any) -> Any:
         topic_id=b"\x02" * 16,
         internal=False,
         partitions=(
-            Partition(0, 1, 4, (1, 2), (1, 2)),
-            Partition(1, 2, 5, (2, 3), (2,)),
-            Partition(2, 3, 6, (3,), (3,)),
+            PartitionRegistration(0, 1, 4, (1, 2), (1, 2)),
+            PartitionRegistration(1, 2, 5, (2, 3), (2,)),
+            PartitionRegistration(2, 3, 6, (3,), (3,)),
         ),
     )
     desk.image = apply(image, TopicCreated(topic))

@@ -13,7 +13,14 @@ from minibroker.cluster.configs import (
     plan_alteration,
     usable_config,
 )
-from minibroker.cluster.image import ConfigChanged, Image, Partition, Topic, TopicCreated, apply
+from minibroker.cluster.image import (
+    ConfigChanged,
+    Image,
+    PartitionRegistration,
+    Topic,
+    TopicCreated,
+    apply,
+)
 from minibroker.cluster.topics import Refusal
 from minibroker.config import Settings
 from minibroker.config.dynamic import Configs, effective
@@ -21,7 +28,7 @@ from minibroker.config.topics import topic_config
 from protocol.errors import ErrorCode
 
 SETTINGS = Settings.from_sources(pairs=["message.max.bytes=300"])
-TOPIC = Topic("t", b"1" * 16, (Partition(0, 1, 0, (1,), (1,)),))
+TOPIC = Topic("t", b"1" * 16, (PartitionRegistration(0, 1, 0, (1,), (1,)),))
 IMAGE = apply(Image(), TopicCreated(TOPIC, {"retention.ms": "5", "cleanup.policy": "compact"}))
 OWN = apply(IMAGE, ConfigChanged("brokers", "1", {"message.max.bytes": "9", "colour": "red"}))
 

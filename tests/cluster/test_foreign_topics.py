@@ -13,7 +13,7 @@ from minibroker.cluster import layout
 from minibroker.cluster.foreign_topics import Sight, Taken, take_over
 from minibroker.cluster.image import (
     Image,
-    Partition,
+    PartitionRegistration,
     PartitionsAdded,
     Topic,
     TopicCreated,
@@ -24,7 +24,7 @@ from protocol.types import uuid_text
 
 US = 1
 FRESH, OLD, NEW = b"F" * 16, b"O" * 16, b"N" * 16
-LED = Partition(0, US, 0, (US,), (US,))
+LED = PartitionRegistration(0, US, 0, (US,), (US,))
 KNOWN = Topic("t", OLD, (LED,))
 OFFSETS = Topic("__consumer_offsets", b"G" * 16, (LED,), internal=True)
 IMAGE = apply(apply(Image(), TopicCreated(KNOWN)), TopicCreated(OFFSETS))
@@ -74,7 +74,7 @@ def test_a_topic_that_was_made_again_is_another() -> None:
 
 
 def test_partitions_are_added_and_an_id_that_a_tool_left_out_is_put_back() -> None:
-    second = Partition(1, US, 0, (US,), (US,))
+    second = PartitionRegistration(1, US, 0, (US,), (US,))
     grown = KNOWN._replace(partitions=(LED, second))
     change = PartitionsAdded("t", (second,))
     assert taken("t", node({"0": [1], "1": [1]}, OLD, 4)) == Taken((change,))
@@ -90,7 +90,7 @@ def test_partitions_are_not_moved(partitions: Any) -> None:
 
 
 def test_partitions_are_not_taken_away() -> None:
-    grown = KNOWN._replace(partitions=(LED, Partition(1, US, 0, (US,), (US,))))
+    grown = KNOWN._replace(partitions=(LED, PartitionRegistration(1, US, 0, (US,), (US,))))
     image = apply(Image(), TopicCreated(grown))
     found = taken("t", node({"0": [1]}, OLD, 1), image)
     assert (found.changes, found.rewritten) == ((), grown)

@@ -19,7 +19,7 @@ from minibroker.cluster.image import (
     ConfigChanged,
     Image,
     ImageGapError,
-    Partition,
+    PartitionRegistration,
     PartitionsAdded,
     Reset,
     Topic,
@@ -32,7 +32,7 @@ from minibroker.cluster.image import (
 
 
 def topic(name: str, partitions: int = 1, *, serial: int = 0, internal: bool = False) -> Topic:
-    made = tuple(Partition(index, 1, 0, (1,), (1,)) for index in range(partitions))
+    made = tuple(PartitionRegistration(index, 1, 0, (1,), (1,)) for index in range(partitions))
     return Topic(name, name.encode().ljust(15, b"\0") + bytes([serial]), made, internal)
 
 
@@ -63,7 +63,7 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
 
 def test_added_partitions_go_on_from_those_there_were() -> None:
     image = apply(Image(), TopicCreated(topic("a", 1)))
-    more = Partition(1, 1, 0, (1,), (1,))
+    more = PartitionRegistration(1, 1, 0, (1,), (1,))
     assert apply(image, PartitionsAdded("a", (more,))).partition("a", 1) == more
 
 

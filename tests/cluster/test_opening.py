@@ -13,7 +13,7 @@ from minibroker.cluster.image import (
     Broker,
     BrokerChanged,
     Image,
-    Partition,
+    PartitionRegistration,
     Topic,
     TopicCreated,
     apply,
@@ -79,7 +79,7 @@ WITH_ZOOKEEPER = Settings.from_sources(pairs=["zookeeper.connect=localhost:2181"
 def test_unmarked_directory_with_a_known_topic_fits(
     settings: Settings, found_logs: FoundLogs
 ) -> None:
-    topic = Topic("users", b"\x02" * 16, (Partition(0, 1, 0, (1,), (1,)),))
+    topic = Topic("users", b"\x02" * 16, (PartitionRegistration(0, 1, 0, (1,), (1,)),))
     opening.check_fit(apply(IMAGE, TopicCreated(topic, {})), settings, found_logs)
 
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from minibroker.cluster import layout, stored_topics
-from minibroker.cluster.image import Partition, Topic, TopicCreated
+from minibroker.cluster.image import PartitionRegistration, Topic, TopicCreated
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import BadVersionError, NodeExistsError, Store
 
-TOPIC = Topic("t", b"T" * 16, (Partition(0, 1, 0, (1,), (1,)),))
+TOPIC = Topic("t", b"T" * 16, (PartitionRegistration(0, 1, 0, (1,), (1,)),))
 
 
 @pytest.fixture
@@ -42,7 +42,9 @@ async def test_a_node_is_rewritten_only_as_it_was_seen(store: Store) -> None:
 
 
 async def test_a_topic_grows_only_from_what_is_known_of_it(store: Store) -> None:
-    grown = TOPIC._replace(partitions=(*TOPIC.partitions, Partition(1, 1, 0, (1,), (1,))))
+    grown = TOPIC._replace(
+        partitions=(*TOPIC.partitions, PartitionRegistration(1, 1, 0, (1,), (1,)))
+    )
     await store.multi([stored_topics.rewriting(TOPIC, None)])
     await store.multi([await stored_topics.growth(store, TOPIC, grown)])
     with pytest.raises(BadVersionError):

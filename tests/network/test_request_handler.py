@@ -16,7 +16,7 @@ from minibroker.apis.fetch import Found
 from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.apis.produce import Outcome
 from minibroker.apis.produce import Part as ProducePart
-from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
+from minibroker.cluster.image import Image, PartitionRegistration, Topic, TopicCreated, apply
 from minibroker.network.activity_sender import ActivitySender
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.connection_state import ChannelState
@@ -77,7 +77,7 @@ class Followed:
     """Stands for the follower of the processor: an image, and the way to the controller."""
 
     def __init__(self) -> None:
-        partitions = tuple(Partition(index, 0, 0, (0,), (0,)) for index in range(2))
+        partitions = tuple(PartitionRegistration(index, 0, 0, (0,), (0,)) for index in range(2))
         self.image = apply(Image(), TopicCreated(Topic("t", b"t" * 16, partitions)))
 
 

@@ -15,7 +15,7 @@ from minibroker.admission.acceptor_messages import (
     ConnectionsClosed,
     ProcessorConnections,
 )
-from minibroker.cluster.image import Image, Partition, Topic, TopicCreated, apply
+from minibroker.cluster.image import Image, PartitionRegistration, Topic, TopicCreated, apply
 from minibroker.config import Settings
 from minibroker.observability.definitions import CLOSED, OPEN, CloseReason
 from minibroker.process.environment import (
@@ -48,7 +48,7 @@ from tests.simulation.client import SimulatedClient
 
 LISTENER = "PLAINTEXT"
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
-TOPIC = Topic("t", b"t" * 16, (Partition(0, 0, 0, (0,), (0,)),))
+TOPIC = Topic("t", b"t" * 16, (PartitionRegistration(0, 0, 0, (0,), (0,)),))
 IMAGE = apply(Image(controller_epoch=1), TopicCreated(TOPIC))
 LOOK = ListOffsetsRequest(
     topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=-1)])]

@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.apis import fetch, offset_commit, produce
 from minibroker.cluster.image import (
     Image,
-    Partition,
+    PartitionRegistration,
     Topic,
     TopicCreated,
     TopicDeleted,
@@ -65,7 +65,9 @@ PRODUCER_IDS = 3
 
 def topic(name: str, mark: bytes, partitions: int = 2) -> Topic:
     return Topic(
-        name, mark * 16, tuple(Partition(index, 0, 0, (0,), (0,)) for index in range(partitions))
+        name,
+        mark * 16,
+        tuple(PartitionRegistration(index, 0, 0, (0,), (0,)) for index in range(partitions)),
     )
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.cluster.image import ConfigChanged, Image, Partition, Topic, TopicCreated, apply
+from minibroker.cluster.image import (
+    ConfigChanged,
+    Image,
+    PartitionRegistration,
+    Topic,
+    TopicCreated,
+    apply,
+)
 from minibroker.config import Settings
 from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.errors import LogError
@@ -27,7 +34,9 @@ MakeBatch = Callable[..., bytes]
 
 def topic(name: str, topic_id: bytes, partitions: int = 2) -> Topic:
     return Topic(
-        name, topic_id * 16, tuple(Partition(i, 0, 0, (0,), (0,)) for i in range(partitions))
+        name,
+        topic_id * 16,
+        tuple(PartitionRegistration(i, 0, 0, (0,), (0,)) for i in range(partitions)),
     )
 
 
