@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from minibroker.quotas.manager import Mutated, Quotas
     from minibroker.runtime.arena import ArenaRef
     from minibroker.security.acl import Authorizer, Operation, Resource
-    from minibroker.storage.log import Log
+    from minibroker.storage.partition import Partition
     from protocol.headers import RequestHeader
     from protocol.registry import ApiKey
 
@@ -179,10 +179,10 @@ class WorkerScope(Protocol):
         """The bytes behind a reference; valid until ``execute`` returns."""
         ...
 
-    def log(self, topic: str, partition: int) -> Log | None:
-        """The log of a partition that this worker owns and the image knows, else None.
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """A partition that this worker owns and that is in the image, else None.
 
-        Raises ``LogError`` if it cannot be opened.
+        Raises ``LogError`` if its log cannot be opened.
         """
         ...
 

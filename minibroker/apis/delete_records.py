@@ -22,7 +22,6 @@ from protocol.messages.delete_records import (
 )
 from protocol.registry import ApiKey
 
-TO_THE_END = -1
 NO_WATERMARK = -1
 
 
@@ -77,11 +76,10 @@ def execute(scope: WorkerScope, part: Part) -> Reply:
 
 def _delete(scope: WorkerScope, wanted: Wanted) -> Done:
     try:
-        log = scope.log(wanted.topic, wanted.partition)
-        if log is None:
+        partition = scope.partition(wanted.topic, wanted.partition)
+        if partition is None:
             return Done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        offset = log.high_watermark if wanted.offset == TO_THE_END else wanted.offset
-        return Done(low_watermark=log.delete_records(offset))
+        return Done(low_watermark=partition.delete_records(wanted.offset))
     except LogError as error:
         return Done(error.code)
 

@@ -30,7 +30,6 @@ from protocol.messages.fetch import (
 from protocol.registry import ApiKey
 
 READ_COMMITTED = 1
-ANY_EPOCH = -1
 
 
 class Wanted(NamedTuple):
@@ -156,22 +155,18 @@ def _read(scope: WorkerScope, part: Part) -> Reply:
 
 def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: bool) -> Found:
     try:
-        log = scope.log(wanted.topic, wanted.partition)
-    except LogError as error:
-        return Found(error.code)
-    known = scope.image.partition(wanted.topic, wanted.partition)
-    if log is None or known is None:
-        return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if wanted.leader_epoch not in (ANY_EPOCH, known.leader_epoch):
-        older = wanted.leader_epoch < known.leader_epoch
-        return Found(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
-    try:
+        partition = scope.partition(wanted.topic, wanted.partition)
+        if partition is None:
+            return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.check_leader(wanted.leader_epoch)
         records = None
         if first or left > 0:
-            records = log.read(wanted.offset, min(wanted.max_bytes, max(left, 0)), min_one=first)
+            max_bytes = min(wanted.max_bytes, max(left, 0))
+            records = partition.read(wanted.offset, max_bytes, min_one=first)
     except LogError as error:
         return Found(error.code)
-    return Found(ErrorCode.NONE, records, log.high_watermark, log.log_start_offset)
+    high_watermark = partition.high_watermark
+    return Found(ErrorCode.NONE, records, high_watermark, partition.log.log_start_offset)
 
 
 def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> Round | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
 from minibroker.storage.batch_search import LargeBatchError, TimestampOffset
 from minibroker.storage.errors import LogError
-from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -126,53 +126,47 @@ async def _search_one(scope: WorkerScope, wanted: Wanted, batch: LargeBatchError
     while True:
         at = await scope.off_loop(batch.search)
         try:
-            log = scope.log(wanted.topic, wanted.partition)
-            known = scope.image.partition(wanted.topic, wanted.partition)
-            if log is None or known is None:
+            partition = scope.partition(wanted.topic, wanted.partition)
+            if partition is None:
                 return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partition.check_leader(wanted.leader_epoch)
             if at is None and wanted.timestamp != MAX_TIMESTAMP:
-                at = log.offset_for_time(wanted.timestamp, batch.next_offset)
+                at = partition.log.offset_for_time(wanted.timestamp, batch.next_offset)
         except LargeBatchError as following:
             batch = following
         except LogError as error:
             return Found(error.code)
         else:
-            return _found_at(at, known.leader_epoch)
+            return _found_at(partition, at)
 
 
-def _found_at(at: TimestampOffset | None, epoch: int) -> Found:
-    if at is None:
+def _found_at(partition: Partition, at: TimestampOffset | None) -> Found:
+    if at is None or at.offset >= partition.high_watermark:
         return Found()
-    return Found(offset=at.offset, timestamp=at.timestamp, leader_epoch=epoch)
+    return Found(offset=at.offset, timestamp=at.timestamp, leader_epoch=at.leader_epoch)
 
 
 def _look_up(scope: WorkerScope, wanted: Wanted) -> Found:
     try:
-        log = scope.log(wanted.topic, wanted.partition)
-    except LogError as error:
-        return Found(error.code)
-    known = scope.image.partition(wanted.topic, wanted.partition)
-    if log is None or known is None:
-        return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    epoch = known.leader_epoch
-    if wanted.leader_epoch not in (-1, epoch):
-        older = wanted.leader_epoch < epoch
-        return Found(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
-    try:
-        return _find(log, wanted.timestamp, epoch)
+        partition = scope.partition(wanted.topic, wanted.partition)
+        if partition is None:
+            return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.check_leader(wanted.leader_epoch)
+        return _find(partition, wanted.timestamp)
     except LogError as error:
         return Found(error.code)
 
 
-def _find(log: Log, timestamp: int, epoch: int) -> Found:
+def _find(partition: Partition, timestamp: int) -> Found:
+    log = partition.log
     if timestamp == LATEST:
-        return Found(offset=log.high_watermark, leader_epoch=epoch)
+        return Found(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return Found(offset=log.log_start_offset, leader_epoch=epoch)
+        return Found(offset=log.log_start_offset, leader_epoch=partition.leader_epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return Found()
     at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
-    return _found_at(at, epoch)
+    return _found_at(partition, at)
 
 
 def merge(

@@ -20,7 +20,7 @@ from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError, RecordError
-from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
 from minibroker.storage.validation import (
     STEP,
     PreparedBatch,
@@ -146,15 +146,15 @@ async def _append_large(
 
 async def _append_one_large(scope: WorkerScope, batch: Batch, records: bytes) -> Outcome:
     try:
-        log = scope.log(batch.topic, batch.partition)
-        if log is None:
+        partition = scope.partition(batch.topic, batch.partition)
+        if partition is None:
             return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        prepare = partial(prepare_batch, records, log.config, now_ms=scope.wall_ms())
+        prepare = partial(prepare_batch, records, partition.log.config, now_ms=scope.wall_ms())
         prepared = await scope.off_loop(prepare)
-        log = scope.log(batch.topic, batch.partition)
-        if log is None:  # The topic was deleted in the meantime.
+        partition = scope.partition(batch.topic, batch.partition)
+        if partition is None:  # The topic was deleted in the meantime.
             return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _append_prepared(scope, batch, log, prepared)
+        return _append_prepared(scope, batch, partition, prepared)
     except LogError as error:
         return _rejected(error)
 
@@ -168,10 +168,10 @@ def _is_zstd(records: memoryview) -> bool:
 
 def _append(scope: WorkerScope, batch: Batch, *, zstd_allowed: bool) -> Outcome:
     try:
-        log = scope.log(batch.topic, batch.partition)
+        partition = scope.partition(batch.topic, batch.partition)
     except LogError as error:
         return _rejected(error)
-    if log is None:
+    if partition is None:
         return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if batch.ref is None:
         return Outcome(ErrorCode.INVALID_RECORD, message="the partition's records are null")
@@ -182,10 +182,10 @@ def _append(scope: WorkerScope, batch: Batch, *, zstd_allowed: bool) -> Outcome:
             message=f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later",
         )
     try:
-        prepared = prepare_batch(records, log.config, now_ms=scope.wall_ms(), limits=STEP)
+        prepared = prepare_batch(records, partition.log.config, now_ms=scope.wall_ms(), limits=STEP)
     except LogError as error:
         return _rejected(error)
-    return _append_prepared(scope, batch, log, prepared)
+    return _append_prepared(scope, batch, partition, prepared)
 
 
 def _rejected(error: LogError) -> Outcome:
@@ -193,10 +193,10 @@ def _rejected(error: LogError) -> Outcome:
 
 
 def _append_prepared(
-    scope: WorkerScope, batch: Batch, log: Log, prepared: PreparedBatch
+    scope: WorkerScope, batch: Batch, partition: Partition, prepared: PreparedBatch
 ) -> Outcome:
     try:
-        appended = log.append_prepared(prepared, now_ms=scope.wall_ms())
+        appended = partition.append_prepared_as_leader(prepared, now_ms=scope.wall_ms())
     except LogError as error:
         return _rejected(error)
     if not appended.duplicate:

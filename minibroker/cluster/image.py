@@ -34,7 +34,7 @@ EMPTY: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class PartitionRegistration:
-    """The assignment of one partition: ``leader`` is a broker id or -1, the tuples hold broker ids."""
+    """One partition: ``leader`` is a broker id or -1, the tuples contain broker ids."""
 
     index: int
     leader: int

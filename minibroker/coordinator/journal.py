@@ -25,7 +25,8 @@ from minibroker.coordinator.records import (
     encode_entry,
 )
 from minibroker.storage.errors import LogError
-from minibroker.storage.log import Log, Origin
+from minibroker.storage.log import Origin
+from minibroker.storage.partition import Partition
 from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from protocol.records import BatchHeader, Record, build_batch, iter_batches, iter_records
 
@@ -86,9 +87,10 @@ def fold(entries: Iterable[Entry]) -> dict[str, Stored]:
 class Journal:
     """A log of entries, used by a single thread. Times are epoch milliseconds."""
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self._written = log.size
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.log = partition.log
+        self._written = self.log.size
         self._live = 0
 
     @property
@@ -181,17 +183,19 @@ class Journal:
             self._live = self._written
             raise
         self._live = self._written
-        self.log.delete_records(start)
+        self._partition.delete_records(start)
         self.log.apply_retention(now_ms=now_ms)
 
     def clear(self) -> None:
         """Delete all records. Retention frees the space later."""
         self._written = self._live = 0
-        self.log.delete_records(self.log.log_end_offset)
+        self._partition.delete_records(self.log.log_end_offset)
 
     def _append(self, records: Iterable[Record], now_ms: int) -> None:
         batch = build_batch(records)
-        self.log.append(memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR)
+        self._partition.append_as_leader(
+            memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR
+        )
         self._written += len(batch)
 
 

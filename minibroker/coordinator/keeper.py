@@ -21,7 +21,7 @@ from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
 from minibroker.coordinator.states import GroupState
 from minibroker.storage.errors import LogError
-from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 class GroupKeeper:
     """Groups by id. Every change that must survive a restart is made by a method of this class.
 
-    ``open_log`` returns the log of a partition of ``__consumer_offsets``. It is called once per
+    ``open_partition`` returns a partition of ``__consumer_offsets``. It is called once per
     partition, on first use. ``random_bits`` returns the given number of random bits.
     """
 
@@ -39,7 +39,7 @@ class GroupKeeper:
         limits: GroupLimits,
         *,
         partitions: int,
-        open_log: Callable[[int], Log],
+        open_partition: Callable[[int], Partition],
         random_bits: Callable[[int], int],
     ) -> None:
         self.limits = limits
@@ -49,7 +49,7 @@ class GroupKeeper:
         """Partitions whose log could not be opened, each with the error. Their groups are unknown.
         """
         self._partitions = partitions
-        self._open_log = open_log
+        self._open_partition = open_partition
         self._random_bits = random_bits
         self._stored: dict[str, GroupImage] = {}
 
@@ -62,7 +62,7 @@ class GroupKeeper:
     def _journal(self, partition: int) -> Journal:
         journal = self.journals.get(partition)
         if journal is None:
-            journal = self.journals[partition] = Journal(self._open_log(partition))
+            journal = self.journals[partition] = Journal(self._open_partition(partition))
         return journal
 
     # ------------------------------------------------------- loading, creating and deleting

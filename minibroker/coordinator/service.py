@@ -62,7 +62,7 @@ from minibroker.coordinator.limits import (
 from minibroker.coordinator.machine import handle, join_refusal
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
 from minibroker.coordinator.states import GroupState
-from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class GroupService:
     """Groups of one I/O worker. Call ``load`` first, then start ``run``.
 
     ``now`` returns monotonic seconds of the trio clock, ``wall_ms`` epoch milliseconds.
-    ``open_log`` opens the log of a partition of ``__consumer_offsets`` on first use.
+    ``open_partition`` opens a partition of ``__consumer_offsets`` on first use.
     """
 
     def __init__(
@@ -82,14 +82,17 @@ class GroupService:
         limits: GroupLimits,
         *,
         partitions: int,
-        open_log: Callable[[int], Log],
+        open_partition: Callable[[int], Partition],
         now: Callable[[], float],
         wall_ms: Callable[[], int],
         random: Random,
     ) -> None:
         self.limits = limits
         self._keeper = GroupKeeper(
-            limits, partitions=partitions, open_log=open_log, random_bits=random.getrandbits
+            limits,
+            partitions=partitions,
+            open_partition=open_partition,
+            random_bits=random.getrandbits,
         )
         self._now = now
         self._wall_ms = wall_ms

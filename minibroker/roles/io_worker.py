@@ -21,6 +21,7 @@ from minibroker.apis.registry import APIS
 from minibroker.cluster.image import BROKER, TOPIC, Image
 from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.config import LOG_RETENTION_CHECK_INTERVAL_MS, OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.config.definitions import NODE_ID
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.observability.conditions import ConditionKind
@@ -48,8 +49,9 @@ from minibroker.runtime.link import Conversation
 from minibroker.runtime.off_loop import OffLoop
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
-from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager
+from minibroker.storage.partition import Partition
+from minibroker.storage.replica_manager import ReplicaManager
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.validation import Origin
 from protocol.errors import ErrorCode
@@ -88,6 +90,7 @@ class _Worker:
             failed=self._storage.failed,
             truncated=self._storage.health.truncated,
         )
+        self._replicas = ReplicaManager(self._logs, env.settings[NODE_ID])
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
@@ -101,7 +104,7 @@ class _Worker:
         self.groups = GroupService(
             GroupLimits.from_settings(env.settings),
             partitions=env.settings[OFFSETS_TOPIC_NUM_PARTITIONS],
-            open_log=self._offsets_log,
+            open_partition=self._offsets_partition,
             now=env.clock.now,
             wall_ms=env.clock.wall_ms,
             random=env.random,
@@ -125,13 +128,13 @@ class _Worker:
     def records(self, ref: ArenaRef) -> memoryview:
         return self._env.arena.view(ref)
 
-    def log(self, topic: str, partition: int) -> Log | None:
+    def partition(self, topic: str, index: int) -> Partition | None:
         try:
-            return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())
+            return self._replicas.get(self.image, topic, index, now_ms=self.wall_ms())
         except LogError as error:
             if not self._storage.health.is_failing:  # Logged once.
                 why = error.text
-                self._log.error("a log can't be opened", topic=topic, partition=partition, why=why)
+                self._log.error("a log can't be opened", topic=topic, partition=index, why=why)
             raise
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
@@ -204,13 +207,13 @@ class _Worker:
     def _owns(self, topic: str, partition: int) -> bool:
         return partition_owner(topic, partition, self._env.workers) == self.index
 
-    def _offsets_log(self, partition: int) -> Log:
-        log = self._logs.get(self.image, OFFSETS_TOPIC, partition, now_ms=self.wall_ms())
-        if log is None:
+    def _offsets_partition(self, index: int) -> Partition:
+        partition = self._replicas.get(self.image, OFFSETS_TOPIC, index, now_ms=self.wall_ms())
+        if partition is None:
             raise LogError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} is not here"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{index} is not here"
             )
-        return log
+        return partition
 
     def _on_image(self, before: Image, after: Image) -> None:
         # Groups first: closing them may write to a log that is deleted next.
@@ -219,7 +222,7 @@ class _Worker:
         gone = before.topic_names.keys() - after.topic_names.keys()
         if gone:
             self.groups.topics_deleted(before.topic_names[topic_id] for topic_id in gone)
-        self._logs.follow(before, after)
+        self._replicas.follow(before, after)
         if before.topic_names != after.topic_names:
             self._purgatory.wake_all()
 
@@ -281,10 +284,11 @@ class _Worker:
     def append(self, wanted: ActivityAppend) -> str:
         """Append a batch of the broker itself."""
         try:
-            log = self.log(wanted.topic, wanted.partition)
-            if log is None:
+            partition = self.partition(wanted.topic, wanted.partition)
+            if partition is None:
                 return "it is not here"
-            log.append(wanted.batch, now_ms=self.wall_ms(), origin=Origin.RECORDER)
+            now_ms = self.wall_ms()
+            partition.append_as_leader(wanted.batch, now_ms=now_ms, origin=Origin.RECORDER)
         except LogError as error:
             return error.text
         self._purgatory.wake((wanted.topic, wanted.partition))
@@ -293,10 +297,10 @@ class _Worker:
     def tail(self, wanted: TailRequest) -> bytes:
         """Return the last batch of a log."""
         try:
-            log = self.log(wanted.topic, wanted.partition)
-            if log is None or log.log_end_offset == log.log_start_offset:
+            partition = self.partition(wanted.topic, wanted.partition)
+            if partition is None or partition.high_watermark == partition.log.log_start_offset:
                 return b""
-            last = log.read(log.log_end_offset - 1, 0)
+            last = partition.read(partition.high_watermark - 1, 0)
         except LogError as error:
             self._log.error("the end of a log can't be read", topic=wanted.topic, why=error)
             return b""
@@ -322,19 +326,22 @@ class _Worker:
     def _log_views(self, topic: str) -> dict[int, LogView]:
         known = self.image.topics.get(topic)
         views: dict[int, LogView] = {}
-        for partition in known.partitions if known else ():
-            if self._owns(topic, partition.index):
+        for index in range(len(known.partitions) if known else 0):
+            if self._owns(topic, index):
                 with suppress(LogError):  # Shown as a partition without a log.
-                    log = self.log(topic, partition.index)
-                    if log is not None:
-                        views[partition.index] = LogView(
-                            log.log_start_offset, log.high_watermark, log.log_end_offset, log.size
-                        )
+                    partition = self.partition(topic, index)
+                    if partition is not None:
+                        views[index] = _log_view(partition)
         return views
 
     def _figures(self) -> Iterator[LogFigures]:
         for (topic, partition), log in self._logs.items():
             yield LogFigures(topic, partition, log.size, log.log_start_offset, log.log_end_offset)
+
+
+def _log_view(partition: Partition) -> LogView:
+    log = partition.log
+    return LogView(log.log_start_offset, partition.high_watermark, log.log_end_offset, log.size)
 
 
 def _offsets_id(image: Image) -> bytes | None:

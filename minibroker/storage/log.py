@@ -155,11 +155,6 @@ class Log:
         return self._active.next_offset
 
     @property
-    def high_watermark(self) -> int:
-        """The end of what consumers may read."""
-        return self._active.next_offset
-
-    @property
     def size(self) -> int:
         """Bytes of all segments that are still readable."""
         return sum(segment.size for segment in self._sealed) + self._active.size
@@ -263,27 +258,37 @@ class Log:
             seen.first_offset, seen.last_offset, seen.timestamp, self.log_start_offset, True
         )
 
-    def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> FileSlice | None:
-        """Name at most ``max_bytes`` from the batch that holds ``offset`` on; None at the end.
+    def read(
+        self, offset: int, max_bytes: int, *, min_one: bool = True, end_offset: int | None = None
+    ) -> FileSlice | None:
+        """At most ``max_bytes`` from the batch with ``offset`` on; None at the end.
 
-        With ``min_one`` the first batch is named whole even if it is larger; without, the slice is
-        empty then. The slice ends with the segment, and may cut off its last batch. Raises
-        LogError OFFSET_OUT_OF_RANGE.
+        The end is ``end_offset``, the start of a batch, or the log end offset if None. With
+        ``min_one`` the slice contains the first batch even if it is larger; otherwise the slice is
+        then empty. The slice stays within one segment, and its last batch may be incomplete.
+        Raises LogError OFFSET_OUT_OF_RANGE.
         """
-        end_offset = self._active.next_offset
-        if offset == end_offset:
-            return None
-        if not self.log_start_offset <= offset < end_offset:
+        log_end_offset = self._active.next_offset
+        if not self.log_start_offset <= offset <= log_end_offset:
             raise LogError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.topic}-{self.partition} is outside"
-                f" [{self.log_start_offset}, {end_offset}]",
+                f" [{self.log_start_offset}, {log_end_offset}]",
             )
+        if end_offset is None:
+            end_offset = log_end_offset
+        if offset >= end_offset:
+            return None
         try:
             segment, position, first = self._locate(offset)
+            end = segment.size
+            if end_offset < log_end_offset:
+                last, end_position, _ = self._locate(end_offset)
+                if last is segment:
+                    end = end_position
         except (OSError, DecodeError) as error:
             raise self._broken("read", error) from error
-        length = min(segment.size - position, max(max_bytes, first) if min_one else max_bytes)
+        length = min(end - position, max(max_bytes, first) if min_one else max_bytes)
         return FileSlice(segment.path, position, length if length >= first else 0)
 
     def _locate(self, offset: int) -> tuple[Segment, int, int]:
@@ -354,13 +359,13 @@ class Log:
         """Move the log's start up to ``before_offset``; returns the start. Never moves it back.
 
         Segments that end below it go at the next ``apply_retention``. Raises LogError
-        OFFSET_OUT_OF_RANGE past the high watermark.
+        OFFSET_OUT_OF_RANGE past the log end.
         """
-        if not 0 <= before_offset <= self.high_watermark:
+        if not 0 <= before_offset <= self.log_end_offset:
             raise LogError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"records of {self.topic}-{self.partition} can't be deleted before offset"
-                f" {before_offset}; the high watermark is {self.high_watermark}",
+                f" {before_offset}; the log ends at {self.log_end_offset}",
             )
         if before_offset > self.log_start_offset:
             self.log_start_offset = before_offset

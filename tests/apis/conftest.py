@@ -26,6 +26,7 @@ from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
+from minibroker.config.definitions import NODE_ID
 from minibroker.config.dynamic import Configs, InForce
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
@@ -37,6 +38,8 @@ from minibroker.security.principal import ANONYMOUS
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager
+from minibroker.storage.partition import Partition
+from minibroker.storage.replica_manager import ReplicaManager
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from protocol.compiler import decode, encode, encoder
@@ -196,16 +199,16 @@ class GroupWorker:
         self.groups = GroupService(
             GroupLimits.from_settings(settings),
             partitions=settings[OFFSETS_TOPIC_NUM_PARTITIONS],
-            open_log=self.open_log,
+            open_partition=self.open_partition,
             now=trio.current_time,
             wall_ms=self.wall_ms,
             random=random,
         )
 
-    def open_log(self, partition: int) -> Log:
-        log = Log.open(self.directory, OFFSETS_TOPIC, partition, LogConfig(), now_ms=0)
-        self.logs[partition] = log
-        return log
+    def open_partition(self, index: int) -> Partition:
+        log = Log.open(self.directory, OFFSETS_TOPIC, index, LogConfig(), now_ms=0)
+        self.logs[index] = log
+        return Partition(log, bytes(16), broker_id=1, leader_id=1, leader_epoch=0)
 
     def wall_ms(self) -> int:
         return GROUPS_WALL_MS
@@ -242,6 +245,7 @@ class LogWorker:
         self.off_loop_calls = 0
         self._desk = desk
         self._logs = LogManager(directory, desk.settings, self._owns, SegmentFiles())
+        self._replicas = ReplicaManager(self._logs, desk.settings[NODE_ID])
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
 
     def _owns(self, topic: str, partition: int) -> bool:
@@ -264,8 +268,8 @@ class LogWorker:
         self.off_loop_calls += 1
         return await trio.to_thread.run_sync(work)
 
-    def log(self, topic: str, partition: int) -> Log | None:
-        return self._logs.get(self.image, topic, partition, now_ms=self.wall_ms())
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self._replicas.get(self.image, topic, index, now_ms=self.wall_ms())
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
         self.counted.append((topic, partition, size_bytes, records))

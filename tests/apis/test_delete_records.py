@@ -12,6 +12,7 @@ from minibroker.cluster.placement import partition_owner
 from minibroker.cluster.topics import NewTopic
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -27,19 +28,21 @@ class Worker:
     def __init__(self, directory: Path, index: int) -> None:
         self._directory = directory
         self._index = index
-        self._logs: dict[tuple[str, int], Log] = {}
+        self._partitions: dict[tuple[str, int], Partition] = {}
 
-    def log(self, topic: str, partition: int) -> Log:
-        assert partition_owner(topic, partition, 2) == self._index
-        key = (topic, partition)
-        if key not in self._logs:
-            place = self._directory / f"{topic}-{partition}"
-            self._logs[key] = Log.open(place, topic, partition, LogConfig(), now_ms=0)
-        return self._logs[key]
+    def partition(self, topic: str, index: int) -> Partition:
+        assert partition_owner(topic, index, 2) == self._index
+        key = (topic, index)
+        if key not in self._partitions:
+            log = Log.open(self._directory, topic, index, LogConfig(), now_ms=0)
+            self._partitions[key] = Partition(
+                log, bytes(16), broker_id=1, leader_id=1, leader_epoch=0
+            )
+        return self._partitions[key]
 
     def close(self) -> None:
-        for log in self._logs.values():
-            log.close(now_ms=0)
+        for partition in self._partitions.values():
+            partition.log.close(now_ms=0)
 
 
 @pytest.fixture
@@ -48,9 +51,9 @@ async def staffed(desk: Any, tmp_path: Path) -> Any:
     wanted = [NewTopic("a", 2), NewTopic("kept", 1, config=[("cleanup.policy", "compact")])]
     await desk.controller.publish((await desk.cluster.create_topics(wanted)).updates)
     for partition in range(2):
-        log = desk.workers[partition_owner("a", partition, 2)].log("a", partition)
+        led = desk.workers[partition_owner("a", partition, 2)].partition("a", partition)
         batch = build_batch([Record(value=b"x") for _ in range(10)])
-        log.append(memoryview(bytearray(batch)), now_ms=0)
+        led.append_as_leader(memoryview(bytearray(batch)), now_ms=0)
     yield desk
     for worker in desk.workers.values():
         worker.close()
@@ -73,7 +76,7 @@ async def test_partitions_begin_later(staffed: Any, version: int) -> None:
         (0, 4, 0),
         (1, 10, 0),
     ]
-    assert staffed.workers[partition_owner("a", 0, 2)].log("a", 0).log_start_offset == 4
+    assert staffed.workers[partition_owner("a", 0, 2)].partition("a", 0).log.log_start_offset == 4
 
 
 async def test_what_may_not_be_deleted_is_refused(staffed: Any) -> None:

@@ -162,6 +162,7 @@ async def test_search_goes_on_behind_a_large_batch_without_the_record(desk: Any)
         data = PartitionProduceData(index=1, records=build_batch(records))
         topics = [TopicProduceData(name="t", partition_data=[data])]
         await desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
-    (log,) = [log for each in desk.workers.values() if (log := each.log("t", 1)) is not None]
-    log.delete_records(1)
+    hosted = [worker.partition("t", 1) for worker in desk.workers.values()]
+    (led,) = [each for each in hosted if each is not None]
+    led.delete_records(1)
     assert found(await desk.ask(API, request(("t", 1, 5000)), 7)) == [(0, count + 1, 8000)]

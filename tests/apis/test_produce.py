@@ -42,9 +42,9 @@ def results(response: Any) -> list[tuple[int, int]]:
 
 
 def end(desk: Any, topic: str, partition: int) -> int:
-    logs = [worker.log(topic, partition) for worker in desk.workers.values()]
-    (log,) = [log for log in logs if log is not None]
-    found: int = log.log_end_offset
+    hosted = [worker.partition(topic, partition) for worker in desk.workers.values()]
+    (led,) = [each for each in hosted if each is not None]
+    found: int = led.log.log_end_offset
     return found
 
 

@@ -81,6 +81,6 @@ async def test_partition_with_unopened_log_is_answered_with_storage_error(
     log_desk: Any, api: AnyApi, version: int, request_: Message
 ) -> None:
     for worker in log_desk.workers.values():
-        worker.log = unopened
+        worker.partition = unopened
     response = await log_desk.ask(api, request_, version)
     assert codes(response) == [ErrorCode.KAFKA_STORAGE_ERROR]

@@ -42,6 +42,7 @@ from minibroker.coordinator.states import GroupState
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 
 START_MS = 1_700_000_000_000
@@ -260,16 +261,21 @@ class Disk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.logs: dict[int, Log] = {}
+        self._hosted: dict[int, Partition] = {}
         self.broken: set[int] = set()
 
-    def open(self, partition: int) -> Log:
+    def open(self, partition: int) -> Partition:
         if partition in self.broken:
             raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space")
         if partition not in self.logs:
             self.logs[partition] = Log.open(
                 self.directory, OFFSETS_TOPIC, partition, OFFSETS_LOG, now_ms=START_MS
             )
-        return self.logs[partition]
+            log = self.logs[partition]
+            self._hosted[partition] = Partition(
+                log, bytes(16), broker_id=1, leader_id=1, leader_epoch=0
+            )
+        return self._hosted[partition]
 
     def partitions(self) -> list[int]:
         """The partitions that exist."""

@@ -77,7 +77,7 @@ def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
         journal.write([offset(number)], now_ms=number)
     large = disk.bytes()
     journal.rewrite([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
-    disk.open(0).apply_retention(now_ms=4000)
+    disk.open(0).log.apply_retention(now_ms=4000)
     assert disk.bytes() < large / 100
     disk.kill()
     again = Journal(disk.open(0))
@@ -148,9 +148,9 @@ def test_replay_skips_unknown_records(disk: Disk, caplog: pytest.LogCaptureFixtu
         Record(key=b"\0\2\0\1g", value=b"\0\x63"),
     ]
     batch = build_batch(strange)
-    disk.open(0).append(memoryview(batch), now_ms=1, origin=Origin.COORDINATOR)
+    disk.open(0).append_as_leader(memoryview(batch), now_ms=1, origin=Origin.COORDINATOR)
     control = build_batch([Record(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], control=True)
-    disk.open(0).append(memoryview(control), now_ms=1, origin=Origin.COORDINATOR)
+    disk.open(0).append_as_leader(memoryview(control), now_ms=1, origin=Origin.COORDINATOR)
     journal.write([offset(1)], now_ms=2)
     assert list(journal.replay()) == [offset(1)]
     assert len(caplog.messages) == 2
@@ -170,7 +170,7 @@ def test_replay_skips_malformed_batches(disk: Disk, caplog: pytest.LogCaptureFix
     for hostile in hostile_batches():
         fixed = bytearray(hostile)
         fixed[17:21] = crc32c(memoryview(fixed)[21:]).to_bytes(4, "big")
-        disk.open(0).append(memoryview(fixed), now_ms=1, origin=Origin.COORDINATOR)
+        disk.open(0).append_as_leader(memoryview(fixed), now_ms=1, origin=Origin.COORDINATOR)
     journal.write([offset(1)], now_ms=2)
     assert list(journal.replay()) == [offset(1)]
     assert len(caplog.messages) == 3
@@ -178,7 +178,7 @@ def test_replay_skips_malformed_batches(disk: Disk, caplog: pytest.LogCaptureFix
 
 def test_replay_limits_its_warnings(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     strange = build_batch([Record(key=b"\0\1\0\x63", value=b"")] * (2 * WARNINGS_MAX))
-    disk.open(0).append(memoryview(strange), now_ms=1, origin=Origin.COORDINATOR)
+    disk.open(0).append_as_leader(memoryview(strange), now_ms=1, origin=Origin.COORDINATOR)
     assert list(Journal(disk.open(0)).replay()) == []
     assert len(caplog.messages) == WARNINGS_MAX + 1
 
@@ -186,7 +186,7 @@ def test_replay_limits_its_warnings(disk: Disk, caplog: pytest.LogCaptureFixture
 def test_replay_continues_after_segment_with_damaged_header(disk: Disk) -> None:
     journal = Journal(disk.open(0))
     journal.write([offset(1)], now_ms=1)
-    log = disk.open(0)
+    log = disk.open(0).log
     log.roll(now_ms=1)
     journal.write([offset(2)], now_ms=2)
     with open(f"{log.directory}/{0:020d}.log", "r+b") as file:

@@ -33,7 +33,7 @@ def keeper(disk: Disk) -> GroupKeeper:
 
 def open_keeper(disk: Disk) -> GroupKeeper:
     return GroupKeeper(
-        GroupLimits(), partitions=50, open_log=disk.open, random_bits=Random(1).getrandbits
+        GroupLimits(), partitions=50, open_partition=disk.open, random_bits=Random(1).getrandbits
     )
 
 
@@ -134,7 +134,7 @@ def test_failed_write_changes_nothing(keeper: GroupKeeper, disk: Disk) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise full
 
-    keeper.journal("g").log.append = refuse  # type: ignore[method-assign, assignment]
+    keeper.journal("g").log.append_prepared = refuse  # type: ignore[method-assign, assignment]
     gone = ErrorCode.NOT_COORDINATOR
     more = {("t", 1): CommittedOffset(1, -1, "", 1)}
     assert keeper.commit(group, more, 1) == {("t", 1): gone}

@@ -43,7 +43,7 @@ class Worker:
         groups = GroupService(
             self.limits,
             partitions=50,
-            open_log=self.disk.open,
+            open_partition=self.disk.open,
             now=trio.current_time,
             wall_ms=lambda: START_MS + round(trio.current_time() * 1000),
             random=Random(self.lives),
@@ -409,7 +409,7 @@ async def test_full_disk_is_reported_and_group_continues(
             raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
 
         with monkeypatch.context() as patch:
-            patch.setattr(log, "append", refuse)
+            patch.setattr(log, "append_prepared", refuse)
             assert (await worker.sync(joined)).error is ErrorCode.NOT_COORDINATOR
         again = await worker.join(joined.member_id)
         assert again.generation == 2

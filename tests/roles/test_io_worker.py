@@ -67,7 +67,7 @@ def topic(name: str, mark: bytes, partitions: int = 2) -> Topic:
     return Topic(
         name,
         mark * 16,
-        tuple(PartitionRegistration(index, 0, 0, (0,), (0,)) for index in range(partitions)),
+        tuple(PartitionRegistration(index, 1, 0, (1,), (1,)) for index in range(partitions)),
     )
 
 

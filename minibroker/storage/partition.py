@@ -1,0 +1,131 @@
+"""One partition that this broker hosts: its leadership and its high watermark over its log.
+
+Owns the checks that an API makes before it uses the log: the leader epoch of the request, and
+whether this broker leads the partition. It must never know requests or other partitions. Invariant:
+consumers read below the high watermark only, and it never falls while this broker leads. With one
+replica, the high watermark advances to the log end with every append. Kafka's ``Partition``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Appended, Log, Origin
+from minibroker.storage.slices import FileSlice
+from minibroker.storage.validation import PreparedBatch, prepare_batch
+from protocol.errors import ErrorCode
+from protocol.records import Buffer
+from protocol.types import Uuid
+
+NO_LEADER_EPOCH: Final = -1
+"""Leader epoch of a request from a client that does not know it, which is not checked."""
+
+HIGH_WATERMARK: Final = -1
+"""Offset of a DeleteRecords request that stands for the high watermark."""
+
+
+class Partition:
+    """The state of one hosted partition. Used by a single thread; times are epoch milliseconds."""
+
+    __slots__ = (
+        "_broker_id",
+        "high_watermark",
+        "is_leader",
+        "leader_epoch",
+        "leader_id",
+        "log",
+        "topic_id",
+    )
+
+    def __init__(
+        self, log: Log, topic_id: Uuid, *, broker_id: int, leader_id: int, leader_epoch: int
+    ) -> None:
+        self.log = log
+        self.topic_id = topic_id
+        self._broker_id = broker_id
+        self.high_watermark = log.log_start_offset
+        self.update_leadership(leader_id, leader_epoch)
+
+    def update_leadership(self, leader_id: int, leader_epoch: int) -> None:
+        """Become the leader or a follower, as the controller has decided."""
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
+        self.is_leader = leader_id == self._broker_id
+        if self.is_leader:
+            self._increment_high_watermark()
+
+    def _increment_high_watermark(self) -> None:
+        """Advance to the smallest log end of the in-sync replicas, which is this one alone.
+
+        Kafka's ``maybeIncrementLeaderHW``.
+        """
+        self.high_watermark = max(self.high_watermark, self.log.log_end_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of the records of completed transactions. No transaction is ever open."""
+        return self.high_watermark
+
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
+        """Raise LogError if this broker does not lead the partition in the epoch of a request.
+
+        FENCED_LEADER_EPOCH if the client knows an older epoch, UNKNOWN_LEADER_EPOCH if it knows a
+        newer one, NOT_LEADER_OR_FOLLOWER if another broker leads.
+        """
+        epoch = self.leader_epoch
+        if current_leader_epoch not in (epoch, NO_LEADER_EPOCH):
+            is_older = current_leader_epoch < epoch
+            raise LogError(
+                ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"{self._name} has leader epoch {epoch}, and the request {current_leader_epoch}",
+            )
+        if not self.is_leader:
+            raise LogError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"the leader of {self._name} is broker {self.leader_id}, not {self._broker_id}",
+            )
+
+    @property
+    def _name(self) -> str:
+        return f"{self.log.topic}-{self.log.partition}"
+
+    def append_as_leader(
+        self, records: Buffer, *, now_ms: int, origin: Origin = Origin.CLIENT
+    ) -> Appended:
+        """Validate the one batch in ``records`` and append it. Raises LogError."""
+        prepared = prepare_batch(records, self.log.config, now_ms=now_ms, origin=origin)
+        return self.append_prepared_as_leader(prepared, now_ms=now_ms, origin=origin)
+
+    def append_prepared_as_leader(
+        self, prepared: PreparedBatch, *, now_ms: int, origin: Origin = Origin.CLIENT
+    ) -> Appended:
+        """Append a batch that ``prepare_batch`` returned for the log's config. Raises LogError."""
+        if not self.is_leader:
+            self.check_leader()
+        appended = self.log.append_prepared(
+            prepared, now_ms=now_ms, origin=origin, leader_epoch=self.leader_epoch
+        )
+        self._increment_high_watermark()
+        return appended
+
+    def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> FileSlice | None:
+        """Records from ``offset`` on that are below the high watermark. See ``Log.read``."""
+        return self.log.read(offset, max_bytes, min_one=min_one, end_offset=self.high_watermark)
+
+    def delete_records(self, before_offset: int) -> int:
+        """Move the log start to ``before_offset`` or to the high watermark; return the log start.
+
+        Raises LogError, OFFSET_OUT_OF_RANGE if the offset is above the high watermark.
+        """
+        self.check_leader()
+        high_watermark = self.high_watermark
+        if before_offset == HIGH_WATERMARK:
+            before_offset = high_watermark
+        if not 0 <= before_offset <= high_watermark:
+            raise LogError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"records of {self._name} can't be deleted before offset {before_offset}; the high"
+                f" watermark is {high_watermark}",
+            )
+        return self.log.delete_records(before_offset)

@@ -1,0 +1,59 @@
+"""The partitions that one I/O worker hosts, over the logs of its ``LogManager``.
+
+Owns the open partitions and follows the cluster image: it drops those of deleted topics and updates
+the leadership of the others. It must never know requests. Invariant: a partition in its table has
+the topic id, leader and leader epoch of the newest image. Kafka's ``ReplicaManager``.
+"""
+
+from __future__ import annotations
+
+from minibroker.cluster.image import Image
+from minibroker.storage.manager import LogManager
+from minibroker.storage.partition import Partition
+
+
+class ReplicaManager:
+    """The open partitions of one worker. Used by a single thread."""
+
+    def __init__(self, logs: LogManager, broker_id: int) -> None:
+        self._logs = logs
+        self._broker_id = broker_id
+        self._partitions: dict[tuple[str, int], Partition] = {}
+
+    def get(self, image: Image, topic: str, index: int, *, now_ms: int) -> Partition | None:
+        """The partition, with its log opened or created if needed; None if it is not hosted here.
+
+        Raises LogError if the log cannot be opened.
+        """
+        partition = self._partitions.get((topic, index))
+        if partition is not None:
+            return partition
+        registration = image.partition(topic, index)
+        if registration is None:
+            return None
+        log = self._logs.get(image, topic, index, now_ms=now_ms)
+        if log is None:
+            return None
+        partition = self._partitions[topic, index] = Partition(
+            log,
+            image.topics[topic].topic_id,
+            broker_id=self._broker_id,
+            leader_id=registration.leader,
+            leader_epoch=registration.leader_epoch,
+        )
+        return partition
+
+    def follow(self, before: Image, after: Image) -> None:
+        """Close the partitions of deleted topics; update configs and leadership of the others."""
+        self._logs.follow(before, after)
+        if before.topics is after.topics:
+            return
+        for (topic, index), partition in list(self._partitions.items()):
+            known = after.topics.get(topic)
+            if known is before.topics.get(topic):
+                continue
+            if known is None or known.topic_id != partition.topic_id:
+                del self._partitions[topic, index]
+            else:
+                registration = known.partitions[index]
+                partition.update_leadership(registration.leader, registration.leader_epoch)
