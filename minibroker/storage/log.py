@@ -1,14 +1,9 @@
-"""One partition's log: append, read, find by time, forget.
+"""The log of one partition: append, read, search by time, delete.
 
-Owns the order of things: check, number, write, and only then remember. It must never know who
-asks, sockets or event loops; it is called by one thread and is given the time. Its invariant:
-offsets between ``log_start_offset`` and ``log_end_offset`` are readable, and whatever ``append``
-returned is found again after a kill at any moment. Echoes ``UnifiedLog`` and ``LocalLog``; with
-one replica the high watermark is the log's end.
-
-A segment that retention drops keeps its name until ``file_delete_delay_ms`` have passed, where
-Kafka renames it at once: readers here open files by path, and a reply may be on its way. After a
-crash it is known as dropped because it ends below the checkpointed log start.
+Owns the order of steps: validate, assign offsets, write, then update the state in memory. It must
+never know clients, sockets or event loops; it is called by one thread and is given the time.
+Invariant: offsets from ``log_start_offset`` up to ``log_end_offset`` are readable, and a batch for
+which ``append`` has returned survives a killed process. Kafka's ``UnifiedLog`` and ``LocalLog``.
 """
 
 from __future__ import annotations
@@ -22,14 +17,10 @@ from typing import NamedTuple
 from minibroker.storage.batch_search import TimestampOffset
 from minibroker.storage.checkpoint import Checkpoint, claim_directory, write_checkpoint
 from minibroker.storage.config import LogConfig
+from minibroker.storage.dropped_segments import DroppedSegments
 from minibroker.storage.errors import LogError
 from minibroker.storage.failures import StorageFailed, ignore_failure
-from minibroker.storage.paths import (
-    SEGMENT_SUFFIXES,
-    SNAPSHOT,
-    partition_directory,
-    remove_files,
-)
+from minibroker.storage.paths import partition_directory
 from minibroker.storage.producers import SeenBatch
 from minibroker.storage.recovery import Recovered, recover
 from minibroker.storage.retention import expired, must_roll
@@ -96,7 +87,7 @@ class Log:
         """Log end offset and active segment's size in the checkpoint, after an orderly close. It
         stays there after appends: recovery compares it with the files.
         """
-        self._dropped: list[tuple[int, int]] = []
+        self._dropped = DroppedSegments(directory)
         self._open = True
 
     @classmethod
@@ -379,7 +370,7 @@ class Log:
         Also forgets idle producers, and removes the files of what was dropped long enough ago.
         """
         with self._touching_files("shortened"):
-            self._remove_dropped(now_ms)
+            self._dropped.remove_due(now_ms)
             self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
             extents = [segment.extent for segment in (*self._sealed, self._active)]
             start = self.log_start_offset
@@ -391,8 +382,7 @@ class Log:
     def _drop(self, count: int, now_ms: int) -> None:
         if count > len(self._sealed):
             self._roll(now_ms)
-        due_ms = now_ms + self.config.file_delete_delay_ms
-        self._dropped += ((due_ms, segment.base_offset) for segment in self._sealed[:count])
+        self._dropped.add(self._bases[:count], now_ms + self.config.file_delete_delay_ms)
         del self._sealed[:count], self._bases[:count]
         first = self._bases[0] if self._bases else self._active.base_offset
         self.log_start_offset = max(self.log_start_offset, first)
@@ -402,17 +392,7 @@ class Log:
         except OSError as error:
             # Recovery finds the start by the segments that are left, and on a full disk they go.
             self._failed(self.directory, error)
-        self._remove_dropped(now_ms)
-
-    def _remove_dropped(self, now_ms: int | None) -> None:
-        """Remove dropped segments' files that are due; all of them when no time is given."""
-        waiting = []
-        for due_ms, base_offset in self._dropped:
-            if now_ms is None or due_ms <= now_ms:
-                remove_files(self.directory, base_offset, (*SEGMENT_SUFFIXES, SNAPSHOT))
-            else:
-                waiting.append((due_ms, base_offset))
-        self._dropped = waiting
+        self._dropped.remove_due(now_ms)
 
     def flush_due(self, *, now_ms: int) -> bool:
         """Flush if flush.ms has passed with records unflushed, or a segment was rolled.
@@ -460,7 +440,7 @@ class Log:
                 clean = (self.log_end_offset, self._active.size)
                 if clean == self._clean:
                     return
-                self._remove_dropped(None)
+                self._dropped.remove_all()
                 self._active.finish_indexes()
                 if self.log_end_offset > self._flushed_offset:
                     self.flush(now_ms=now_ms)

@@ -1,0 +1,44 @@
+"""Segments that retention has dropped, until their files are removed.
+
+Owns the time of removal. It must never know which segments are dropped, or why. Invariant: the
+files of a dropped segment keep their names until ``file_delete_delay_ms`` have passed. Kafka
+renames them at once; here, readers open files by path, and a response with records of the segment
+may still be on its way. After a crash, recovery removes them, as they end below the log start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minibroker.storage.paths import SEGMENT_SUFFIXES, SNAPSHOT, remove_files
+
+
+class DroppedSegments:
+    """The dropped segments of one directory. Times are epoch milliseconds."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._waiting: list[tuple[int, int]] = []
+
+    def add(self, base_offsets: Iterable[int], due_ms: int) -> None:
+        """Remove the files of these segments at ``due_ms``."""
+        self._waiting += ((due_ms, base_offset) for base_offset in base_offsets)
+
+    def remove_due(self, now_ms: int) -> None:
+        """Remove the files that are due. Raises OSError."""
+        waiting = []
+        for due_ms, base_offset in self._waiting:
+            if due_ms <= now_ms:
+                self._remove(base_offset)
+            else:
+                waiting.append((due_ms, base_offset))
+        self._waiting = waiting
+
+    def remove_all(self) -> None:
+        """Remove all files now. Raises OSError."""
+        for _, base_offset in self._waiting:
+            self._remove(base_offset)
+        self._waiting = []
+
+    def _remove(self, base_offset: int) -> None:
+        remove_files(self._directory, base_offset, (*SEGMENT_SUFFIXES, SNAPSHOT))
