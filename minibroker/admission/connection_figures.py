@@ -92,7 +92,7 @@ def read_connection_figures(
 def largest(counts: Mapping[str, int], most: int) -> list[str]:
     """Return the names of the largest counts, largest first, ``most`` at most.
 
-    Uses a histogram, because few names are wanted of perhaps a hundred thousand with nearly equal
+    Uses a histogram, because few names are needed of perhaps a hundred thousand with almost equal
     counts, and no connection is accepted meanwhile.
     """
     least, missing = 0, most

@@ -160,7 +160,7 @@ class BrokerCollector(Collector):
         for process, gauges in sorted(self._totals.gauges().items()):
             for (name, labels), value in gauges.items():
                 metric = by_name[name]
-                # What concerns the broker as a whole is told by one process, and not as its own.
+                # Values of the broker as a whole are reported by one process, without its name.
                 whose = (process,) if "process" in metric.labels else ()
                 _add(families, metric, (*whose, *labels), value)
         for (name, labels), value in log_gauges(self._totals.logs()).items():

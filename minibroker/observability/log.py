@@ -1,10 +1,10 @@
 """Log lines: one event, one line, on standard error.
 
-Owns the format of a line and how often the same event is told. Must never know why something is
-logged, nor block on anything but the write itself. The invariant: a line is one line of bounded
-length whatever a client put into its fields, and a client that repeats itself costs a bounded
-number of lines. Stands where Kafka has log4j; ``ConnectionCloses`` answers to the lines that
-Kafka's ``Selector`` and ``SocketServer`` write when they drop a connection.
+Owns the format of a line and the limit of repeated events. It must never know why something is
+logged, or wait for anything but the write. Invariant: an event is one line of bounded length
+whatever a client put into its fields, and a client that repeats itself causes a bounded number of
+lines. Kafka uses log4j; ``ConnectionCloses`` replaces the lines that Kafka's ``Selector`` and
+``SocketServer`` write when they close a connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BURST: Final = 5
 WINDOW_S: Final = 10.0
 
 EVENTS_MAX: Final = 256
-"""Events told apart at a time; past it the one not seen for longest is forgotten."""
+"""Distinct events at a time; beyond that, the least recently seen one is forgotten."""
 
 VALUE_MAX: Final = 200
 """Characters of one field's value."""
@@ -80,7 +80,7 @@ class Log:
         self._write(logging.ERROR, message, fields)
 
     def failure(self, message: str, error: BaseException, /, **fields: object) -> None:
-        """An exception nobody expected, with the line that raised it instead of a traceback."""
+        """Log an unexpected exception, with the line that raised it instead of a traceback."""
         self._write(
             logging.ERROR,
             message,
@@ -93,7 +93,7 @@ class Log:
 
 
 class ConnectionCloses:
-    """Counts and tells the end of each connection of a process."""
+    """Counts and logs the end of each connection of a process."""
 
     def __init__(self, metrics: ProcessMetrics, log: Log) -> None:
         self._metrics = metrics
@@ -125,7 +125,7 @@ class Admission(NamedTuple):
 
 
 class RepeatLimiter:
-    """Decides which repetitions of an event are told. Pure: ``now`` is in seconds."""
+    """Decides which repeated events are logged. Pure: ``now`` is in seconds."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int]] = {}
@@ -175,7 +175,7 @@ class _Handler(logging.Handler):
             self._stream.write(line)
             self._stream.flush()
         except (OSError, ValueError):
-            pass  # nobody reads the log any more; serving goes on
+            pass  # The reader of the log is gone; the broker continues.
 
 
 def configure(

@@ -273,7 +273,7 @@ class ProcessMetrics:
         self._logs = read
 
     def watch_gauges(self, read: Callable[[], Mapping[Series, float]]) -> None:
-        """Show these gauges beside all others; whoever reads them sees to their number."""
+        """Show these gauges in addition to all others; the caller limits their number."""
         self._gauges.append(read)
 
     def watch_busy(self, read: Callable[[], int]) -> None:

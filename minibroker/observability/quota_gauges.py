@@ -1,8 +1,8 @@
-"""Quotas as gauges: what the ledger has counted lately, and what bounds it.
+"""Quotas as gauges: the current rates in the ledger, and their limits.
 
-Owns which figure of a counter becomes which metric; it must never record anything.  The invariant:
-at most ``QUOTA_COUNTERS_SHOWN_MAX`` counters are shown, and none an hour after its last record, so
-label sets come and go with their users.  Echoes the metrics of Kafka's ``ClientQuotaManager``.
+Owns which figure of a counter becomes which metric. It must never record anything. Invariant: at
+most ``QUOTA_COUNTERS_SHOWN_MAX`` counters are shown, and none an hour after its last record, so
+label sets disappear with their users. Kafka's ``ClientQuotaManager`` has the same metrics.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _Process:
     busy_ns: int = 0
     elapsed_ns: int = 0
     idle: float = 1.0
-    idle_since: tuple[int, int] = (0, 0)  # elapsed and busy where the idle span began
+    idle_since: tuple[int, int] = (0, 0)  # elapsed and busy time at the start of the idle span
 
     def take(self, snapshot: Snapshot) -> None:
         order = (snapshot.incarnation, snapshot.elapsed_ns)
@@ -53,7 +53,7 @@ class _Process:
             add_rows(self.rows, api_key, row)
         for series, value in dead.counters.items():
             self.counters[series] = self.counters.get(series, 0) + value
-        # Its connections died with it, and nobody was left to count them.
+        # Its connections ended with it, without being counted.
         for (name, labels), opened in dead.gauges.items():
             if name == OPEN.name and opened > 0:
                 series = (CLOSED.name, (*labels, CloseReason.PROCESS_DIED.value))

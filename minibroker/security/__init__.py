@@ -1,1 +1,1 @@
-"""Who somebody is and what they may do: rules alone, without sockets, clocks or chance."""
+"""Authentication and authorization as pure rules, without sockets, clocks or randomness."""

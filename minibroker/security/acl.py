@@ -1,9 +1,9 @@
-"""Access rules: who may do what to which resource, and what follows from all rules together.
+"""Access control lists: which principals may perform which operations on which resources.
 
-Owns the vocabulary with Kafka's numbers, the matching of patterns, principals, hosts and
-operations, and the decision; it must never know where rules are kept or what a request is.  The
-invariant: a rule that denies wins over all that allow, and what no rule speaks of is denied but for
-super users.  Echoes ``AclAuthorizer`` and ``StandardAuthorizerData``.
+Owns operations and resources with Kafka's numbers, the matching of patterns, principals, hosts and
+operations, and the decision. It must never know where ACLs are stored or what a request is.
+Invariant: DENY takes precedence over ALLOW, and without a matching ACL only super users are
+allowed. Kafka's ``AclAuthorizer`` and ``StandardAuthorizerData``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minibroker.security.principal import Principal
 
 
 class Operation(enum.IntEnum):
-    """What can be done, with Kafka's numbers."""
+    """Operations, with Kafka's numbers."""
 
     UNKNOWN = 0
     ANY = 1
@@ -37,7 +37,7 @@ class Operation(enum.IntEnum):
 
 
 class Resource(enum.IntEnum):
-    """Kinds of what it can be done to."""
+    """Types of resources."""
 
     UNKNOWN = 0
     ANY = 1
@@ -50,7 +50,7 @@ class Resource(enum.IntEnum):
 
 
 class PatternType(enum.IntEnum):
-    """How a pattern's name stands for names."""
+    """How the name of a pattern matches resource names."""
 
     UNKNOWN = 0
     ANY = 1
@@ -60,7 +60,7 @@ class PatternType(enum.IntEnum):
 
 
 class Permission(enum.IntEnum):
-    """What a rule says."""
+    """The effect of an ACL."""
 
     UNKNOWN = 0
     ANY = 1
@@ -70,7 +70,7 @@ class Permission(enum.IntEnum):
 
 WILDCARD: Final = "*"
 ANYBODY: Final = "User:*"
-"""In a rule: everybody, whatever kind of name they have."""
+"""In an ACL: every principal, of any type."""
 CLUSTER_NAME: Final = "kafka-cluster"
 
 _DESCRIBING: Final = frozenset(
@@ -80,25 +80,25 @@ IMPLIES: Final[Mapping[Operation, frozenset[Operation]]] = {
     Operation.DESCRIBE: _DESCRIBING,
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS}),
 }
-"""The operations of which each may be allowed so that these are, too."""
+"""Operations that are implied by others: any of these is sufficient."""
 
 
 class Pattern(NamedTuple):
-    """Which resources rules are about."""
+    """The resources that an ACL applies to."""
 
     resource: Resource
     name: str
     type: PatternType = PatternType.LITERAL
 
     def matches(self, name: str) -> bool:
-        """Whether a resource of this name is one of them."""
+        """Whether a resource name matches the pattern."""
         if self.type is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in (name, WILDCARD)
 
 
 class Rule(NamedTuple):
-    """Who may, or may not, do what; the pattern that it belongs to says to which resources."""
+    """One ACL, without its pattern."""
 
     principal: str
     host: str
@@ -107,11 +107,11 @@ class Rule(NamedTuple):
 
 
 Acls = Mapping[Pattern, tuple[Rule, ...]]
-"""All rules by pattern."""
+"""All ACLs by pattern."""
 
 
 class Authorizer:
-    """Decides by one set of rules."""
+    """Decides by one set of ACLs."""
 
     def __init__(
         self, acls: Acls, super_users: Collection[Principal] = (), *, allow_if_none: bool = False
@@ -124,12 +124,12 @@ class Authorizer:
             resource: sorted({len(one.name) for one in prefixes if one.resource is resource})
             for resource in Resource
         }
-        """The lengths of the prefixes of each kind of resource."""
+        """Lengths of the prefixes by resource type."""
 
     def allows(
         self, principal: Principal, host: str, operation: Operation, resource: Resource, name: str
     ) -> bool:
-        """Whether somebody at a host may do it to one resource."""
+        """Whether a principal at a host may perform an operation on one resource."""
         if principal in self._super_users:
             return True
         rules = [rule for found in self._found(resource, name) for rule in found]
@@ -144,7 +144,7 @@ class Authorizer:
     def allows_any(
         self, principal: Principal, host: str, operation: Operation, resource: Resource
     ) -> bool:
-        """Whether there could be a resource of a kind to which somebody may do it."""
+        """Whether the principal may perform the operation on any resource of the type."""
         if principal in self._super_users:
             return True
         who, where = (str(principal), ANYBODY), _hosts(host)
@@ -174,7 +174,9 @@ class Authorizer:
 
 
 def _hosts(host: str) -> tuple[str, ...]:
-    """How rules may write an address; of a long one Java knows the spelling without ``::`` only."""
+    """Return the spellings of an address in ACLs; Java writes long IPv6 addresses without
+    ``::``.
+    """
     if ":" not in host:
         return host, WILDCARD
     numbers = ipaddress.IPv6Address(host).exploded.split(":")
@@ -194,7 +196,7 @@ def _allows(rule: Rule, operation: Operation) -> bool:
 
 
 def _is_covered(allowed: Pattern, denied: Iterable[Pattern]) -> bool:
-    """Whether all that one pattern stands for is denied."""
+    """Whether all resources of a pattern are denied."""
     for pattern in denied:
         if pattern.type is PatternType.PREFIXED:
             if allowed.name != WILDCARD and allowed.name.startswith(pattern.name):

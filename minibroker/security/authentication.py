@@ -1,14 +1,14 @@
-"""Authentication of one connection as a state machine: what a client may send, and what it gets.
+"""State machine of a connection's authentication: allowed requests and their answers.
 
-Owns the order of the steps, the first time and each time again (KIP-368); what proves a name is for
-the mechanisms.  It must never know a frame or a clock.  The table below is the whole truth.
+Owns the order of steps of authentication and reauthentication (KIP-368). Mechanisms check the
+credentials. It must never know frames or clocks. The table below is complete.
 
     START --versions--> NAMED --handshake--> TOKENS (v1) or RAW (v0) --last token--> COMPLETE
       +--------------------handshake--------------^                                     |
                                                   ^-----------------handshake-----------+
 
-Invariant: in any other order, and after any failure, the connection is FAILED and stays so; who
-has proven one name never becomes another.  Echoes ``SaslServerAuthenticator``.
+Invariant: in any other order, and after any failure, the connection is FAILED for good; an
+authenticated user never changes. Kafka's ``SaslServerAuthenticator``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _AGAIN: Final = "re-authentication"
 
 
 class State(StrEnum):
-    """Where an authentication stands."""
+    """State of an authentication."""
 
     START = "start"
     NAMED = "named"
-    """It has said which software it is."""
+    """The client has sent ApiVersions."""
     TOKENS = "tokens"
     RAW = "raw"
     """As TOKENS, but in frames without headers."""
@@ -37,13 +37,14 @@ class State(StrEnum):
 
 
 class IllegalStep(Exception):
-    """A request that may not come now; the text is for the log."""
+    """A request that is not allowed in this state; the text is logged."""
 
 
 class Answer(NamedTuple):
-    """What the client is told; with ``failure``, which is for the log, late and for the last time.
+    """Answer to the client.
 
-    ``lifetime_ms`` is how long it may go on without proving itself again; 0 is for ever.
+    With ``failure``, which is logged, it is sent after a delay and is the last one. ``lifetime_ms``
+    is the time until the client must reauthenticate; 0 is unlimited.
     """
 
     error: ErrorCode
@@ -54,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class _Refusal:
-    """An exchange that ends with the client's first token."""
+    """An exchange that fails at the client's first token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -64,7 +65,10 @@ class _Refusal:
 
 
 class Authentication:
-    """One connection's; ``make`` begins an exchange, ``reauth_max_ms`` bounds what it is worth."""
+    """The authentication of one connection.
+
+    ``make`` starts an exchange; ``reauth_max_ms`` limits the session.
+    """
 
     def __init__(
         self,
@@ -79,19 +83,19 @@ class Authentication:
         self._mechanism: str | None = None
         self._exchange: Mechanism | None = None
         self.user: str | None = None
-        """Who the client has proven to be."""
+        """The authenticated user."""
         self.expires = False
-        """Whether what it has proven is worth something for a time only."""
+        """Whether the session expires."""
 
     def on_versions(self, *, served: bool) -> None:
-        """It asked for versions of the APIs, itself in one that is ``served`` or not."""
+        """Handle ApiVersions, in a version that is ``served`` or not."""
         if self.state is not State.START:
             raise self._illegal("ApiVersions")
         if served:
             self.state = State.NAMED
 
     def on_handshake(self, mechanism: str, version: int) -> Answer:
-        """It wants to use a mechanism."""
+        """Handle SaslHandshake: the client chooses a mechanism."""
         if self.state not in (State.START, State.NAMED, State.COMPLETE):
             raise self._illegal("SaslHandshake")
         if mechanism not in self.mechanisms:
@@ -102,13 +106,13 @@ class Authentication:
             self._mechanism = mechanism
             self._exchange = self._make(mechanism)
         else:
-            # It is one of those that are served, so to refuse it here would mislead the client.
+            # The mechanism is served, so UNSUPPORTED_SASL_MECHANISM would mislead the client.
             self._exchange = _Refusal(f"Cannot change mechanism {self._mechanism} during {_AGAIN}")
         self.state = State.TOKENS if version >= 1 else State.RAW
         return Answer(ErrorCode.NONE)
 
     def on_token(self, token: bytes, wall_ms: int) -> Answer:
-        """It sent bytes of the mechanism's; ``wall_ms`` is the time since the epoch."""
+        """Handle a token of the mechanism; ``wall_ms`` is the time since the epoch."""
         if self.state not in (State.TOKENS, State.RAW) or self._exchange is None:
             raise self._illegal("SaslAuthenticate")
         try:
@@ -127,7 +131,7 @@ class Authentication:
         return Answer(ErrorCode.NONE, data=response, lifetime_ms=lifetime_ms)
 
     def _take(self, proven: Proven, wall_ms: int) -> int:
-        """Believes it; for how many milliseconds, 0 for ever."""
+        """Accept the user; return the session lifetime in milliseconds, 0 for unlimited."""
         if self.user not in (None, proven.user):
             text = f"Cannot change principals during {_AGAIN}"
             raise AuthenticationFailed(text, text)

@@ -1,8 +1,8 @@
-"""Names in certificates: a subject as one text, and the rules that make a user's name of it.
+"""Names in certificates: the subject as text, and the rules that map it to a user name.
 
-Owns RFC 2253's form of a subject and the syntax ``RULE:pattern/replacement/[LU]``; it must never
-see a certificate's key or judge who signed it.  The invariant: the first rule whose pattern fits
-the whole subject decides, and a subject that no rule fits has no name.  Echoes Kafka's
+Owns RFC 2253's form of a subject and the syntax ``RULE:pattern/replacement/[LU]``. It must never
+see a private key or validate a certificate. Invariant: the first rule whose pattern matches the
+complete subject applies, and a subject that no rule matches has no name. Kafka's
 ``SslPrincipalMapper`` and Java's ``X500Principal``.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 Subject = Sequence[Sequence[tuple[str, str]]]
-"""Parts in the certificate's order, each of one or more (kind, value) pairs."""
+"""Parts in the order of the certificate, each of one or more (kind, value) pairs."""
 
 DEFAULT: Final = "DEFAULT"
 EXAMPLE: Final = "RULE:^CN=([^,]*),.*$/$1/L,DEFAULT"
@@ -41,15 +41,15 @@ _RULE = re.compile(
 
 
 class BadRules(ValueError):
-    """A text that is no list of rules, or a pattern that is none; the message says which."""
+    """An invalid list of rules or an invalid pattern; the message names it."""
 
 
 class NoName(Exception):
-    """No rule fits a subject."""
+    """No rule matches a subject."""
 
 
 class Rule(NamedTuple):
-    """One rule; without a pattern it takes the subject as it is."""
+    """One rule; without a pattern the subject is used unchanged."""
 
     pattern: re.Pattern[str] | None
     template: str = ""
@@ -57,13 +57,15 @@ class Rule(NamedTuple):
 
 
 def distinguished_name(subject: Subject) -> str:
-    """The subject as Java writes it: the last part first, no blanks, known kinds by keyword."""
+    """Return the subject as Java writes it: the last part first, without blanks, keywords for
+    kinds.
+    """
     return ",".join("+".join(_pair(*pair) for pair in part) for part in reversed(subject))
 
 
 def _pair(kind: str, value: str) -> str:
     if kind == _EMAIL and value.isascii() and len(value) < 128:
-        # RFC 2253 has no keyword for it, so its number and its bytes stand there.
+        # RFC 2253 has no keyword for it, so its number and its bytes are used.
         data = bytes([_IA5_STRING, len(value)]) + value.encode()
         return f"1.2.840.113549.1.9.1=#{data.hex()}"
     text = re.sub(r'([,+"\\<>;])', r"\\\1", value)
@@ -75,7 +77,7 @@ def _pair(kind: str, value: str) -> str:
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """What is in ``ssl.principal.mapping.rules``; empty rules are none. Raises `BadRules`."""
+    """Parse ``ssl.principal.mapping.rules``; empty rules are skipped. Raises `BadRules`."""
     rules, at = [], 0
     text = text.strip(f"{string.whitespace},") or DEFAULT
     while at < len(text):
@@ -88,7 +90,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 
 
 def _as_python(found: re.Match[str]) -> str:
-    """Java's $1 is \\g<1> here; what it escapes stands for itself."""
+    r"""Java's $1 is \g<1> in Python; escaped characters represent themselves."""
     if found["group"]:
         return f"\\g<{found['group']}>"
     return found["plain"].replace("\\", "\\\\")
@@ -100,14 +102,14 @@ def _rule(found: re.Match[str]) -> Rule:
     try:
         pattern = re.compile(found["pattern"])
         template = _TEMPLATE.sub(_as_python, found["replacement"])
-        re.compile(f"(?:{found['pattern']})|").sub(template, "")  # it may name groups it has not
+        re.compile(f"(?:{found['pattern']})|").sub(template, "")  # groups may not exist
     except (re.error, IndexError) as error:
         raise BadRules(f"has the rule '{found.group().strip(' ,')}': {error}") from None
     return Rule(pattern, template, found["case"])
 
 
 def user_name(name: str, rules: Sequence[Rule]) -> str:
-    """What the first rule that fits makes of a distinguished name. Raises `NoName`."""
+    """Apply the first matching rule to a distinguished name. Raises `NoName`."""
     for pattern, template, case in rules:
         if pattern is None:
             return name

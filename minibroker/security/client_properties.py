@@ -1,9 +1,9 @@
-"""What a client's properties file says of TLS and of a proof: read, checked, and kept.
+"""Reads TLS and SASL settings of a client's properties file.
 
-Owns those of Kafka's client settings that decide who comes in, and the words for mistakes in them.
-It must never open a socket or make a proof. Invariant: whoever gets a `ClientProperties` need not
-check it again, and neither it as a text nor any error has a secret in it. Kafka's ``SslConfigs``
-and ``SaslConfigs``; files are PEM, as the broker's are.
+Owns those of Kafka's client settings that concern authentication, and their error messages. It must
+never open a socket or authenticate. Invariant: a `ClientProperties` is valid, and neither its text
+nor an error contains a secret. Kafka's ``SslConfigs`` and ``SaslConfigs``; files are PEM, as the
+broker's are.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SERVED: Final = (
     *(KEYSTORE, KEYSTORE_TYPE, KEY_PASSWORD, CHECKS_HOST),
 )
 OURS: Final = ("security.", "ssl.", "sasl.")
-"""Beginnings of names in which a misspelt one would let nobody in; others are not ours to judge."""
+"""Prefixes of names in which an unknown setting is an error; other settings are ignored."""
 
 CLAIM: Final = "unsecuredLoginStringClaim_"
 LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
@@ -56,7 +56,7 @@ LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
 
 @dataclass(frozen=True)
 class ClientProperties:
-    """What was said, by name; without ``jaas`` there is nothing to prove."""
+    """Settings by name; without ``jaas`` there is no SASL authentication."""
 
     file: str
     protocol: str
@@ -70,24 +70,24 @@ class ClientProperties:
 
     @property
     def checks_host(self) -> bool:
-        """Kafka's default is https; whoever leaves it empty wants no look at the host's name."""
+        """Kafka's default is https; an empty value disables the check of the host name."""
         return CHECKS_HOST not in self.given or bool(self.given[CHECKS_HOST].value.strip())
 
     @property
     def trusted(self) -> Given | None:
-        """Where the authorities are: a file or their text; None for those that a system knows."""
+        """Trusted authorities, as a file or a text; None for those of the system."""
         return self.given.get(TRUSTSTORE) or self.given.get(AUTHORITIES)
 
     @property
     def token_file(self) -> Path | None:
-        """Where tokens of OAUTHBEARER are, which are read for each proof."""
+        """File with OAUTHBEARER tokens, which is read for each authentication."""
         if self.mechanism != OAUTHBEARER or TOKEN_URL not in self.given:
             return None
         return Path(unquote(urlsplit(self.given[TOKEN_URL].value).path))
 
 
 def read_client_properties(file: str) -> ClientProperties:
-    """What a properties file says. Raises `ConfigError`, which names file and line."""
+    """Read a properties file. Raises `ConfigError`, which names file and line."""
     given = {entry.name: entry for entry in read_properties(file)}
     for entry in given.values():
         _check_name(entry)
@@ -137,7 +137,7 @@ _PEM: Final = {
     "keystore": KEYSTORE,
     "key_password": KEY_PASSWORD,
 }
-"""What says each field of a `Pem`."""
+"""The setting of each field of a `Pem`."""
 
 
 def _check_types(given: Mapping[str, Given]) -> None:
@@ -150,7 +150,7 @@ def _check_types(given: Mapping[str, Given]) -> None:
 
 
 def tls_context(client: ClientProperties) -> ssl.SSLContext:
-    """What OpenSSL makes of it. Raises `ConfigError` if a file is none of PEM."""
+    """Return the TLS context. Raises `ConfigError` if a file is not PEM."""
     given = {of: client.given[name].value for of, name in _PEM.items() if name in client.given}
     try:
         return client_context(Pem(client.checks_host, **given), KEY_PASSWORD)

@@ -1,8 +1,8 @@
-"""Our side of a TLS handshake with a server: what it believes and shows, and why it failed.
+"""The client's side of TLS: contexts from PEM files, and the reasons of failed handshakes.
 
-Owns how PEM becomes a client's context, and the reading of OpenSSL's errors in words for who
-configured it; it must never open a connection.  The invariant: a text names the settings that can
-mend it, as they are called where they are set.
+Owns the conversion of PEM to a client's context, and of OpenSSL's errors to messages. It must never
+open a connection. Invariant: a message names the settings that can correct the error, as they are
+written.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import ssl
 from typing import Final, NamedTuple
 
 _OTHER_NAME: Final = (62, 64)
-"""OpenSSL's numbers for a certificate that is for another host, or another address."""
+"""OpenSSL's numbers for a certificate of another host name or address."""
 
 
 class Pem(NamedTuple):
-    """What a client believes and shows: authorities from a file or else from their text, without
-    either those that the system knows; a file with a key and its certificates, or nothing.
+    """Certificates of a client: what it trusts and what it shows.
+
+    Trusted authorities come from a file, else from a text, else from the system; a keystore
+    contains a key and its certificates.
     """
 
     checks_host: bool
@@ -27,7 +29,7 @@ class Pem(NamedTuple):
 
 
 class BadPem(ValueError):
-    """What a field of a `Pem` says can't be read; the text goes on behind the setting's name."""
+    """A field of a `Pem` cannot be read; the text continues the setting's name."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -35,7 +37,7 @@ class BadPem(ValueError):
 
 
 def client_context(pem: Pem, key_password: str) -> ssl.SSLContext:
-    """What OpenSSL makes of it; ``key_password`` is the setting's name. Raises `BadPem`."""
+    """Return OpenSSL's context; ``key_password`` is the setting's name. Raises `BadPem`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = pem.checks_host
     try:
@@ -45,12 +47,12 @@ def client_context(pem: Pem, key_password: str) -> ssl.SSLContext:
             context.load_verify_locations(cadata=pem.authorities)
         else:
             context.load_default_certs()
-    except (OSError, ValueError) as error:  # ssl.SSLError is one too; nothing at all is a value
+    except (OSError, ValueError) as error:  # Includes ssl.SSLError; an empty text is a ValueError.
         field = "authorities" if pem.truststore is None else "truststore"
         raise BadPem(field, f"can't be read as PEM: {error}") from None
     try:
         if pem.keystore is not None:
-            # Without a password given, OpenSSL would ask for one at the terminal.
+            # Without a password, OpenSSL would ask for one at the terminal.
             context.load_cert_chain(pem.keystore, password=pem.key_password or "")
     except OSError as error:
         text = "can't be read as PEM with a key and certificates "
@@ -59,8 +61,8 @@ def client_context(pem: Pem, key_password: str) -> ssl.SSLContext:
 
 
 def why_no_tls(failure: OSError, address: str, prefix: str = "") -> str:
-    """What a handshake raised; ``address`` is the setting that names the server, and ``prefix``
-    stands before ``ssl.``.
+    """Explain a failed handshake; ``address`` is the setting of the server, ``prefix`` precedes
+    ``ssl.``.
     """
     if isinstance(failure, ssl.SSLCertVerificationError):
         if failure.verify_code in _OTHER_NAME:

@@ -1,9 +1,8 @@
-"""Tokens that somebody has signed: their claims, if a key of a JWKS file proves the signature.
+"""Signed tokens: returns their claims if a key of a JWKS file verifies the signature.
 
-Owns the choice of the key and of the algorithms, which the key decides and never the token; the
-arithmetic is PyJWT's, loaded when a listener needs it.  It must never judge a claim.  The
-invariant: a symmetric key or a token without a signature proves nothing.  Echoes Kafka's
-``BrokerJwtValidator``.
+Owns the choice of key and algorithms, which depends on the key and never on the token; PyJWT
+verifies, and is loaded when a listener needs it. It must never judge a claim. Invariant: symmetric
+keys and tokens without a signature are never accepted. Kafka's ``BrokerJwtValidator``.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
 
 _SYMMETRIC = "oct"
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-"""What an RSA key may sign with that does not say which."""
+"""Algorithms of an RSA key that does not name one."""
 
 _CLAIMS_UNCHECKED = dict.fromkeys(
     ("verify_exp", "verify_iat", "verify_nbf", "verify_aud", "verify_iss", "verify_sub"), False
 )
-"""The claims are judged elsewhere, on the broker's clock."""
+"""Claims are checked elsewhere, by the broker's clock."""
 
 
 class UnusableKeys(Exception):
-    """The text is no JWKS, or nothing can check signatures; the message says how to mend it."""
+    """Not a JWKS, or PyJWT is missing; the message says how to correct it."""
 
 
 class _Key(NamedTuple):
@@ -38,7 +37,7 @@ class _Key(NamedTuple):
 
 
 def verifier(jwks: str) -> Verifier:
-    """What believes the tokens that these keys have signed. Raises ``UnusableKeys``."""
+    """Return a verifier of tokens signed by these keys. Raises ``UnusableKeys``."""
     try:
         import jwt
     except ImportError as error:
@@ -60,7 +59,7 @@ def verifier(jwks: str) -> Verifier:
         except jwt.PyJWTError as error:
             raise BadToken(f"it is no JWS ({type(error).__name__})") from None
         why: Exception | None = None
-        # One that does not say which key signed it may have been signed by any.
+        # A token without a key id may have been signed by any key.
         for key in [each for each in keys if name in (None, each.name)]:
             try:
                 claims: Claims = jwt.decode(
@@ -81,7 +80,7 @@ def verifier(jwks: str) -> Verifier:
 
 
 def _usable(listed: Sequence[dict[str, Any]]) -> Iterator[tuple[jwt.PyJWK, dict[str, Any]]]:
-    """The keys that are for signatures and can be understood, each with what is said of it."""
+    """Yield the supported signature keys, each with its JSON."""
     import jwt
 
     for says in listed:
@@ -89,7 +88,7 @@ def _usable(listed: Sequence[dict[str, Any]]) -> Iterator[tuple[jwt.PyJWK, dict[
             try:
                 yield jwt.PyJWK(says), says
             except jwt.PyJWTError:
-                continue  # Of a kind that is newer than the library, say.
+                continue  # For example of a type that the library does not know yet.
 
 
 def _as_key(key: jwt.PyJWK, says: dict[str, Any]) -> _Key:

@@ -1,8 +1,8 @@
-"""What a SASL mechanism is to us: bytes of a client in, bytes for it out, a name in the end.
+"""Interface of SASL mechanisms: bytes of the client in, bytes for the client out, finally a user.
 
-Owns the shapes that all mechanisms share; it must never know how bytes travel or which clock tells
-the time.  The invariant: a mechanism gives a name once, and only after it has seen a proof; a
-failure's ``told`` has no more in it than who has no account may know.  Echoes ``SaslServer``.
+Owns the shapes that all mechanisms share. It must never know how bytes are transported, or clocks.
+Invariant: a mechanism returns a user once, after the proof; ``told`` of a failure contains only
+what an unauthenticated client may know. Kafka's ``SaslServer``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 
 
 class AuthenticationFailed(Exception):
-    """A proof is none. The text is for the log; ``told`` is for the client, if it may know more
-    than that its credentials are invalid.
+    """Authentication failed.
+
+    The text is logged; ``told`` is sent to the client if it may know more than that its credentials
+    are invalid.
     """
 
     def __init__(self, text: str, told: str | None = None) -> None:
@@ -26,14 +28,14 @@ class AuthenticationFailed(Exception):
 
 
 class Proven(NamedTuple):
-    """Who the client is; ``expires_ms`` is the end of its proof in epoch milliseconds, if any."""
+    """The authenticated user; ``expires_ms`` is the end of the credential in epoch milliseconds."""
 
     user: str
     expires_ms: int | None = None
 
 
 class Step(NamedTuple):
-    """What to send, and the end if this is it."""
+    """Bytes to send, and the user if this is the last step."""
 
     response: bytes
     proven: Proven | None = None
@@ -43,12 +45,12 @@ class Mechanism(Protocol):
     """One exchange with one client."""
 
     def respond(self, token: bytes) -> Step:
-        """The answer to the client's next bytes. Raises ``AuthenticationFailed``."""
+        """Return the answer to the client's next token. Raises ``AuthenticationFailed``."""
         ...
 
 
 def text_of(token: bytes) -> str:
-    """A token's text. Raises ``AuthenticationFailed``."""
+    """Decode a token as text. Raises ``AuthenticationFailed``."""
     try:
         return token.decode()
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
-"""SASL OAUTHBEARER (RFC 7628): a token that says who its bearer is.
+"""SASL OAUTHBEARER (RFC 7628): a token that names its bearer.
 
-Owns the messages, and what a token's claims must say; whether they may be believed is a verifier's
-to know, unsigned ones being believed as Kafka does unless told otherwise.  It must never keep a
-token.  The invariant: a token is taken only within its own times, to the millisecond of the given
-clock and the allowed skew.  Echoes ``OAuthBearerSaslServer``, ``OAuthBearerUnsecuredJws`` and,
-for signed tokens, ``BrokerJwtValidator``.
+Owns the messages and the checks of a token's claims. A verifier decides whether claims are
+authentic; unsigned tokens are accepted by default, as in Kafka. It must never keep a token.
+Invariant: a token is accepted only within its validity, to the millisecond of the given clock and
+the allowed skew. Kafka's ``OAuthBearerSaslServer``, ``OAuthBearerUnsecuredJws`` and, for signed
+tokens, ``BrokerJwtValidator``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minibroker.security.mechanism import AuthenticationFailed, Proven, Step, te
 Claims = Mapping[str, Any]
 
 Verifier = Callable[[str], Claims]
-"""From a token to its claims. Raises ``BadToken``."""
+"""Returns the claims of a token. Raises ``BadToken``."""
 
 _KVSEP: Final = "\x01"
 _SASLNAME: Final = r"(?:[^=,\x00]|=2C|=3D)+"
@@ -32,11 +32,11 @@ _BEARER = re.compile(r"bearer +(?P<token>[-_~+/.a-zA-Z0-9]+=*)", re.IGNORECASE)
 
 
 class BadToken(Exception):
-    """A token is not to be believed; the text says why, for the log."""
+    """A token is not accepted; the text is logged."""
 
 
 class Rules(NamedTuple):
-    """What is asked of a token's claims."""
+    """Requirements for the claims of a token."""
 
     name_claim: str = "sub"
     scope_claim: str = "scope"
@@ -45,13 +45,15 @@ class Rules(NamedTuple):
     issuer: str | None = None
     audience: frozenset[str] = frozenset()
     signed: bool = False
-    """Whether they are signed: then they must say when they were issued, and hold by now; and one
-    for an audience is for somebody else where none is expected.
+    """Whether tokens are signed.
+
+    Signed ones must have an issue time and be valid already, and a token with an audience is
+    rejected if none is expected.
     """
 
 
 class OAuthBearer:
-    """One exchange; ``now_ms`` tells the time in epoch milliseconds."""
+    """One exchange; ``now_ms`` returns the time in epoch milliseconds."""
 
     def __init__(self, verify: Verifier, rules: Rules, now_ms: Callable[[], int]) -> None:
         self._verify = verify
@@ -60,7 +62,9 @@ class OAuthBearer:
         self._refused: str | None = None
 
     def respond(self, token: bytes) -> Step:
-        """One token; a refused one gets an answer in JSON, then the client gives up."""
+        """Check a token; if it is rejected, the client gets an error in JSON and then ends the
+        exchange.
+        """
         if self._refused is not None:
             raise AuthenticationFailed(f"the token was refused: {self._refused}", _INVALID)
         found = _FIRST.fullmatch(text_of(token))
@@ -87,7 +91,7 @@ _INVALID: Final = '{"status":"invalid_token"}'
 
 
 def judge(claims: Claims, rules: Rules, now_ms: int) -> Proven:
-    """Whom claims stand for, and until when. Raises ``BadToken``."""
+    """Return the user of the claims and their expiry. Raises ``BadToken``."""
     name = claims.get(rules.name_claim)
     if not isinstance(name, str) or not name.strip():
         raise BadToken(f"its claim {rules.name_claim} names nobody")
@@ -123,7 +127,7 @@ def _judge_beginning(issued_ms: int | None, begins_ms: int | None, latest_ms: in
 
 def _judge_scope(claims: Claims, rules: Rules) -> None:
     scope = claims.get(rules.scope_claim)
-    # As in Kafka a text is one scope, blanks and all; several stand in a list.
+    # As in Kafka, a text is one scope even if it contains blanks; a list has several.
     parts = [scope] if isinstance(scope, str) else scope
     if parts is None or (rules.signed and not isinstance(parts, list)):
         parts = []
@@ -150,7 +154,7 @@ def _time_ms(claims: Claims, name: str) -> int | None:
 
 
 def unsecured(token: str) -> Claims:
-    """The claims of a token that nobody has signed (``alg`` is none). Raises ``BadToken``."""
+    """Return the claims of an unsigned token (``alg`` is none). Raises ``BadToken``."""
     parts = token.split(".")
     if len(parts) != 3:
         raise BadToken("it is no JWS in compact form")

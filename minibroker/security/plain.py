@@ -1,7 +1,7 @@
-"""SASL PLAIN (RFC 4616): a user name and its password, as they are.
+"""SASL PLAIN (RFC 4616): user name and password in plain text.
 
-Owns the token's form and the comparison; it must never say which of the two was wrong, in words or
-in time.  The invariant: unknown users take the same work as wrong passwords.  Echoes
+Owns the form of the token and the comparison. It must never reveal which of the two was wrong, in
+text or in time. Invariant: unknown users take the same work as wrong passwords. Kafka's
 ``PlainSaslServer`` and ``PlainServerCallbackHandler``.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from minibroker.security.mechanism import AuthenticationFailed, Proven, Step, text_of
 
 _NOBODYS = "\0"
-"""A password that no token can carry."""
+"""A password that no token can contain."""
 
 
 class Plain:
@@ -24,7 +24,7 @@ class Plain:
         self._passwords = passwords
 
     def respond(self, token: bytes) -> Step:
-        """The whole exchange is one token."""
+        """Handle the only token of the exchange."""
         parts = text_of(token).split("\0")
         if len(parts) != 3:
             text = f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
@@ -44,6 +44,6 @@ class Plain:
 
 
 def _same(expected: str, given: str) -> bool:
-    """Compares in a time that tells nothing, of lengths neither."""
+    """Compare in constant time, also for texts of different length."""
     digests = [hashlib.sha256(text.encode()).digest() for text in (expected, given)]
     return hmac.compare_digest(*digests)

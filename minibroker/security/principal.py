@@ -1,7 +1,7 @@
-"""Who a request comes from: a kind, nearly always ``User``, and a name.
+"""Principal of a request: a type, nearly always ``User``, and a name.
 
-Owns the pair and its text ``User:alice``; it must never know how somebody proved to be that.  The
-invariant: ``parse(str(principal)) == principal``.  Echoes ``KafkaPrincipal``.
+Owns the pair and its text ``User:alice``. It must never know how it was authenticated. Invariant:
+``parse(str(principal)) == principal``. Kafka's ``KafkaPrincipal``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ USER: Final = "User"
 
 
 class BadPrincipal(ValueError):
-    """A text that names no principal; the message says what would."""
+    """Not a principal; the message shows the expected form."""
 
 
 class Principal(NamedTuple):
-    """One identity; two are the same if kind and name are."""
+    """One principal; equal if type and name are."""
 
     kind: str
     name: str
@@ -26,9 +26,9 @@ class Principal(NamedTuple):
 
 
 class Introduction(NamedTuple):
-    """What a connection has shown: what ``principal.builder.class`` is given to make a name of.
+    """Facts of a connection, from which ``principal.builder.class`` builds a principal.
 
-    ``sasl_user`` is proven; ``subject`` is that of a certificate that was checked, as text.
+    ``sasl_user`` is authenticated; ``subject`` is the text of a validated certificate's subject.
     """
 
     listener: str
@@ -39,11 +39,11 @@ class Introduction(NamedTuple):
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""Who comes in where nobody is asked for a proof."""
+"""The principal of connections without authentication."""
 
 
 def parse(text: str) -> Principal:
-    """The principal of a text; the name may have colons. Raises `BadPrincipal`."""
+    """Parse a principal; its name may contain colons. Raises `BadPrincipal`."""
     kind, colon, name = text.partition(":")
     if not (kind and colon and name):
         raise BadPrincipal(f"'{text}' must be KIND:NAME, e.g. User:alice")

@@ -1,9 +1,9 @@
-"""SCRAM (RFC 5802, RFC 7677): proof of a password that neither side ever sends.
+"""SCRAM (RFC 5802, RFC 7677): proof of a password that is never sent.
 
 Owns the arithmetic of credentials, their text in the config store, and the two steps of the
-exchange; nonces and the decoys' secret are given.  It must never know a password after a
-credential is made.  Invariant: an unknown user is answered like a known one, with a salt and
-iterations that stay the same and that known users could have, and fails at the proof.  Echoes
+exchange; nonces and the secret for unknown users are arguments. It must never know a password after
+its credential is made. Invariant: an unknown user is answered like a known one, with a constant
+salt and iterations that known users could have, and fails at the proof. Kafka's
 ``ScramSaslServer``, ``ScramFormatter`` and ``ScramCredentialUtils``.
 """
 
@@ -29,7 +29,7 @@ from minibroker.security.mechanism import (
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 MECHANISM_NUMBERS: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
-"""As requests number them."""
+"""Numbers of mechanisms in requests."""
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
@@ -47,7 +47,7 @@ _FINAL = re.compile(
 
 
 class Credential(NamedTuple):
-    """What is kept of a password."""
+    """The stored part of a password."""
 
     salt: bytes
     stored_key: bytes
@@ -56,12 +56,12 @@ class Credential(NamedTuple):
 
 
 def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """The password as clients and tools send it when it is set."""
+    """Return the salted password, as clients and tools send it to set a password."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
 def credential(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> Credential:
-    """What to keep of a salted password."""
+    """Return the credential of a salted password."""
     name = HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
     return Credential(
@@ -73,13 +73,13 @@ def credential(mechanism: str, salted_password: bytes, salt: bytes, iterations: 
 
 
 def credential_text(kept: Credential) -> str:
-    """The form in which Kafka keeps it."""
+    """Return the text in which Kafka stores a credential."""
     salt, stored, server = map(_base64, kept[:3])
     return f"salt={salt},stored_key={stored},server_key={server},iterations={kept.iterations}"
 
 
 def parse_credential(text: str) -> Credential | None:
-    """The same backwards; None for what is none."""
+    """Parse the text of a credential; None if it is invalid."""
     parts = text.split(",")
     fields = dict(part.partition("=")[::2] for part in parts)
     try:
@@ -91,7 +91,9 @@ def parse_credential(text: str) -> Credential | None:
 
 
 class CredentialShape(NamedTuple):
-    """What a server's first message shows of a credential, and how many users share it."""
+    """Parts of a credential that the first message of a server shows, and how many users share
+    them.
+    """
 
     iterations: int
     salt_bytes: int
@@ -99,15 +101,15 @@ class CredentialShape(NamedTuple):
 
 
 DEFAULT_SHAPES: Final = (CredentialShape(ITERATIONS_MIN, SALT_BYTES, 1),)
-"""What unknown users show while there is no user whose shape they could have."""
+"""Shape shown for unknown users while no user has a credential."""
 
 
 def decoy(
     mechanism: str, user: str, secret: bytes, shapes: Sequence[CredentialShape]
 ) -> Credential:
-    """The credential that is shown of an unknown user: always the same, and of no password.
+    """Return the credential shown for an unknown user: constant, and of no password.
 
-    Its iterations and the length of its salt are those of existing users, as frequent as theirs.
+    Its iterations and salt length are those of existing users, with the same frequency.
     """
     name = HASHES[mechanism]
     stored, server = (
@@ -129,7 +131,7 @@ def _weight(mechanism: str, user: str, secret: bytes, shape: CredentialShape) ->
 
 
 class Scram:
-    """One exchange. ``find`` returns the credential of a user, ``shapes`` those of all users.
+    """One exchange. ``find`` returns a user's credential, ``shapes`` those of all users.
 
     ``nonce`` is used once; ``secret`` makes the credentials of unknown users unpredictable.
     """
@@ -154,7 +156,7 @@ class Scram:
         self._gs2 = self._client_first = self._server_first = ""
 
     def respond(self, token: bytes) -> Step:
-        """First the salt for a name, then the end for a proof."""
+        """Answer the first token with the salt, and the second one with the result of the proof."""
         if self._kept is None:
             return Step(self._first(text_of(token)))
         kept, self._kept = self._kept, None

@@ -1,9 +1,9 @@
-"""Whom a certificate is for: its subject and its other names, read from the certificate itself.
+"""Reads the subject and the alternative names of a certificate.
 
-Owns the walk through X.509's DER as far as these two lie; it must never see a private key, judge
-who signed a certificate or whether it has expired.  The invariant: what is no certificate raises
-`BadCertificate`, whatever its bytes are.  Stands where Kafka has Java's ``X509Certificate``;
-Python's ``ssl`` tells such things of the other side's certificate only.
+Owns the parts of X.509's DER that lead to these two. It must never see a private key, validate a
+certificate or check its expiry. Invariant: bytes that are not a certificate raise `BadCertificate`.
+Kafka uses Java's ``X509Certificate``; Python's ``ssl`` reads these fields of a peer's certificate
+only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from minibroker.security.certificates import Subject
 _BLOCK = re.compile(
     r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([^-]*)-----END (?:X509 |TRUSTED )?CERTIFICATE"
 )
-"""What OpenSSL calls trusted has more after the certificate."""
+"""OpenSSL's "trusted" certificates have more data after the certificate."""
 
 _INTEGER, _OCTETS, _OID, _SEQUENCE = 0x02, 0x04, 0x06, 0x30
 _VERSION, _EXTENSIONS = 0xA0, 0xA3
-"""The fields of a certificate that are numbered."""
+"""Numbered fields of a certificate."""
 
 _ENCODINGS: Final = {0x1E: "utf-16-be", 0x1C: "utf-32-be", 0x14: "latin-1"}
-"""Of texts that are not UTF-8 or a part of it."""
+"""Encodings of texts other than UTF-8 and its subsets."""
 
 _SUBJECT_ALT_NAME: Final = "2.5.29.17"
 
@@ -42,18 +42,18 @@ _KINDS: Final = {
     "2.5.4.10": "organizationName",
     "2.5.4.11": "organizationalUnitName",
 }
-"""OpenSSL's words for kinds of names; the others are called by their numbers."""
+"""OpenSSL's keywords for kinds of names; others are written as their numbers."""
 
 _NAMES: Final = {0x81: "email", 0x82: "DNS", 0x86: "URI"}
 _ADDRESS: Final = 0x87
 
 
 class BadCertificate(ValueError):
-    """A text that has no certificate, or none that can be read."""
+    """A text without a certificate, or with one that cannot be read."""
 
 
 class Identity(NamedTuple):
-    """Whom a certificate is for; ``names`` are such as ``DNS:localhost``."""
+    """Subject and alternative names of a certificate; ``names`` are like ``DNS:localhost``."""
 
     subject: Subject
     names: frozenset[str]
@@ -65,7 +65,7 @@ class _Value(NamedTuple):
 
 
 def identity(pem: str) -> Identity:
-    """Of the first certificate in a PEM text. Raises `BadCertificate`."""
+    """Read the first certificate of a PEM text. Raises `BadCertificate`."""
     found = _BLOCK.search(pem)
     if found is None:
         raise BadCertificate("has no certificate")
@@ -92,7 +92,7 @@ def _identity(der: bytes) -> Identity:
 
 
 def _values(data: bytes) -> Iterator[_Value]:
-    """The values that stand one after the other in DER."""
+    """Yield consecutive DER values."""
     at = 0
     while at < len(data):
         tag, size = data[at], data[at + 1]
@@ -114,7 +114,7 @@ def _pair(pair: _Value) -> tuple[str, str]:
 
 
 def _number(value: _Value) -> str:
-    """An object identifier with its dots."""
+    """Return an object identifier in dotted form."""
     if value.tag != _OID:
         raise ValueError
     parts, part = list[int](), 0
@@ -130,7 +130,7 @@ def _number(value: _Value) -> str:
 def _names(extensions: bytes) -> Iterator[str]:
     (every,) = _values(extensions)
     for extension in _values(every.body):
-        # Between the two there may be whether it is critical.
+        # An optional flag between them says whether the extension is critical.
         kind, *_, content = _values(extension.body)
         if _number(kind) == _SUBJECT_ALT_NAME and content.tag == _OCTETS:
             (names,) = _values(content.body)
