@@ -1,4 +1,4 @@
-"""Lays the roles out: as processes (``start``), or as tasks of one trio run (``tasks``)."""
+"""Starts a broker: its roles as processes (``start``), or as tasks of one trio run (``tasks``)."""
 
 from minibroker.broker.processes import start
 

@@ -1,8 +1,8 @@
-"""What a broker needs before any of its roles lives: directories, listening sockets, descriptors.
+"""What a broker needs before its roles start: directories, listening sockets, descriptors.
 
-Owns making and removing them, never what happens in them. Invariant: nothing is left behind that
-was not asked for: a temporary broker's directory goes when it ends, and if it could not end by
-itself, when the next broker starts. Kafka leaves this to its start scripts.
+Owns their creation and removal. It must never know what they are used for. Invariant: nothing is
+left behind: the directory of a temporary broker is removed when it ends or, if it was killed, when
+the next broker starts. Kafka leaves this to its start scripts.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from minibroker.storage.failures import free_bytes
 PREFIX: Final = "minibroker-"
 MEMORY_DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - mkdtemp makes what is used of it
 MEMORY_BYTES_MIN: Final = 1024 * 1024
-"""Free bytes that make it worth keeping data in memory; a new broker writes half of that."""
+"""Free bytes required to keep data in memory; a new broker writes half of that."""
 
 DATA: Final = "data"
 MARK: Final = ".temporary"
-"""Only a directory that holds this file is ever swept away: others may bear such a name too."""
+"""Only directories with this file are removed: other directories may have such names too."""
 
 
 DESCRIPTORS_MIN: Final = 64
-"""Open files that a process needs to start and to serve a few connections and partitions."""
+"""Open files that a process needs to start and serve a few connections and partitions."""
 
 _BUFFERS: Final = {
     socket.SO_SNDBUF: SOCKET_SEND_BUFFER_BYTES,
@@ -74,7 +74,7 @@ class StartError(Exception):
 
 
 class House(NamedTuple):
-    """A broker's directories."""
+    """Directories of a broker."""
 
     home: Path
     """Private to this run: sockets between processes, and the data of a temporary broker."""
@@ -85,7 +85,7 @@ class House(NamedTuple):
 
 @contextmanager
 def open_house(data_dir: str | None, node_id: int, *, needs_store: bool = False) -> Iterator[House]:
-    """Directories for one run; without ``data_dir`` the data is temporary too.
+    """Create the directories for one run; without ``data_dir`` the data is temporary too.
 
     Raises ``StartError`` if ``data_dir`` is in use, cannot be written, belongs to another node or
     program, or has lost its config store and ``needs_store`` is set.
@@ -93,7 +93,9 @@ def open_house(data_dir: str | None, node_id: int, *, needs_store: bool = False)
     home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_swept_base()))
     try:
         home_lock = DirLock(home, "minibroker")
-        (home / MARK).touch()  # locked first: from here on others may sweep it if it isn't
+        (
+            home / MARK
+        ).touch()  # locked first: from now on, an unlocked directory may be removed by others
         if data_dir is None:
             data = home / DATA
             data.mkdir()
@@ -128,9 +130,9 @@ def _lock_named(data: Path, node_id: int, needs_store: bool) -> DirLock:
 
 
 def house_secret(house: House, size: int) -> bytes:
-    """A secret of this broker that no client knows; a named data directory keeps it.
+    """Return a secret of this broker that no client knows; a named data directory keeps it.
 
-    So that what is derived from it stays the same after a restart. Raises ``StartError``.
+    Values derived from it stay the same after a restart. Raises ``StartError``.
     """
     if house.temporary:
         return os.urandom(size)
@@ -154,9 +156,9 @@ def _owner_only(path: str, flags: int) -> int:
 
 
 def _swept_base() -> Path | None:
-    """Where temporary directories are made: in memory if there is room, None for the default.
+    """Return the place of temporary directories: in memory if there is room, None for the default.
 
-    What killed brokers left there is removed first.
+    Directories of killed brokers are removed first.
     """
     if MEMORY_DIRECTORY.is_dir() and os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK):
         sweep(MEMORY_DIRECTORY)
@@ -167,7 +169,7 @@ def _swept_base() -> Path | None:
 
 
 def sweep(base: Path | None) -> None:
-    """Removes what brokers of this user left behind that were killed with all their processes."""
+    """Remove the directories of this user's brokers that were killed with all their processes."""
     for entry in os.scandir(base or tempfile.gettempdir()):
         if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
             continue
@@ -179,10 +181,9 @@ def sweep(base: Path | None) -> None:
 
 
 def bind(listeners: Sequence[Listener], settings: Settings) -> dict[str, list[socket.socket]]:
-    """The listening sockets of each listener: one, or one for each processor that accepts for
-    itself. Connections inherit the sizes of their buffers.
+    """Bind the sockets of each listener: one, or one for each processor in the sharded mode.
 
-    Raises ``StartError``.
+    Accepted connections inherit their buffer sizes. Raises ``StartError``.
     """
     sharded = settings[ACCEPTOR_MODE] == SHARDED
     count = settings[NUM_NETWORK_THREADS] if sharded else 1
@@ -193,8 +194,8 @@ def _bind_all(listener: Listener, settings: Settings, count: int) -> list[socket
     first = _bind(listener, settings)
     bound = [first]
     if count > 1:
-        # Whoever may share a port shares it with everybody else of this user who may. So nobody
-        # may until the first one listens: else a second broker would get half of our clients.
+        # With SO_REUSEPORT, all sockets of the same user may share the port, so it is set after the
+        # first one listens: otherwise a second broker would get half of the connections.
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         shared = listener._replace(port=first.getsockname()[1])
         bound += [_bind(shared, settings, share=True) for _ in range(count - 1)]
@@ -227,7 +228,7 @@ def _bind(listener: Listener, settings: Settings, *, share: bool = False) -> soc
 
 
 def check_identities(settings: Settings) -> None:
-    """Tries what listeners need to know who connects, keys above all. Raises ``StartError``."""
+    """Check what listeners need for authentication, above all keys. Raises ``StartError``."""
     try:
         check_authentication(settings)
     except ConfigError as error:

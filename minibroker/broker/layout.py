@@ -1,7 +1,7 @@
-"""Which roles a broker has, how many of each, and in which order they end.
+"""Which roles a broker has, how many of each, and in which order they stop.
 
-Owns the layout that processes and tasks have in common; never how a role is brought to life.
-Invariant: who is served ends after who serves it, so nobody waits at the end for somebody gone.
+Owns the layout shared by processes and tasks. It must never know how a role is started. Invariant:
+a role stops before the roles that it depends on, so none waits for a stopped one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from minibroker.roles.processor import processor
 
 
 async def _recorder(env: Environment) -> None:
-    # Loaded where it runs, as nearly every broker has none.
+    # Imported when it runs, because almost no broker has one.
     from minibroker.roles.recorder import recorder
 
     await recorder(env)
@@ -58,12 +58,12 @@ class Seat(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the process is called, and where it is dialled."""
+        """Name of the process and its address in the switchboard."""
         return role_name(self.role, self.number)
 
 
 def seats(settings: Settings) -> list[Seat]:
-    """All roles, in the order in which they are started."""
+    """Return all roles in the order of their start."""
     workers = [Seat(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
     processors = [Seat(PROCESSOR, number) for number in range(settings[NUM_NETWORK_THREADS])]
     acceptors = [Seat(ACCEPTOR, 0)] if settings[ACCEPTOR_MODE] == SINGLE else []
@@ -72,6 +72,6 @@ def seats(settings: Settings) -> list[Seat]:
 
 
 def stop_groups(settings: Settings) -> list[list[str]]:
-    """Names of roles that are told to end together, the first group first."""
+    """Return the names of roles that stop together, in the order of stopping."""
     groups = ([seat.name for seat in seats(settings) if seat.role == role] for role in STOP_ORDER)
     return [group for group in groups if group]

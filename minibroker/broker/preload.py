@@ -21,12 +21,12 @@ def preload(settings: Settings) -> None:
 
     import protocol.codecs  # noqa: F401 - decompresses batches
 
-    codecs.lookup("utf-16-le")  # To find a group's partition.
+    codecs.lookup("utf-16-le")  # Used for the partition of a group.
     if settings[AUTHORIZER_CLASS_NAME]:
         import minibroker.apis.access.table
     protocols = (settings.security_protocol(one.name) for one in settings.client_listeners)
     if any(map(has_tls, protocols)):
         import minibroker.network.tls  # noqa: F401
 
-        for encoding in ("utf-16-be", "utf-32-be"):  # Of names in a renewed certificate.
+        for encoding in ("utf-16-be", "utf-32-be"):  # Used for names in renewed certificates.
             codecs.lookup(encoding)

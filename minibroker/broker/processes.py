@@ -1,9 +1,9 @@
-"""The broker as processes: what is made before the fork, and what each child does after it.
+"""Runs a broker as processes: creates shared resources before the fork, and starts each child.
 
-Owns what the roles share and how each is brought to life as a process; never what they do.
-Everything is imported and bound here once, then the supervisor forks. Invariant: whatever is
-shared (memory, clock, listening sockets) was made before the fork and outlives every child, so a
-reborn child finds all of it as its former life left it.
+Owns the shared resources, and how a role becomes a process. It must never know what roles do.
+Everything is imported and bound here once, then the supervisor forks. Invariant: shared memory,
+clock and listening sockets are created before the fork and outlive every child, so a restarted
+child finds them as its former process left them.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ from minibroker.runtime.worktime import WorkTime
 from minibroker.storage.data_directory import SECRET_BYTES
 
 TOLD = frozenset({EventKind.DIED, EventKind.KILLED})
-"""What happens to processes that goes to standard error; the rest is ordinary."""
+"""Process events that are written to standard error; the others are ordinary."""
 
 RECORDER_NICENESS = 10
-"""What serves clients goes first: about ten to one where both want a core."""
+"""Roles that serve clients take precedence: about ten to one when both need a core."""
 
 
 class Shared(NamedTuple):
-    """What all processes share, made before the fork."""
+    """Resources shared by all processes, created before the fork."""
 
     settings: Settings
     house: House
@@ -89,7 +89,7 @@ class Shared(NamedTuple):
     ledger: Ledger
     started_us: int
     sockets: dict[str, list[socket.socket]]
-    """By listener: one, or one for each processor that accepts for itself."""
+    """By listener: one, or one for each processor in the sharded mode."""
     endpoints: dict[str, tuple[str, int]]
     control: socket.socket
     secret: bytes
@@ -131,7 +131,7 @@ def _share(settings: Settings, house: House, rebuild_topics: bool) -> Shared:
     told = settings[ADVERTISED_LISTENERS]
     endpoints = advertised_endpoints(listeners, told or (), ports, socket.gethostname())
     house.lock.describe(f"minibroker on {_addresses(endpoints)}")
-    # So that who asks the broker for its configs learns where its control API is.
+    # Clients that read the broker's configs learn the address of its control API.
     found = HostPort(host, control.getsockname()[1])
     clock = SharedClock()
     return Shared(
@@ -240,7 +240,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         started_us=shared.started_us,
         metrics=_metrics(seat.name),
         work_time=WorkTime(),
-        random=SystemRandom(),  # Member ids speak for members: nobody is to guess one.
+        random=SystemRandom(),  # Member ids must not be guessable.
         data_dir=shared.house.data_dir,
         rebuild_topics=shared.rebuild_topics,
         secret=shared.secret,
@@ -271,11 +271,11 @@ async def _live(
             refusal = str(refused)
         nursery.cancel_scope.cancel()
     if refusal:
-        raise SystemExit(refusal)  # said without a traceback: nothing is wrong in here
+        raise SystemExit(refusal)  # printed without a traceback, because it is not a bug
 
 
 def _noting_ready(env: Environment) -> trio.Event:
-    """Set when the role has said that it is ready."""
+    """Return an event that is set when the role is ready."""
     noted, say = trio.Event(), env.ready
 
     def ready() -> None:
@@ -287,7 +287,7 @@ def _noting_ready(env: Environment) -> trio.Event:
 
 
 async def _end_unready(env: Environment, is_ready: trio.Event, scope: trio.CancelScope) -> None:
-    # It has nothing to finish, and may be waiting for a role that never will be there.
+    # It has nothing to finish, and may be waiting for a role that will never start.
     await env.stopping.wait()
     if not is_ready.is_set():
         scope.cancel()
@@ -306,7 +306,7 @@ async def _stop_without_supervisor(env: Environment, lifeline: int) -> None:
 
 
 def _tidy_up(home: Path, life: ChildLife) -> None:
-    """What the supervisor would have done: wait for the others, then remove the directory."""
+    """Do what the supervisor would have done: wait for the others, then remove the directory."""
     mine = os.getpid()
     wait_until_gone(status.pid for status in life.roles.read() if status.pid not in (0, mine))
     shutil.rmtree(home, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""The broker as tasks: the same roles in one trio run, on a clock that a test turns.
+"""Runs a broker as tasks: the same roles in one trio run, on a clock that a test controls.
 
-Owns each role's lives; what a supervisor does to processes, ``kill`` does to
-tasks. Roles talk over channels in memory and clients connect through ``MemorySource``; only the
-data directory is real. Invariant: with the same seed, the same clock and the same clients, a run
-is the same run, because all chance comes from ``seed`` and all time from the clock.
+Owns the incarnations of each role; ``kill`` does to tasks what a SIGKILL does to processes. Roles
+communicate over channels in memory and clients connect through ``MemorySource``; only the data
+directory is real. Invariant: a run is determined by seed, clock and clients, because all randomness
+comes from ``seed`` and all time from the clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIMULATED_PORT: Final = 9092
 
 
 class _Life:
-    """One life of one role."""
+    """One incarnation of a role."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -49,7 +49,7 @@ class _Life:
 
 
 class TaskBroker:
-    """A whole broker in one nursery; ``run`` must be running."""
+    """A complete broker in one nursery; ``run`` must be running."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class TaskBroker:
             settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=False
         )
         self.work_time = WorkTime()
-        """To be given to ``trio.run`` as an instrument, if work is to be charged."""
+        """Pass it to ``trio.run`` as an instrument to measure work."""
         names = [listener.name for listener in settings.client_listeners]
         sharded = settings[ACCEPTOR_MODE] == SHARDED
         sources = self._processors if sharded else 1
@@ -90,11 +90,11 @@ class TaskBroker:
 
     @property
     def names(self) -> list[str]:
-        """All roles by the names that processes have, in the order in which they start."""
+        """Names of all roles, as of processes, in the order of their start."""
         return [seat.name for seat in seats(self._settings)]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Runs until ``stop``; started when every role serves. An error in a role ends it all."""
+        """Run until ``stop``; started when every role is ready. An error in a role ends the run."""
         async with trio.open_nursery() as nursery:
             for seat in seats(self._settings):
                 self._lives[seat.name] = _Life(self._environment(seat.role, seat.number, 1))
@@ -104,14 +104,14 @@ class TaskBroker:
             task_status.started()
 
     async def wait_ready(self) -> None:
-        """Returns when every role serves, the reborn ones too."""
+        """Wait until every role is ready, including restarted ones."""
         for name in self.names:
             while (life := self._lives[name]).scope.cancel_called:
                 await life.ended.wait()
             await life.ready.wait()
 
     async def _live(self, name: str) -> None:
-        """All lives of one role, one after the other."""
+        """Run all incarnations of one role, one after the other."""
         while True:
             life = self._lives[name]
             env = life.env
@@ -151,15 +151,15 @@ class TaskBroker:
         )
 
     def environment(self, name: str) -> Environment:
-        """What the present life of a role was given; its metrics are what tests look at."""
+        """Return the environment of a role's current incarnation, e.g. for its metrics."""
         return self._lives[name].env
 
     def kill(self, name: str) -> None:
-        """Ends a role's life at once, as SIGKILL would; its next life begins by itself."""
+        """Cancel a role at once, as SIGKILL would; it is restarted."""
         self._lives[name].scope.cancel()
 
     async def stop(self) -> None:
-        """Lets the roles finish what they do and end, in the order that the supervisor keeps."""
+        """Stop all roles in the supervisor's order, letting them finish."""
         self._stopping = True
         for group in stop_groups(self._settings):
             lives = [self._lives[name] for name in group]
@@ -170,5 +170,5 @@ class TaskBroker:
 
 
 def _chance(seed: int, *whose: object) -> Random:
-    """Somebody's chance in a run that the same seed repeats."""
+    """Return a source of randomness that the seed determines."""
     return Random(" ".join(map(str, (seed, *whose))))  # noqa: S311 - to be foreseen, in a simulation

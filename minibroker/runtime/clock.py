@@ -1,20 +1,20 @@
-"""The clock that every process wears: monotonic time plus an offset, a rate and a freeze.
+"""The clock of all processes: monotonic time plus an offset, a rate and a freeze.
 
-It must never know who asks or why; it reads the machine's clock nowhere but here.
-Its invariant: in each process time never goes back, and a wall-clock reading is always the same
-distance from `now()`, so that timestamps and timeouts agree however the clock is turned.
-It echoes Kafka's `Time` / `MockTime`, except that one control call moves all processes at once.
+It must never know its readers; the machine's clock is read only here. Invariant: in each process
+time never goes back, and the wall clock is at a constant distance from `now()`, so that timestamps
+and timeouts agree however the clock is changed. Like Kafka's `Time` / `MockTime`, except that one
+call changes the clock of all processes at once.
 
-How a change reaches everyone. The page is mapped before the fork. One process (the controller)
+How a change reaches all processes. The page is mapped before the fork. One process (the controller)
 writes it, then sends each process any message. Trio reads the clock after every wait for I/O and
-before the next one, so whatever wakes a loop makes it expire its deadlines and work out its next
-sleep by the changed clock. Nothing needs to be registered.
+before the next one, so any message makes a loop check its deadlines and compute its next sleep by
+the changed clock. Nothing needs to be registered.
 
-How a change is never seen half done. The page is a ring of slots and a count of changes. The
-writer fills the next slot, then raises the count; a reader takes the slot that the count names.
-A writer that dies half-way leaves the count alone, so nobody waits for it. A reader whose slot was
-left for another while it looked at the machine's clock looks again, so no slot is ever torn, and
-none tells the time of a moment after its end but to a reader held up just then.
+How a change is never seen half-written. The page is a ring of slots and a count of changes. The
+writer fills the next slot, then increments the count; a reader takes the slot that the count names.
+A writer that dies before that leaves the count unchanged, so no reader waits for it. A reader whose
+slot was replaced while it read the machine's clock reads again, so no slot is torn, and a reading
+after the end of its slot is possible only for a reader that was delayed just then.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ if TYPE_CHECKING:
 
 RATE_MIN: Final = 0.001
 RATE_MAX: Final = 1000.0
-"""Virtual seconds a real second. Standing still is `freeze(True)`, not a rate of 0."""
+"""Virtual seconds per real second. A stopped clock is `freeze(True)`, not a rate of 0."""
 
 ADVANCE_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
-"""Ten years a call: a float still tells microseconds apart after many such calls."""
+"""Ten years per call: a float still resolves microseconds after many such calls."""
 
 SIMULATED_WALL_MS: Final = 1_704_067_200_000
-"""Where a simulation's wall clock begins: 2024-01-01T00:00:00Z."""
+"""Start of a simulation's wall clock: 2024-01-01T00:00:00Z."""
 
-# When time slows down, the change takes effect a little ahead of the real clock. Otherwise a
-# process that read the old slot just before the change would have seen a later time than the
-# new slot gives, and processes would disagree about a frozen clock: what is due for one would not
-# be for the other. A writer that was held up for longer than that doubles it and writes again.
+# A change that slows time down takes effect a little after the real time of the call. Otherwise a
+# process that read the old slot just before could have seen a later time than the new slot gives,
+# and processes would disagree about which deadlines have passed on a frozen clock. A writer that
+# was delayed for longer doubles the margin and writes again.
 SETTLE_S: Final = 0.001
 
-# A sum of floats may fall short of what it should be by its last bits, and then a deadline that has
-# been reached would not seem so until time passes again, which it doesn't while it is frozen.
+# A sum of floats may be too small by its last bits. A deadline that has been reached would then
+# seem to be in the future until time passes, which it does not while the clock is frozen.
 ROUNDED_OFF: Final = 4
 
 SLOTS: Final = 64
 READ_TRIES: Final = 8
 _SLOT_DOUBLES: Final = 8  # one cache line: virtual base, real base, speed, rate, frozen
-_FIRST_SLOT: Final = _SLOT_DOUBLES  # the first line of the page holds the count
+_FIRST_SLOT: Final = _SLOT_DOUBLES  # the first line of the page contains the count
 _PAGE_BYTES: Final = mmap.PAGESIZE * -(-(SLOTS + 1) * _SLOT_DOUBLES * 8 // mmap.PAGESIZE)
 
 assert SLOTS & (SLOTS - 1) == 0, "the hot path takes the slot by a mask"
 
 
 class ClockError(ValueError):
-    """A turn of the clock that is refused; the text says what would be taken."""
+    """A change of the clock that is rejected; the text gives the accepted values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockState:
-    """One consistent reading. `offset_ms` is how far virtual time is ahead of real time."""
+    """One consistent reading. `offset_ms` is the distance of virtual time from real time."""
 
     rate: float
     frozen: bool
@@ -79,65 +79,67 @@ class ClockState:
 
 
 class Clock(Protocol):
-    """What a role needs of time. `now()` equals `trio.current_time()` in the role's loop."""
+    """Time as roles use it. `now()` equals `trio.current_time()` in the role's loop."""
 
     def now(self) -> float:
-        """Monotonic virtual seconds, from an arbitrary beginning."""
+        """Monotonic virtual seconds, from an arbitrary start."""
 
     @property
     def epoch_s(self) -> float:
-        """What to add to `now()` for virtual seconds since 1970."""
+        """Return the seconds to add to `now()` for virtual seconds since 1970."""
 
     def wall_ms(self) -> int:
         """Virtual milliseconds since 1970, as in record timestamps."""
 
     def real_us(self) -> int:
-        """Real microseconds since 1970, however the clock is turned: what never comes again, as
-        long as the machine's clock is not set back.
+        """Real microseconds since 1970, unaffected by changes of the clock: unique unless the
+        machine's clock is set back.
         """
 
     def real_s(self) -> float:
-        """Monotonic real seconds, however the clock is turned, for what `sleep_real` paces. Where
-        all is simulated, so are these.
+        """Monotonic real seconds, unaffected by changes of the clock, as `sleep_real` uses.
+
+        Simulated time in a simulation.
         """
 
     async def sleep_real(self, seconds: float) -> None:
-        """Let real seconds pass, however the clock is turned: for what others outside do, and
-        for what must end. Where all is simulated, so are these.
+        """Wait for real seconds, whatever the clock: for processes outside, and for what must end.
+
+        Simulated time in a simulation.
         """
 
 
 def now_ms(clock: Clock) -> int:
-    """Whole milliseconds of a clock's seconds, by which quotas and connections count."""
+    """Return the clock's time in whole milliseconds, the unit of quotas and connection rates."""
     return whole_ms(clock.now())
 
 
 def whole_ms(now: float) -> int:
-    """The same of seconds that were read already."""
-    # A little more, or a millisecond that has just passed may seem not to have.
+    """Convert a reading in seconds to whole milliseconds."""
+    # Without the margin, a millisecond that has just passed might be missing.
     return int(now * 1000 + 1e-6)
 
 
 class ControlledClock(Clock, Protocol):
-    """What the controller needs: a clock that can be turned. Only one process may turn it."""
+    """A clock that can be changed, for the controller. Only one process may change it."""
 
     def advance(self, milliseconds: float) -> None:
-        """Let so much time pass at once. Raises `ClockError` if negative or too much."""
+        """Advance the time. Raises `ClockError` if negative or too much."""
 
     def freeze(self, frozen: bool) -> None:
-        """Stop time, or let it run again at the rate it had."""
+        """Stop time, or let it run again at its former rate."""
 
     def set_rate(self, rate: float) -> None:
-        """Virtual seconds a real second from now on. Raises `ClockError` out of bounds."""
+        """Set the virtual seconds per real second. Raises `ClockError` out of bounds."""
 
     def state(self) -> ClockState:
-        """Everything about the clock, read at one moment."""
+        """Return a consistent reading of the clock."""
 
 
 class _Slot(NamedTuple):
     virtual_base: float
     real_base: float
-    speed: float  # what the hot path multiplies with: the rate, or 0 when frozen
+    speed: float  # factor used by the hot path: the rate, or 0 when frozen
     rate: float
     frozen: float
 
@@ -146,11 +148,11 @@ class _Slot(NamedTuple):
 
 
 class SharedClock(trio.abc.Clock):
-    """A trio clock on a page shared by all processes forked after it was made.
+    """A trio clock on a page shared by all processes that are forked later.
 
-    Give the same object to `trio.run(..., clock=clock)` in each of them. `real` and `wall` are
-    the machine's clocks (seconds); wall time is read once, here, so a step of the machine's
-    wall clock (NTP) does not reach a running broker.
+    Pass the same object to `trio.run(..., clock=clock)` in each of them. `real` and `wall` are the
+    machine's clocks (seconds); wall time is read once, here, so a step of the machine's wall clock
+    (NTP) does not affect a running broker.
     """
 
     def __init__(
@@ -171,10 +173,10 @@ class SharedClock(trio.abc.Clock):
         self._publish(_Slot(began, began, 1.0, 1.0, 0.0))
 
     def start_clock(self) -> None:
-        """Nothing to set up: the page was there before the process."""
+        """Nothing to do: the page exists before the process."""
 
     def current_time(self) -> float:
-        """Virtual seconds; trio asks this several times a turn of its loop."""
+        """Virtual seconds; trio reads them several times per turn of its loop."""
         doubles = self._doubles
         count = self._count[0]
         at = _FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES
@@ -187,14 +189,14 @@ class SharedClock(trio.abc.Clock):
         return now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Real seconds until the virtual `deadline`; `inf` when frozen (trio caps it at a day).
+        """Real seconds until the virtual `deadline`; `inf` when frozen (trio limits it to a day).
 
-        Less if somebody waits for real time.
+        Less if a task waits for real time.
         """
         remaining = deadline - self.current_time()
         if remaining <= 0:
             return 0.0
-        # One double is never torn; should it be newer than the time above, it is the truer.
+        # A double is never torn; if it is newer than the time above, it is more accurate.
         count = self._count[0]
         speed = self._doubles[_FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES + 2]
         return min(remaining / speed if speed else math.inf, self._alarms.soonest_s())
@@ -203,7 +205,7 @@ class SharedClock(trio.abc.Clock):
 
     @property
     def epoch_s(self) -> float:
-        """What to add to `now()` for virtual seconds since 1970."""
+        """Return the seconds to add to `now()` for virtual seconds since 1970."""
         return self._wall_base_s
 
     def wall_ms(self) -> int:
@@ -219,11 +221,11 @@ class SharedClock(trio.abc.Clock):
         return self._real()
 
     async def sleep_real(self, seconds: float) -> None:
-        """Let real seconds pass."""
+        """Wait for real seconds."""
         await self._alarms.sleep(seconds)
 
     def state(self) -> ClockState:
-        """Rate, freeze, offset and both times, of one slot and one moment."""
+        """Return rate, freeze, offset and both times, of one slot and one moment."""
         slot, now, real = self._reading()
         now = self._latest = max(self._latest, now)
         return ClockState(
@@ -235,18 +237,18 @@ class SharedClock(trio.abc.Clock):
         )
 
     def advance(self, milliseconds: float) -> None:
-        """Let `milliseconds` pass at once, frozen or not, and no less."""
+        """Advance by at least `milliseconds`, frozen or not."""
         _check_advance(milliseconds)
         slot = self._reading()[0]
         then = slot.virtual_base + milliseconds / 1000
         self._publish(slot._replace(virtual_base=then + ROUNDED_OFF * math.ulp(then)))
 
     def freeze(self, frozen: bool) -> None:
-        """Stop time (a thousandth of a second ahead, see `SETTLE_S`) or let it run again."""
+        """Stop time (a millisecond ahead, see `SETTLE_S`) or let it run again."""
         self._change_speed(self._reading()[0].rate, frozen)
 
     def set_rate(self, rate: float) -> None:
-        """Let time run at `rate`; a frozen clock stays frozen and takes it when it runs."""
+        """Set the rate; a frozen clock stays frozen and uses it when it runs."""
         _check_rate(rate)
         self._change_speed(rate, bool(self._reading()[0].frozen))
 
@@ -262,10 +264,11 @@ class SharedClock(trio.abc.Clock):
             settle_s *= 2
 
     def _reading(self) -> tuple[_Slot, float, float]:
-        """A slot, the virtual time by it, and the real time, of a moment at which it was in force.
+        """Return a slot, the virtual time by it, and the real time, of a moment when it was in
+        force.
 
-        If none of some tries was, the writer turns the ring faster than this process runs: the
-        last reading is a little off at worst, which the next one mends; waiting could hang.
+        If several attempts fail, the writer changes the clock faster than this process runs: the
+        last reading is slightly off at worst, which the next one corrects; waiting could hang.
         """
         tries = 0
         while True:
@@ -282,16 +285,17 @@ class SharedClock(trio.abc.Clock):
         at = _FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES
         for index, value in enumerate(slot):
             self._doubles[at + index] = value
-        # Processors that reorder stores must not show the count before the slot; the system
-        # call between them (it writes nothing: the page has no file) keeps the order.
+        # Processors that reorder stores must not show the count before the slot; the system call
+        # between them keeps the order (it writes nothing: the page has no file).
         self._page.flush()
         self._count[0] = count
 
 
 class SimulatedClock:
-    """The same faces on a `MockClock`, for a whole broker in one nursery.
+    """The same interface on a `MockClock`, for a complete broker in one nursery.
 
-    The wall clock starts at `SIMULATED_WALL_MS`, so two runs with one seed stamp alike.
+    The wall clock starts at `SIMULATED_WALL_MS`, so two runs with one seed have the same
+    timestamps.
     """
 
     def __init__(self, mock: MockClock, wall_base_ms: int = SIMULATED_WALL_MS) -> None:
@@ -306,16 +310,16 @@ class SimulatedClock:
 
     @property
     def epoch_s(self) -> float:
-        """The fixed base."""
+        """The constant base."""
         return self._wall_base_ms / 1000
 
     def real_us(self) -> int:
-        """Where all is simulated, so is this."""
+        """Simulated time, like all others."""
         return self.wall_ms() * 1000
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970: the fixed base plus `now()`."""
-        # Rounded first: 0.001 * n seconds times 1000 may fall just short of n.
+        """Milliseconds since 1970: the constant base plus `now()`."""
+        # Rounded first: 0.001 * n seconds times 1000 may be slightly less than n.
         return self._wall_base_ms + int(round(self.now() * 1000, 6))
 
     def real_s(self) -> float:
@@ -327,7 +331,7 @@ class SimulatedClock:
         await trio.sleep(seconds)
 
     def state(self) -> ClockState:
-        """As `SharedClock.state`; the offset is all the time that has passed."""
+        """As `SharedClock.state`; the offset is the time since the start."""
         return ClockState(
             rate=self._thawed[0],
             frozen=self._frozen,
@@ -337,19 +341,19 @@ class SimulatedClock:
         )
 
     def advance(self, milliseconds: float) -> None:
-        """Jump. Trio's mock clock is read on the loop's next turn, as a shared one is."""
+        """Jump. Trio reads the mock clock in the loop's next turn, as it does a shared one."""
         _check_advance(milliseconds)
         self._mock.jump(milliseconds / 1000)
 
     def freeze(self, frozen: bool) -> None:
-        """Stop the mock clock's rate and its jumping when idle, or give both back."""
+        """Stop the mock clock and its automatic jumps, or restore both."""
         if frozen and not self._frozen:
             self._thawed = (self._mock.rate, self._mock.autojump_threshold)
         self._frozen = frozen
         self._turn(*((0.0, math.inf) if frozen else self._thawed))
 
     def set_rate(self, rate: float) -> None:
-        """Let the mock clock also run by itself."""
+        """Let the mock clock run by itself."""
         _check_rate(rate)
         self._thawed = (rate, self._thawed[1])
         if not self._frozen:

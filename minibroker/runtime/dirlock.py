@@ -1,12 +1,11 @@
-"""One broker a data directory: a lock file that the kernel unlocks when its holders are gone.
+"""Locks a data directory for one broker, with a file that the kernel unlocks.
 
-It must never know what lies in the directory.
-Its invariant: while any process of the holding broker lives, nobody else gets the lock, and a
-file left behind by a dead one is no obstacle.
-It echoes Kafka's `FileLock` on `.lock` in each log directory.
+It must never know the content of the directory. Invariant: while any process of a broker lives, no
+other broker gets the lock, and the lock file of a dead broker is no obstacle. Kafka's `FileLock` on
+`.lock` in each log directory.
 
-The lock belongs to the open file, which forked children share: a broker whose supervisor was
-killed still holds it until its last process has noticed and ended.
+The lock belongs to the open file, which forked children share: a broker whose supervisor was killed
+holds it until its last process has ended.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ HOLDER_BYTES_MAX: Final = 1000
 
 
 class DirLockedError(Exception):
-    """Somebody else holds the directory; the text names them and says how to go on."""
+    """Another broker holds the directory; the text names it and says how to continue."""
 
 
 class DirLock:
-    """A lock on directory `path`, taken at once: `with DirLock(path, "minibroker …"):`.
+    """A lock on directory `path`, acquired at once: `with DirLock(path, "minibroker …"):`.
 
-    `holder` is what others are told, after the process id. Raises `DirLockedError`, or `OSError`
-    if the directory can't be written.
+    `holder` is shown to other brokers, after the process id. Raises `DirLockedError`, or `OSError`
+    if the directory cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], holder: str) -> None:
@@ -50,15 +49,15 @@ class DirLock:
         self.describe(holder)
 
     def describe(self, holder: str) -> None:
-        """Changes what others are told, for instance when it is known where the broker listens."""
+        """Change the text for other brokers, for instance when the address is known."""
         text = f"pid {os.getpid()}, {holder}".encode()[: HOLDER_BYTES_MAX - 1]
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, text + b"\n", 0)
 
     def release(self) -> None:
-        """Lets others in. The file stays: removing it would race with who opens it just now."""
+        """Release the lock. The file stays: removing it would race with a process that opens it."""
         os.ftruncate(self._fd, 0)
-        # Explicitly, not just by closing: children may still have the file open.
+        # Explicitly, not only by closing: children may still have the file open.
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
 

@@ -1,13 +1,12 @@
-"""Which stretches of a range are free: the arithmetic under the arena.
+"""Allocation of extents in a range: the arithmetic of the arena.
 
-It must never know memory, processes or waiting: numbers in, numbers out.
-Its invariant: free extents never overlap or touch, so what is free and adjacent is one extent,
-and a request is refused only if no free extent is as long.
-It echoes the free list of Kafka's `BufferPool`, for stretches of any size.
+It must never know memory, processes or waiting: numbers in, numbers out. Invariant: free extents
+never overlap or touch, so adjacent free space is one extent, and a request fails only if no free
+extent is long enough. Like the free list of Kafka's `BufferPool`, for extents of any size.
 
-Free extents lie in bins by the power of two of their size. A request takes any extent of the
-lowest bin all of whose extents are long enough (a bit mask finds it), or, if there is none, the
-first long enough one in the bin below. Giving back looks up both neighbours by address.
+Free extents are in bins by the power of two of their size. A request takes any extent of the lowest
+bin in which all are long enough (found by a bit mask) or, if there is none, the first long enough
+one in the bin below. Freeing looks up both neighbours by address.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 
 class Extent(NamedTuple):
-    """A free stretch."""
+    """A free extent."""
 
     start: int
     size: int
@@ -30,14 +29,14 @@ class Extents:
     def __init__(self, size: int, start: int = 0) -> None:
         self._size_at: dict[int, int] = {}
         self._start_of_end: dict[int, int] = {}
-        # Dicts serve as sets with a cheap `popitem`, which takes the extent freed last: its
-        # memory is most likely still in the processor's cache.
+        # Dicts serve as sets with a cheap `popitem`, which returns the extent that was freed last:
+        # its memory is most likely still in the processor's cache.
         self._bins: list[dict[int, None]] = [{} for _ in range(size.bit_length())]
         self._filled = 0
         self._add(start, size)
 
     def take(self, size: int) -> int | None:
-        """The start of a stretch of `size` that is now taken, or None if none is as long."""
+        """Take an extent of `size`; return its start, or None if none is long enough."""
         enough = (size - 1).bit_length()
         candidates = self._filled >> enough
         if candidates:
@@ -62,7 +61,7 @@ class Extents:
         return start
 
     def give(self, start: int, size: int) -> Extent:
-        """Frees what `take` gave; the free extent that it is now part of."""
+        """Free what `take` returned; return the free extent that contains it now."""
         end = start + size
         before = self._start_of_end.pop(start, None)
         if before is not None:
@@ -77,7 +76,7 @@ class Extents:
         return Extent(start, size)
 
     def free(self) -> list[Extent]:
-        """All free extents in order of address, for statistics and tests."""
+        """All free extents by address, for statistics and tests."""
         return [Extent(*item) for item in sorted(self._size_at.items())]
 
     def _add(self, start: int, size: int) -> None:

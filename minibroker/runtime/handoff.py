@@ -1,9 +1,9 @@
-"""Handoffs: a channel whose messages may carry one open connection from process to process.
+"""Handoffs: a channel whose messages may carry one open connection to another process.
 
 Owns the passing of a socket (``SCM_RIGHTS`` over a sequenced-packet Unix socket) or, in one trio
-run, of an in-memory stream; never who gets which connection. Invariant: a connection has exactly
-one owner, so after ``send`` the sender's own descriptor is closed, also when sending failed.
-Messages are pickled, which is safe for the reason that ``channel`` gives.
+run, of an in-memory stream. It must never know which process gets which connection. Invariant: a
+connection has exactly one owner, so after ``send`` the sender's descriptor is closed, even if
+sending failed. Messages are pickled, which is safe for the reason given in ``channel``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minibroker.runtime.stream import (
 )
 
 PACKET_BYTES_MAX: Final = 16 * 1024
-"""Largest message beside a connection: its name and addresses."""
+"""Largest message without its connection: the listener's name and addresses."""
 
 Connection = socket.socket | MemoryStream
 
@@ -35,15 +35,15 @@ class Handoff(ABC):
 
     @abstractmethod
     async def send(self, message: object, connection: Connection | None = None) -> None:
-        """Gives a message and a connection away. Raises ``ChannelClosed``."""
+        """Send a message and give the connection away. Raises ``ChannelClosed``."""
 
     @abstractmethod
     async def receive(self) -> tuple[Any, Connection | None]:
-        """The next message and its connection. Raises ``ChannelClosed``."""
+        """Return the next message and its connection. Raises ``ChannelClosed``."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends both directions; connections not received yet are closed. May be called twice."""
+        """Close both directions; connections that were not received are closed. Idempotent."""
 
 
 class SocketHandoff(Handoff):
@@ -150,20 +150,20 @@ class MemoryHandoff(Handoff):
 
 
 def memory_handoff_pair(capacity: int = 64) -> tuple[Handoff, Handoff]:
-    """Two joined in-memory ends."""
+    """Return two connected in-memory ends."""
     there = trio.open_memory_channel[tuple[bytes, Connection | None]](capacity)
     back = trio.open_memory_channel[tuple[bytes, Connection | None]](capacity)
     return MemoryHandoff(there[0], back[1]), MemoryHandoff(back[0], there[1])
 
 
 def socket_handoff_pair() -> tuple[Handoff, Handoff]:
-    """Two joined ends over a Unix socket pair."""
+    """Return two connected ends of a Unix socket pair."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return SocketHandoff(here), SocketHandoff(there)
 
 
 def addresses(connection: Connection) -> tuple[Address, Address]:
-    """Both ends of a connection that is to be handed over: this one and the client's."""
+    """Return the addresses of a connection: the local one and the client's."""
     if isinstance(connection, socket.socket):
         return socket_addresses(connection)
     return connection.local, connection.peer
@@ -172,7 +172,7 @@ def addresses(connection: Connection) -> tuple[Address, Address]:
 def as_stream(
     connection: Connection, local: Address | None = None, peer: Address | None = None
 ) -> ByteStream:
-    """The byte stream of a connection that was received; of known ends the kernel isn't asked."""
+    """Return the byte stream of a received connection; known addresses are not requested again."""
     if isinstance(connection, socket.socket):
         return SocketStream(connection, local, peer)
     return connection

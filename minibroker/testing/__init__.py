@@ -1,9 +1,9 @@
 """Brokers for tests: ``from minibroker.testing import MiniBroker``, and a pytest plugin.
 
-Owns what a test may hold in its hands; it must never know how a broker works inside, and imports
-nothing of it into the test's process. Names are loaded when they are first used, because pytest
-loads the plugin, and so this package, in every run. Invariant: a broker started here ends with the
-process that started it, however that process ends. Kafka's own tests have ``KafkaClusterTestKit``.
+Owns the public interface of tests. It must never know a broker's internals, and imports nothing of
+the broker into the test's process. Names are imported on first use, because pytest loads the
+plugin, and so this package, in every run. Invariant: a broker started here ends with the process
+that started it, however that process ends. Kafka's own tests have ``KafkaClusterTestKit``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``MiniBroker``: a real broker in processes of its own, for one test or many.
+"""``MiniBroker``: a real broker in its own processes, for one test or many.
 
-Owns what a test can do to a broker; it must never reach into the broker other than by the control
-API. Invariant: between entering and leaving the context the addresses are valid, and afterwards no
-process and no file of the broker is left. Kafka's own tests have ``KafkaClusterTestKit``.
+Owns what a test can do to a broker. It must never access a broker other than by the control API.
+Invariant: inside the context the addresses are valid, and afterwards no process and no file of the
+broker is left. Kafka's own tests have ``KafkaClusterTestKit``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class SharedBrokerError(RuntimeError):
-    """A call that other processes, which hold the same broker, would feel."""
+    """A call that would affect other processes that share the broker."""
 
 
 class MiniBroker:
@@ -77,13 +77,16 @@ class MiniBroker:
     # ------------------------------------------------------------------------ start and stop
 
     def begin(self) -> None:
-        """Start without waiting; `start` waits. For a head start."""
+        """Start without waiting, as a head start; `start` waits."""
         if self._lease is None:
             keeper = self._keeper or keeper_of_process()
             self._lease = Lease(keeper, self._settings, self._share)
 
     def start(self) -> Self:
-        """Start, and wait until clients can connect; `BrokerStartError` with the broker's log."""
+        """Start, and wait until clients can connect.
+
+        Raises `BrokerStartError` with the broker's log.
+        """
         self.begin()
         if not self._ready:
             assert self._lease is not None
@@ -96,7 +99,7 @@ class MiniBroker:
         return self
 
     def stop(self) -> None:
-        """Stop, and wait until everything of the broker is gone; a second call does nothing."""
+        """Stop, and wait until nothing of the broker is left; a second call does nothing."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -108,7 +111,7 @@ class MiniBroker:
     # ----------------------------------------------------------------------------- addresses
 
     def ended(self) -> Ended | None:
-        """How the broker ended, if it did so by itself, e.g. because it was killed."""
+        """How the broker ended, if it ended by itself, e.g. because it was killed."""
         return None if self._lease is None else self._lease.ended()
 
     def restart(self) -> Self:
@@ -128,14 +131,16 @@ class MiniBroker:
 
     @property
     def pid(self) -> int:
-        """The process that watches all others of the broker."""
+        """Process id of the supervisor."""
         return int(str(self._said("pid")))
 
     @property
     def control(self) -> Control:
         """Calls to the control API that have no method here."""
         if self._control is None:
-            from minibroker.testing.control import Control  # http.client takes a while to import
+            from minibroker.testing.control import (
+                Control,  # importing http.client takes some milliseconds
+            )
 
             self._control = Control(self.control_url)
         return self._control
@@ -145,27 +150,27 @@ class MiniBroker:
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> str:
-        """Create a topic; every connection knows it when this returns. Returns its name."""
+        """Create a topic and return its name; when this returns, every connection knows it."""
         texts = {key: _text(value) for key, value in (configs or {}).items()}
         self.control.post("v1", "topics", name=name, partitions=partitions, configs=texts or None)
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; no connection knows it when this returns."""
+        """Delete a topic; when this returns, no connection knows it."""
         self.control.delete("v1", "topics", name)
 
     def reset(self) -> None:
-        """Drop all topics, groups and offsets; clients stay connected."""
+        """Delete all topics, groups and offsets; clients stay connected."""
         self._refuse_if_guarded("reset()")
         self.control.post("v1", "reset")
 
     def advance(self, ms: int) -> dict[str, Any]:
-        """Let ``ms`` milliseconds pass for the broker at once; the clock afterwards."""
+        """Advance the broker's clock by ``ms`` milliseconds; return the clock."""
         self._refuse_if_guarded("advance()")
         return self.control.post("v1", "clock", advance_ms=ms)
 
     def freeze(self, frozen: bool = True) -> dict[str, Any]:
-        """Stop the broker's time, or let it go on; the clock afterwards."""
+        """Stop the broker's clock, or let it run; return the clock."""
         self._refuse_if_guarded("freeze()")
         return self.control.post("v1", "clock", freeze=frozen)
 
@@ -183,7 +188,7 @@ class MiniBroker:
         return groups
 
     def log(self) -> str:
-        """The end of what the broker's processes wrote to standard error."""
+        """The end of the standard error of the broker's processes."""
         return self._lease.log() if self._lease is not None else ""
 
     def _said(self, key: str) -> object:
@@ -240,7 +245,7 @@ class AsyncMiniBroker:
 
 
 class AsyncControl:
-    """The calls of `Control`, each to be awaited."""
+    """The calls of `Control`, to be awaited."""
 
     def __init__(self, control: Control) -> None:
         self.get = _awaited(control.get)
@@ -249,7 +254,7 @@ class AsyncControl:
 
 
 def _awaited(call: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """``call`` in a thread, so that the caller's event loop goes on in the meantime."""
+    """Run ``call`` in a thread, so that the caller's event loop continues."""
 
     @functools.wraps(call)
     async def awaited(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -283,7 +288,7 @@ async def in_thread(call: Callable[[], T], *, shielded: bool = False) -> T:
 
 
 def _text(value: object) -> str:
-    """A setting's value as it is written in a file."""
+    """Return the value of a setting as it is written in a file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""The control API as calls: a small HTTP client over one kept connection.
+"""Calls of the control API, over one persistent HTTP connection.
 
-Owns requests, and errors in the API's own words; it must never import the broker or need more than
-the standard library. Invariant: one call at a time uses the connection, whichever thread makes it,
-and a connection that broke is made anew once. The API itself is described at ``/openapi.json``.
+Owns requests, and errors with the API's texts. It must never import the broker or anything beyond
+the standard library. Invariant: one call at a time uses the connection, from any thread, and a
+broken connection is replaced once. The API is described at ``/openapi.json``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CALL_SECONDS_MAX: Final = 30.0
 
 
 class ControlError(RuntimeError):
-    """The broker refused a call. ``code`` is Kafka's name of the error where it has one."""
+    """The broker rejected a call. ``code`` is Kafka's error name where it has one."""
 
     def __init__(self, code: str, message: str, hint: str, status: int) -> None:
         super().__init__(f"{code}: {message} {hint}".rstrip())
@@ -26,7 +26,7 @@ class ControlError(RuntimeError):
 
 
 class Control:
-    """Calls to one broker's control API; safe to share between threads."""
+    """Calls to the control API of one broker; thread-safe."""
 
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url).netloc
@@ -34,16 +34,18 @@ class Control:
         self._turn = threading.Lock()
 
     def get(self, *path: str) -> dict[str, Any]:
-        """The answer to ``GET``; parts of the path are quoted."""
+        """Return the answer to ``GET``; parts of the path are quoted."""
         return self._call("GET", path, None)
 
     def post(self, *path: str, **body: object) -> dict[str, Any]:
-        """The answer to ``POST`` with ``body`` as JSON; entries that are None are left out."""
+        """Return the answer to ``POST`` with ``body`` as JSON; entries that are None are
+        omitted.
+        """
         given = {name: value for name, value in body.items() if value is not None}
         return self._call("POST", path, given)
 
     def delete(self, *path: str) -> None:
-        """``DELETE``, which answers nothing."""
+        """Send ``DELETE``, whose answer is empty."""
         self._call("DELETE", path, None)
 
     def close(self) -> None:

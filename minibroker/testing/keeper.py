@@ -1,10 +1,10 @@
-"""A warm process that forks brokers for tests, and ends them when nobody holds them any more.
+"""A process that has imported the broker, and forks brokers for tests.
 
 Importing a broker takes longer than starting one, so this process imports it once. A test process
-connects to the keeper's Unix socket; that connection is a lease. Owns which lease holds which
-broker, and the processes; it must never run an event loop or a thread, or forking would not be
-safe. Invariant: a broker lives exactly as long as one lease on it is open, and the keeper as long
-as its parent or any lease. The same idea as ``multiprocessing``'s fork server.
+connects to its Unix socket; that connection is a lease. Owns the leases and the processes. It must
+never run an event loop or a thread, which would make forking unsafe. Invariant: a broker runs
+exactly as long as a lease on it is open, and this process as long as its parent or any lease. Like
+``multiprocessing``'s fork server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minibroker.config import ConfigError, Given, Settings
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 256 * 1024
-"""How much of the end of a broker's standard error is told to a test."""
+"""Size of the end of a broker's standard error that a test gets."""
 PR_SET_PDEATHSIG: Final = 1
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
 
@@ -39,15 +39,15 @@ WARM: Final = (
     "minibroker.controller.backend",
     "protocol.codecs",
 )
-"""What a broker imports late, to save memory in the roles that never need it."""
+"""Modules that a broker imports late, to save memory in roles that never need them."""
 
 Start = Callable[[Settings], int]
-"""Runs a broker to its end: says ready on standard output, returns the exit status."""
+"""Runs a broker to its end: prints when it is ready, and returns the exit status."""
 
 
 @dataclass(eq=False)
 class Kept:
-    """A running broker, and who holds it."""
+    """A running broker and its leases."""
 
     pid: int
     watch: int
@@ -63,7 +63,7 @@ class Kept:
 
 @dataclass(eq=False)
 class Lease:
-    """One connection from a test process."""
+    """One connection of a test process."""
 
     connection: socket.socket
     received: bytes = b""
