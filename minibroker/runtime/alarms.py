@@ -1,9 +1,9 @@
-"""Waits of real time in a loop whose own clock may stand still, leap or run at another rate.
+"""Waits in real time, in a loop whose clock may stand still, jump or run at another rate.
 
-Owns who waits and until when, in seconds of the machine's clock; it must never know the loop's
-clock, which must ask how long the loop may sleep at most (``soonest_s``). Invariant: nobody waits
-any longer than until the loop's next turn after his time, however busy the loop is, and a wait
-takes no thread and no descriptor, neither of which can be had for sure in a storm of connections.
+Owns the waiting tasks and their deadlines, in seconds of the machine's clock. It must never know
+the loop's clock, which asks how long the loop may sleep at most (``soonest_s``). Invariant: a task
+is woken in the first turn of the loop after its deadline, however busy the loop is, and a wait
+needs no thread and no descriptor, which may be unavailable in a connection storm.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import trio
 
 
 class Alarms(trio.abc.Instrument):
-    """Those of one loop. It is among the loop's instruments while somebody waits."""
+    """Waits of one loop. It is among the loop's instruments while any task waits."""
 
     def __init__(self, real: Callable[[], float] = time.monotonic) -> None:
         self._real = real
         self._waiting: list[tuple[float, int, trio.Event]] = []
         self._numbers = count()
-        """Tell apart who waits for the same moment."""
+        """Order waits with the same deadline."""
         self._sleepers = 0
-        """Those that wait, and those that need not any more but have not gone on yet."""
+        """Tasks that wait, including those that were woken and have not run yet."""
 
     async def sleep(self, seconds: float) -> None:
-        """Let real seconds pass."""
+        """Wait for real seconds."""
         if seconds <= 0:
             await trio.lowlevel.checkpoint()
             return
@@ -42,7 +42,7 @@ class Alarms(trio.abc.Instrument):
         try:
             await passed.wait()
         finally:
-            if waiter in self._waiting:  # Cancelled: rare, and never are there many.
+            if waiter in self._waiting:  # Cancelled: rare, and there are never many.
                 self._waiting.remove(waiter)
                 heapq.heapify(self._waiting)
             self._sleepers -= 1
@@ -50,10 +50,10 @@ class Alarms(trio.abc.Instrument):
                 trio.lowlevel.remove_instrument(self)
 
     def soonest_s(self) -> float:
-        """Real seconds until the first wait is over; infinite without one."""
+        """Real seconds until the first deadline; infinite without one."""
         return max(0.0, self._waiting[0][0] - self._real()) if self._waiting else math.inf
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's shape
-        """The loop has waited. Whose time has come goes on in this turn."""
+        """Wake tasks whose deadline has passed; called after the loop has waited."""
         while self._waiting and self._waiting[0][0] <= self._real():
             heapq.heappop(self._waiting)[2].set()

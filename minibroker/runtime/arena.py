@@ -1,16 +1,16 @@
-"""Shared memory for request bodies: received into by one process, read in place by another.
+"""Shared memory for request bodies: one process receives into it, others read in place.
 
-It must never know what lies in it, nor keep a block for anybody: who allocates releases.
-Its invariant: live blocks never overlap, and everything released is again one stretch. The rules of
-who gets memory and who waits are in `request_memory`; this module has the bytes and the tasks.
-It echoes Kafka's `MemoryPool` (KIP-72, `queued.max.request.bytes`): full means sockets aren't read.
+It must never know the content, or keep a block for another process: the process that allocates
+releases. Invariant: live blocks never overlap, and all released memory is one extent again. The
+rules of who gets memory and who waits are in `request_memory`; this module has the bytes and the
+tasks. Like Kafka's `MemoryPool` (KIP-72, `queued.max.request.bytes`): when it is full, sockets are
+not read.
 
-The mapping is made before the fork and divided into equal parts, one for each process that
-receives. Only that process allocates in its part, so the books are plain Python objects of its
-own; others see the bytes through the references they are sent. A process that was restarted
-opens its part anew with empty books. References from the former life then name bytes that may
-be overwritten, so each part has a count of its lives in shared memory, references carry it, and
-`Arena.view` refuses old ones.
+The mapping is created before the fork and divided into equal parts, one for each process that
+receives. Only that process allocates in its part, so the bookkeeping consists of its own Python
+objects; others see the bytes through references. A restarted process opens its part again, empty.
+References of its former incarnation then name bytes that may be overwritten, so each part has a
+counter of incarnations in shared memory, references contain it, and `Arena.view` rejects old ones.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from minibroker.runtime.request_memory import ALIGNMENT, Claim, RequestMemory, p
 PART_BYTES_MIN: Final = 64 * 1024
 PARTS_MAX: Final = 512
 RESIDENT_BYTES_KEPT: Final = 2 * 1024 * 1024
-"""Pages a part keeps when it is trimmed, so that everyday requests meet warm memory."""
+"""Pages that a part keeps when it is trimmed, so that normal requests use resident memory."""
 
 _LIFE_BYTES: Final = 8
-_HEAD_BYTES: Final = mmap.PAGESIZE  # the counts of lives, before the parts
+_HEAD_BYTES: Final = mmap.PAGESIZE  # the counters of incarnations, before the parts
 
 assert PARTS_MAX * _LIFE_BYTES <= _HEAD_BYTES
 assert RESIDENT_BYTES_KEPT % mmap.PAGESIZE == 0
@@ -39,11 +39,11 @@ assert PART_BYTES_MIN % mmap.PAGESIZE == 0
 
 
 class ArenaError(Exception):
-    """Shared memory can't be used this way; the text says why."""
+    """Shared memory cannot be used this way; the text says why."""
 
 
 class RequestTooLargeError(ArenaError):
-    """More was asked for than a whole part: it would wait for ever, so it is refused at once."""
+    """A request larger than the part: it would wait forever, so it is rejected at once."""
 
 
 class StaleReferenceError(ArenaError):
@@ -51,7 +51,7 @@ class StaleReferenceError(ArenaError):
 
 
 class ArenaRef(NamedTuple):
-    """Where bytes lie, for other processes. `offset` counts from the start of the part."""
+    """Reference to bytes, for other processes. `offset` counts from the start of the part."""
 
     part: int
     offset: int
@@ -61,7 +61,7 @@ class ArenaRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartStatistics:
-    """Bytes of a part, of them in blocks, the most there ever were, and claims that wait."""
+    """Size of a part, its used bytes now and at most, and waiting claims."""
 
     size: int
     used: int
@@ -70,7 +70,7 @@ class PartStatistics:
 
 
 class Block:
-    """Bytes that belong to the holder until `release`. `view` is exactly as long as asked for."""
+    """Bytes that belong to the holder until `release`. `view` has exactly the requested length."""
 
     __slots__ = ("_part", "_reserved", "offset", "view")
 
@@ -81,19 +81,19 @@ class Block:
         self.view = view
 
     def ref(self, start: int, length: int) -> ArenaRef:
-        """A reference to `length` bytes from `start` of this block, to be sent elsewhere."""
+        """Return a reference to `length` bytes from `start` of this block, for other processes."""
         if start < 0 or length < 0 or start + length > len(self.view):
             raise ArenaError(
                 f"bytes {start} to {start + length} are not in a block of {len(self.view)} bytes"
             )
         part = self._part
-        assert part is not None  # a released view has raised already
+        assert part is not None  # a released view has raised before
         return ArenaRef(part.index, self.offset + start, length, part.life)
 
     def release(self) -> None:
-        """Gives the bytes back and wakes who waits for them. Twice is an `ArenaError`.
+        """Release the bytes, and wake waiting claims. A second call raises `ArenaError`.
 
-        `view` can't be used any more afterwards; slices taken from it must not be.
+        `view` cannot be used afterwards; slices of it must not be used.
         """
         part = self._part
         if part is None:
@@ -107,7 +107,7 @@ class Block:
 
 
 class Part:
-    """One process's share. Its books live in that process: call nothing here from another."""
+    """The part of one process. Its state is in that process: others must not call it."""
 
     def __init__(
         self, index: int, life: int, memory: mmap.mmap, begin: int, books: RequestMemory
@@ -120,12 +120,12 @@ class Part:
         self._books = books
         self._tasks: dict[Claim, trio.lowlevel.Task] = {}
         self._contended = trio.Event()
-        # Nothing at or above was written since the last trim; of a former life nobody knows.
+        # Nothing at or above this was written since the last trim; unknown after a restart.
         self._touched = books.size if life > 1 else 0
-        self._quiet = True  # the part was empty all the time since the last trim
+        self._quiet = True  # the part has been empty since the last trim
 
     def allocate_nowait(self, size: int) -> Block | None:
-        """A block for a request that has arrived whole, or None if it has to wait.
+        """Return a block for a request that has arrived completely, or None if it must wait.
 
         Raises `RequestTooLargeError` for more than the part, `ValueError` for less than 1.
         """
@@ -142,61 +142,61 @@ class Part:
         return Block(self, start, reserved, self._memory[start : start + size])
 
     def claim(self, claim: Claim) -> Block | None:
-        """A block for a claim, or None if it has to wait: then `wait_granted` must follow.
+        """Return a block for a claim, or None if it must wait: then call `wait_granted`.
 
-        Call `finish` when the body of an unfinished request has arrived. Raises as
+        Call `finish` when the body of an incomplete request has arrived. Raises as
         `allocate_nowait`, and `TooManyWaiting`.
         """
         self._check(claim.size)
         return self._block(claim) if self._books.claim(claim) else None
 
     async def wait_granted(self, claim: Claim) -> Block:
-        """The block for a claim that waits."""
+        """Return the block of a waiting claim."""
         self._tasks[claim] = trio.lowlevel.current_task()
         self._contended.set()
 
         def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
             del self._tasks[claim]
             self._books.abandon(claim)
-            self._grant()  # It may have been a large one that held up the others.
+            self._grant()  # The claim may have been a large one that blocked others.
             return trio.lowlevel.Abort.SUCCEEDED
 
         granted: Block = await trio.lowlevel.wait_task_rescheduled(abort)
         return granted
 
     def finish(self, claim: Claim) -> None:
-        """A claim's body has arrived or will not; it no longer counts against its address."""
+        """End a claim: its body has arrived or will not; it no longer counts for its address."""
         self._books.finish(claim)
         if self._books.waiting:
             self._grant()
 
     async def wait_contended(self) -> None:
-        """Returns while claims wait, or as soon as one does."""
+        """Wait until a claim waits."""
         if not self._books.waiting:
             self._contended = trio.Event()
             await self._contended.wait()
 
     def evict(self, now: float, arrived: Callable[[Claim], int]) -> list[Claim]:
-        """Claims whose connections must be closed, as `RequestMemory.evict`."""
+        """Return the claims whose connections must be closed, as `RequestMemory.evict`."""
         return self._books.evict(now, arrived)
 
     def statistics(self) -> PartStatistics:
-        """How full the part is and was; reserved bytes, that is rounded up to cache lines."""
+        """Return how full the part is and was; sizes are rounded up to cache lines."""
         books = self._books
         return PartStatistics(books.size, books.used, books.peak, books.waiting)
 
     def trim(self) -> int:
-        """Gives the pages of past bursts back to the system; how many bytes. Call it now and then.
+        """Return pages of past bursts to the system; return their size. Call it now and then.
 
-        It acts only if the part is empty and was so since the last call: under steady load it
-        would take away pages that the next request needs again.
+        It acts only if the part is empty and has been since the last call: under steady load it
+        would remove pages that the next request needs again.
         """
         used = self._books.used
         quiet, self._quiet = self._quiet, not used
         if not quiet or used or self._touched <= RESIDENT_BYTES_KEPT:
             return 0
         end = -(-self._touched // mmap.PAGESIZE) * mmap.PAGESIZE
-        # Only MADV_REMOVE frees pages of a shared mapping; MADV_DONTNEED just unmaps them here.
+        # Only MADV_REMOVE frees pages of a shared mapping; MADV_DONTNEED only unmaps them here.
         self._mapping.madvise(
             mmap.MADV_REMOVE, self._begin + RESIDENT_BYTES_KEPT, end - RESIDENT_BYTES_KEPT
         )
@@ -232,7 +232,7 @@ class Part:
 
 
 class Arena:
-    """The whole mapping. Make it before the fork; each process opens its part after it."""
+    """The complete mapping. Create it before the fork; each process opens its part after it."""
 
     def __init__(self, memory: mmap.mmap, parts: int, large_bytes: int) -> None:
         self._mapping = memory
@@ -244,10 +244,10 @@ class Arena:
 
     @classmethod
     def create(cls, size: int, parts: int) -> Arena:
-        """An arena of `size` bytes, rounded up to whole pages for each of `parts` parts.
+        """Create an arena of `size` bytes, rounded up to pages for each of `parts` parts.
 
-        The regions for small requests come on top. The system provides pages only where something
-        is written.
+        The regions for small requests are added. The system provides pages only where something is
+        written.
         """
         if not 1 <= parts <= PARTS_MAX:
             raise ValueError(f"an arena has 1 to {PARTS_MAX} parts, not {parts}")
@@ -261,12 +261,12 @@ class Arena:
         return cls(memory, parts, large_bytes)
 
     def open_part(self, index: int, address_bytes_max: int | None = None) -> Part:
-        """The part for its one owner, to be called once by each life of it, after the fork.
+        """Open the part for its owner; call it once in each incarnation, after the fork.
 
         `address_bytes_max` is as for `RequestMemory`.
 
-        Every call begins a new life of the part, with nothing allocated: references from the
-        life before are stale from now on.
+        Each call starts a new incarnation of the part, with nothing allocated: older references are
+        stale from now on.
         """
         if not 0 <= index < self.parts:
             raise ValueError(f"part {index} was asked for; there are 0 to {self.parts - 1}")
@@ -280,10 +280,10 @@ class Arena:
         )
 
     def view(self, ref: ArenaRef) -> memoryview:
-        """The bytes of a reference, in place, until the sender is told that they were used.
+        """Return the referenced bytes, in place, until the sender is told that they were used.
 
-        Raises `StaleReferenceError` if the part's owner was restarted since, `ArenaError` if
-        the reference lies outside of its part.
+        Raises `StaleReferenceError` if the part's owner has restarted since, `ArenaError` if the
+        reference is outside of its part.
         """
         index, offset, length, life = ref
         if not 0 <= index < self.parts or offset < 0 or not 0 <= length <= self.part_size - offset:

@@ -1,11 +1,11 @@
-"""Channels: how two roles of a broker talk, whether they are processes or tasks of one nursery.
+"""Channels: messages between two roles of a broker, whether processes or tasks of one nursery.
 
-Owns the framing and pickling of messages between our own processes, never what they mean. A
-channel keeps order, keeps messages whole, and is bounded: a sender waits when the receiver lags.
-Invariant: what arrives is a copy, also in memory, so no two roles ever share an object; one
-contract suite (``tests/contracts/test_channel.py``) holds all implementations to that. Messages
-are pickled, which is safe here only because both ends are this broker's own processes, joined by
-sockets in a directory that nobody else may enter.
+Owns framing and pickling. It must never know what messages mean. A channel keeps order, keeps
+messages complete, and is bounded: a sender waits for a slow receiver. Invariant: the receiver gets
+a copy, also in memory, so two roles never share an object; one contract suite
+(``tests/contracts/test_channel.py``) tests all implementations. Messages are pickled, which is safe
+because both ends are this broker's processes, connected by sockets in a directory that is closed to
+other users.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest pickled message; a cluster image of some hundred thousand partitions stays below."""
 
 MEMORY_MESSAGES_MAX: Final = 64
-"""Messages that an in-memory channel holds before its sender waits."""
+"""Messages in an in-memory channel before its sender waits."""
 
 MESSAGES_BEFORE_YIELD: Final = 64
-"""Messages received in a row before other tasks of the loop get their turn."""
+"""Messages received in a row before other tasks of the loop run."""
 
 _RECEIVE_BYTES: Final = 128 * 1024
 _LENGTH: Final = struct.Struct("<I")
 
 
 class ChannelClosed(Exception):
-    """The other side is gone, or this side was closed; nothing more will arrive or leave."""
+    """The other side is gone, or this side was closed; no messages can be sent or received."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """What passed through one end of a channel, and how many senders wait now."""
+    """Traffic of one end of a channel, and the number of waiting senders."""
 
     sent: int
     received: int
@@ -51,34 +51,34 @@ class Channel(ABC):
     """One end of an ordered, bounded, two-way stream of picklable messages."""
 
     apart: ClassVar[bool]
-    """Whether messages may come while this task does not yield, from another process."""
+    """Whether messages may arrive while this task does not yield, from another process."""
 
     @abstractmethod
     async def send(self, message: object) -> None:
-        """Hands a message over; waits while the receiver lags. Raises ``ChannelClosed``.
+        """Send a message; wait while the receiver is slow. Raises ``ChannelClosed``.
 
-        Returns without yielding to other tasks when the message fits at once.
+        Returns without yielding to other tasks if the message fits at once.
         """
 
     @abstractmethod
     async def receive(self) -> Any:
-        """The next message. Raises ``ChannelClosed`` once the other side is gone."""
+        """Return the next message. Raises ``ChannelClosed`` when the other side is gone."""
 
     @abstractmethod
     def receive_nowait(self) -> Any:
-        """The next message if it is there. Raises ``trio.WouldBlock`` or ``ChannelClosed``.
+        """Return the next message if there is one. Raises ``trio.WouldBlock`` or ``ChannelClosed``.
 
-        While another task waits in ``receive``, take all there is, until ``trio.WouldBlock``: it
-        is not woken for a message that was left behind.
+        While another task waits in ``receive``, receive until ``trio.WouldBlock``: the task is not
+        woken for a message that is left.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Ends both directions; what was not received yet is lost. May be called twice."""
+        """Close both directions; messages not received yet are lost. Idempotent."""
 
     @abstractmethod
     def statistics(self) -> ChannelStatistics:
-        """Counts of this end."""
+        """Return the traffic of this end."""
 
 
 class SocketChannel(Channel):
@@ -109,7 +109,7 @@ class SocketChannel(Channel):
         else:
             sent = self._try_send(frame)
             if sent < len(frame):
-                # Nobody holds the lock, but to take it is a point of cancellation.
+                # The lock is free, but acquiring it is a cancellation point.
                 with trio.CancelScope(shield=True):
                     async with self._send_lock:
                         await self._send_rest(memoryview(frame)[sent:])
@@ -127,8 +127,8 @@ class SocketChannel(Channel):
             raise ChannelClosed(f"the other side is gone ({error})") from None
 
     async def _send_rest(self, rest: memoryview) -> None:
-        # Half a frame would spoil every later one, so a begun frame is always finished; the
-        # receiver is a process of ours, which either drains or dies.
+        # A partial frame would corrupt all later ones, so a started frame is always completed; the
+        # receiver is a process of this broker, which either reads or dies.
         with trio.CancelScope(shield=True):
             while rest:
                 sent = self._try_send(rest)
@@ -156,18 +156,18 @@ class SocketChannel(Channel):
         if not self._inbox and not self._fill_nowait():
             raise trio.WouldBlock
         if not self._inbox:
-            raise trio.WouldBlock  # Part of a message has come.
+            raise trio.WouldBlock  # A part of a message has arrived.
         self._received += 1
         return self._inbox.popleft()
 
     async def _fill(self) -> None:
         if self._drained:
-            # The last look took all there was, so another try would most likely be in vain.
+            # The last attempt took everything, so another one would most likely fail.
             await self._readable()
         self._fill_nowait()
 
     def _fill_nowait(self) -> bool:
-        """Takes what the kernel has; whether there was anything."""
+        """Read what the kernel has; return whether there was anything."""
         if self._closed:
             raise ChannelClosed("this side was closed")
         try:
@@ -200,7 +200,7 @@ class SocketChannel(Channel):
             raise ChannelClosed("this side was closed") from None
 
     def _unpack(self, data: bytes | bytearray) -> int:
-        """Moves every whole message of ``data`` to the inbox; returns the bytes used."""
+        """Move all complete messages of ``data`` to the inbox; return the bytes used."""
         start = 0
         with memoryview(data) as view:
             while len(data) - start >= _LENGTH.size:
@@ -226,7 +226,7 @@ class SocketChannel(Channel):
 
 
 class MemoryChannel(Channel):
-    """A channel between two tasks of one trio run; messages are pickled all the same."""
+    """A channel between two tasks of one trio run; messages are pickled here too."""
 
     apart = False
 
@@ -274,7 +274,7 @@ class MemoryChannel(Channel):
 
 
 def memory_channel_pair(capacity: float = MEMORY_MESSAGES_MAX) -> tuple[Channel, Channel]:
-    """Two joined in-memory ends; ``capacity`` messages fit in each direction."""
+    """Return two connected in-memory ends; ``capacity`` messages fit in each direction."""
     if capacity != math.inf and capacity < 1:
         raise ValueError(f"capacity {capacity}: a channel holds at least one message")
     here_to_there = trio.open_memory_channel[bytes](capacity)
@@ -286,6 +286,6 @@ def memory_channel_pair(capacity: float = MEMORY_MESSAGES_MAX) -> tuple[Channel,
 
 
 def socket_channel_pair() -> tuple[Channel, Channel]:
-    """Two joined ends over a Unix socket pair."""
+    """Return two connected ends of a Unix socket pair."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     return SocketChannel(here), SocketChannel(there)

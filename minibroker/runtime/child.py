@@ -1,14 +1,14 @@
-"""A forked process's side: from the fork to its role's function and out again.
+"""A forked process: from the fork to its role's function and its end.
 
-It must never know what the role does, nor run a loop: `main` starts its own.
-Its invariant: a child leaves through `os._exit` only, with nothing of its parent's left running
-in it: no signal handler, no wake-up descriptor, no end of a pipe that should tell of a death.
-It echoes Kafka's `KafkaThread` (a name, and a death that is never silent).
+It must never know what the role does, or run a loop: `main` starts its own. Invariant: a child ends
+by `os._exit` only, and nothing of its parent is active in it: no signal handler, no wake-up
+descriptor, no end of a pipe that reports a death. Like Kafka's `KafkaThread` (a name, and no silent
+death).
 
 In a child SIGTERM has its default action until `main` handles it, and SIGINT and SIGHUP are
-ignored: a terminal sends them to the whole process group, but only the supervisor acts on them.
-`random`'s shared generator is seeded anew by Python itself after a fork. Trio's private one
-isn't, so sibling loops shuffle their tasks alike, which nothing may depend on anyway.
+ignored: a terminal sends them to the process group, but only the supervisor acts on them. Python
+seeds `random`'s shared generator after a fork. It does not seed trio's private one, so the loops of
+all children shuffle their tasks alike, which nothing may depend on.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     from minibroker.runtime.roles import RoleTable
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-READY_MESSAGE: Final = struct.Struct("=II")  # role, incarnation: written whole, being so short
+READY_MESSAGE: Final = struct.Struct(
+    "=II"
+)  # role, incarnation: short enough to be written atomically
 
-_TITLE_MAX: Final = 15  # the kernel cuts a process's name there, so the prefix is short
+_TITLE_MAX: Final = 15  # the kernel truncates a process's name there, so the prefix is short
 _TITLE_PREFIX: Final = "mb-"
 
 
 @dataclass(frozen=True, slots=True)
 class ChildLife:
-    """What a role's `main` gets: who it is, how to say that it serves, whom it lives with.
+    """What a role's `main` gets about its process.
 
-    `incarnation` counts from 1. `lifeline_fd` becomes readable (end of file) when the
-    supervisor is gone: the role should then end as it does on SIGTERM.
+    `incarnation` counts from 1. `lifeline_fd` becomes readable (end of file) when the supervisor is
+    gone: the role should then end as it does on SIGTERM.
     """
 
     name: str
@@ -50,17 +52,19 @@ class ChildLife:
     ready_fd: int
 
     def ready(self) -> None:
-        """Tells the supervisor that this role serves. May be called from any task, once."""
-        # Without a supervisor nobody listens; the lifeline tells `main` about that.
+        """Report to the supervisor that this role is ready. Callable from any task, once."""
+        # The supervisor is gone; the lifeline tells `main`.
         with suppress(BrokenPipeError):
             os.write(self.ready_fd, READY_MESSAGE.pack(self.index, self.incarnation))
 
 
 class ChildSpec(NamedTuple):
-    """A role to run. `main` returns its exit status (None is 0). However often a `spare` one dies,
-    the others go on, and it is restarted ever more seldom; only at the start it must come up.
+    """A role to run. `main` returns its exit status (None is 0).
 
-    `main` raising `SystemExit("text")` ends with status 1 and just the text on stderr, any other
+    If a `spare` role dies repeatedly, the others continue, and it is restarted less and less often;
+    only at the start it must become ready.
+
+    `main` raising `SystemExit("text")` ends with status 1 and only the text on stderr, any other
     exception with status 1 and its traceback.
     """
 
@@ -70,11 +74,11 @@ class ChildSpec(NamedTuple):
 
 
 def live(spec: ChildSpec, life: ChildLife, close: Iterable[int]) -> NoReturn:
-    """The rest of a freshly forked process; its `SIGNALS` are still blocked."""
+    """Run a freshly forked process to its end; `SIGNALS` are still blocked."""
     status = 1
     try:
-        # This order matters: the parent's handlers and wake-up descriptor go before any signal
-        # can come in, or the child's signals would be reported to the parent.
+        # The order matters: the parent's handlers and wake-up descriptor must be removed before a
+        # signal is delivered, or the child's signals would be reported to the parent.
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             ignored = number in (signal.SIGINT, signal.SIGHUP)
@@ -85,7 +89,7 @@ def live(spec: ChildSpec, life: ChildLife, close: Iterable[int]) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = _run(spec, life)
     finally:
-        with suppress(OSError, ValueError):  # a closed or broken stdout is no reason to hang on
+        with suppress(OSError, ValueError):  # a closed or broken stdout must not block the end
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
@@ -105,6 +109,6 @@ def _run(spec: ChildSpec, life: ChildLife) -> int:
 
 
 def _set_title(name: str) -> None:
-    """Names the process for `ps -e` and `top`."""
+    """Set the name of the process for `ps -e` and `top`."""
     with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as comm:
         comm.write((_TITLE_PREFIX + name)[:_TITLE_MAX])

@@ -1,11 +1,11 @@
-"""Host names looked up beside the loop, each within a time of the machine's clock.
+"""Resolves host names outside the loop, each within a limit of real time.
 
-Owns the threads that wait for the system's resolver; it must never know what the addresses are
-for.  The invariant: the caller's loop goes on meanwhile, an answer or an error comes within
-`LOOK_UP_S`, and no more than `LOOK_UPS_MAX` look-ups hang in the system at a time.  Echoes Java's
-``InetAddress.getByName``, but that nobody waits for it with a lock in hand.
+Owns the threads that wait for the system's resolver. It must never know what the addresses are for.
+Invariant: the caller's loop continues, an answer or an error arrives within `LOOK_UP_S`, and at
+most `LOOK_UPS_MAX` look-ups are in progress. Like Java's ``InetAddress.getByName``, but no caller
+waits for it with a lock held.
 
-The time is the machine's, as a resolver outside does not obey a clock that a test turns.
+The time is the machine's, because an external resolver does not follow the broker's clock.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ LOOK_UP_S: Final = 5.0
 """How long to wait for one host's addresses."""
 
 LOOK_UPS_MAX: Final = 8
-"""Look-ups under way at once in a process; those that nobody waits for any more count too, as
-nothing can end them but the system.
-"""
+"""Concurrent look-ups of a process, including abandoned ones, which only the system can end."""
 
 _places: Final = BoundedSemaphore(LOOK_UPS_MAX)
 
@@ -46,7 +44,7 @@ async def look_up(host: str) -> list[str]:
 
 
 async def unresolvable(hosts: Collection[str]) -> frozenset[str]:
-    """Those of the hosts for which no address can be had."""
+    """Return the hosts that cannot be resolved."""
     unknown: set[str] = set()
 
     async def ask(host: str) -> None:

@@ -1,12 +1,12 @@
-"""Conversations over a channel: ask and answer, and links that outlive a peer.
+"""Requests over a channel, and links that survive the restart of a peer.
 
-Owns the numbering of questions and who waits for which answer, never what is asked. A question
-is answered exactly once: with the answer, with ``PeerFailed`` when the handler broke, or with
-``PeerLost`` when the peer is gone. Invariant: nobody waits for an answer that can't come any
-more. ``Link`` dials again when its peer is reborn; questions asked in between wait for it.
+Owns the numbers of requests and the tasks that wait for answers. It must never know what is
+requested. A request is answered exactly once: with the answer, with ``PeerFailed`` if the handler
+failed, or with ``PeerLost`` if the peer is gone. Invariant: no task waits for an answer that cannot
+arrive. ``Link`` connects again when its peer restarts; requests made meanwhile wait for it.
 
-A side that is asked in both directions must answer from awaitables (which run as tasks of their
-own): a reader that waits for room to send, while the peer's reader does the same, would hang both.
+If both sides request, a side must answer from awaitables (which run as tasks): a reader that waits
+for room to send while the peer's reader does the same would block both.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ QUESTIONS_MAX: Final = 500
 """Unanswered questions of one side before the next one waits to be sent."""
 
 WAITING_QUESTIONS_MAX: Final = 100_000
-"""The same of questions whose handlers may wait, which take no room from the others. A connection
-has one at most, so there are never as many.
+"""Bound of requests whose handlers may wait; they do not count for the bound above.
+
+A connection has at most one, so it is never reached.
 """
 
 _ASK: Final = 0
@@ -48,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class PeerLost(Exception):
-    """The peer went away before it answered; whether it did what was asked is unknown."""
+    """The peer died before it answered; whether it executed the request is unknown."""
 
 
 class PeerFailed(Exception):
@@ -56,7 +57,7 @@ class PeerFailed(Exception):
 
 
 class _Wait:
-    """One task that waits for so many answers, and is woken once, by the last of them."""
+    """A task that waits for several answers, and is woken once, by the last one."""
 
     __slots__ = ("missing", "task")
 
@@ -71,7 +72,7 @@ class _Wait:
             self.task = None
 
     async def wait(self) -> None:
-        """Returns when nothing is missing; once cancelled, a late answer wakes nobody."""
+        """Wait until no answer is missing; after a cancellation, a late answer wakes no task."""
         if self.missing > 0:
             self.task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._let_go)
@@ -82,7 +83,7 @@ class _Wait:
 
 
 class _Question:
-    """A question under way: its number, who waits, and the answer once it is there."""
+    """A request in flight: its number, the waiting task, and later the answer."""
 
     __slots__ = ("answer", "answered", "failed", "number", "room", "wait")
 
@@ -147,15 +148,15 @@ class Conversation:
         look: bool = False,
         meanwhile: Callable[[], None] = _nothing,
     ) -> Any:
-        """The peer's answer. Raises ``PeerLost`` or ``PeerFailed``.
+        """Return the peer's answer. Raises ``PeerLost`` or ``PeerFailed``.
 
-        With ``may_wait`` the handler may wait for long, and the question does not count against
+        With ``may_wait`` the handler may wait for long, and the request does not count for
         ``questions_max``.
 
-        A cancelled question is withdrawn: the peer's handler is cancelled too. With ``look`` the
-        answer is first looked for without sleeping, for ``LOOK_NS`` at most: only where the peer
-        asks nothing itself, and when this process has nothing better to do. ``meanwhile`` is called
-        once the peer can work.
+        A cancelled request is withdrawn: the peer's handler is cancelled too. With ``look`` the
+        answer is polled for without sleeping, for ``LOOK_NS`` at most: only if the peer makes no
+        requests itself, and this process has nothing better to do. ``meanwhile`` is called once the
+        peer can work.
         """
         wait = _Wait(1)
         question = await self._put(payload, wait, may_wait=may_wait)
@@ -221,7 +222,7 @@ class Conversation:
 
     async def _withdraw(self, question: _Question) -> None:
         if not question.answered:
-            # Without a peer nobody is left who could go on answering.
+            # The peer is gone, so no answer can be sent.
             with trio.CancelScope(shield=True), suppress(ChannelClosed):
                 await self._channel.send((_CANCEL, question.number, None))
 
@@ -278,8 +279,8 @@ class Conversation:
                 del self._answering[number]
 
     async def _send_failure(self, number: int, error: Exception) -> None:
-        # What an asker sent with its question is gone with it, which is no fault of the handler's;
-        # but an asker that lives should still have it.
+        # The memory that a dead process sent with its request is gone, which is no error of the
+        # handler; a living process should still have it.
         is_expected = isinstance(error, StaleReferenceError)
         if not is_expected:
             _log.exception("a handler broke", exc_info=error)
@@ -296,10 +297,10 @@ class Conversation:
 
 
 class Link:
-    """A conversation with a peer that may die and come back; ``run`` must be running.
+    """A conversation with a peer that may restart; ``run`` must be running.
 
-    ``dial`` opens a channel and waits until the peer listens. ``greet`` says who we are and is
-    done before anybody else may ask; a peer that goes away meanwhile is dialled again.
+    ``dial`` opens a channel and waits until the peer listens. ``greet`` introduces this process,
+    before any other request; if the peer dies meanwhile, the link connects again.
     """
 
     def __init__(
@@ -311,7 +312,7 @@ class Link:
         questions_max: int = QUESTIONS_MAX,
         on_looked: Callable[[int], None] = _nobody_counts,
     ) -> None:
-        """``on_looked`` is told the nanoseconds spent looking for an answer."""
+        """``on_looked`` is called with the nanoseconds spent polling for an answer."""
         self._dial = dial
         self._greet = greet
         self._on_ask = on_ask
@@ -334,9 +335,9 @@ class Link:
         return await conversation.ask(payload, may_wait=may_wait, look=look, meanwhile=meanwhile)
 
     async def conversation(self) -> Conversation:
-        """The conversation with the peer's present life, once it has been greeted.
+        """Return the conversation with the peer's current process, after the greeting.
 
-        Raises ``PeerLost`` when nobody dials the peer any more.
+        Raises ``PeerLost`` if the link has ended.
         """
         while self._conversation is None:
             if self._over:
@@ -353,7 +354,7 @@ class Link:
         try:
             await self._run()
         finally:
-            # Whoever waits for the peer's next life, perhaps shielded, would wait for ever.
+            # Tasks that wait for a restart of the peer, possibly shielded, would wait forever.
             self._over = True
             self._conversation = None
             self._connected.set()
@@ -394,12 +395,12 @@ async def ask_together(
     first_only: bool = False,
     meanwhile: Callable[[], None] = _nothing,
 ) -> list[Any]:
-    """Asks several peers one question each and waits for all of them; the answers in that order.
+    """Send one request to each of several peers and wait for all; return the answers in order.
 
-    Raises as ``Conversation.ask`` does, but only when every peer has answered or is lost. With
-    ``first_only`` one answer is enough: the other questions are withdrawn, and None stands in
-    their places. Ask in the same order everywhere: with little room left at two peers, tasks that
-    asked the other way round would wait for each other.
+    Raises as ``Conversation.ask``, but only when every peer has answered or is lost. With
+    ``first_only`` one answer is sufficient: the other requests are withdrawn, and their answers are
+    None. Use the same order of peers everywhere: otherwise two tasks could wait for each other's
+    room at two peers.
     """
     wait = _Wait(1 if first_only else len(asked))
     put: list[tuple[Conversation, _Question]] = []

@@ -1,8 +1,8 @@
-"""Where connections of clients come from: a listening TCP socket, or a place in memory.
+"""Sources of client connections: a listening TCP socket, or one in memory.
 
-Owns accepting, never what becomes of a connection. Listening sockets are made before the fork
-and shared by whoever accepts, so a port outlives the process that serves it. Invariant: an
-accepted connection is handed to exactly one caller.
+Owns accepting. It must never know what happens to a connection. Listening sockets are created
+before the fork and shared by accepting processes, so a port outlives the process that serves it.
+Invariant: an accepted connection is returned to exactly one caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY_BACKLOG: Final = 128
 _GONE_AGAIN: Final = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 )
-"""A client that hung up before it was accepted; the next one is none the worse for it."""
+"""The client disconnected before it was accepted, which does not affect the next one."""
 
 
 class ConnectionSource(ABC):
@@ -60,7 +60,7 @@ class TcpSource(ConnectionSource):
 
 
 class MemorySource(ConnectionSource):
-    """A place in memory that tasks of the same trio run connect to."""
+    """A source in memory, for clients in the same trio run."""
 
     def __init__(self, address: Address = ("127.0.0.1", 9092)) -> None:
         self.address = address

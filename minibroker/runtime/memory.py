@@ -1,7 +1,7 @@
-"""How much memory this process takes.
+"""Memory of this process.
 
-It must never know whose process it is. The invariant: reading it costs microseconds, so that it can
-be done at every scrape. Stands in for the JVM's ``java.lang:type=Memory``.
+It must never know the role of the process. Invariant: a reading takes microseconds, so it can be
+done at every scrape. Replaces the JVM's ``java.lang:type=Memory``.
 """
 
 from __future__ import annotations

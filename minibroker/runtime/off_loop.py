@@ -47,7 +47,7 @@ class OffLoop:
 
 
 def _release_locals(error: BaseException) -> None:
-    """Clear the variables of the calls that an exception ended, and those of its context.
+    """Clear the local variables of the calls that an exception ended, and those of its context.
 
     trio keeps the exception of a thread in a reference cycle, so each decompressed batch would stay
     in memory until the garbage collector runs.

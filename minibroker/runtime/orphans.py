@@ -1,7 +1,7 @@
-"""What is left to do when the supervisor was killed: see that nobody outlives it for long.
+"""Ends a process whose supervisor was killed.
 
-Owns bounds in real time, because the broker's clock may stand still; never what a role does at
-its end. Invariant: a process that has lost its supervisor is gone after ``ORPHAN_SECONDS_MAX``.
+Owns time limits in real time, because the broker's clock may stand still. It must never know how a
+role ends. Invariant: a process without supervisor ends after ``ORPHAN_SECONDS_MAX`` at the latest.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Rules of a processor's request memory: which request gets memory, waits, or is evicted.
 
-Pure: offsets in and out, no bytes, tasks or clock. Invariants: taken stretches never overlap, a
-small request never waits for a large one, and a request that arrives in time is never evicted.
-It echoes Kafka's `MemoryPool` (KIP-72), which has neither regions nor eviction.
+Pure: offsets in and out, no bytes, tasks or clock. Invariants: taken extents never overlap, a small
+request never waits for a large one, and a request that arrives in time is never evicted. Like
+Kafka's `MemoryPool` (KIP-72), which has neither regions nor eviction.
 
-The memory has two regions, one for small requests only. A request that has arrived whole takes
-memory at once if it can. Any other one makes a `Claim`, which counts against the limit of its
-client's address until its last byte has arrived. Waiting claims are granted in turn, one of each
-address, and those of one address in order. A claim that does not fit yet holds up its region, so
-that smaller ones do not overtake it forever; an address at its limit holds up only itself.
+The memory has two regions, one for small requests only. A request that has arrived completely takes
+memory at once if it can. Any other one makes a `Claim`, which counts for the limit of its client's
+address until its last byte has arrived. Waiting claims are granted round robin by address, and
+those of one address in order. A claim that does not fit yet blocks its region, so that smaller ones
+do not overtake it forever; an address at its limit blocks only itself.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Region:
             self.ready.move_to_end(lane)
 
     def next_ready(self) -> Claim | None:
-        """The claim whose turn it is."""
+        """Return the claim to grant next."""
         while self.ready:
             lane, claims = next(iter(self.ready.items()))
             if self.admits(claims[0]):
@@ -207,7 +207,7 @@ class RequestMemory:
         self.peak = 0
         self.waiting = 0
         self._small_bytes = small_bytes = self.size - large_bytes
-        # What an address has beyond half of the small region goes to the large one.
+        # An address with more than half of the small region uses the large region.
         self._small = Region(0, small_bytes, small_bytes // 2)
         self._large = Region(small_bytes, large_bytes, address_bytes_max)
 

@@ -1,10 +1,9 @@
-"""When a dead process is started again, and when that has ceased to make sense.
+"""When a dead process is restarted, and when restarts end.
 
-It must never know processes or clocks: deaths and `now` in, a delay or a refusal out.
-Its invariant: within any window a process is restarted at most so many times, so a crash loop
-ends with an error instead of burning a core for ever; one that others can do without is restarted
-for ever, but ever more seldom.
-Kafka leaves this to its operator; the shape is that of Erlang's supervisor intensity.
+It must never know processes or clocks: deaths and `now` in, a delay or a refusal out. Invariant:
+within any window a process is restarted a limited number of times, so a crash loop ends with an
+error; a spare process is restarted without limit, but less and less often. Kafka leaves this to its
+operator; this is Erlang's supervisor intensity.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class RestartPolicy:
 SPARE: Final = RestartPolicy(
     restarts_max=sys.maxsize, window_s=120.0, backoff_s=0.01, backoff_max_s=30.0
 )
-"""For what the rest can do without."""
+"""For processes that the others do not need."""
 
 
 class Restarts:

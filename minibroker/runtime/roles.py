@@ -1,8 +1,8 @@
-"""The table of who runs: one row a process, in shared memory, for whoever wants to look.
+"""Table of processes in shared memory, one row each, for all processes to read.
 
 It must never know how processes are started or ended: the supervisor writes, others read.
-Its invariant: each number is stored whole; a row read while it changes may mix two moments.
-It echoes nothing of Kafka's, whose threads share a heap; `ps` is the nearest relative.
+Invariant: each number is stored atomically; a row that is read during a change may mix two moments.
+Kafka has no equivalent, because its threads share a heap; `ps` is similar.
 """
 
 from __future__ import annotations

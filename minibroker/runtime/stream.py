@@ -1,9 +1,9 @@
-"""Byte streams: what a connection of a client is to us, a TCP socket or two ends in memory.
+"""Byte streams of client connections: a TCP socket or two ends in memory.
 
-Owns reading into memory that somebody else lends, writing, and sending a piece of a file; never
-what the bytes mean. Every call tries at once and waits only when the kernel says so. Invariant:
-a stream that failed stays failed, and says why in ``StreamClosed``. One contract suite
-(``tests/contracts/test_stream.py``) holds both implementations to the same behaviour.
+Owns reading into the caller's memory, writing, and sending a piece of a file. It must never know
+what the bytes mean. Every call tries at once and waits only if the kernel says so. Invariant: a
+stream that failed stays failed, and gives the reason in ``StreamClosed``. One contract suite
+(``tests/contracts/test_stream.py``) tests both implementations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Address = tuple[str, int]
 
 
 class StreamClosed(Exception):
-    """The peer hung up in the middle of something, or this side was closed."""
+    """The peer disconnected during a transfer, or this side was closed."""
 
 
 class ByteStream(ABC):
@@ -46,7 +46,7 @@ class ByteStream(ABC):
     waits: int
     """How often a call could not go on at once so far."""
     before_waiting: Callable[[], object]
-    """Called each time before one waits; whoever else is to run does so after that."""
+    """Called before each wait, and so before any other task runs."""
     _filled = 0
     """What ``receive_exactly`` has taken so far."""
 
@@ -99,7 +99,7 @@ class SocketStream(ByteStream):
     def __init__(
         self, sock: socket.socket, local: Address | None = None, peer: Address | None = None
     ) -> None:
-        """The socket's addresses are asked for where they are not given."""
+        """Addresses that are not given are requested from the socket."""
         sock.setblocking(False)
         self._socket = sock
         self._closed = False
@@ -121,8 +121,8 @@ class SocketStream(ByteStream):
                 raise StreamClosed(_why(error)) from None
 
     async def receive_exactly(self, view: memoryview) -> int:
-        # A large body trickles in as the kernel gets it. Woken for each trickle, this process
-        # would spend more on waking than on copying, so the kernel is told to wait for more.
+        # A large body arrives in small pieces. Waking for each would cost more than copying, so the
+        # kernel waits for more bytes before it wakes this process.
         low_water = 1
         self._filled = filled = 0
         try:
@@ -213,7 +213,7 @@ def _address(getter: Callable[[], Any]) -> Address:
     try:
         host, port = getter()[:2]
     except (OSError, ValueError):
-        return ("", 0)  # The peer has hung up already; reading will tell.
+        return ("", 0)  # The peer has disconnected; reading will report it.
     return (host, port)
 
 
@@ -222,7 +222,7 @@ def _why(error: OSError) -> str:
 
 
 class _Pipe:
-    """One direction of an in-memory stream: a bounded buffer and who waits at either end."""
+    """One direction of an in-memory stream: a bounded buffer and the tasks that wait for it."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()

@@ -1,10 +1,9 @@
-"""The process that forks all others, watches them, restarts them and takes them down.
+"""The process that forks all others, watches them, restarts them and stops them.
 
-It must never run an event loop or a thread, nor know what a role does: it has to be the one
-process that can't be stuck, and only a process without threads can fork safely at any time.
-Its invariant: every process it forked is reaped before `supervise` returns, and none outlives
-it unknowingly (the lifeline).
-It echoes Kafka's `KafkaServer.startup` and `shutdown`, and the order of the latter.
+It must never run an event loop or a thread, or know what a role does: it must be the one process
+that cannot hang, and only a process without threads can fork safely at any time. Invariant: every
+process it forked is reaped before `supervise` returns, and none outlives it unnoticed (the
+lifeline). Like Kafka's `KafkaServer.startup` and `shutdown`, with the latter's order.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX: Final = 30.0
 DRAIN_SECONDS: Final = 8.0
-"""Less than the ten that containers' tools wait, and more than healthy roles take on two cores that
-have much else to do: who is killed can't finish what it does.
+"""Less than the ten seconds that container tools wait, and more than healthy roles need on two
+busy cores: a killed role cannot finish its work.
 """
 KILL_SECONDS_MAX: Final = 5.0
 """How long a killed process may take to vanish (it can hang in the kernel) before it is left."""
@@ -41,7 +40,7 @@ class Exit(enum.IntEnum):
     """What `supervise` returns, to be the exit status of the program."""
 
     CLEAN = 0
-    """Everything was told to end and did so in time."""
+    """Everything was stopped, and ended in time."""
 
     FAILED = 1
     """A role failed to start, or one failed while ending or had to be killed."""
@@ -51,7 +50,7 @@ class Exit(enum.IntEnum):
 
 
 class EventKind(enum.Enum):
-    """What the supervisor reports."""
+    """Events that the supervisor reports."""
 
     STARTED = "started"
     READY = "ready"
@@ -101,16 +100,16 @@ def supervise(
     start_seconds: float = START_SECONDS_MAX,
     restart_policy: RestartPolicy | None = None,
 ) -> int:
-    """Runs `children` until a SIGTERM, SIGINT or SIGHUP; returns an `Exit`.
+    """Run `children` until a SIGTERM, SIGINT or SIGHUP; return an `Exit`.
 
-    All are forked at once; `on_ready` is called when all have said `ready`. One that dies before
-    its first `ready`, or takes longer than `start_seconds`, fails the start. Later deaths lead to
-    a restart by `restart_policy`; too many stop everything.
+    All are forked at once; `on_ready` is called when all have reported `ready`. One that dies
+    before its first `ready`, or takes longer than `start_seconds`, fails the start. Later deaths
+    lead to a restart by `restart_policy`; too many stop everything.
 
-    Stopping sends SIGTERM to the `stop_groups`, each when the group before has ended or has used
-    its share of `drain_seconds`; roles in no group come last. Who still lives after
-    `drain_seconds` is killed. Further signals change nothing: some tools send them twice. One that
-    the caller ignores (`nohup`) stays ignored. Must be called in the main thread of a process
+    Stopping sends SIGTERM to the `stop_groups`, each when the former group has ended or has used
+    its share of `drain_seconds`; roles in no group come last. Processes that are alive after
+    `drain_seconds` are killed. Further signals change nothing: some tools send them twice. A signal
+    that the caller ignores (`nohup`) stays ignored. Must be called in the main thread of a process
     without other threads.
     """
     names = [spec.name for spec in children]
@@ -216,7 +215,7 @@ class _Supervisor:
         role.incarnation += 1
         role.is_ready = False
         role.restart_at = None
-        _flush()  # or the child would print what is still in the buffers once more
+        _flush()  # otherwise the child would print the buffered output again
         life = ChildLife(
             name=role.spec.name,
             incarnation=role.incarnation,
@@ -328,7 +327,7 @@ class _Supervisor:
                 if role.pid:
                     os.kill(role.pid, signal.SIGTERM)
             self._asked += group
-            # A group that hangs may not use up the time of those after it.
+            # A group that hangs must not use up the time of later groups.
             self._next_group_at = now + (self._kill_at - now) / (len(self._groups) + 1)
 
     def _kill_the_rest(self) -> None:
@@ -345,7 +344,7 @@ class _Supervisor:
         )
 
     def _timeout_ms(self, now: float, start_by: float) -> int | None:
-        """Until something is due without anybody reporting; None is for ever."""
+        """Milliseconds until the next deadline of the supervisor itself; None without one."""
         due = [role.restart_at for role in self._roles if role.restart_at is not None]
         if self._phase is _Phase.STARTING:
             due.append(start_by)

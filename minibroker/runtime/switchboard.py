@@ -1,9 +1,9 @@
-"""The switchboard: how a role listens under its name and dials others by theirs.
+"""Addresses of roles: a role listens under its name and connects to others by theirs.
 
-Owns names and listening ends, never what is said. On Unix sockets the listening ends are made
-before the fork and held by the supervisor for its whole life, so a name can be dialled while its
-process is being reborn: the call waits in the backlog. Invariant: the directory that holds the
-sockets is open to the broker's own user alone, because channels carry pickles.
+Owns names and listening sockets. It must never know messages. Unix sockets are created before the
+fork and held by the supervisor, so a name can be connected to while its process restarts: the
+connection waits in the backlog. Invariant: only the broker's user can access the directory of the
+sockets, because channels carry pickles.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Switchboard(ABC):
 
     @abstractmethod
     async def dial(self, name: str) -> Channel:
-        """A channel to whoever listens under the name, now or soon."""
+        """Return a channel to the role with this name; waits until it listens."""
 
     @abstractmethod
     async def dial_handoff(self, name: str) -> Handoff:
-        """A handoff to whoever listens under the name, now or soon."""
+        """Return a handoff to the role with this name; waits until it listens."""
 
 
 class UnixSwitchboard(Switchboard):
@@ -149,7 +149,7 @@ class MemorySwitchboard(Switchboard):
 
 
 class _Queue(Generic[End]):
-    """Calls to one name that nobody has taken yet."""
+    """Connections to one name that were not accepted yet."""
 
     def __init__(self) -> None:
         self.send: trio.MemorySendChannel[End]

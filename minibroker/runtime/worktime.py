@@ -1,14 +1,13 @@
-"""Who worked how long: the time of task steps, charged to accounts, and the loop's idle time.
+"""Measures work: the time of task steps, charged to accounts, and the loop's idle time.
 
-It must never know what an account stands for (a request, a connection), nor what time means:
-it reads a timer, which a simulation replaces.
-Its invariant: a moment in a task's step is charged to one account at most, namely the one in
-force at that moment, and waiting is charged to nobody.
-It echoes Kafka's `requestThreadTimeNanos` (KIP-124), which a long poll there inflates, and the
-idle percentage of its handler and network threads.
+It must never know what an account stands for (a request, a connection), or what time means: it
+reads a timer, which a simulation replaces. Invariant: a moment in a task's step is charged to at
+most one account, the one in force at that moment, and waiting is charged to none. Like Kafka's
+`requestThreadTimeNanos` (KIP-124), which includes long polls there, and the idle percentage of its
+handler and network threads.
 
-The account in force lies in a context variable, so tasks started inside `charge` are charged to
-the same account, and tasks that only share the loop aren't.
+The account in force is a context variable, so tasks started inside `charge` are charged to the same
+account, and other tasks of the loop are not.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ class LoopTime(NamedTuple):
 
 
 class WorkTime(trio.abc.Instrument):
-    """Give it to the loop: `trio.run(..., instruments=[work_time])`. One a loop.
+    """Pass it to the loop: `trio.run(..., instruments=[work_time])`. One per loop.
 
-    `timer` counts nanoseconds; a simulation passes one of its own, so that the same seed gives
-    the same worked time.
+    `timer` counts nanoseconds; a simulation passes its own, so that the same seed results in the
+    same work.
     """
 
     def __init__(self, timer: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -69,17 +68,17 @@ class WorkTime(trio.abc.Instrument):
         self._idle_ns = 0
         self._began = timer()
         self.turns = 0
-        """How often the loop has asked the system for events."""
+        """Number of times the loop has polled for events."""
 
     def charge(self, account: Account) -> Charge:
         """`with work_time.charge(account):` charges the steps inside to `account`.
 
-        Nests: the account outside gets nothing of what is inside. Waiting inside is free.
+        Nests: the outer account is not charged for the inner one. Waiting inside is free.
         """
         return Charge(self, account)
 
     def settle(self) -> None:
-        """Charges the running step up to now, for who reads an account inside of its step."""
+        """Charge the running step up to now, to read an account within its step."""
         if self._step_from != _NOT_STEPPING:
             now = self._timer()
             account = _account.get()
@@ -94,14 +93,16 @@ class WorkTime(trio.abc.Instrument):
             account.worked_ns += worked_ns
 
     def worked_ns(self, account: Account) -> int:
-        """The same of the account in force, which is given, without charging it."""
+        """Return the work of the account in force, including the running step, without charging
+        it.
+        """
         running = self._step_from != _NOT_STEPPING
         return account.worked_ns + (self._timer() - self._step_from if running else 0)
 
     def idled(self, spent_ns: int) -> None:
-        """Takes so much of the running step for idle: it looked for something instead of waiting.
+        """Count time of the running step as idle: it polled instead of waiting.
 
-        Nobody is charged for it.
+        No account is charged for it.
         """
         self._idle_ns += spent_ns
         if self._step_from != _NOT_STEPPING:
@@ -117,7 +118,7 @@ class WorkTime(trio.abc.Instrument):
         return lived.total_ns - lived.idle_ns
 
     def before_run(self) -> None:
-        """The loop's life begins."""
+        """Note the start of the loop."""
         self._began = self._timer()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 - trio's shape
