@@ -17,9 +17,11 @@ from typing import NamedTuple
 from minibroker.apis.base import Api, Context, Owner, Round, WorkerScope
 from minibroker.config import FETCH_MAX_BYTES
 from minibroker.storage.errors import LogError
+from minibroker.storage.leader_epochs import EpochEnd
 from minibroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import (
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -40,6 +42,7 @@ class Wanted(NamedTuple):
     offset: int
     max_bytes: int
     leader_epoch: int
+    last_fetched_epoch: int
 
 
 class Part(NamedTuple):
@@ -58,6 +61,7 @@ class Found(NamedTuple):
     records: FileSlice | None = None
     high_watermark: int = -1
     log_start_offset: int = -1
+    diverging: EpochEnd | None = None
 
 
 class Reply(NamedTuple):
@@ -104,6 +108,7 @@ def _wanted(name: str, asked: FetchPartition) -> Wanted:
         asked.fetch_offset,
         asked.partition_max_bytes,
         asked.current_leader_epoch,
+        asked.last_fetched_epoch,
     )
 
 
@@ -145,7 +150,7 @@ def _read(scope: WorkerScope, part: Part) -> Reply:
     failed = False
     for wanted in part.wanted:
         result = _read_partition(scope, wanted, left, first=size == 0)
-        failed = failed or result.error != ErrorCode.NONE
+        failed = failed or result.error != ErrorCode.NONE or result.diverging is not None
         if result.records is not None:
             size += len(result.records)
             left -= len(result.records)
@@ -159,14 +164,16 @@ def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: boo
         if partition is None:
             return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition.check_leader(wanted.leader_epoch)
-        records = None
-        if first or left > 0:
+        records = diverging = None
+        if wanted.last_fetched_epoch >= 0:
+            diverging = partition.find_divergence(wanted.last_fetched_epoch, wanted.offset)
+        if diverging is None and (first or left > 0):
             max_bytes = min(wanted.max_bytes, max(left, 0))
             records = partition.read(wanted.offset, max_bytes, min_one=first)
     except LogError as error:
         return Found(error.code)
-    high_watermark = partition.high_watermark
-    return Found(ErrorCode.NONE, records, high_watermark, partition.log.log_start_offset)
+    start, end = partition.log.log_start_offset, partition.high_watermark
+    return Found(ErrorCode.NONE, records, end, start, diverging)
 
 
 def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> Round | None:
@@ -249,8 +256,13 @@ def _partitions(
             last_stable_offset=-1 if failed else result.high_watermark,
             log_start_offset=result.log_start_offset,
             aborted_transactions=[] if request.isolation_level == READ_COMMITTED else None,
+            diverging_epoch=_diverging_epoch(result.diverging),
             records=budget.take(result.records),
         )
+
+
+def _diverging_epoch(found: EpochEnd | None) -> EpochEndOffset | None:
+    return None if found is None else EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
 
 
 def _session_error(request: FetchRequest) -> ErrorCode | None:

@@ -162,7 +162,8 @@ def _find(partition: Partition, timestamp: int) -> Found:
     if timestamp == LATEST:
         return Found(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return Found(offset=log.log_start_offset, leader_epoch=partition.leader_epoch)
+        start = log.log_start_offset
+        return Found(offset=start, leader_epoch=log.leader_epochs.epoch_for_offset(start))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return Found()
     at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)

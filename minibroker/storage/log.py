@@ -80,6 +80,8 @@ class Log:
         self._bases = [segment.base_offset for segment in recovered.sealed]
         self._active = recovered.active
         self._producers = recovered.producers
+        self.leader_epochs = recovered.epochs
+        self._epoch_file = recovered.epoch_file
         self._recovery_point = recovered.recovery_point
         self._flushed_offset = self.log_end_offset if recovered.clean else recovered.recovery_point
         self._flushed_ms = now_ms
@@ -238,11 +240,24 @@ class Log:
         if header.producer_id >= 0 and not header.is_control:
             self._producers.record(header, last_offset, max_timestamp)
         self._producers.end_offset = last_offset + 1
+        if leader_epoch != self.leader_epochs.latest_epoch:
+            self.assign_leader_epoch(leader_epoch, base_offset)
         if is_flush_due:
             with suppress(LogError):  # The batch is on the disk; the next flush writes the rest.
                 self._finish_flush(now_ms)
         log_append_time_ms = NO_TIMESTAMP if stamp is None else stamp
         return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
+
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """Let a leader epoch start at an offset, in memory and in ``leader-epoch-checkpoint``.
+
+        An error of the file is reported; the file is written again before the next checkpoint.
+        """
+        self.leader_epochs.assign(epoch, start_offset)
+        try:
+            self._epoch_file.write(self.leader_epochs)
+        except OSError as error:
+            self._failed(self.directory, error)
 
     def _repeated(self, seen: SeenBatch) -> Appended:
         return Appended(
@@ -360,6 +375,7 @@ class Log:
             )
         if before_offset > self.log_start_offset:
             self.log_start_offset = before_offset
+            self.leader_epochs.truncate_from_start(before_offset)
             with self._touching_files("shortened"):
                 self._checkpoint(sync=False)
         return self.log_start_offset
@@ -386,6 +402,7 @@ class Log:
         del self._sealed[:count], self._bases[:count]
         first = self._bases[0] if self._bases else self._active.base_offset
         self.log_start_offset = max(self.log_start_offset, first)
+        self.leader_epochs.truncate_from_start(self.log_start_offset)
         self._recovery_point = max(self._recovery_point, first)
         try:
             self._checkpoint(sync=False)
@@ -422,6 +439,7 @@ class Log:
         with self._touching_files("flushed"):
             self._active.write_indexes()
             if self._recovery_point < self._active.base_offset:
+                self._epoch_file.write(self.leader_epochs, sync=True)
                 self._recovery_point = self._active.base_offset
                 self._checkpoint(sync=True)
                 self._drop_snapshots()
@@ -445,6 +463,7 @@ class Log:
                 if self.log_end_offset > self._flushed_offset:
                     self.flush(now_ms=now_ms)
                 write_snapshot(self.directory, self._producers)
+                self._epoch_file.write(self.leader_epochs, sync=True)
                 self._drop_snapshots()
                 self._checkpoint(sync=True, clean=clean)
         finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from minibroker.storage.errors import LogError
+from minibroker.storage.leader_epochs import UNDEFINED_END, EpochEnd
 from minibroker.storage.log import Appended, Log, Origin
 from minibroker.storage.slices import FileSlice
 from minibroker.storage.validation import PreparedBatch, prepare_batch
@@ -53,6 +54,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.is_leader = leader_id == self._broker_id
         if self.is_leader:
+            self.log.assign_leader_epoch(leader_epoch, self.log.log_end_offset)
             self._increment_high_watermark()
 
     def _increment_high_watermark(self) -> None:
@@ -112,6 +114,27 @@ class Partition:
     def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> FileSlice | None:
         """Records from ``offset`` on that are below the high watermark. See ``Log.read``."""
         return self.log.read(offset, max_bytes, min_one=min_one, end_offset=self.high_watermark)
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEnd:
+        """The end of an epoch, or of the largest smaller one that has records, in the log."""
+        return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.log_end_offset)
+
+    def find_divergence(self, last_fetched_epoch: int, offset: int) -> EpochEnd | None:
+        """Where a log with ``last_fetched_epoch`` before ``offset`` diverges from this one, if so.
+
+        Raises LogError OFFSET_OUT_OF_RANGE if the epoch is not known (KIP-595).
+        """
+        if offset < self.log.log_start_offset:
+            return None  # The read rejects it.
+        found = self.end_offset_for_epoch(last_fetched_epoch)
+        if found == UNDEFINED_END:
+            raise LogError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self._name} has no leader epoch {last_fetched_epoch}; the latest is"
+                f" {self.log.leader_epochs.latest_epoch}",
+            )
+        is_same = found.epoch == last_fetched_epoch and found.end_offset >= offset
+        return None if is_same else found
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start to ``before_offset`` or to the high watermark; return the log start.

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from minibroker.storage.checkpoint import Checkpoint, read_checkpoint
 from minibroker.storage.config import LogConfig
 from minibroker.storage.index import TIME_ENTRY, last_in_file
+from minibroker.storage.leader_epochs import LeaderEpochFile, LeaderEpochs
 from minibroker.storage.paths import (
     LOG,
     OFFSET_INDEX,
@@ -66,6 +67,8 @@ class Recovered:
     log_start_offset: int
     recovery_point: int
     producers: ProducerTable
+    epochs: LeaderEpochs
+    epoch_file: LeaderEpochFile
     truncation: Truncation | None = None
     clean: bool = False
 
@@ -73,15 +76,19 @@ class Recovered:
 def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: int) -> Recovered:
     """Open the segments in ``directory``, repairing what a killed process left behind."""
     checkpoint = read_checkpoint(directory) or _FRESH
-    place = _Place(directory, config, files, now_ms)
+    epoch_file = LeaderEpochFile(directory)
+    place = _Place(directory, config, files, now_ms, epoch_file.read(), epoch_file)
     bases = _drop_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
+    recovered = None
     if not bases:
-        return _empty(place, checkpoint.log_start_offset)
-    if checkpoint.clean is not None:
+        recovered = _empty(place, checkpoint.log_start_offset)
+    elif checkpoint.clean is not None:
         recovered = _open_clean(place, bases, checkpoint)
-        if recovered is not None:
-            return recovered
-    return _Scan(place, checkpoint).run(bases)
+    if recovered is None:
+        recovered = _Scan(place, checkpoint).run(bases)
+    recovered.epochs.truncate_from_end(recovered.active.next_offset)
+    recovered.epochs.truncate_from_start(recovered.log_start_offset)
+    return recovered
 
 
 class _Place(NamedTuple):
@@ -91,6 +98,19 @@ class _Place(NamedTuple):
     config: LogConfig
     files: SegmentFiles
     now_ms: int
+    epochs: LeaderEpochs | None
+    """Those of the checkpoint file; None if they must be rebuilt from all batches."""
+    epoch_file: LeaderEpochFile
+
+    def epochs_of(self, segments: Sequence[Segment]) -> LeaderEpochs:
+        """Those of the checkpoint file, or else those of the batches of these segments."""
+        if self.epochs is not None:
+            return self.epochs
+        epochs = LeaderEpochs()
+        for segment in segments:
+            for header in segment.headers():
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+        return epochs
 
     def active(self, base_offset: int) -> ActiveSegment:
         return ActiveSegment(self.directory, base_offset, self.files, now_ms=self.now_ms)
@@ -175,7 +195,9 @@ def _drop_deleted(directory: str, bases: list[int], log_start_offset: int) -> li
 
 def _empty(place: _Place, offset: int) -> Recovered:
     active = place.active(offset)
-    return Recovered([], active, offset, offset, ProducerTable(end_offset=offset))
+    epochs = place.epochs_of(())
+    producers = ProducerTable(end_offset=offset)
+    return Recovered([], active, offset, offset, producers, epochs, place.epoch_file)
 
 
 def _open_clean(place: _Place, bases: list[int], checkpoint: Checkpoint) -> Recovered | None:
@@ -195,7 +217,9 @@ def _open_clean(place: _Place, bases: list[int], checkpoint: Checkpoint) -> Reco
         return None
     sealed = _open_sealed(place, bases)
     start = max(checkpoint.log_start_offset, bases[0])
-    return Recovered(sealed, active, start, active.base_offset, producers, clean=True)
+    epochs = place.epochs_of((*sealed, active))
+    point = active.base_offset
+    return Recovered(sealed, active, start, point, producers, epochs, place.epoch_file, clean=True)
 
 
 def _open_sealed(place: _Place, bases: list[int]) -> list[Segment]:
@@ -223,9 +247,12 @@ def _sealed(place: _Place, base_offset: int, next_offset: int) -> Segment:
 
 
 def _rebuilt(
-    place: _Place, batches: ValidBatches, tables: Sequence[ProducerTable] = ()
+    place: _Place,
+    batches: ValidBatches,
+    tables: Sequence[ProducerTable] = (),
+    epochs: LeaderEpochs | None = None,
 ) -> ActiveSegment:
-    """Check a segment batch by batch, index it, and bring the producers up to its end."""
+    """Check a segment batch by batch, index it, and update producers and epochs to its end."""
     segment = place.active(batches.base_offset)
     for _, header in batches:
         segment.note(
@@ -236,6 +263,8 @@ def _rebuilt(
             index_interval_bytes=place.config.index_interval_bytes,
         )
         replay(tables, header)
+        if epochs is not None:
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
     return segment
 
 
@@ -269,24 +298,33 @@ class _Scan:
             if segment.next_offset > known_to[1]:
                 for header in segment.headers():
                     replay(tables, header)
-        active = self._scan(bases[doubtful:], sealed, tables)
+        epochs = self._place.epochs_of(sealed)
+        epochs.truncate_from_end(bases[doubtful])
+        active = self._scan(bases[doubtful:], sealed, tables, epochs)
         # The checkpoint's producers are the better ones, unless the log was cut off below them.
         producers = tables[0] if known_to[0] <= active.next_offset else tables[1]
         producers.end_offset = active.next_offset
         start = max(self._checkpoint.log_start_offset, bases[0])
         if active.next_offset < start:
-            return self._start_over(active, sealed, start)
+            return self._start_over(active, sealed, start, epochs)
         remove_snapshots_after(self._directory, active.next_offset)
         point = min(self._checkpoint.recovery_point, active.base_offset)
-        return Recovered(sealed, active, start, point, producers, self._truncation)
+        epoch_file = self._place.epoch_file
+        return Recovered(
+            sealed, active, start, point, producers, epochs, epoch_file, self._truncation
+        )
 
     def _scan(
-        self, bases: list[int], sealed: list[Segment], tables: list[ProducerTable]
+        self,
+        bases: list[int],
+        sealed: list[Segment],
+        tables: list[ProducerTable],
+        epochs: LeaderEpochs,
     ) -> ActiveSegment:
         """Check the segments; all after the first torn one are removed."""
         for slot, base in enumerate(bases, start=1):
             batches = ValidBatches(self._directory, base)
-            active = _rebuilt(self._place, batches, tables)
+            active = _rebuilt(self._place, batches, tables, epochs)
             active.finish_indexes()
             torn = os.path.getsize(active.path) - active.size
             if torn or slot == len(bases):
@@ -307,11 +345,14 @@ class _Scan:
         for base in later:
             remove_files(self._directory, base, SEGMENT_SUFFIXES)
 
-    def _start_over(self, active: ActiveSegment, sealed: list[Segment], start: int) -> Recovered:
-        """The log was cut off below where it begins: nothing in it can be read any more."""
+    def _start_over(
+        self, active: ActiveSegment, sealed: list[Segment], start: int, epochs: LeaderEpochs
+    ) -> Recovered:
+        """Start an empty log: it was cut off below its start, so no record is readable."""
         active.close()
         for segment in (*sealed, active):
             remove_files(self._directory, segment.base_offset, SEGMENT_SUFFIXES)
         recovered = _empty(self._place, start)
+        recovered.epochs = epochs
         recovered.truncation = self._truncation
         return recovered

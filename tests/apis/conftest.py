@@ -290,6 +290,13 @@ class LogDesk(Desk):
         self.memory = bytearray()
         self.rounds: list[Round] = []
 
+    def hosted(self, topic: str, index: int) -> Partition:
+        """The partition at its owner."""
+        hosted = [worker.partition(topic, index) for worker in self.workers.values()]
+        partition: Partition
+        (partition,) = [each for each in hosted if each is not None]
+        return partition
+
     def context(self, key: int, version: int, listener: str = "PLAINTEXT") -> Context:
         now = trio.current_time()
         ctx = super().context(key, version, listener)

@@ -76,6 +76,63 @@ async def test_records_come_as_they_lie_in_the_log(
     assert (second.high_watermark, second.last_stable_offset) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("fetched", "expected"),
+    [
+        ((-1, 2), (0, None)),
+        ((0, 1), (0, None)),
+        ((4, 2), (0, None)),
+        ((0, 2), (0, (0, 1))),
+        ((2, 1), (0, (0, 1))),
+        ((4, 4), (0, (4, 3))),
+        ((5, 2), (ErrorCode.OFFSET_OUT_OF_RANGE, None)),
+        ((5, -1), (ErrorCode.OFFSET_OUT_OF_RANGE, None)),
+    ],
+)
+async def test_fetch_after_last_fetched_epoch_reports_divergence(
+    log_desk: Any,
+    append: Append,
+    autojump_clock: MockClock,
+    fetched: tuple[int, int],
+    expected: tuple[int, tuple[int, int] | None],
+) -> None:
+    last_epoch, offset = fetched
+    await append("t", 0)
+    log_desk.hosted("t", 0).update_leadership(1, 4)
+    size = await append("t", 0)
+    await append("t", 0)
+    wanted = request(log_desk, ("t", 0, offset), max_wait_ms=5000, min_bytes=9000)
+    wanted.topics[0].partitions[0].last_fetched_epoch = last_epoch
+    response = await log_desk.ask(API, wanted, 12)
+    (result,) = response.responses[0].partitions
+    found_end = result.diverging_epoch and (
+        result.diverging_epoch.epoch,
+        result.diverging_epoch.end_offset,
+    )
+    assert (result.error_code, found_end) == expected
+    is_read = expected == (0, None)
+    assert bool(result.records) == is_read
+    assert trio.current_time() == (5 if is_read else 0)
+    assert not is_read or len(result.records) == size * (3 - offset)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (4, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (3, ErrorCode.FENCED_LEADER_EPOCH),
+        (5, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+async def test_partition_of_another_leader_is_rejected(
+    log_desk: Any, epoch: int, error: ErrorCode
+) -> None:
+    log_desk.hosted("t", 0).update_leadership(2, 4)
+    wanted = request(log_desk, ("t", 0, 0))
+    wanted.topics[0].partitions[0].current_leader_epoch = epoch
+    assert found(await log_desk.ask(API, wanted, 12)) == [(error, 0)]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_is_missing_is_told_at_once(
     log_desk: Any, version: int, autojump_clock: MockClock

@@ -100,6 +100,29 @@ async def test_special_times_are_known_since_some_version(
     assert found(too_old) == [(ErrorCode.UNSUPPORTED_VERSION, -1, -1)]
 
 
+async def test_offsets_have_leader_epoch_of_their_records(desk: Any) -> None:
+    partition = desk.hosted("t", 0)
+    partition.update_leadership(1, 4)
+    partition.append_as_leader(build_batch([Record(0, 9000, None, b"v")]), now_ms=0)
+    partition.update_leadership(1, 6)
+    for timestamp, offset, epoch in (
+        *((EARLIEST, 0, 0), (2500, 1, 0), (8000, 3, 4), (9001, -1, -1)),
+        *((MAX_TIMESTAMP, 3, 4), (LATEST, 4, 6)),
+    ):
+        response = await desk.ask(API, request(("t", 0, timestamp)), 7)
+        (result,) = response.topics[0].partitions
+        assert (result.offset, result.leader_epoch) == (offset, epoch)
+    partition.delete_records(4)
+    (result,) = (await desk.ask(API, request(("t", 0, EARLIEST)), 7)).topics[0].partitions
+    assert (result.offset, result.leader_epoch) == (4, 6)
+
+
+async def test_partition_of_another_leader_is_rejected(desk: Any) -> None:
+    desk.hosted("t", 0).update_leadership(2, 1)
+    response = await desk.ask(API, request(("t", 0, LATEST)), 7)
+    assert found(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)]
+
+
 async def test_times_that_nobody_knows(desk: Any) -> None:
     response = await desk.ask(API, request(("t", 0, -7)), 11)
     assert found(response) == [(ErrorCode.UNSUPPORTED_VERSION, -1, -1)]
@@ -162,7 +185,5 @@ async def test_search_goes_on_behind_a_large_batch_without_the_record(desk: Any)
         data = PartitionProduceData(index=1, records=build_batch(records))
         topics = [TopicProduceData(name="t", partition_data=[data])]
         await desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
-    hosted = [worker.partition("t", 1) for worker in desk.workers.values()]
-    (led,) = [each for each in hosted if each is not None]
-    led.delete_records(1)
+    desk.hosted("t", 1).delete_records(1)
     assert found(await desk.ask(API, request(("t", 1, 5000)), 7)) == [(0, count + 1, 8000)]

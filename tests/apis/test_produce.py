@@ -42,10 +42,14 @@ def results(response: Any) -> list[tuple[int, int]]:
 
 
 def end(desk: Any, topic: str, partition: int) -> int:
-    hosted = [worker.partition(topic, partition) for worker in desk.workers.values()]
-    (led,) = [each for each in hosted if each is not None]
-    found: int = led.log.log_end_offset
+    found: int = desk.hosted(topic, partition).log.log_end_offset
     return found
+
+
+async def test_partition_of_another_leader_is_rejected(log_desk: Any) -> None:
+    log_desk.hosted("t", 0).update_leadership(2, 7)
+    response = await log_desk.ask(API, request(log_desk, ("t", 0, batch())), 9)
+    assert results(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -171,7 +171,7 @@ def outcome(reply: ApiReply) -> produce.Outcome:
 
 
 def wait_for(offset: int, deadline: float) -> ApiPart:
-    wanted = fetch.Wanted("t", mine("t"), offset, 1000, -1)
+    wanted = fetch.Wanted("t", mine("t"), offset, 1000, -1, -1)
     return ApiPart(ApiKey.FETCH, fetch.Part((wanted,), 1000, 1, deadline))
 
 

@@ -343,6 +343,7 @@ def test_a_rolled_segment_is_flushed_when_there_is_time(
     assert [Path(path).name for path in synced] == [
         "00000000000000000000.log",
         "00000000000000000001.log",
+        "leader-epoch-checkpoint.tmp",
         "checkpoint.json.tmp",
     ]
 

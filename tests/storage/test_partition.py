@@ -84,6 +84,15 @@ def test_new_leader_advances_high_watermark_to_log_end(open_log: OpenLog, batch:
     assert partition.high_watermark == 2
 
 
+def test_leader_assigns_its_epoch_before_first_append(
+    partition: Partition, batch: MakeBatch
+) -> None:
+    append(partition, batch, 2)
+    partition.update_leadership(1, 7)
+    partition.update_leadership(2, 8)
+    assert list(partition.log.leader_epochs.entries) == [(5, 0), (7, 2)]
+
+
 def test_read_ends_at_high_watermark(partition: Partition, batch: MakeBatch) -> None:
     append(partition, batch, 2)
     append(partition, batch, 1)
