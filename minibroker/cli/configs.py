@@ -41,6 +41,7 @@ from minibroker.quotas.arguments import (
     parse_quota,
     quota_text,
 )
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -434,7 +435,7 @@ def _describe_quotas(client: Client, entities: Entities) -> None:
 def _alter_quotas(
     client: Client, entities: Entities, additions: dict[str, str], deletions: list[str]
 ) -> None:
-    unknown = [key for key in (*additions, *deletions) if key != "connection_creation_rate"]
+    unknown = [key for key in (*additions, *deletions) if key != CONNECTION_CREATION_RATE]
     if entities.types == (IPS,) and unknown:
         raise UsageMistake(
             f"Only connection quota configs can be added for '{IPS}' using --bootstrap-server. "

@@ -19,14 +19,10 @@ from minibroker.cli.commands import Group
 from minibroker.cli.control import control_option, find_control
 from minibroker.cli.output import emit, table
 from minibroker.cli.servers import Servers
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.quotas.values import limit_text, measured_text
 
-UNITS: Final = {
-    "produce": "B/s",
-    "fetch": "B/s",
-    "request": "%",
-    "controller_mutation": "partitions/s",
-}
+UNITS: Final = {kind.row.control_name: kind.row.unit for kind in CLIENT_QUOTA_TYPES}
 
 LIST_EXAMPLES = """Examples:
 

@@ -43,8 +43,7 @@ from minibroker.config.dynamic import DEFAULT_NAME, Configs, bad_values, layers,
 from minibroker.config.setting import broker_setting
 from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
-from minibroker.quotas.entity import KEYS as QUOTA_KEYS
-from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
 from protocol.errors import ErrorCode
 
 KINDS = (TOPIC, BROKER, IP, USER, CLIENT)
@@ -173,7 +172,7 @@ def _is_valid_quota(name: str, text: str) -> bool:
         value = float(text)
     except ValueError:
         return False
-    return name in QUOTA_KEYS and math.isfinite(value) and value > 0
+    return name in CLIENT_QUOTA_KEYS and math.isfinite(value) and value > 0
 
 
 _VALID_FOR: Mapping[str, Callable[[str, str], bool]] = {

@@ -19,12 +19,12 @@ from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.quotas.entity import (
     CLIENTS_OF,
     DEFAULT,
-    KEYS,
     desanitize,
     parse_entity,
     sanitize,
 )
-from minibroker.quotas.values import CONNECTION_CREATION_RATE, is_quota, value_problem, value_text
+from minibroker.quotas.types import BY_KEY, CONNECTION_CREATION_RATE
+from minibroker.quotas.values import is_quota, value_problem, value_text
 from protocol.errors import ErrorCode
 
 IP_TYPE, USER_TYPE, CLIENT_TYPE = "ip", "user", "client-id"
@@ -86,7 +86,7 @@ def plan_change(
         seen.add(quota)
         if value is not None:
             config[quota] = value_text(quota, value)
-        elif quota in KEYS or quota == CONNECTION_CREATION_RATE:
+        elif quota in BY_KEY:
             config.pop(quota, None)
     return ConfigChanged(*key, config)
 
@@ -209,11 +209,7 @@ def find(
         names = entity_names(kind, name)
         if names is None or (strict and len(names) != len(components)):
             continue
-        quotas = {
-            quota: float(text)
-            for quota, text in config.items()
-            if quota in KEYS or quota == CONNECTION_CREATION_RATE
-        }
+        quotas = {quota: float(text) for quota, text in config.items() if quota in BY_KEY}
         if quotas and all(_matches(component, names) for component in components):
             yield names, quotas
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minibroker.cluster.image import CLIENT, EMPTY, USER, Image
-from minibroker.config import QUOTA_CONSUMER_DEFAULT, QUOTA_PRODUCER_DEFAULT, Settings
+from minibroker.config import Settings
 from minibroker.config.types import LONG_MAX
-from minibroker.quotas.entity import QuotaTable, QuotaType
+from minibroker.quotas.entity import QuotaTable
 from minibroker.quotas.manager import AnyLedger, Quotas
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
 
 class QuotasInForce:
@@ -45,7 +46,8 @@ class QuotasInForce:
 def defaults(settings: Settings) -> dict[QuotaType, float]:
     """The defaults among the settings."""
     given = {
-        QuotaType.PRODUCE: settings[QUOTA_PRODUCER_DEFAULT],
-        QuotaType.FETCH: settings[QUOTA_CONSUMER_DEFAULT],
+        kind: settings.value_at(kind.row.default_setting, LONG_MAX)
+        for kind in CLIENT_QUOTA_TYPES
+        if kind.row.default_setting
     }
     return {kind: float(value) for kind, value in given.items() if value < LONG_MAX}

@@ -7,14 +7,18 @@ MBeans.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from minibroker.control.schema import Doc
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
 LAST: Final = "last"
 """Selects the most recent throttle instead of a number."""
 
-QuotaKind: TypeAlias = Literal["produce", "fetch", "request", "controller_mutation"]
+if TYPE_CHECKING:
+    QuotaKind: TypeAlias = str
+else:
+    QuotaKind = Literal[tuple(kind.row.control_name for kind in CLIENT_QUOTA_TYPES)]
 
 
 class QuotaUse(NamedTuple):

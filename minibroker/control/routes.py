@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
 from minibroker.control.backend import (
     Backend,
@@ -31,12 +31,12 @@ from minibroker.control.operation import Operation
 from minibroker.control.quota_shapes import (
     LAST,
     QuotaExplained,
-    QuotaKind,
     QuotaQuestion,
     Quotas,
 )
 from minibroker.control.schema import Fault, InvalidJson
 from minibroker.observability.totals import Totals
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
 
 class Text(NamedTuple):
@@ -168,7 +168,7 @@ async def list_quotas(site: Site) -> Quotas:
 
 async def explain_quota(site: Site, question: QuotaQuestion) -> QuotaExplained:
     """Explain why a client is or is not throttled: `?user=…&client_id=…&type=…`."""
-    kinds = get_args(QuotaKind)
+    kinds = [kind.row.control_name for kind in CLIENT_QUOTA_TYPES]
     if question.type not in kinds:
         raise InvalidJson([Fault("type", f"must be one of {', '.join(kinds)}")])
     if question.throttle not in {"", LAST} and not question.throttle.isdecimal():

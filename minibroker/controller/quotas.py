@@ -8,23 +8,21 @@ rates, but not the reason of a throttle.
 from __future__ import annotations
 
 import math
-from typing import Final, get_args
+from typing import Final
 
 from minibroker.control import quota_shapes as shown
 from minibroker.control.backend import NotFound
-from minibroker.quotas.entity import Bound, QuotaType, bound_of, desanitize
-from minibroker.quotas.explain import KEY_OF, SETTING_OF, explain, tags_of
+from minibroker.quotas.entity import Bound, bound_of, desanitize
+from minibroker.quotas.explain import explain, tags_of
 from minibroker.quotas.ledger import Entry, Ledger, NamedThrottle
 from minibroker.quotas.manager import EXEMPT, Quotas
+from minibroker.quotas.types import BY_NAME, CLIENT_QUOTA_TYPES, QuotaType
 from protocol import registry
 
 USES_SHOWN_MAX: Final = 500
 """Counters that are shown, the last used first."""
 
-KINDS: Final[dict[QuotaType, shown.QuotaKind]] = dict(
-    zip(QuotaType, get_args(shown.QuotaKind), strict=True)
-)
-TYPES: Final[dict[str, QuotaType]] = {name: kind for kind, name in KINDS.items()}
+TYPES: Final = {kind.row.control_name: kind for kind in CLIENT_QUOTA_TYPES}
 
 
 def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown.Quotas:
@@ -47,7 +45,7 @@ def _throttle(throttle: NamedThrottle, now_ms: int) -> shown.QuotaThrottle:
     return shown.QuotaThrottle(
         number=throttle.number,
         ago_ms=max(0, now_ms - throttle.last.at_ms),
-        type=KINDS[QuotaType(throttle.kind)],
+        type=BY_NAME[throttle.kind].row.control_name,
         user=throttle.tags.user,
         client_id=throttle.tags.client,
         api=registry.schema(throttle.api_key).name,
@@ -56,10 +54,10 @@ def _throttle(throttle: NamedThrottle, now_ms: int) -> shown.QuotaThrottle:
 
 
 def _use(quotas: Quotas, entry: Entry, now_ms: int) -> shown.QuotaUse:
-    kind = QuotaType(entry.kind)
+    kind = BY_NAME[entry.kind]
     bound = bound_of(quotas.table, kind, entry.tags)
     return shown.QuotaUse(
-        type=KINDS[kind],
+        type=kind.row.control_name,
         user=entry.tags.user,
         client_id=entry.tags.client,
         rate=entry.usage.rate,
@@ -84,7 +82,7 @@ def quota_explained(
         tags = tags_of(quotas.table, kind, quotas.bits[kind], who)
         user, client_id = question.user, question.client_id
     else:
-        kind, tags, cause = QuotaType(throttle.kind), throttle.tags, throttle.cause
+        kind, tags, cause = BY_NAME[throttle.kind], throttle.tags, throttle.cause
         who = (desanitize(tags.user), tags.client)
         user, client_id = who[0] or None, who[1] or (None if tags.user else "")
     found = explain(
@@ -93,10 +91,10 @@ def quota_explained(
     )  # fmt: skip
     quota = None if found.bound is None else found.bound.value
     return shown.QuotaExplained(
-        type=KINDS[kind],
+        type=kind.row.control_name,
         user=user,
         client_id=client_id,
-        key=KEY_OF[kind],
+        key=kind.row.config_key,
         sharing=found.sharing,
         levels=tuple(shown.QuotaLevel(*level) for level in found.considered),
         quota=quota if cause is None else cause.bound,
@@ -127,4 +125,4 @@ def _asked_for(ledger: Ledger, which: str) -> NamedThrottle:
 def _path(kind: QuotaType, bound: Bound | None) -> str | None:
     if bound is None:
         return None
-    return SETTING_OF[kind] if bound.entity is None else f"/config/{bound.entity.path}"
+    return kind.row.default_setting if bound.entity is None else f"/config/{bound.entity.path}"

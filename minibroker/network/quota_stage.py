@@ -27,12 +27,12 @@ from minibroker.network.request_cost import QuotaChecks, RequestCost
 from minibroker.observability.definitions import QUOTA_QUEUE
 from minibroker.observability.metrics import Series
 from minibroker.process.environment import Environment
-from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
 from minibroker.quotas.manager import Promise, Throttle, Who, larger
 from minibroker.quotas.rate import NO_CAUSE, Cause
 from minibroker.quotas.throttle import Throttled
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.runtime.clock import whole_ms
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
@@ -67,7 +67,9 @@ class QuotaStage:
     def _gauges(self) -> dict[Series, float]:
         if not self.active:
             return {}
-        return {(QUOTA_QUEUE.name, (kind,)): self.throttled.size(kind) for kind in QuotaType}
+        return {
+            (QUOTA_QUEUE.name, (kind,)): self.throttled.size(kind) for kind in CLIENT_QUOTA_TYPES
+        }
 
     @property
     def active(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibroker.quotas.entity import QuotaType
+from minibroker.quotas.types import QuotaType
 
 if TYPE_CHECKING:
     from minibroker.activity.events import Late

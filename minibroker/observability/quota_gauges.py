@@ -13,25 +13,16 @@ from typing import Final
 
 from minibroker.observability.definitions import (
     QUOTA_BOUND,
-    QUOTA_BYTE_RATE,
     QUOTA_COUNTERS_SHOWN_MAX,
     QUOTA_EXEMPT_TIME,
-    QUOTA_MUTATION_RATE,
-    QUOTA_REQUEST_TIME,
     QUOTA_THROTTLE,
     QUOTA_TOKENS,
 )
 from minibroker.observability.metrics import Series
-from minibroker.quotas.entity import QuotaTable, QuotaType, bound_of
+from minibroker.quotas.entity import QuotaTable, bound_of
 from minibroker.quotas.ledger import Entry, Ledger
 from minibroker.quotas.manager import EXEMPT
-
-_RATES: Final = {
-    QuotaType.PRODUCE: QUOTA_BYTE_RATE,
-    QuotaType.FETCH: QUOTA_BYTE_RATE,
-    QuotaType.REQUEST: QUOTA_REQUEST_TIME,
-    QuotaType.CONTROLLER_MUTATION: QUOTA_MUTATION_RATE,
-}
+from minibroker.quotas.types import BY_NAME
 
 LABEL_MAX: Final = 200
 """Characters of a name that a label has."""
@@ -49,10 +40,10 @@ def _gauges(entry: Entry, table: QuotaTable) -> Iterator[tuple[Series, float]]:
     if entry.kind == EXEMPT:
         yield (QUOTA_EXEMPT_TIME.name, ()), entry.usage.rate
         return
-    kind = QuotaType(entry.kind)
+    kind = BY_NAME[entry.kind]
     labels = (entry.kind, entry.tags.user[:LABEL_MAX], entry.tags.client[:LABEL_MAX])
     if entry.used:
-        yield (_RATES[kind].name, labels), entry.usage.rate
+        yield (kind.row.metric, labels), entry.usage.rate
         bound = bound_of(table, kind, entry.tags)
         if bound is not None:
             yield (QUOTA_BOUND.name, labels), bound.value

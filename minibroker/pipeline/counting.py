@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from minibroker.activity.schema import EventKind, Happened
 from minibroker.pipeline.quantities import (
+    CHECKS,
     CLIENT,
     FETCH,
     LEVELS,
@@ -28,15 +29,12 @@ from minibroker.pipeline.quantities import (
     USER,
     USER_AND_CLIENT,
 )
-from minibroker.quotas.entity import KEYS
-from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
-CHECKS: Final = dict(zip(KEYS, ("produce", "fetch", "request", "mutation"), strict=True))
-"""The event field that holds the broker's check of each quota."""
 _PLAIN: Final = (
     *("broker", "kind", "time_us", "sample", *NAMES, "api_key", "exempt", "request_bytes"),
     *("response_bytes", "throttle_ms", "network_ns", "io_ns", "total_ns", "checked_ns", "late_ns"),

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from minibroker.pipeline.report import words
-from minibroker.quotas.entity import KEYS
-from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from minibroker.quotas.types import BY_KEY, CLIENT_QUOTA_KEYS, QuotaType
 
 BROKER, USER, CLIENT, USER_AND_CLIENT, IP = "broker", "user", "client", "user+client", "ip"
 LEVELS: Final[dict[str, tuple[str, ...]]] = {
@@ -23,19 +22,18 @@ LEVELS: Final[dict[str, tuple[str, ...]]] = {
 """The levels at which usage is aggregated, and the names that identify an entity of each."""
 NAMES: Final = ("user", "client_id", "ip")
 
-PRODUCE, FETCH, REQUEST, MUTATION = KEYS
-"""The names of the client quotas, in their fixed order."""
-QUOTAS: Final = (*KEYS, CONNECTION_CREATION_RATE)
+PRODUCE: Final = QuotaType.PRODUCE.row.config_key
+FETCH: Final = QuotaType.FETCH.row.config_key
+REQUEST: Final = QuotaType.REQUEST.row.config_key
+MUTATION: Final = QuotaType.CONTROLLER_MUTATION.row.config_key
+QUOTAS: Final = tuple(BY_KEY)
+CHECKS: Final = {key: kind.row.check_field for key, kind in CLIENT_QUOTA_KEYS.items()}
+"""The event field that holds the broker's check of each client quota."""
 UNITS: Final = {REQUEST: 10_000_000}
 """Nanoseconds in one percent-second; other quantities are counted in their own unit."""
 
 
 def amount(quota: str, rate: float) -> str:
     """Format a rate of a quota: `1.2 MB/s`, `12 %`, `3 partitions/s`."""
-    if quota == REQUEST:
-        return f"{words.figure(rate)} %"
-    if quota == MUTATION:
-        return f"{words.figure(rate)} partitions/s"
-    if quota == CONNECTION_CREATION_RATE:
-        return f"{words.figure(rate)} connections/s"
-    return words.amount(rate, "B/s")
+    unit = BY_KEY[quota].row.unit
+    return words.amount(rate, unit) if unit == "B/s" else f"{words.figure(rate)} {unit}"

@@ -23,7 +23,8 @@ from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Toget
 from minibroker.pipeline.report import words
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.quotas.file import QuotaLine
-from minibroker.quotas.values import CONNECTION_CREATION_RATE, WHOLE_KEYS
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.quotas.values import integer_max
 
 DIGITS: Final = 3
 """Significant digits of a quota, which is rounded up."""
@@ -115,7 +116,7 @@ def rounded_to_set(quota: str, value: float, policy: Policy, *, up: bool) -> flo
         return value
     exact = Decimal(value)
     last = exact.adjusted() - (DIGITS - 1)
-    if quota in WHOLE_KEYS:
+    if integer_max(quota) is not None:
         last = max(last, 0)
     digits = exact.scaleb(-last).to_integral_value(ROUND_CEILING if up else ROUND_FLOOR)
     # A quota of zero would be unlimited for some configs, and block clients for others.

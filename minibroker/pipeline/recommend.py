@@ -36,7 +36,7 @@ from minibroker.pipeline.quantities import (
     USER,
 )
 from minibroker.pipeline.usage import counted, on_levels
-from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

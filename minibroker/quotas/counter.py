@@ -20,8 +20,8 @@ from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, lockf
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WORD: Final = 8
 """Bytes of what is stored at once."""
 
-COUNTERS: Final = len(QuotaType)
+COUNTERS: Final = len(CLIENT_QUOTA_TYPES)
 """Of a group."""
 
 # Words of a group before its counters.
@@ -101,7 +101,7 @@ put_sample: Final = Struct("3d").pack_into
 RateAndSpan = tuple[float, int]
 """A rate a second, and the time that it is an average over."""
 
-_REQUEST: Final = list(QuotaType).index(QuotaType.REQUEST)
+_REQUEST: Final = CLIENT_QUOTA_TYPES.index(QuotaType.REQUEST)
 
 _HEAD_OF_TWO: Final = tuple(
     Struct(

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_plus
+
+from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
 
 DEFAULT: Final = "<default>"
 """Stands for all of a kind that have nothing of their own; no encoded name is equal to it."""
@@ -22,23 +23,6 @@ DEFAULT: Final = "<default>"
 CLIENTS_OF: Final = "/clients/"
 """What stands between a user and a client in the name of an entity that is both."""
 
-
-class QuotaType(StrEnum):
-    """What is measured, with Kafka's names of the managers."""
-
-    PRODUCE = "Produce"
-    FETCH = "Fetch"
-    REQUEST = "Request"
-    CONTROLLER_MUTATION = "ControllerMutation"
-
-
-KEYS: Final[Mapping[str, QuotaType]] = {
-    "producer_byte_rate": QuotaType.PRODUCE,
-    "consumer_byte_rate": QuotaType.FETCH,
-    "request_percentage": QuotaType.REQUEST,
-    "controller_mutation_rate": QuotaType.CONTROLLER_MUTATION,
-}
-"""The quotas that a user or client can have, by the name of the config."""
 
 CLIENT, USER, USER_AND_CLIENT = 1, 2, 4
 """The kinds of entities for which quotas were ever set, as bits."""
@@ -101,13 +85,13 @@ class QuotaTable:
 
         Only those of users and clients matter, and of what stands in them the quotas.
         """
-        bounds = {kind: dict(self.bounds.get(kind, _NONE)) for kind in QuotaType}
+        bounds = {kind: dict(self.bounds.get(kind, _NONE)) for kind in CLIENT_QUOTA_TYPES}
         kinds = self.kinds
         for (resource, name), config in changed.items():
             entity = parse_entity(resource, name)
             if entity is None:
                 continue
-            for key, kind in KEYS.items():
+            for key, kind in CLIENT_QUOTA_KEYS.items():
                 if key in config:
                     bounds[kind][entity] = _number(config[key])
                     kinds |= entity.bit

@@ -13,12 +13,10 @@ from typing import Final, NamedTuple
 
 from minibroker.quotas.entity import (
     CLIENT,
-    KEYS,
     USER,
     USER_AND_CLIENT,
     Bound,
     QuotaTable,
-    QuotaType,
     Tags,
     bound_of,
     candidates,
@@ -28,13 +26,9 @@ from minibroker.quotas.entity import (
 )
 from minibroker.quotas.ledger import Entry, Sample
 from minibroker.quotas.rate import Cause, java_round, throttle_ms
+from minibroker.quotas.types import Counter, QuotaType
 from minibroker.quotas.values import limit_text, measured_text
 
-KEY_OF: Final = {kind: key for key, kind in KEYS.items()}
-SETTING_OF: Final = {
-    QuotaType.PRODUCE: "quota.producer.default",
-    QuotaType.FETCH: "quota.consumer.default",
-}
 _NOBODY: Final = "-"
 _KINDS: Final = {CLIENT: "clients", USER: "users", USER_AND_CLIENT: "clients of users"}
 
@@ -84,10 +78,10 @@ def explain(
     if cause is not None:
         rate, span_ms, target = cause
         tokens = rate
-    if kind is QuotaType.CONTROLLER_MUTATION:
+    if kind.row.counter is Counter.TOKENS:
         delay_ms, formula = _from_tokens(tokens, target)
     else:
-        cap_ms = window_ms if kind is QuotaType.REQUEST else None
+        cap_ms = window_ms if kind.row.is_capped else None
         delay_ms, formula = _from_rate(rate, span_ms, target, cap_ms)
     return Explanation(
         tags,
@@ -145,7 +139,7 @@ def _considered(
     if default is not None:
         holds = bound is not None and bound.entity is None
         why = "holds: nothing else is set" if holds else "set, but one before it holds"
-        yield Considered(SETTING_OF[kind], default, holds, why)
+        yield Considered(kind.row.default_setting, default, holds, why)
 
 
 def _from_rate(

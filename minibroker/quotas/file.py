@@ -28,9 +28,9 @@ from minibroker.quotas.arguments import (
     parse_deletions,
     parse_quota,
 )
-from minibroker.quotas.entity import DEFAULT, KEYS, Entity, QuotaTable, sanitize
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, sanitize
+from minibroker.quotas.types import BY_KEY, CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
 from minibroker.quotas.values import (
-    CONNECTION_CREATION_RATE,
     is_quota,
     value_problem,
     value_text,
@@ -153,7 +153,7 @@ class QuotaFile:
 
 
 def _config(table: QuotaTable, entity: Entity) -> Iterator[tuple[str, str]]:
-    for key, kind in KEYS.items():
+    for key, kind in CLIENT_QUOTA_KEYS.items():
         bound = table.bound(kind, entity)
         if bound is not None:
             yield key, value_text(key, bound)
@@ -251,7 +251,7 @@ def _values(
     entities: Entities, additions: Mapping[str, str], deletions: Iterable[str]
 ) -> dict[str, float]:
     of_ips = entities.types == (IPS,)
-    known = CONNECTION_CREATION_RATE if of_ips else ", ".join(KEYS)
+    known = ", ".join(key for key in BY_KEY if is_quota(key, of_ip=of_ips))
     for key in (*additions, *deletions):
         if not is_quota(key, of_ip=of_ips):
             raise ArgumentMistake(f"{key} is no quota of {' and '.join(entities.types)}: {known}")

@@ -59,9 +59,10 @@ from minibroker.quotas.counter import (
     fresh_places,
     span,
 )
-from minibroker.quotas.entity import QuotaType, Tags
+from minibroker.quotas.entity import Tags
 from minibroker.quotas.lately import WORDS, Lately
 from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS, Cause, shortest_span_ms
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
 GROUPS_MAX: Final = 32_768
 """Groups kept; with long windows fewer, see `BYTES_MAX`."""
@@ -81,10 +82,9 @@ NOBODY: Final = Tags("", "")
 TEXT_BYTES: Final = 256
 """How much of the names of a group is kept for people to read."""
 
-_KINDS: Final[tuple[str, ...]] = tuple(QuotaType)
-_NUMBER_BITS: Final = 3
-"""Of a hash; there the number of one of the group's counters may stand."""
-assert len(_KINDS) == _NUMBER_BITS + 1
+_KINDS: Final[tuple[str, ...]] = CLIENT_QUOTA_TYPES
+_NUMBER_BITS: Final = (1 << (len(_KINDS) - 1).bit_length()) - 1
+"""The bits of a hash that can hold the number of one of the group's counters."""
 
 _SIDE_BY_SIDE: Final = (QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.FETCH)
 """Types whose counters most requests need two of, which then share a page of memory."""

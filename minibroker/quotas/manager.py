@@ -18,16 +18,13 @@ from minibroker.quotas.counter import NOTHING, RateAndSpan
 from minibroker.quotas.entity import (
     Bound,
     QuotaTable,
-    QuotaType,
     Tags,
     bound_of,
     sanitize,
     sharing_group,
 )
 from minibroker.quotas.rate import NO_CAUSE, Cause, free, java_round, small, spare, throttle_ms
-
-INT_MAX: Final = 2**31 - 1
-"""A throttle's field has 32 bits."""
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 
 STANDINGS_MAX: Final = 16_384
 """Users with a client-id of which a process remembers who they share counters with."""
@@ -38,8 +35,10 @@ NS_PER_PERCENT_SECOND: Final = 10_000_000
 EXEMPT: Final = "ExemptRequest"
 """What is counted beside the four types: the time of requests that no quota holds."""
 
-_KINDS: Final = tuple(QuotaType)
-PRODUCE, FETCH, _REQUEST, _MUTATION = range(4)
+_KINDS: Final = CLIENT_QUOTA_TYPES
+PRODUCE, FETCH = _KINDS.index(QuotaType.PRODUCE), _KINDS.index(QuotaType.FETCH)
+_REQUEST = _KINDS.index(QuotaType.REQUEST)
+_MUTATION = _KINDS.index(QuotaType.CONTROLLER_MUTATION)
 """The numbers of their types: places in whatever has one thing for each, where every request looks.
 """
 _NO_MATTER_WHAT: Final = (NOTHING,) * len(_KINDS)
@@ -232,7 +231,7 @@ class Quotas:
         self._exempt: AnyGroup | None = None
         self.promised: Promise | None = None
         """What is to be counted before anything else is asked of these quotas."""
-        self.bits: dict[QuotaType, int] = dict.fromkeys(QuotaType, 0)
+        self.bits: dict[QuotaType, int] = dict.fromkeys(_KINDS, 0)
         self._counted = (False,) * len(_KINDS)
         self.enabled = False
         """Whether there ever was a quota since the broker's start."""
@@ -295,7 +294,8 @@ class Quotas:
             )
         return self._same_limits[values]
 
-    def _record(self, number: int, who: Who, value: float, now_ms: int) -> Throttle:
+    def record(self, number: int, who: Who, value: float, now_ms: int) -> Throttle:
+        """Record usage of a type, given by its number; return the throttle that results."""
         if not self._counted[number]:
             return _FREE[number]
         standing = self._standings.get(who) or self.standing(who, now_ms)
@@ -307,8 +307,8 @@ class Quotas:
         (rate, span_ms), limit = found, standing.limits.bounds[number]
         throttle = _FREE[number]
         if rate > limit:
-            # Nobody is held for time longer than one window.
-            longest_ms = min(self._ledger.window_ms, INT_MAX) if number == _REQUEST else INT_MAX
+            capped = _KINDS[number].row.is_capped
+            longest_ms = min(self._ledger.window_ms, INT_MAX) if capped else INT_MAX
             ms = min(throttle_ms(rate, limit, span_ms), longest_ms)
             throttle = Throttle(_KINDS[number], ms, Cause(rate, span_ms, limit))
         if self.looked is not None:
@@ -324,11 +324,11 @@ class Quotas:
 
     def produced(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody sent to be kept."""
-        return self._record(PRODUCE, who, size, now_ms)
+        return self.record(PRODUCE, who, size, now_ms)
 
     def fetched(self, who: Who, size: int, now_ms: int) -> Throttle:
         """Bytes that somebody is about to be sent."""
-        return self._record(FETCH, who, size, now_ms)
+        return self.record(FETCH, who, size, now_ms)
 
     def moved_and_worked(
         self, number: int, who: Who, size: int, worked_ns: int, now_ms: int
@@ -352,7 +352,7 @@ class Quotas:
                     self._judged(number, standing, found[0], now_ms),
                     self._judged(_REQUEST, standing, found[1], now_ms),
                 )
-        of_bytes = self._record(number, who, size, now_ms)
+        of_bytes = self.record(number, who, size, now_ms)
         return larger(of_bytes, self.worked(who, worked_ns, now_ms))
 
     def promise(self, number: int, who: Who) -> Promise | None:
@@ -390,7 +390,7 @@ class Quotas:
 
     def worked(self, who: Who, worked_ns: int, now_ms: int) -> Throttle:
         """Time that processes worked for somebody's request."""
-        return self._record(_REQUEST, who, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
+        return self.record(_REQUEST, who, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
     def worked_on(self, who: Who, worked_ns: int, now_ms: int) -> int | None:
         """The same of what was only known when the answer had gone: nobody is held for it now.

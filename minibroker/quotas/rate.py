@@ -13,6 +13,8 @@ import math
 from array import array
 from typing import Final, NamedTuple
 
+from minibroker.quotas.types import LONG_MAX
+
 AVERAGE_SAMPLES: Final = 2
 AVERAGE_WINDOW_MS: Final = 30_000
 """Kafka's default window of averages."""
@@ -180,7 +182,7 @@ def shortest_span_ms(samples: int, window_ms: int) -> int:
 def throttle_ms(observed: float, bound: float, span_ms: int) -> int:
     """The delay after which ``observed``, a rate over ``span_ms``, would have been ``bound``.
 
-    Negative where the rate is below the bound, and ``LONG_MAX`` for a bound of 0.
+    Negative where the rate is below the bound, and ``LONG_MAX`` for a bound of 0, as in Java.
     """
     if bound == 0:
         return LONG_MAX
@@ -190,7 +192,3 @@ def throttle_ms(observed: float, bound: float, span_ms: int) -> int:
 def java_round(value: float) -> int:
     """Halves go up, as in Java; Python's own rounding takes them to the even neighbour."""
     return math.floor(value + 0.5)
-
-
-LONG_MAX: Final = 2**63 - 1
-"""Java's rounding of infinity."""

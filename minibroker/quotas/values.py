@@ -9,22 +9,9 @@ that a connection rate of zero, which shuts an address out, is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
-from minibroker.quotas.entity import KEYS
-from minibroker.quotas.manager import INT_MAX
-from minibroker.quotas.rate import LONG_MAX
-
-CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
-"""The quota of addresses, connections a second."""
-
-WHOLE_KEYS: Final[Mapping[str, int]] = {
-    CONNECTION_CREATION_RATE: INT_MAX,
-    "producer_byte_rate": LONG_MAX,
-    "consumer_byte_rate": LONG_MAX,
-}
-"""Quotas that are whole numbers, and the largest each can be."""
+from minibroker.quotas.types import BY_KEY, INT_MAX, EntityKind
 
 _FRACTION_MAX: Final = 1e-6
 _EXPONENT_FROM: Final = 1e15
@@ -32,18 +19,24 @@ _WHOLE_FROM: Final = 100
 
 
 def is_quota(key: str, *, of_ip: bool) -> bool:
-    """Whether an address, or a user or client, can have a quota of this name."""
-    return key == CONNECTION_CREATION_RATE if of_ip else key in KEYS
+    """Whether an IP address, or otherwise a user or client-id, can have a quota of this name."""
+    kind = BY_KEY.get(key)
+    return kind is not None and (kind.row.entity_kind is EntityKind.IP) == of_ip
+
+
+def integer_max(key: str) -> int | None:
+    """Return the largest value of a quota that must be an integer, or None for other keys."""
+    return BY_KEY[key].row.integer_max if key in BY_KEY else None
 
 
 def value_problem(key: str, value: float) -> str | None:
     """Why a quota can't be that much, or None if it can."""
-    if key == CONNECTION_CREATION_RATE:
+    if key in BY_KEY and BY_KEY[key].row.zero_allowed:
         if not math.isfinite(value) or value < 0:
             return f"Quota {key} must be 0 or more"
     elif not math.isfinite(value) or value <= 0 or value_text(key, value) == "0":
         return f"Quota {key} must be greater than 0"
-    largest = WHOLE_KEYS.get(key)
+    largest = integer_max(key)
     if largest is None:
         return None
     if value > float(largest):
@@ -66,6 +59,6 @@ def measured_text(value: float) -> str:
 
 def value_text(key: str, value: float) -> str:
     """A value as it is kept and as every tool reads it."""
-    largest = WHOLE_KEYS.get(key)
+    largest = integer_max(key)
     # The largest double that is not above a LONG's maximum is one more than that.
     return repr(float(value)) if largest is None else str(min(round(value), largest))

@@ -33,10 +33,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from minibroker.quotas.entity import DEFAULT, USER_AND_CLIENT, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import DEFAULT, USER_AND_CLIENT, Entity, QuotaTable
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
 from minibroker.quotas.manager import Quotas, Who
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -206,7 +207,7 @@ def print_times(what: str, found: Mapping[tuple[bool, int], Figures]) -> None:
 def time_counting() -> None:
     """Prints what it takes to count one request."""
     quotas = Quotas(Ledger(11, 1000, shared=True))
-    bounds = {kind: {Entity(DEFAULT, DEFAULT): BOUND} for kind in QuotaType}
+    bounds = {kind: {Entity(DEFAULT, DEFAULT): BOUND} for kind in CLIENT_QUOTA_TYPES}
     quotas.set_table(QuotaTable(bounds, USER_AND_CLIENT))
     other_work = bytes(500_000)
     now_ms = 0.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import Settings
-from minibroker.quotas.entity import Entity, QuotaType
+from minibroker.quotas.entity import Entity
 from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.types import QuotaType
 
 
 def make(*pairs: str) -> QuotasInForce:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import httpx
 import pytest
@@ -43,7 +43,6 @@ from minibroker.control.backend import (
 from minibroker.control.http import make_app
 from minibroker.control.quota_shapes import (
     QuotaExplained,
-    QuotaKind,
     QuotaLevel,
     QuotaQuestion,
     Quotas,
@@ -176,7 +175,7 @@ class FakeBackend:
     async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
         level = QuotaLevel("/config/clients/c", 1024.0, True, "holds")
         return QuotaExplained(
-            type=cast("QuotaKind", question.type),
+            type=question.type,
             user=question.user,
             client_id=question.client_id,
             key="producer_byte_rate",

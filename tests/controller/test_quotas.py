@@ -7,10 +7,11 @@ import pytest
 from minibroker.control.backend import NotFound
 from minibroker.control.quota_shapes import QuotaQuestion, QuotaThrottle
 from minibroker.controller.quotas import quota_explained, quotas_view
-from minibroker.quotas.entity import CLIENT, USER, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import CLIENT, USER, Entity, QuotaTable
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas, Throttle
 from minibroker.quotas.rate import Cause
+from minibroker.quotas.types import QuotaType
 from protocol.registry import ApiKey
 
 WHO = ("u v", "c")

@@ -18,8 +18,9 @@ from minibroker.network.activity_events import (
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.request_cost import QuotaChecks, RequestCost
-from minibroker.quotas.entity import Bound, QuotaType, Tags
+from minibroker.quotas.entity import Bound, Tags
 from minibroker.quotas.manager import Look, Mutated
+from minibroker.quotas.types import QuotaType
 from minibroker.security.principal import Principal
 from protocol.compiler import encode, locating_decoder
 from protocol.headers import RequestHeader

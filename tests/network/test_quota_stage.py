@@ -18,7 +18,7 @@ from minibroker.network.connection_state import ChannelEvent, ChannelState
 from minibroker.network.quota_stage import QuotaStage, is_exempt
 from minibroker.network.request_cost import RequestCost
 from minibroker.process.environment import PROCESSOR
-from minibroker.quotas.entity import QuotaType
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.stream import memory_stream_pair
 from minibroker.security.acl import Authorizer
@@ -207,9 +207,9 @@ async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) 
     assert await quota_stage.before_response(given) is response
     assert response.throttle_time_ms == 10_000
     assert client.state.state is ChannelState.HELD
-    assert [quota_stage.throttled.size(kind) for kind in QuotaType] == [1, 0, 0, 0]
+    assert [quota_stage.throttled.size(kind) for kind in CLIENT_QUOTA_TYPES] == [1, 0, 0, 0]
     quota_stage.forget(client)
-    assert [quota_stage.throttled.size(kind) for kind in QuotaType] == [0, 0, 0, 0]
+    assert [quota_stage.throttled.size(kind) for kind in CLIENT_QUOTA_TYPES] == [0, 0, 0, 0]
 
 
 async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEnvironment) -> None:

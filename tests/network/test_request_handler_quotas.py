@@ -11,7 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.apis.fetch import Reply as FetchReply
 from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.process.environment import PROCESSOR
-from minibroker.quotas.entity import QuotaType, Tags
+from minibroker.quotas.entity import Tags
+from minibroker.quotas.types import QuotaType
 from minibroker.runtime.clock import whole_ms
 from minibroker.runtime.stream import MEMORY_STREAM_BYTES_MAX, StreamClosed
 from tests.network.test_request_handler import WORKED_NS, Desk, accept, fetch, nothing, produce

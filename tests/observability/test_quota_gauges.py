@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from minibroker.observability.quota_gauges import read_gauges
-from minibroker.quotas.entity import USER, Entity, QuotaTable, QuotaType, Tags
+from minibroker.quotas.entity import USER, Entity, QuotaTable, Tags
 from minibroker.quotas.ledger import EXPIRES_MS, Ledger
 from minibroker.quotas.manager import MutationQuota, Quotas
+from minibroker.quotas.types import QuotaType
 
 WHO = ("u v", "c")
 TABLE = QuotaTable(

@@ -13,7 +13,7 @@ from minibroker.pipeline.quantities import CLIENT, MUTATION, PRODUCE, REQUEST, U
 from minibroker.pipeline.quota_lines import decision, head, quota_lines, rounded_to_set
 from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
 from minibroker.quotas.file import parse, render
-from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 PLAIN = Decided(PRODUCE, "alice", None, None, False, 1, 3412, 838_860.0, 1.2e6, 0, 1_048_575.0)
 

@@ -20,7 +20,7 @@ from minibroker.pipeline.recommend import (
     valued,
 )
 from minibroker.quotas.rate import Rate
-from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
 from tests.pipeline.happenings import (
     Event,
     connection,

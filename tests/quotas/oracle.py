@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minibroker.quotas.counter import NOTHING, RateAndSpan
-from minibroker.quotas.entity import QuotaType, Tags
+from minibroker.quotas.entity import Tags
 from minibroker.quotas.rate import Average, Cause, Rate
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
-KINDS = tuple(QuotaType)
+KINDS = tuple(CLIENT_QUOTA_TYPES)
 REQUEST = KINDS.index(QuotaType.REQUEST)
 NOBODY = Tags("", "")
 

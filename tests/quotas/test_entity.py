@@ -16,7 +16,6 @@ from minibroker.quotas.entity import (
     Bound,
     Entity,
     QuotaTable,
-    QuotaType,
     Tags,
     bound_of,
     desanitize,
@@ -25,6 +24,7 @@ from minibroker.quotas.entity import (
     sanitize,
     sharing_group,
 )
+from minibroker.quotas.types import QuotaType
 
 PRODUCE = QuotaType.PRODUCE
 MIXED = CLIENT | USER | USER_AND_CLIENT

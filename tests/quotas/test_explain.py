@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType, Tags
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, Tags
 from minibroker.quotas.explain import Explanation, explain
 from minibroker.quotas.ledger import Entry, Sample, Usage
 from minibroker.quotas.rate import Cause
+from minibroker.quotas.types import QuotaType
 
 P, R, M = QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION
 WHO = ("u v", "c")

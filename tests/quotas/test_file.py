@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
-from minibroker.quotas.entity import DEFAULT, USER, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import DEFAULT, USER, Entity, QuotaTable
 from minibroker.quotas.file import (
     IpRates,
     QuotaFileError,
@@ -19,6 +19,7 @@ from minibroker.quotas.file import (
     parse,
     render,
 )
+from minibroker.quotas.types import QuotaType
 
 TEXT = """\
 # measured in November

@@ -7,12 +7,11 @@ from itertools import count
 
 import pytest
 
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType, Tags
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, Tags
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import (
     EXEMPT,
     FETCH,
-    INT_MAX,
     PRODUCE,
     AnyLedger,
     MutationQuota,
@@ -20,9 +19,10 @@ from minibroker.quotas.manager import (
     Throttle,
     larger,
 )
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 from tests.quotas.oracle import OracleLedger
 
-P, F, R, M = QuotaType
+P, F, R, M = CLIENT_QUOTA_TYPES
 WHO = ("ANONYMOUS", "client1")
 CLIENT = Entity(client="client1")
 MS = 1_000_000
@@ -309,4 +309,4 @@ def test_changes_without_a_bound_are_counted_alone(make: MakeLedger) -> None:
 
 def test_numbers_of_types_stay() -> None:
     # They say where in shared memory the kinds that were ever set are kept.
-    assert list(zip(count(), QuotaType, strict=False)) == [(0, P), (1, F), (2, R), (3, M)]
+    assert list(zip(count(), CLIENT_QUOTA_TYPES, strict=False)) == [(0, P), (1, F), (2, R), (3, M)]

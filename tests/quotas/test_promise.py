@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 
 from minibroker.config import NUM_NETWORK_THREADS, ConfigError, Settings
 from minibroker.quotas.counter import LOCKED, NOTHING, Group
-from minibroker.quotas.entity import Entity, QuotaTable, QuotaType, Tags
+from minibroker.quotas.entity import Entity, QuotaTable, Tags
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import FETCH, PRODUCE, AnyLedger, Promise, Quotas
 from minibroker.quotas.rate import PROCESSES_MAX, free, small, spare
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 from tests.quotas.forking import forked
 from tests.quotas.oracle import OracleLedger
 
 TAGS = Tags("u", "c")
 WHO = ("ANONYMOUS", "c")
-TIME = list(QuotaType).index(QuotaType.REQUEST)
+TIME = list(CLIENT_QUOTA_TYPES).index(QuotaType.REQUEST)
 NO_MATTER_WHAT = (NOTHING,) * 4
 PLENTY = (math.inf,) * 4
 MS = 1_000_000

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.quotas.rate import LONG_MAX, Average, Rate, free, java_round, throttle_ms
+from minibroker.quotas.rate import Average, Rate, free, java_round, throttle_ms
+from minibroker.quotas.types import LONG_MAX
 
 NO_CAP_MS = LONG_MAX
 STEPS = st.lists(st.tuples(st.integers(0, 4000), st.integers(-3, 2000), st.booleans()), max_size=60)

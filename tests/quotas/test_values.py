@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.quotas.values import (
-    CONNECTION_CREATION_RATE,
-    is_quota,
-    limit_text,
-    measured_text,
-    value_problem,
-    value_text,
-)
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.quotas.values import is_quota, limit_text, measured_text, value_problem, value_text
 
 
 def test_addresses_have_one_quota_and_others_four() -> None:

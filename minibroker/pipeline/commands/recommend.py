@@ -26,8 +26,7 @@ from minibroker.config import (
 from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
 from minibroker.pipeline.commands.columns import columns
 from minibroker.pipeline.commands.report import write
-from minibroker.quotas.entity import KEYS
-from minibroker.quotas.values import CONNECTION_CREATION_RATE
+from minibroker.quotas.types import BY_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +42,7 @@ EXAMPLES = """Examples:
   minibroker configs --alter --quota-file quotas.txt
 """
 LEVELS: Final = {"users": "user", "clients": "client", "users+clients": "user+client"}
-QUOTAS: Final = (*KEYS, CONNECTION_CREATION_RATE)
+QUOTAS: Final = tuple(BY_KEY)
 
 
 def _amounts(

@@ -14,12 +14,12 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.pipeline.quantities import CLIENT, IP, USER, USER_AND_CLIENT
+from minibroker.pipeline.quantities import CHECKS, CLIENT, IP, USER, USER_AND_CLIENT
 from minibroker.pipeline.recommend import Policy, observed, rates
 from minibroker.pipeline.report import words
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS
-from minibroker.quotas.entity import KEYS, sanitize
+from minibroker.quotas.entity import sanitize
 from minibroker.quotas.file import QuotaFile, QuotaLine
 
 _LEVELS: Final = {
@@ -33,7 +33,7 @@ _WANTED: Final = (
     "level string, user string, client_id string, ip string, quota string, check_user string, "
     "recommended double, entity string, reason string"
 )
-_CHECKS: Final = dict(zip(("produce", "fetch", "request", "mutation"), KEYS, strict=True))
+_CHECKS: Final = {field: key for key, field in CHECKS.items()}
 
 
 def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:

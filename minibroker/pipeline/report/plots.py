@@ -25,6 +25,7 @@ from minibroker.pipeline.report.figures import (
     Point,
     Who,
 )
+from minibroker.quotas.types import BY_KEY
 
 Spec = dict[str, Any]
 
@@ -40,13 +41,7 @@ that is throttled permanently.
 FIT_MOST: Final = 2.0
 """Usage beyond this multiple of the recommended quota is drawn at the edge."""
 
-SHORT: Final = {
-    "producer_byte_rate": "produce",
-    "consumer_byte_rate": "fetch",
-    "request_percentage": "request",
-    "controller_mutation_rate": "changes",
-    "connection_creation_rate": "connect",
-}
+SHORT: Final = {key: kind.row.short_name for key, kind in BY_KEY.items()}
 """Short names of quotas."""
 
 REST_LABEL: Final = "all others"

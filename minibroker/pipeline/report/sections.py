@@ -7,6 +7,7 @@ Kafka has no counterpart.
 
 from __future__ import annotations
 
+from minibroker.pipeline.quantities import amount
 from minibroker.pipeline.report import plots, words
 from minibroker.pipeline.report.figures import REST, Figures, Proposal, Use
 from minibroker.pipeline.report.tables import (
@@ -182,20 +183,6 @@ def connections(figures: Figures) -> Section:
     return Section("connections", title, (), "", keys, (picture,))
 
 
-UNITS = {
-    "producer_byte_rate": "B/s",
-    "consumer_byte_rate": "B/s",
-    "request_percentage": " %",
-    "controller_mutation_rate": " partitions/s",
-    "connection_creation_rate": " connections/s",
-}
-
-
-def _rate(value: float, key: str) -> str:
-    unit = UNITS.get(key, "")
-    return words.amount(value, unit) if unit == "B/s" else f"{words.figure(value)}{unit}"
-
-
 def recommended(figures: Figures) -> Section:
     """Recommended quotas and the usage of their entities."""
     title, found = "Recommended against used", figures.fits or ()
@@ -206,11 +193,12 @@ def recommended(figures: Figures) -> Section:
             (
                 Cell(words.visible(fit.entity, 60), title=words.visible(fit.entity)),
                 Cell(fit.key),
-                *(number(each, _rate(each, fit.key)) for each in (fit.p50, fit.p99, fit.most)),
+                *(number(each, amount(fit.key, each)) for each in (fit.p50, fit.p99, fit.most)),
                 number(
-                    fit.in_force or 0, "-" if fit.in_force is None else _rate(fit.in_force, fit.key)
+                    fit.in_force or 0,
+                    "-" if fit.in_force is None else amount(fit.key, fit.in_force),
                 ),
-                number(fit.recommended, _rate(fit.recommended, fit.key)),
+                number(fit.recommended, amount(fit.key, fit.recommended)),
                 Cell(words.visible(fit.reason), wrap=True),
             )
         )

@@ -14,6 +14,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
+from minibroker.pipeline.quantities import CHECKS
 from minibroker.pipeline.watch.rules import (
     CALM,
     NEIGHBOURS_MAX,
@@ -26,12 +27,7 @@ from minibroker.pipeline.watch.rules import (
 CHECKED_MAX: Final = 20_000
 """Quotas evaluated in an interval: those with the highest usage. Others raise no alerts."""
 
-_CHECKS: Final = {
-    "produce": "producer_byte_rate",
-    "fetch": "consumer_byte_rate",
-    "request": "request_percentage",
-    "mutation": "controller_mutation_rate",
-}
+_CHECKS: Final = {field: key for key, field in CHECKS.items()}
 _CHECK, _PARTY, _DROPPED = "check", "party", "dropped"
 
 

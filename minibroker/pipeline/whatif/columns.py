@@ -36,8 +36,8 @@ from minibroker.pipeline.whatif.events import (
 )
 from minibroker.pipeline.whatif.proposal import Sender
 from minibroker.quotas.counter import ORDINALS_PER_MS
-from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.manager import NS_PER_PERCENT_SECOND
+from minibroker.quotas.types import QuotaType
 
 COMMON: Final = ("kind", "broker", "started_us", "sequence", "time_us", "clock_ms", "sample")
 OF_REQUESTS: Final = ("user", "client_id", "api_key", "exempt", "ordinal")

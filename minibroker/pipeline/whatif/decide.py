@@ -40,7 +40,7 @@ from minibroker.pipeline.whatif.events import (
     Minutes,
     Tally,
 )
-from minibroker.quotas.manager import INT_MAX
+from minibroker.quotas.types import INT_MAX
 
 MS_PER_MINUTE: Final = 60_000
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 from minibroker.pipeline.whatif.events import KINDS
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.rows import CLOSED, OPEN
-from minibroker.quotas.entity import KEYS
 
-_KEYS: Final = [key for kind in KINDS for key, of in KEYS.items() if of is kind]
+_KEYS: Final = [kind.row.config_key for kind in KINDS]
 _ASKED: Final = [f"{key}_ms" for key in _KEYS]
 
 DECISIONS: Final = pa.schema(

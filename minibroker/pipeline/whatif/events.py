@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minibroker.pipeline.whatif.counters import Floats
-from minibroker.quotas.entity import QuotaType
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
-KINDS: Final = tuple(QuotaType)
+KINDS: Final = CLIENT_QUOTA_TYPES
 """The quota types by their index here."""
 
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)

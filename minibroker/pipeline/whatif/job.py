@@ -34,7 +34,8 @@ from minibroker.pipeline.whatif.rows import DDL, LEAST, MOST, OUTCOME, SUMS, TOL
 from minibroker.pipeline.whatif.truth import COMPARED_DDL, Truth, Why, compared
 from minibroker.pipeline.workers import settle_in
 from minibroker.quotas.counter import ORDINALS_PER_MS
-from minibroker.quotas.entity import USER_AND_CLIENT, QuotaType
+from minibroker.quotas.entity import USER_AND_CLIENT
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -155,7 +156,9 @@ def truth(
 def shares_alone(proposals: Iterable[Proposal]) -> bool:
     """Whether no proposal has a counter that senders with different names share."""
     tables = [proposal.table for proposal in proposals]
-    return all(table.bits(kind) in (0, USER_AND_CLIENT) for table in tables for kind in QuotaType)
+    return all(
+        table.bits(kind) in (0, USER_AND_CLIENT) for table in tables for kind in CLIENT_QUOTA_TYPES
+    )
 
 
 def fields_wanted(proposals: Iterable[Proposal]) -> list[str]:

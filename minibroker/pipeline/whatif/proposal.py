@@ -15,16 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from minibroker.pipeline.whatif.events import KINDS, NOBODY, Sharing, Terms
-from minibroker.quotas.entity import (
-    Bound,
-    QuotaTable,
-    QuotaType,
-    Tags,
-    bound_of,
-    sanitize,
-    sharing_group,
-)
-from minibroker.quotas.manager import INT_MAX
+from minibroker.quotas.entity import Bound, QuotaTable, Tags, bound_of, sanitize, sharing_group
+from minibroker.quotas.types import INT_MAX, QuotaType
 
 COLD: Final = -(2**62)
 """Before all times."""

@@ -33,15 +33,13 @@ from minibroker.pipeline.whatif.events import (
     Tally,
 )
 from minibroker.pipeline.whatif.proposal import Proposal, Sender, Shares
-from minibroker.quotas.entity import KEYS
+from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 OPEN, CLOSED = "open", "closed"
 ROWS_MAX: Final = 65_536
 """Maximum size of an emitted batch."""
 
 _US_PER_MS: Final = 1000
-_KEYS: Final = {kind: key for key, kind in KEYS.items()}
-_IP_KEY: Final = "connection_creation_rate"
 
 OUTCOME: Final = pa.schema(
     [
@@ -122,7 +120,7 @@ class OutcomeRows:
             return
         groups, whose = np.unique(found[:, 0], return_inverse=True)
         who = [self._who(proposal, senders[group]) for group in groups.tolist()]
-        kinds = pa.array([_KEYS[kind] for kind in KINDS])
+        kinds = pa.array([kind.row.config_key for kind in KINDS])
         columns = {name: pa.array([one[name] for one in who]).take(whose) for name in who[0]}
         columns["quota_type"] = kinds.take(found[:, 1])
         columns["start_us"] = pa.array(found[:, 2] * MS_PER_MINUTE * _US_PER_MS)
@@ -148,7 +146,7 @@ class OutcomeRows:
             end = ends[group].tolist()
             row = {
                 **self._who(shares.proposal, senders[group]),
-                "quota_type": _KEYS[KINDS[kind]],
+                "quota_type": KINDS[kind].row.config_key,
                 "quota_entity": bound.entity.path if bound.entity else "",
                 "quota_user": tags.user,
                 "quota_client_id": tags.client,
@@ -173,7 +171,7 @@ class OutcomeRows:
                 "loop": self._loop,
                 "broker": broker,
                 "ip": ip,
-                "quota_type": _IP_KEY,
+                "quota_type": CONNECTION_CREATION_RATE,
             }
             self._rows.append(
                 {

@@ -13,8 +13,8 @@ from itertools import count
 from typing import NamedTuple
 
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
-from minibroker.quotas.entity import QuotaType
 from minibroker.quotas.manager import MutationQuota, Quotas, Throttle, larger
+from minibroker.quotas.types import QuotaType
 from tests.quotas.oracle import OracleLedger
 
 LENGTH_BYTES = 4

@@ -18,8 +18,8 @@ from minibroker.pipeline.whatif.counters import (
     throttle_ms,
 )
 from minibroker.quotas import rate
-from minibroker.quotas.manager import INT_MAX
 from minibroker.quotas.rate import Rate
+from minibroker.quotas.types import INT_MAX
 from tests.quotas.oracle import OracleCounter
 
 
@@ -112,8 +112,9 @@ def test_a_throttle_is_capped_however_small_the_bound() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_bucket_is_that_of_the_broker(strict: bool) -> None:
-    from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
+    from minibroker.quotas.entity import Entity, QuotaTable
     from minibroker.quotas.manager import MutationQuota, Quotas
+    from minibroker.quotas.types import QuotaType
     from tests.quotas.oracle import OracleLedger
 
     chance, words, now_ms = random.Random(1), new_counters(1, 11), 0

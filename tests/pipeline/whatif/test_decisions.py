@@ -5,7 +5,7 @@ import random
 from minibroker.pipeline.whatif.decisions import decision_batches
 from minibroker.pipeline.whatif.proposal import Counting
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.quotas.entity import KEYS
+from minibroker.quotas.types import CLIENT_QUOTA_KEYS
 from tests.pipeline.whatif import drawn, oracle
 from tests.pipeline.whatif.activity import requests_table
 
@@ -21,9 +21,9 @@ def test_every_request_has_its_decision_once() -> None:
     for event in events:
         row, (ms, kind) = rows[event.sequence], wanted[event.sequence]
         assert (row["broker"], row["throttle_ms"], row["recorded_ms"]) == (event.broker, ms, 0)
-        asked = {key: row[f"{key}_ms"] for key in KEYS}
+        asked = {key: row[f"{key}_ms"] for key in CLIENT_QUOTA_KEYS}
         if ms:
-            assert KEYS[row["quota_type"]] is kind
+            assert CLIENT_QUOTA_KEYS[row["quota_type"]] is kind
             assert asked[row["quota_type"]] == ms
         if not event.unheld:
             assert max(asked.values(), default=0, key=lambda each: each or 0) in (ms, None, 0)

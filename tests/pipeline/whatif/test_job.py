@@ -16,7 +16,8 @@ from minibroker.pipeline.schemas import ACTIVITY, read_activity
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
+from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import drawn, oracle
 from tests.pipeline.whatif.activity import connection_row, request_row, table
 

@@ -6,8 +6,9 @@ import pytest
 
 from minibroker.pipeline.whatif.events import KINDS, NOBODY
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender, Shares
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.quotas.manager import Quotas
+from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import drawn
 from tests.quotas.oracle import OracleLedger
 

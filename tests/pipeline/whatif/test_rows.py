@@ -6,7 +6,8 @@ from minibroker.pipeline.whatif.events import new_minutes
 from minibroker.pipeline.whatif.proposal import Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.rows import DDL, OUTCOME, OutcomeRows, merged
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
+from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
 from tests.pipeline.whatif.oracle import Event
 

@@ -15,9 +15,10 @@ import pytest
 
 from minibroker.pipeline.whatif.events import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
-from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import Entity, QuotaTable
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import FETCH, PRODUCE, Look, Quotas, Throttle
+from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import drawn
 from tests.pipeline.whatif.oracle import Decision, Event
 

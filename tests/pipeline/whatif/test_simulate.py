@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.quotas.entity import Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import Entity, QuotaTable
 from minibroker.quotas.manager import larger
+from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import drawn, oracle
 from tests.pipeline.whatif.activity import requests_table
 from tests.pipeline.whatif.oracle import Event

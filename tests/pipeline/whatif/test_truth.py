@@ -17,7 +17,8 @@ from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.summary import truth_lines
 from minibroker.pipeline.whatif.truth import Truth, Why, compared
-from minibroker.quotas.entity import KEYS, Entity, QuotaTable, QuotaType
+from minibroker.quotas.entity import Entity, QuotaTable
+from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
 from tests.pipeline.whatif import drawn, oracle
 from tests.pipeline.whatif.activity import SCHEMA, request_row, table
 from tests.pipeline.whatif.oracle import Event
@@ -65,10 +66,10 @@ async def test_a_brokers_own_activity_gives_its_own_decisions(
             await it.set({"client-id": client}, **quotas)
         await load(it, 1, clients=4 if mode == "delay" else 8)
     told = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
-    bounds: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in QuotaType}
+    bounds: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in CLIENT_QUOTA_TYPES}
     for client, quotas in QUOTAS.items():
         for key, bound in quotas.items():
-            bounds[KEYS[key]][Entity(client=client)] = bound
+            bounds[CLIENT_QUOTA_KEYS[key]][Entity(client=client)] = bound
     proposal = Proposal("p", QuotaTable(bounds, 1))
     seen = pa.Table.from_pylist(told, schema=SCHEMA)
     rows = compare(seen, proposal, Counting(delays=mode == "delay"))
