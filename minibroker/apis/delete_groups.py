@@ -17,11 +17,11 @@ from protocol.messages.delete_groups import (
 )
 from protocol.registry import ApiKey
 
-Part = tuple[str, ...]
-Reply = dict[str, ErrorCode]
+DeleteGroupsPart = tuple[str, ...]
+DeleteGroupsReply = dict[str, ErrorCode]
 
 
-def split(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, DeleteGroupsPart]:
     """To each owner its groups, each once."""
     parts: dict[Owner, list[str]] = {}
     for group_id in dict.fromkeys(request.groups_names):
@@ -29,13 +29,13 @@ def split(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, Part]:
     return {owner: tuple(ids) for owner, ids in parts.items()}
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: DeleteGroupsPart) -> DeleteGroupsReply:
     """Deletes what can be."""
     return {group_id: scope.groups.delete_group(group_id) for group_id in part}
 
 
 def merge(
-    _ctx: Context, request: DeleteGroupsRequest, replies: Mapping[Owner, Reply]
+    _ctx: Context, request: DeleteGroupsRequest, replies: Mapping[Owner, DeleteGroupsReply]
 ) -> DeleteGroupsResponse:
     """An error a group."""
     errors = {group_id: error for reply in replies.values() for group_id, error in reply.items()}
@@ -47,7 +47,7 @@ def merge(
     )
 
 
-API: Api[DeleteGroupsRequest, Part, Reply, DeleteGroupsResponse] = Api(
+API: Api[DeleteGroupsRequest, DeleteGroupsPart, DeleteGroupsReply, DeleteGroupsResponse] = Api(
     key=ApiKey.DELETE_GROUPS,
     versions=(0, 2),
     split=split,

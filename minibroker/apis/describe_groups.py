@@ -25,11 +25,11 @@ from protocol.registry import ApiKey
 DEAD: Final = "Dead"
 NOT_FOUND_SINCE: Final = 6
 
-Part = tuple[str, ...]
-Reply = dict[str, GroupDescription | ErrorCode]
+DescribeGroupsPart = tuple[str, ...]
+DescribeGroupsReply = dict[str, GroupDescription | ErrorCode]
 
 
-def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, DescribeGroupsPart]:
     """To each owner its groups."""
     parts: dict[Owner, list[str]] = {}
     for group_id in dict.fromkeys(request.groups):
@@ -37,14 +37,14 @@ def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, Part]:
     return {owner: tuple(ids) for owner, ids in parts.items()}
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: DescribeGroupsPart) -> DescribeGroupsReply:
     """Each group, or why it is missing."""
     groups = scope.groups
     return {group_id: groups.describe(group_id) or groups.missing(group_id) for group_id in part}
 
 
 def merge(
-    ctx: Context, request: DescribeGroupsRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: DescribeGroupsRequest, replies: Mapping[Owner, DescribeGroupsReply]
 ) -> DescribeGroupsResponse:
     """The groups in the order of the request."""
     found = {group_id: shown for reply in replies.values() for group_id, shown in reply.items()}
@@ -90,10 +90,12 @@ def _described(
     )
 
 
-API: Api[DescribeGroupsRequest, Part, Reply, DescribeGroupsResponse] = Api(
-    key=ApiKey.DESCRIBE_GROUPS,
-    versions=(0, 6),
-    split=split,
-    execute=execute,
-    merge=merge,
+API: Api[DescribeGroupsRequest, DescribeGroupsPart, DescribeGroupsReply, DescribeGroupsResponse] = (
+    Api(
+        key=ApiKey.DESCRIBE_GROUPS,
+        versions=(0, 6),
+        split=split,
+        execute=execute,
+        merge=merge,
+    )
 )

@@ -27,7 +27,7 @@ KEY_TYPES: Final = {GROUP: "groups", 1: "transactions", 2: "share groups"}
 UNSERVED: Final[Mapping[int, Unserved]] = {1: TRANSACTIONS, 2: SHARE_GROUPS}
 
 
-class Node(NamedTuple):
+class CoordinatorNode(NamedTuple):
     """A broker to dial, or an error and why."""
 
     node_id: int = -1
@@ -62,7 +62,7 @@ def merge(
     )
 
 
-def _coordinator(key: str, node: Node) -> Coordinator:
+def _coordinator(key: str, node: CoordinatorNode) -> Coordinator:
     return Coordinator(
         key=key,
         node_id=node.node_id,
@@ -73,20 +73,20 @@ def _coordinator(key: str, node: Node) -> Coordinator:
     )
 
 
-def _find(ctx: Context, key_type: int, key: str) -> Node:
+def _find(ctx: Context, key_type: int, key: str) -> CoordinatorNode:
     if key_type != GROUP:
         ctx.unserved = UNSERVED.get(key_type)
         what = KEY_TYPES.get(key_type)
         text = f"This broker does not serve {what} yet." if what else _unknown_type(key_type)
-        return Node(error=ErrorCode.INVALID_REQUEST, text=text)
+        return CoordinatorNode(error=ErrorCode.INVALID_REQUEST, text=text)
     index = offsets_partition(key, ctx.settings[OFFSETS_TOPIC_NUM_PARTITIONS])
     partition = ctx.image.partition(OFFSETS_TOPIC, index)
     leader = None if partition is None else ctx.image.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoints.get(ctx.caller.listener)
     if leader is None or endpoint is None:
         text = f"{OFFSETS_TOPIC}-{index}, which keeps this group, has no leader to dial."
-        return Node(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, text=text)
-    return Node(leader.broker_id, *endpoint)
+        return CoordinatorNode(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, text=text)
+    return CoordinatorNode(leader.broker_id, *endpoint)
 
 
 def _unknown_type(key_type: int) -> str:

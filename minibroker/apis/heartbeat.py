@@ -15,24 +15,24 @@ from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.registry import ApiKey
 
 
-class Part(NamedTuple):
+class HeartbeatPart(NamedTuple):
     """Which member of which group is alive."""
 
     group_id: str
     event: HeartbeatReceived
 
 
-def split(ctx: Context, request: HeartbeatRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: HeartbeatRequest) -> Mapping[Owner, HeartbeatPart]:
     """To the group's owner."""
     event = HeartbeatReceived(
         member_id=request.member_id,
         generation=request.generation_id,
         group_instance_id=request.group_instance_id,
     )
-    return {ctx.group_owner(request.group_id): Part(request.group_id, event)}
+    return {ctx.group_owner(request.group_id): HeartbeatPart(request.group_id, event)}
 
 
-def execute(scope: WorkerScope, part: Part) -> ErrorCode:
+def execute(scope: WorkerScope, part: HeartbeatPart) -> ErrorCode:
     """Whether it is a member, and need not rejoin."""
     return scope.groups.heartbeat(part.group_id, part.event).error
 
@@ -45,7 +45,7 @@ def merge(
     return HeartbeatResponse(error_code=error)
 
 
-API: Api[HeartbeatRequest, Part, ErrorCode, HeartbeatResponse] = Api(
+API: Api[HeartbeatRequest, HeartbeatPart, ErrorCode, HeartbeatResponse] = Api(
     key=ApiKey.HEARTBEAT,
     versions=(0, 4),
     split=split,

@@ -27,14 +27,14 @@ NULLABLE_PROTOCOL_SINCE: Final = 7
 SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
-class Part(NamedTuple):
+class JoinGroupPart(NamedTuple):
     """Who wants to join which group."""
 
     group_id: str
     event: JoinRequested
 
 
-def split(ctx: Context, request: JoinGroupRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: JoinGroupRequest) -> Mapping[Owner, JoinGroupPart]:
     """To the group's owner."""
     both = request.session_timeout_ms
     event = JoinRequested(
@@ -52,10 +52,10 @@ def split(ctx: Context, request: JoinGroupRequest) -> Mapping[Owner, Part]:
         require_known_member_id=ctx.version >= MEMBER_ID_REQUIRED_SINCE,
         can_skip_assignment=ctx.version >= SKIP_ASSIGNMENT_SINCE,
     )
-    return {ctx.group_owner(request.group_id): Part(request.group_id, event)}
+    return {ctx.group_owner(request.group_id): JoinGroupPart(request.group_id, event)}
 
 
-def execute(scope: WorkerScope, part: Part) -> JoinResult | Awaitable[JoinResult]:
+def execute(scope: WorkerScope, part: JoinGroupPart) -> JoinResult | Awaitable[JoinResult]:
     """Joins, and waits if need be."""
     return scope.groups.join(part.group_id, part.event)
 
@@ -87,7 +87,7 @@ def merge(
     )
 
 
-API: Api[JoinGroupRequest, Part, JoinResult, JoinGroupResponse] = Api(
+API: Api[JoinGroupRequest, JoinGroupPart, JoinResult, JoinGroupResponse] = Api(
     key=ApiKey.JOIN_GROUP,
     versions=(0, 9),
     split=split,

@@ -18,14 +18,14 @@ from protocol.registry import ApiKey
 SEVERAL_SINCE: Final = 3
 
 
-class Part(NamedTuple):
+class LeaveGroupPart(NamedTuple):
     """Who leaves which group."""
 
     group_id: str
     event: LeaveRequested
 
 
-def split(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, LeaveGroupPart]:
     """To the group's owner."""
     if ctx.version < SEVERAL_SINCE:
         members: tuple[Leaver, ...] = (Leaver(request.member_id),)
@@ -34,10 +34,10 @@ def split(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, Part]:
             Leaver(each.member_id, each.group_instance_id, each.reason) for each in request.members
         )
     event = LeaveRequested(members=members)
-    return {ctx.group_owner(request.group_id): Part(request.group_id, event)}
+    return {ctx.group_owner(request.group_id): LeaveGroupPart(request.group_id, event)}
 
 
-def execute(scope: WorkerScope, part: Part) -> LeaveResult:
+def execute(scope: WorkerScope, part: LeaveGroupPart) -> LeaveResult:
     """Takes the members out."""
     return scope.groups.leave(part.group_id, part.event)
 
@@ -64,7 +64,7 @@ def merge(
     )
 
 
-API: Api[LeaveGroupRequest, Part, LeaveResult, LeaveGroupResponse] = Api(
+API: Api[LeaveGroupRequest, LeaveGroupPart, LeaveResult, LeaveGroupResponse] = Api(
     key=ApiKey.LEAVE_GROUP,
     versions=(0, 5),
     split=split,

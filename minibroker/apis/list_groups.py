@@ -18,7 +18,7 @@ CLASSIC: Final = "classic"
 """The one type of group that there is here."""
 
 
-class Listed(NamedTuple):
+class ListedGroupEntry(NamedTuple):
     """A group, as far as the list shows it."""
 
     group_id: str
@@ -26,18 +26,18 @@ class Listed(NamedTuple):
     state: str
 
 
-Part = frozenset[str]
+ListGroupsPart = frozenset[str]
 """Wanted states in lower case; none for all."""
 
 
-class Reply(NamedTuple):
+class ListGroupsReply(NamedTuple):
     """A worker's groups, and an error if these are not all."""
 
     error: ErrorCode
-    groups: tuple[Listed, ...]
+    groups: tuple[ListedGroupEntry, ...]
 
 
-def split(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, ListGroupsPart]:
     """To every worker, unless only groups of other types are wanted."""
     types = {name.lower() for name in request.types_filter}
     if types and CLASSIC not in types:
@@ -46,13 +46,13 @@ def split(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, Part]:
     return dict.fromkeys(range(ctx.workers), states)
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: ListGroupsPart) -> ListGroupsReply:
     """This worker's groups."""
     loading = bool(scope.groups.unloaded)
-    return Reply(
+    return ListGroupsReply(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
         tuple(
-            Listed(group.group_id, group.protocol_type, group.state)
+            ListedGroupEntry(group.group_id, group.protocol_type, group.state)
             for group in scope.groups.list_groups()
             if not part or group.state.lower() in part
         ),
@@ -60,7 +60,7 @@ def execute(scope: WorkerScope, part: Part) -> Reply:
 
 
 def merge(
-    _ctx: Context, _request: ListGroupsRequest, replies: Mapping[Owner, Reply]
+    _ctx: Context, _request: ListGroupsRequest, replies: Mapping[Owner, ListGroupsReply]
 ) -> ListGroupsResponse:
     """All of them, by id."""
     found = sorted(listed for reply in replies.values() for listed in reply.groups)
@@ -78,7 +78,7 @@ def merge(
     )
 
 
-API: Api[ListGroupsRequest, Part, Reply, ListGroupsResponse] = Api(
+API: Api[ListGroupsRequest, ListGroupsPart, ListGroupsReply, ListGroupsResponse] = Api(
     key=ApiKey.LIST_GROUPS,
     versions=(0, 5),
     split=split,

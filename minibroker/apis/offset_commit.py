@@ -33,7 +33,7 @@ EXPIRY_MAX_MS: Final = 2**63 - 1
 """Clients may ask for more years than the record of an offset can say."""
 
 
-class Position(NamedTuple):
+class CommitPosition(NamedTuple):
     """What is to be stored of one partition."""
 
     offset: int
@@ -41,26 +41,26 @@ class Position(NamedTuple):
     metadata: str
 
 
-class Part(NamedTuple):
+class OffsetCommitPart(NamedTuple):
     """What a group commits; ``retention_ms`` is None where the broker's retention counts."""
 
     group_id: str
     event: CommitRequested
-    offsets: dict[tuple[str, int], Position]
+    offsets: dict[tuple[str, int], CommitPosition]
     retention_ms: int | None
 
 
-Reply = dict[tuple[str, int], ErrorCode]
+OffsetCommitReply = dict[tuple[str, int], ErrorCode]
 
 
-def split(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, OffsetCommitPart]:
     """To the group's owner, what concerns partitions that exist."""
-    offsets: dict[tuple[str, int], Position] = {}
+    offsets: dict[tuple[str, int], CommitPosition] = {}
     for topic in request.topics:
         name = _name(ctx, topic)
         for each in topic.partitions:
             if name is not None and ctx.image.partition(name, each.partition_index) is not None:
-                offsets[name, each.partition_index] = Position(
+                offsets[name, each.partition_index] = CommitPosition(
                     each.committed_offset,
                     each.committed_leader_epoch,
                     each.committed_metadata or "",
@@ -75,7 +75,7 @@ def split(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, Part]:
     retention_ms = None
     if request.retention_time_ms != NO_RETENTION:
         retention_ms = request.retention_time_ms
-    part = Part(request.group_id, event, offsets, retention_ms)
+    part = OffsetCommitPart(request.group_id, event, offsets, retention_ms)
     return {ctx.group_owner(request.group_id): part}
 
 
@@ -83,7 +83,7 @@ def _name(ctx: Context, topic: OffsetCommitRequestTopic) -> str | None:
     return asked_name(ctx, topic.name, topic.topic_id, by_id=ctx.version >= TOPIC_IDS_SINCE)
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: OffsetCommitPart) -> OffsetCommitReply:
     """Writes the offsets if the group lets them be committed."""
     now_ms = scope.wall_ms()
     expire_ms = None
@@ -97,7 +97,7 @@ def execute(scope: WorkerScope, part: Part) -> Reply:
 
 
 def merge(
-    ctx: Context, request: OffsetCommitRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: OffsetCommitRequest, replies: Mapping[Owner, OffsetCommitReply]
 ) -> OffsetCommitResponse:
     """An error a partition, in the order of the request."""
     errors = {key: error for reply in replies.values() for key, error in reply.items()}
@@ -105,7 +105,7 @@ def merge(
 
 
 def _topic(
-    ctx: Context, topic: OffsetCommitRequestTopic, errors: Reply
+    ctx: Context, topic: OffsetCommitRequestTopic, errors: OffsetCommitReply
 ) -> OffsetCommitResponseTopic:
     name = _name(ctx, topic)
     missing = unknown_topic(name, by_id=ctx.version >= TOPIC_IDS_SINCE)
@@ -122,7 +122,7 @@ def _topic(
     )
 
 
-API: Api[OffsetCommitRequest, Part, Reply, OffsetCommitResponse] = Api(
+API: Api[OffsetCommitRequest, OffsetCommitPart, OffsetCommitReply, OffsetCommitResponse] = Api(
     key=ApiKey.OFFSET_COMMIT,
     versions=(2, 10),
     split=split,

@@ -22,21 +22,21 @@ from protocol.messages.offset_delete import (
 from protocol.registry import ApiKey
 
 
-class Part(NamedTuple):
+class OffsetDeletePart(NamedTuple):
     """What a group is to forget."""
 
     group_id: str
     partitions: tuple[tuple[str, int], ...]
 
 
-class Reply(NamedTuple):
+class OffsetDeleteReply(NamedTuple):
     """The group's error, then one a partition."""
 
     error: ErrorCode
     errors: dict[tuple[str, int], ErrorCode]
 
 
-def split(ctx: Context, request: OffsetDeleteRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: OffsetDeleteRequest) -> Mapping[Owner, OffsetDeletePart]:
     """To the group's owner, the partitions that exist."""
     partitions = tuple(
         (topic.name, each.partition_index)
@@ -44,16 +44,16 @@ def split(ctx: Context, request: OffsetDeleteRequest) -> Mapping[Owner, Part]:
         for each in topic.partitions
         if ctx.image.partition(topic.name, each.partition_index) is not None
     )
-    return {ctx.group_owner(request.group_id): Part(request.group_id, partitions)}
+    return {ctx.group_owner(request.group_id): OffsetDeletePart(request.group_id, partitions)}
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: OffsetDeletePart) -> OffsetDeleteReply:
     """Forgets what nobody consumes."""
-    return Reply(*scope.groups.delete_offsets(part.group_id, part.partitions))
+    return OffsetDeleteReply(*scope.groups.delete_offsets(part.group_id, part.partitions))
 
 
 def merge(
-    _ctx: Context, request: OffsetDeleteRequest, replies: Mapping[Owner, Reply]
+    _ctx: Context, request: OffsetDeleteRequest, replies: Mapping[Owner, OffsetDeleteReply]
 ) -> OffsetDeleteResponse:
     """An error a partition, in the order of the request."""
     (reply,) = replies.values()
@@ -77,7 +77,7 @@ def merge(
     )
 
 
-API: Api[OffsetDeleteRequest, Part, Reply, OffsetDeleteResponse] = Api(
+API: Api[OffsetDeleteRequest, OffsetDeletePart, OffsetDeleteReply, OffsetDeleteResponse] = Api(
     key=ApiKey.OFFSET_DELETE,
     versions=(0, 0),
     split=split,

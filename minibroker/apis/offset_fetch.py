@@ -35,7 +35,7 @@ SEVERAL_GROUPS_SINCE: Final = 8
 TOPIC_IDS_SINCE: Final = 10
 
 
-class Wanted(NamedTuple):
+class RequestedGroup(NamedTuple):
     """A group of the request, by its place there, and the partitions by topic; None for all."""
 
     place: int
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     topics: tuple[tuple[str, tuple[int, ...]], ...] | None
 
 
-class Found(NamedTuple):
+class FetchedOffset(NamedTuple):
     """A committed offset, or that there is none."""
 
     partition: int
@@ -52,29 +52,29 @@ class Found(NamedTuple):
     metadata: str = ""
 
 
-Part = tuple[Wanted, ...]
-Topics = tuple[tuple[str, tuple[Found, ...]], ...]
+OffsetFetchPart = tuple[RequestedGroup, ...]
+Topics = tuple[tuple[str, tuple[FetchedOffset, ...]], ...]
 
 
-class Fetched(NamedTuple):
+class FetchedGroup(NamedTuple):
     """What was found for a group's topics, in the order of the request, and the group's error."""
 
     error: ErrorCode
     topics: Topics
 
 
-Reply = dict[int, Fetched]
+OffsetFetchReply = dict[int, FetchedGroup]
 """By a group's place in the request."""
 
 
-def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFetchPart]:
     """To each owner its groups."""
-    parts: dict[Owner, list[Wanted]] = {}
+    parts: dict[Owner, list[RequestedGroup]] = {}
     for place, group in enumerate(_groups(ctx, request)):
         topics = None
         if group.topics is not None:
             topics = tuple(_known(ctx, group.topics))
-        wanted = Wanted(place, group.group_id, topics)
+        wanted = RequestedGroup(place, group.group_id, topics)
         parts.setdefault(ctx.group_owner(group.group_id), []).append(wanted)
     return {owner: tuple(groups) for owner, groups in parts.items()}
 
@@ -108,38 +108,40 @@ def _known(
             yield name, tuple(topic.partition_indexes)
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
+def execute(scope: WorkerScope, part: OffsetFetchPart) -> OffsetFetchReply:
     """Looks the offsets up."""
     return {wanted.place: _fetch(scope, wanted) for wanted in part}
 
 
-def _fetch(scope: WorkerScope, wanted: Wanted) -> Fetched:
+def _fetch(scope: WorkerScope, wanted: RequestedGroup) -> FetchedGroup:
     table, topics, error = scope.groups.committed(wanted.group_id), wanted.topics, ErrorCode.NONE
     if table is None:
         table, error = OffsetTable(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if topics is None:
         topics = tuple((name, tuple(table.partitions(name))) for name in table.topics())
-    return Fetched(error, tuple(_look_up(table, topics)))
+    return FetchedGroup(error, tuple(_look_up(table, topics)))
 
 
 def _look_up(
     table: OffsetTable, topics: Iterable[tuple[str, tuple[int, ...]]]
-) -> Iterator[tuple[str, tuple[Found, ...]]]:
+) -> Iterator[tuple[str, tuple[FetchedOffset, ...]]]:
     for name, partitions in topics:
         known = table.partitions(name)
         found = []
         for index in partitions:
             committed = known.get(index)
             found.append(
-                Found(index)
+                FetchedOffset(index)
                 if committed is None
-                else Found(index, committed.offset, committed.leader_epoch, committed.metadata)
+                else FetchedOffset(
+                    index, committed.offset, committed.leader_epoch, committed.metadata
+                )
             )
         yield name, tuple(found)
 
 
 def merge(
-    ctx: Context, request: OffsetFetchRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: OffsetFetchRequest, replies: Mapping[Owner, OffsetFetchReply]
 ) -> OffsetFetchResponse:
     """The groups in the order of the request."""
     found = {place: fetched for reply in replies.values() for place, fetched in reply.items()}
@@ -151,7 +153,7 @@ def merge(
 
 
 def _group(
-    ctx: Context, group: OffsetFetchRequestGroup, fetched: Fetched
+    ctx: Context, group: OffsetFetchRequestGroup, fetched: FetchedGroup
 ) -> OffsetFetchResponseGroup:
     if fetched.error is not ErrorCode.NONE and ctx.version >= GROUP_ERROR_SINCE:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fetched.error)
@@ -183,7 +185,9 @@ def _topics(
             yield _topic(name, asked.topic_id, partitions)
 
 
-def _topic(name: str, topic_id: bytes, partitions: tuple[Found, ...]) -> OffsetFetchResponseTopics:
+def _topic(
+    name: str, topic_id: bytes, partitions: tuple[FetchedOffset, ...]
+) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(
         name=name,
         topic_id=topic_id,
@@ -231,7 +235,7 @@ def _older(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
     )
 
 
-API: Api[OffsetFetchRequest, Part, Reply, OffsetFetchResponse] = Api(
+API: Api[OffsetFetchRequest, OffsetFetchPart, OffsetFetchReply, OffsetFetchResponse] = Api(
     key=ApiKey.OFFSET_FETCH,
     versions=(1, 10),
     split=split,

@@ -19,14 +19,14 @@ from protocol.registry import ApiKey
 PROTOCOL_SINCE: Final = 5
 
 
-class Part(NamedTuple):
+class SyncGroupPart(NamedTuple):
     """Which member of which group asks."""
 
     group_id: str
     event: SyncRequested
 
 
-def split(ctx: Context, request: SyncGroupRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: SyncGroupRequest) -> Mapping[Owner, SyncGroupPart]:
     """To the group's owner, unless the protocol is missing."""
     if _lacks_protocol(ctx, request):
         return {}
@@ -38,14 +38,14 @@ def split(ctx: Context, request: SyncGroupRequest) -> Mapping[Owner, Part]:
         protocol_name=request.protocol_name,
         assignments=tuple((each.member_id, each.assignment) for each in request.assignments),
     )
-    return {ctx.group_owner(request.group_id): Part(request.group_id, event)}
+    return {ctx.group_owner(request.group_id): SyncGroupPart(request.group_id, event)}
 
 
 def _lacks_protocol(ctx: Context, request: SyncGroupRequest) -> bool:
     return ctx.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name)
 
 
-def execute(scope: WorkerScope, part: Part) -> SyncResult | Awaitable[SyncResult]:
+def execute(scope: WorkerScope, part: SyncGroupPart) -> SyncResult | Awaitable[SyncResult]:
     """The assignment, once there is one."""
     return scope.groups.sync(part.group_id, part.event)
 
@@ -64,7 +64,7 @@ def merge(
     )
 
 
-API: Api[SyncGroupRequest, Part, SyncResult, SyncGroupResponse] = Api(
+API: Api[SyncGroupRequest, SyncGroupPart, SyncResult, SyncGroupResponse] = Api(
     key=ApiKey.SYNC_GROUP,
     versions=(0, 5),
     split=split,

@@ -1,8 +1,8 @@
 """Consumer groups: their members, assignments and committed offsets.
 
-``states``, ``events``, ``member``, ``group`` and ``offsets`` are pure rules: they take events and
-the current time and return decisions; they never wait or write. ``records`` and ``journal`` read
-and write Kafka's ``__consumer_offsets`` format. ``service`` is the thin shell in an I/O worker: it
-parks waiting requests, runs the timer and carries out the decisions. Kafka's counterpart is
-``GroupCoordinator``.
+``states``, ``events``, ``member``, ``classic_group`` and ``offsets`` are pure rules: they take
+events and the current time and return decisions; they never wait or write. ``records`` and
+``offsets_log`` read and write Kafka's ``__consumer_offsets`` format. ``service`` is the thin shell
+in an I/O worker: it parks waiting requests, runs the timer and carries out the decisions. Kafka's
+counterpart is ``GroupCoordinator``.
 """

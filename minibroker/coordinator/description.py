@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from minibroker.coordinator.group import Group
-from minibroker.coordinator.member import Member
+from minibroker.coordinator.classic_group import ClassicGroup
+from minibroker.coordinator.member import ClassicMember
 from minibroker.coordinator.states import GroupState
 from minibroker.coordinator.subscription import assigned_partitions
 
@@ -79,23 +79,23 @@ class GroupStatistics(NamedTuple):
     by_state: dict[str, int]
     waiting: int
     """JoinGroup and SyncGroup requests that wait for their response."""
-    journals: int
-    journal_bytes: int
+    offsets_logs: int
+    offsets_log_bytes: int
 
 
-def overview(group: Group) -> GroupOverview:
+def overview(group: ClassicGroup) -> GroupOverview:
     """Summarize a group for a list."""
     return GroupOverview(
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",
         state=group.state.value,
         generation=group.generation,
-        members=len(group.roster),
+        members=len(group.membership),
         offsets=len(group.offsets),
     )
 
 
-def describe(group: Group, *, full: bool) -> GroupDescription:
+def describe(group: ClassicGroup, *, full: bool) -> GroupDescription:
     """Describe a group and its members; ``full`` adds offsets and decoded assignments."""
     name = group.protocol_name if group.state is GroupState.STABLE else None
     return GroupDescription(
@@ -105,7 +105,7 @@ def describe(group: Group, *, full: bool) -> GroupDescription:
         protocol_type=group.protocol_type or "",
         protocol=name or "",
         generation=group.generation,
-        leader=group.roster.leader,
+        leader=group.membership.leader,
         members=tuple(
             MemberDescription(
                 member_id=member.member_id,
@@ -118,17 +118,19 @@ def describe(group: Group, *, full: bool) -> GroupDescription:
                 assignment=b"" if name is None else member.assignment,
                 partitions=_partitions(group, member) if full and name is not None else (),
             )
-            for member in group.roster
+            for member in group.membership
         ),
         offsets=_offsets(group) if full else (),
     )
 
 
-def _partitions(group: Group, member: Member) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _partitions(
+    group: ClassicGroup, member: ClassicMember
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return assigned_partitions(member.assignment) if group.is_consumer_group else ()
 
 
-def _offsets(group: Group) -> tuple[OffsetDescription, ...]:
+def _offsets(group: ClassicGroup) -> tuple[OffsetDescription, ...]:
     return tuple(
         OffsetDescription(
             topic=topic,

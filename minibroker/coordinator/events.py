@@ -2,9 +2,9 @@
 
 Owns the messages between the rules and the shell around them. The shell carries out decisions in
 order. Nothing here acts, waits or reads a clock. Invariant: every ``waiter`` passed to a group in
-an event is returned in exactly one ``Answer``, possibly later; a ``Persist`` is the last decision
-of its list, and the next event must be its ``Persisted``. Kafka's counterpart is the callbacks and
-purgatories of ``GroupCoordinator``.
+an event is returned in exactly one ``GroupAnswer``, possibly later; a ``Persist`` is the last
+decision of its list, and the next event must be its ``Persisted``. Kafka's counterpart is the
+callbacks and purgatories of ``GroupCoordinator``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from protocol.errors import ErrorCode
 
 Waiter = int
-"""Identifies a waiting request. The shell assigns the number and finds it again in ``Answer``."""
+"""Identifies a waiting request. ``GroupAnswer`` contains the same number."""
 
 NOBODY: Final[Waiter] = 0
 """The waiter of a request that has not reached the shell yet."""
@@ -206,7 +206,7 @@ class GroupImage(NamedTuple):
     members: tuple[MemberImage, ...]
 
 
-class Answer(NamedTuple):
+class GroupAnswer(NamedTuple):
     """Send a result to a waiter. Each waiter is answered once."""
 
     waiter: Waiter
@@ -225,4 +225,4 @@ class Note(NamedTuple):
     text: str
 
 
-Decision = Answer | Persist | Note
+Decision = GroupAnswer | Persist | Note

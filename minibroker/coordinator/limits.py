@@ -47,14 +47,14 @@ MEMBER_METADATA_BYTES_MAX: Final = 1024 * 1024
 """Metadata of one member over all its protocols: it is stored in the group's record and sent to the
 leader."""
 
-JOURNAL_BYTES_MAX: Final = 1024 * 1024
+OFFSETS_LOG_BYTES_MAX: Final = 1024 * 1024
 """Minimum size at which a partition of ``__consumer_offsets`` is compacted to its live entries."""
 
-JOURNAL_GROWTH: Final = 4
+OFFSETS_LOG_GROWTH: Final = 4
 """A partition is compacted only when it is this many times larger than after its last compaction,
 so that many live entries are not copied over and over."""
 
-JOURNAL_BATCH_BYTES: Final = 256 * 1024
+OFFSETS_LOG_BATCH_BYTES: Final = 256 * 1024
 """Approximate batch size during compaction."""
 
 NOTE_CHARACTERS_MAX: Final = 1_000

@@ -15,7 +15,7 @@ from minibroker.coordinator.events import JoinedMember, MemberImage, Protocols, 
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class ClassicMember:
     """A member. ``expires_at`` is the end of its session unless it sends a heartbeat before."""
 
     member_id: str
@@ -71,9 +71,9 @@ class Member:
         )
 
 
-def restored(image: MemberImage, protocol_name: str) -> Member:
+def restored(image: MemberImage, protocol_name: str) -> ClassicMember:
     """Create a member from its image, which contains only the selected protocol."""
-    return Member(
+    return ClassicMember(
         member_id=image.member_id,
         group_instance_id=image.group_instance_id,
         client_id=image.client_id,

@@ -1,9 +1,9 @@
 """Committed offsets of a group, and their expiry.
 
-It must never know which members may commit (see ``machine``) or the format of the records (see
-``records``). Invariant: a partition has one offset, the last one put. An offset does not expire
-while a member may be consuming its topic. Kafka's counterparts are ``OffsetMetadataManager`` and
-``OffsetExpirationCondition``.
+It must never know which members may commit (see ``group_state_machine``) or the format of the
+records (see ``records``). Invariant: a partition has one offset, the last one put. An offset does
+not expire while a member may be consuming its topic. Kafka's counterparts are
+``OffsetMetadataManager`` and ``OffsetExpirationCondition``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The group coordinator of an I/O worker: waiting requests, the timer and writes.
 
 Owns the waiting requests, the timer, and the order of writing before answering. The rules are in
-``machine``, storage is in ``keeper``. It must never make decisions about a group itself. Invariant:
-a request is answered once, and only after the changes that it acknowledges are in a journal; the
-answer to a cancelled request is discarded. Kafka's counterpart is ``GroupCoordinatorService``, but
-without its threads and purgatories.
+``group_state_machine``, storage is in ``group_manager``. It must never make decisions about a group
+itself. Invariant: a request is answered once, and only after the changes that it acknowledges are
+in an offsets log; the answer to a cancelled request is discarded. Kafka's counterpart is
+``GroupCoordinatorService``, but without its threads and purgatories.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import trio
 
+from minibroker.coordinator.classic_group import ClassicGroup
 from minibroker.coordinator.description import (
     GroupDescription,
     GroupOverview,
@@ -27,11 +28,11 @@ from minibroker.coordinator.description import (
     overview,
 )
 from minibroker.coordinator.events import (
-    Answer,
     CommitRequested,
     CommitResult,
     Decision,
     Event,
+    GroupAnswer,
     HeartbeatReceived,
     HeartbeatResult,
     JoinRequested,
@@ -50,8 +51,8 @@ from minibroker.coordinator.events import (
     TimePassed,
     Waiter,
 )
-from minibroker.coordinator.group import Group
-from minibroker.coordinator.keeper import GroupKeeper
+from minibroker.coordinator.group_manager import GroupManager
+from minibroker.coordinator.group_state_machine import handle, join_refusal
 from minibroker.coordinator.limits import (
     GROUPS_MAX,
     NOTE_CHARACTERS_MAX,
@@ -59,7 +60,6 @@ from minibroker.coordinator.limits import (
     TIMERS_SPARE,
     GroupLimits,
 )
-from minibroker.coordinator.machine import handle, join_refusal
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
 from minibroker.coordinator.states import GroupState
 from minibroker.storage.partition import Partition
@@ -88,7 +88,7 @@ class GroupService:
         random: Random,
     ) -> None:
         self.limits = limits
-        self._keeper = GroupKeeper(
+        self._manager = GroupManager(
             limits,
             partitions=partitions,
             open_partition=open_partition,
@@ -116,7 +116,7 @@ class GroupService:
 
         A partition whose log cannot be opened remains in ``unloaded``. ``load`` it again later.
         """
-        groups = self._keeper.load(partitions, self._moment())
+        groups = self._manager.load(partitions, self._moment())
         for group in groups:
             self._tell(group, Restored())
         return len(groups)
@@ -126,11 +126,11 @@ class GroupService:
         """Partitions that could not be loaded, each with the error. Until they are loaded, requests
         for their groups are answered with COORDINATOR_LOAD_IN_PROGRESS.
         """
-        return self._keeper.unloaded
+        return self._manager.unloaded
 
     def missing(self, group_id: str) -> ErrorCode:
         """The error for a group that was not found."""
-        if self._keeper.is_loaded(group_id):
+        if self._manager.is_loaded(group_id):
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -148,10 +148,10 @@ class GroupService:
 
         Waiting requests are answered with NOT_COORDINATOR, so clients look up their coordinator.
         """
-        groups = list(self._keeper.groups.values())
+        groups = list(self._manager.groups.values())
         for group in groups:
             self._tell(group, Removed())
-        self._keeper.clear()
+        self._manager.clear()
         self._timers.clear()
         self._scheduled.clear()
         return len(groups)
@@ -164,15 +164,15 @@ class GroupService:
         This and the following methods set the waiter of the event.
         """
         error = join_refusal(self.limits, group_id, event)
-        loaded = self._keeper.is_loaded(group_id)
+        loaded = self._manager.is_loaded(group_id)
         if error is ErrorCode.NONE and not (loaded and self.can_store):
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        group = self._keeper.groups.get(group_id)
+        group = self._manager.groups.get(group_id)
         if error is ErrorCode.NONE and group is None:
             if event.member_id != "":
                 error = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                group = self._keeper.create(group_id, self._moment())
+                group = self._manager.create(group_id, self._moment())
                 error = ErrorCode.POLICY_VIOLATION if group is None else error
         if error is not ErrorCode.NONE or group is None:
             return JoinResult(error=error, member_id=event.member_id)
@@ -201,12 +201,12 @@ class GroupService:
             return LeaveResult(error)
         return self._ask_now(group, event, LeaveResult)
 
-    def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
+    def _find(self, group_id: str) -> tuple[ClassicGroup | None, ErrorCode]:
         if not group_id:
             return None, ErrorCode.INVALID_GROUP_ID
-        if not self._keeper.is_loaded(group_id):
+        if not self._manager.is_loaded(group_id):
             return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return self._keeper.groups.get(group_id), ErrorCode.UNKNOWN_MEMBER_ID
+        return self._manager.groups.get(group_id), ErrorCode.UNKNOWN_MEMBER_ID
 
     # ------------------------------------------------------------------------------- offsets
 
@@ -221,10 +221,10 @@ class GroupService:
         All errors are GROUP_ID_NOT_FOUND if a member commits to a group that does not exist. A
         commit without group management (a negative generation) creates the group.
         """
-        group = self._keeper.groups.get(group_id)
-        if group is None and (event.generation >= 0 or not self._keeper.is_loaded(group_id)):
+        group = self._manager.groups.get(group_id)
+        if group is None and (event.generation >= 0 or not self._manager.is_loaded(group_id)):
             return dict.fromkeys(offsets, self.missing(group_id))
-        group = group or self._keeper.create(group_id, self._moment())
+        group = group or self._manager.create(group_id, self._moment())
         if group is None:
             return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
         refusal = self._ask_now(group, event, CommitResult).error
@@ -233,15 +233,15 @@ class GroupService:
         limit = self.limits.offset_metadata_bytes_max
         fitting = {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        return errors | self._keeper.commit(group, fitting, self._wall_ms())
+        return errors | self._manager.commit(group, fitting, self._wall_ms())
 
     def committed(self, group_id: str) -> OffsetTable | None:
         """A group's offsets, read-only; empty if the group does not exist, None if its partition
         is not loaded.
         """
-        group = self._keeper.groups.get(group_id)
+        group = self._manager.groups.get(group_id)
         if group is None:
-            return OffsetTable() if self._keeper.is_loaded(group_id) else None
+            return OffsetTable() if self._manager.is_loaded(group_id) else None
         return group.offsets
 
     def delete_offsets(
@@ -250,7 +250,7 @@ class GroupService:
         """Delete offsets of topics that no member consumes. Returns the group's error, and an
         error for each offset.
         """
-        group = self._keeper.groups.get(group_id)
+        group = self._manager.groups.get(group_id)
         if not group_id or group is None:
             return self.missing(group_id) if group_id else ErrorCode.INVALID_GROUP_ID, {}
         if group.state is not GroupState.EMPTY and not group.is_consumer_group:
@@ -262,29 +262,29 @@ class GroupService:
             for key in keys
         }
         free = [key for key, error in errors.items() if error is ErrorCode.NONE]
-        error = self._keeper.forget(group, free, self._wall_ms())
+        error = self._manager.forget(group, free, self._wall_ms())
         return ErrorCode.NONE, errors | dict.fromkeys(free, error)
 
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Delete the offsets of deleted topics."""
         gone = frozenset(names)
-        for group in self._keeper.groups.values():
+        for group in self._manager.groups.values():
             keys = [(topic, partition) for topic, partition, _ in group.offsets if topic in gone]
-            self._keeper.forget(group, keys, self._wall_ms())
+            self._manager.forget(group, keys, self._wall_ms())
 
     # ------------------------------------------------------------------------- administration
 
     def list_groups(self) -> list[GroupOverview]:
-        return [overview(group) for group in self._keeper.groups.values()]
+        return [overview(group) for group in self._manager.groups.values()]
 
     def describe(self, group_id: str, *, full: bool = False) -> GroupDescription | None:
         """Describe a group with its members; None if it does not exist."""
-        group = self._keeper.groups.get(group_id)
+        group = self._manager.groups.get(group_id)
         return None if group is None else describe(group, full=full)
 
     def delete_group(self, group_id: str) -> ErrorCode:
         """Delete a group that has no members, with its offsets."""
-        group = self._keeper.groups.get(group_id)
+        group = self._manager.groups.get(group_id)
         if group is None:
             return self.missing(group_id)
         if group.state is not GroupState.EMPTY:
@@ -292,16 +292,18 @@ class GroupService:
         return self._drop(group)
 
     def statistics(self) -> GroupStatistics:
-        groups = self._keeper.groups.values()
+        groups = self._manager.groups.values()
         return GroupStatistics(
             groups=len(groups),
             groups_max=GROUPS_MAX,
-            members=sum(len(group.roster) for group in groups),
+            members=sum(len(group.membership) for group in groups),
             offsets=sum(len(group.offsets) for group in groups),
             by_state=dict(Counter(group.state.value for group in groups)),
             waiting=len(self._parked),
-            journals=len(self._keeper.journals),
-            journal_bytes=sum(journal.log.size for journal in self._keeper.journals.values()),
+            offsets_logs=len(self._manager.offsets_logs),
+            offsets_log_bytes=sum(
+                offsets_log.log.size for offsets_log in self._manager.offsets_logs.values()
+            ),
         )
 
     # ---------------------------------------------------------------------- events and answers
@@ -310,7 +312,7 @@ class GroupService:
         return Moment(self._now(), self._wall_ms())
 
     def _ask(
-        self, group: Group, event: JoinRequested | SyncRequested, kind: type[ResultT]
+        self, group: ClassicGroup, event: JoinRequested | SyncRequested, kind: type[ResultT]
     ) -> ResultT | Awaitable[ResultT]:
         waiter = self._next_waiter()
         ready = self._parked[waiter] = trio.Event()
@@ -330,7 +332,7 @@ class GroupService:
 
     def _ask_now(
         self,
-        group: Group,
+        group: ClassicGroup,
         event: HeartbeatReceived | CommitRequested | LeaveRequested,
         kind: type[ResultT],
     ) -> ResultT:
@@ -350,7 +352,7 @@ class GroupService:
         self._waiter += 1
         return self._waiter
 
-    def _tell(self, group: Group, event: Event) -> None:
+    def _tell(self, group: ClassicGroup, event: Event) -> None:
         """Pass an event to a group and carry out its decisions."""
         following: Event | None = event
         while following is not None:
@@ -360,14 +362,14 @@ class GroupService:
                 following = self._carry_out(group, decision)
         self._schedule(group)
 
-    def _carry_out(self, group: Group, decision: Decision) -> Event | None:
-        if isinstance(decision, Answer):
+    def _carry_out(self, group: ClassicGroup, decision: Decision) -> Event | None:
+        if isinstance(decision, GroupAnswer):
             ready = self._parked.get(decision.waiter)
             if ready is not None:
                 self._answers[decision.waiter] = decision.result
                 ready.set()
         elif isinstance(decision, Persist):
-            return Persisted(self._keeper.store(group, decision.image, self._wall_ms()))
+            return Persisted(self._manager.store(group, decision.image, self._wall_ms()))
         elif isinstance(decision, Note):
             text = decision.text[:NOTE_CHARACTERS_MAX]
             _logger.info("%s", text if text.isprintable() else repr(text))
@@ -375,7 +377,7 @@ class GroupService:
 
     # ------------------------------------------------------------------------------- time
 
-    def _schedule(self, group: Group) -> None:
+    def _schedule(self, group: ClassicGroup) -> None:
         """Schedule the group's next deadline. A timer that fires too early is harmless."""
         deadline = group.next_deadline
         known = self._scheduled.get(group.group_id)
@@ -396,7 +398,7 @@ class GroupService:
             if self._scheduled.get(group_id) != deadline:
                 continue  # replaced by another deadline
             del self._scheduled[group_id]
-            group = self._keeper.groups.get(group_id)
+            group = self._manager.groups.get(group_id)
             if group is not None:
                 self._tell(group, TimePassed())
         if self._cleanup_at <= now:
@@ -405,12 +407,12 @@ class GroupService:
 
     def _clean_up(self) -> None:
         wall_ms = self._wall_ms()
-        for group in list(self._keeper.groups.values()):
-            if not self._keeper.expire(group, wall_ms):
+        for group in list(self._manager.groups.values()):
+            if not self._manager.expire(group, wall_ms):
                 self._drop(group)
 
-    def _drop(self, group: Group) -> ErrorCode:
-        error = self._keeper.delete(group, self._wall_ms())
+    def _drop(self, group: ClassicGroup) -> ErrorCode:
+        error = self._manager.delete(group, self._wall_ms())
         if error is ErrorCode.NONE:
             self._tell(group, Removed())
             self._scheduled.pop(group.group_id, None)

@@ -7,9 +7,10 @@ join requests are answered. In *CompletingRebalance* the members wait for the le
 Once it is written to the log, the group is *Stable* until the next change. A deleted group is
 *Dead* forever; a new group may reuse its id.
 
-This module must never know the causes of transitions; they are in ``group``. Invariant: a
-transition that is not in the table raises ``InvalidTransition``, which contains the transitions
-before it. The table is the inverse of ``validPreviousStates`` in Kafka's ``ClassicGroupState``.
+This module must never know the causes of transitions; they are in ``classic_group``. Invariant: a
+transition that is not in the table raises ``InvalidGroupTransition``, which contains the
+transitions before it. The table is the inverse of ``validPreviousStates`` in Kafka's
+``ClassicGroupState``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from protocol.errors import ErrorCode
 
 STORY_LENGTH_MAX: Final = 16
-"""Number of past transitions that a group keeps for ``InvalidTransition``."""
+"""Number of past transitions that a group keeps for ``InvalidGroupTransition``."""
 
 
 class GroupState(enum.Enum):
@@ -86,7 +87,7 @@ COMMIT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
 PreparingRebalance, because consumers commit their offsets before they give up partitions."""
 
 
-class Step(NamedTuple):
+class StateTransition(NamedTuple):
     """A past transition of a group."""
 
     at: float
@@ -95,10 +96,12 @@ class Step(NamedTuple):
     after: GroupState
 
 
-class InvalidTransition(RuntimeError):
+class InvalidGroupTransition(RuntimeError):
     """A transition that is not in the table. This is a bug in the rules, not a client error."""
 
-    def __init__(self, group_id: str, state: GroupState, move: Move, story: list[Step]) -> None:
+    def __init__(
+        self, group_id: str, state: GroupState, move: Move, story: list[StateTransition]
+    ) -> None:
         self.group_id = group_id
         self.state = state
         self.move = move
@@ -113,9 +116,14 @@ class InvalidTransition(RuntimeError):
         )
 
 
-def next_state(group_id: str, state: GroupState, move: Move, story: list[Step]) -> GroupState:
-    """The state after ``move``; raises ``InvalidTransition`` if the table does not allow it."""
+def next_state(
+    group_id: str, state: GroupState, move: Move, story: list[StateTransition]
+) -> GroupState:
+    """Return the state after ``move``.
+
+    Raises ``InvalidGroupTransition`` if the table does not allow it.
+    """
     after = TRANSITIONS[state].get(move)
     if after is None:
-        raise InvalidTransition(group_id, state, move, story)
+        raise InvalidGroupTransition(group_id, state, move, story)
     return after

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.coordinator.classic_group import ClassicGroup
 from minibroker.coordinator.events import (
-    Answer,
     CommitRequested,
     Decision,
     Event,
+    GroupAnswer,
     HeartbeatReceived,
     JoinedMember,
     JoinRequested,
@@ -35,9 +36,8 @@ from minibroker.coordinator.events import (
     SyncResult,
     TimePassed,
 )
-from minibroker.coordinator.group import Group
+from minibroker.coordinator.group_state_machine import handle
 from minibroker.coordinator.limits import GroupLimits
-from minibroker.coordinator.machine import handle
 from minibroker.coordinator.states import GroupState
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
@@ -51,11 +51,11 @@ RANGE = (("range", b"r"),)
 
 def kinds(decision: Decision) -> tuple[type, ...]:
     """Compare types as well, since named tuples of different types may be equal."""
-    inner = (type(decision.result),) if isinstance(decision, Answer) else ()
+    inner = (type(decision.result),) if isinstance(decision, GroupAnswer) else ()
     return (type(decision), *inner)
 
 
-class Stored:
+class StoredGroup:
     """Marker for an expected ``Persist``, which is then answered with ``Persisted``."""
 
     def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
@@ -65,12 +65,12 @@ class Stored:
 class Playbook:
     """One group, its clock, and its decisions that are not checked yet."""
 
-    STORED = Stored()
+    STORED = StoredGroup()
 
     def __init__(self, limits: GroupLimits) -> None:
         ids = count(1)
         self.now = 100.0
-        self.group = Group("g", limits, lambda: f"id{next(ids)}", self.at)
+        self.group = ClassicGroup("g", limits, lambda: f"id{next(ids)}", self.at)
         self.waiting: list[Decision] = []
         self.notes: list[str] = []
         self.persisted: list[Persist] = []
@@ -87,10 +87,10 @@ class Playbook:
         self._take(handle(self.group, event, self.at))
         return self
 
-    def __lshift__(self, expected: Decision | Stored | type[Persist]) -> Playbook:
+    def __lshift__(self, expected: Decision | StoredGroup | type[Persist]) -> Playbook:
         assert self.waiting, f"nothing was decided; expected {expected}"
         got = self.waiting.pop(0)
-        if isinstance(expected, Stored):
+        if isinstance(expected, StoredGroup):
             assert isinstance(got, Persist), got
             assert not self.waiting
             self._take(handle(self.group, Persisted(expected.error), self.at))
@@ -122,7 +122,7 @@ class Playbook:
         while not self.waiting:
             self >> self.group.limits.initial_rebalance_delay_s
         for decision in self.waiting:
-            assert isinstance(decision, Answer)
+            assert isinstance(decision, GroupAnswer)
             assert isinstance(decision.result, JoinResult)
             assert decision.result.error is ErrorCode.NONE
             ids.append(decision.result.member_id)
@@ -186,7 +186,7 @@ def joined(
     members: tuple[str | tuple[str, str], ...] = (),
     generation: int = 1,
     **other: object,
-) -> Answer:
+) -> GroupAnswer:
     """The answer to a successful join. ``members`` is for the leader only; static members are pairs
     with their instance id.
     """
@@ -199,17 +199,17 @@ def joined(
         "leader": leader,
         "members": tuple(JoinedMember(each, name, b"r") for each, name in pairs),
     }
-    return Answer(waiter, JoinResult(**(values | other)))  # type: ignore[arg-type]
+    return GroupAnswer(waiter, JoinResult(**(values | other)))  # type: ignore[arg-type]
 
 
-def synced(waiter: int, assignment: bytes) -> Answer:
+def synced(waiter: int, assignment: bytes) -> GroupAnswer:
     result = SyncResult(protocol_type="consumer", protocol_name="range", assignment=assignment)
-    return Answer(waiter, result)
+    return GroupAnswer(waiter, result)
 
 
-def refused(waiter: int, result: type[Result], error: ErrorCode, **other: object) -> Answer:
+def refused(waiter: int, result: type[Result], error: ErrorCode, **other: object) -> GroupAnswer:
     """An answer that contains only an error, and optionally a member id."""
-    return Answer(waiter, result(error=error, **other))  # type: ignore[arg-type]
+    return GroupAnswer(waiter, result(error=error, **other))  # type: ignore[arg-type]
 
 
 class Words:

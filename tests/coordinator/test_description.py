@@ -19,7 +19,7 @@ def test_describe_stable_group_contains_members_and_offsets(play: Playbook) -> N
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
     )
-    member = play.group.roster["a-id1"]
+    member = play.group.membership["a-id1"]
     member.assignment = b"\0\3" + encode(assignment, 3)
     play.group.offsets.put("t", 0, CommittedOffset(5, 6, "m", 7))
     shown = describe(play.group, full=True)

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from minibroker.coordinator.events import Event, JoinedMember, JoinResult, Leaver, SyncRequested
-from minibroker.coordinator.machine import HANDLERS
+from minibroker.coordinator.group_state_machine import HANDLERS
 
 
 def test_handlers_cover_every_event() -> None:

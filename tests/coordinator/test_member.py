@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.coordinator.member import Member, restored
+from minibroker.coordinator.member import ClassicMember, restored
 
 
-def member(**other: object) -> Member:
+def member(**other: object) -> ClassicMember:
     values: dict[str, object] = {
         "member_id": "m",
         "group_instance_id": None,
@@ -17,7 +17,7 @@ def member(**other: object) -> Member:
         "rebalance_timeout_ms": 2,
         "protocols": (("sticky", b"s"), ("range", b"r")),
     }
-    return Member(**(values | other))  # type: ignore[arg-type]
+    return ClassicMember(**(values | other))  # type: ignore[arg-type]
 
 
 def test_vote_returns_most_preferred_candidate() -> None:

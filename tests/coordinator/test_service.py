@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.coordinator import keeper as keeper_module
+from minibroker.coordinator import group_manager as manager_module
 from minibroker.coordinator.events import JoinResult, Leaver, SyncResult
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
@@ -196,7 +196,7 @@ async def test_cancelled_waiter_is_removed(autojump_clock: MockClock, worker: Wo
             await worker.join(client_id="a")
         assert worker.groups.statistics().waiting == 0
         joined = await worker.join(client_id="b")
-        assert {each.member_id[0] for each in worker.groups._keeper.groups["g"].roster}
+        assert {each.member_id[0] for each in worker.groups._manager.groups["g"].membership}
         assert joined.generation == 1
         assert worker.groups._answers == {}
 
@@ -277,7 +277,7 @@ async def test_join_with_invalid_session_timeout_creates_no_group(
 async def test_join_above_group_limit_is_rejected(
     autojump_clock: MockClock, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "GROUPS_MAX", 0)
+    monkeypatch.setattr(manager_module, "GROUPS_MAX", 0)
     assert (await worker.join()).error is ErrorCode.POLICY_VIOLATION
     assert worker.commit(t=1) == {("t", 0): ErrorCode.POLICY_VIOLATION}
 
@@ -391,7 +391,7 @@ async def test_reset_removes_groups_and_rejects_waiters(
             await trio.testing.wait_all_tasks_blocked()
             assert worker.groups.reset() == 1
         assert worker.groups.list_groups() == []
-        assert worker.groups.statistics().journals == 0
+        assert worker.groups.statistics().offsets_logs == 0
         worker.commit(u=1)
         assert (await worker.join()).generation == 1
     worker.groups = worker.start()
@@ -403,7 +403,7 @@ async def test_full_disk_is_reported_and_group_continues(
 ) -> None:
     async with worker.running():
         joined = await worker.join()
-        log = worker.groups._keeper.journal("g").log
+        log = worker.groups._manager.offsets_log("g").log
 
         def refuse(*_: object, **__: object) -> None:
             raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
@@ -450,8 +450,8 @@ async def test_statistics_count_groups_members_and_offsets(
         found = worker.groups.statistics()
     assert (found.groups, found.members, found.offsets) == (1, 2, 1)
     assert found.by_state == {"Stable": 1}
-    assert found.journals == 1
-    assert found.journal_bytes > 0
+    assert found.offsets_logs == 1
+    assert found.offsets_log_bytes > 0
 
 
 async def test_same_seed_gives_same_ids(autojump_clock: MockClock, disk: Disk, say: Any) -> None:

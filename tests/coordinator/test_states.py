@@ -9,9 +9,9 @@ from minibroker.coordinator.states import (
     HEARTBEAT_ANSWERS,
     TRANSITIONS,
     GroupState,
-    InvalidTransition,
+    InvalidGroupTransition,
     Move,
-    Step,
+    StateTransition,
     next_state,
 )
 
@@ -36,7 +36,7 @@ def test_transitions_equal_kafkas(state: GroupState, move: Move) -> None:
     if targets:
         assert {next_state("g", state, move, []).value} == targets
     else:
-        with pytest.raises(InvalidTransition):
+        with pytest.raises(InvalidGroupTransition):
             next_state("g", state, move, [])
 
 
@@ -47,6 +47,8 @@ def test_every_state_is_reachable_and_has_answers() -> None:
 
 
 def test_invalid_transition_lists_past_transitions() -> None:
-    story = [Step(1.5, GroupState.STABLE, Move.REMOVED, GroupState.DEAD)]
-    with pytest.raises(InvalidTransition, match=r"1\.500 Stable -> Dead \(the group was deleted"):
+    story = [StateTransition(1.5, GroupState.STABLE, Move.REMOVED, GroupState.DEAD)]
+    with pytest.raises(
+        InvalidGroupTransition, match=r"1\.500 Stable -> Dead \(the group was deleted"
+    ):
         next_state("g", GroupState.DEAD, Move.REBALANCE, story)

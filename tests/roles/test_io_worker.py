@@ -370,8 +370,9 @@ async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_ca
     number = next(n for n in range(4) if partition_owner(OFFSETS_TOPIC, n, WORKERS) == 0)
     group_id = next(name for name in "abcdefgh" if offsets_partition(name, 4) == number)
     simple = CommitRequested(member_id="", generation=-1)
-    offsets = {("t", 0): offset_commit.Position(7, -1, "")}
-    commit = ApiPart(ApiKey.OFFSET_COMMIT, offset_commit.Part(group_id, simple, offsets, None))
+    offsets = {("t", 0): offset_commit.CommitPosition(7, -1, "")}
+    part = offset_commit.OffsetCommitPart(group_id, simple, offsets, None)
+    commit = ApiPart(ApiKey.OFFSET_COMMIT, part)
     async with house(make_env) as at:
         directory = at.env.data_dir / f"{OFFSETS_TOPIC}-{number}"
         processor = await at.processor()

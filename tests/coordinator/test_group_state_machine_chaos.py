@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from minibroker.coordinator.classic_group import ClassicGroup
 from minibroker.coordinator.events import (
-    Answer,
+    GroupAnswer,
     JoinResult,
     Leaver,
     Moment,
@@ -16,9 +17,8 @@ from minibroker.coordinator.events import (
     Persisted,
     TimePassed,
 )
-from minibroker.coordinator.group import Group
+from minibroker.coordinator.group_state_machine import handle
 from minibroker.coordinator.limits import GroupLimits
-from minibroker.coordinator.machine import handle
 from minibroker.coordinator.states import GroupState
 from protocol.errors import ErrorCode
 
@@ -36,7 +36,7 @@ class Chaos:
         self.say = say
         self.now = 0.0
         self.ids = iter(f"id{number}" for number in range(100_000))
-        self.group = Group("g", limits, lambda: next(self.ids), Moment(0.0, 0))
+        self.group = ClassicGroup("g", limits, lambda: next(self.ids), Moment(0.0, 0))
         self.known: list[str] = [""]
         self.open: set[int] = set()
         self.waiter = 0
@@ -80,7 +80,7 @@ class Chaos:
             decisions = handle(self.group, event, Moment(self.now, round(self.now * 1000)))
             event = None
             for decision in decisions:
-                if isinstance(decision, Answer):
+                if isinstance(decision, GroupAnswer):
                     self.open.remove(decision.waiter)  # KeyError: answered twice
                     result = decision.result
                     if isinstance(result, JoinResult) and result.member_id not in self.known:
@@ -93,25 +93,25 @@ class Chaos:
 
     def check(self) -> None:
         group = self.group
-        roster = group.roster
+        membership = group.membership
         assert group.generation >= self.generation
         self.generation = group.generation
-        assert (roster.leader is not None) == (len(roster) > 0)
-        assert roster.leader is None or roster.leader in roster
+        assert (membership.leader is not None) == (len(membership) > 0)
+        assert membership.leader is None or membership.leader in membership
         waiting = set()
-        for member in roster:
+        for member in membership:
             assert member.join_waiter is None or member.sync_waiter is None
-            assert member.member_id not in roster.pending
+            assert member.member_id not in membership.pending
             assert member.join_waiter is None or group.state is GroupState.PREPARING_REBALANCE
             assert member.sync_waiter is None or group.state is GroupState.COMPLETING_REBALANCE
             assert member.expires_at is not None or not member.may_expire
             if member.group_instance_id is not None:
-                assert roster.static_member_id(member.group_instance_id) == member.member_id
+                assert membership.static_member_id(member.group_instance_id) == member.member_id
             waiting |= {member.join_waiter, member.sync_waiter} - {None}
         assert waiting == self.open
-        assert roster.awaiting_join == sum(member.awaits_join for member in roster)
-        assert roster.pending_sync <= {member.member_id for member in roster}
-        assert group.state is not GroupState.EMPTY or len(roster) == 0
+        assert membership.awaiting_join == sum(member.awaits_join for member in membership)
+        assert membership.pending_sync <= {member.member_id for member in membership}
+        assert group.state is not GroupState.EMPTY or len(membership) == 0
         assert group.next_deadline is None or group.next_deadline > self.now
 
 
@@ -135,4 +135,4 @@ def test_random_events_answer_every_waiter_once(
         chaos.now = chaos.group.next_deadline
         chaos.feed(TimePassed(), data)
     assert not chaos.open
-    assert len(chaos.group.roster) == 0
+    assert len(chaos.group.membership) == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.coordinator.member import Member
-from minibroker.coordinator.roster import Roster
+from minibroker.coordinator.member import ClassicMember
+from minibroker.coordinator.membership import Membership
 
 
-def member(member_id: str, *protocols: str, instance: str | None = None) -> Member:
-    return Member(
+def member(member_id: str, *protocols: str, instance: str | None = None) -> ClassicMember:
+    return ClassicMember(
         member_id=member_id,
         group_instance_id=instance,
         client_id="c",
@@ -20,15 +20,15 @@ def member(member_id: str, *protocols: str, instance: str | None = None) -> Memb
     )
 
 
-def roster(*members: Member) -> Roster:
-    made = Roster()
+def membership(*members: ClassicMember) -> Membership:
+    made = Membership()
     for each in members:
         made.add(each)
     return made
 
 
 def test_first_member_leads_and_oldest_succeeds() -> None:
-    three = roster(member("1"), member("2"), member("3"))
+    three = membership(member("1"), member("2"), member("3"))
     leaders = [three.leader]
     for leaving in ("1", "3", "2"):
         three.remove(leaving)
@@ -38,7 +38,7 @@ def test_first_member_leads_and_oldest_succeeds() -> None:
 
 
 def test_instance_id_maps_to_one_member() -> None:
-    one = roster(member("1", instance="s"))
+    one = membership(member("1", instance="s"))
     with pytest.raises(ValueError, match="'s' is there already"):
         one.add(member("2", instance="s"))
     one.pending_sync.add("1")
@@ -51,7 +51,7 @@ def test_instance_id_maps_to_one_member() -> None:
 
 
 def test_waiting_joins_are_counted() -> None:
-    two = roster(member("1"), member("2"))
+    two = membership(member("1"), member("2"))
     assert two.park_join(two["1"], 10) is None
     assert two.park_join(two["1"], 11) == 10
     assert (two.awaiting_join, two.all_joined) == (1, False)
@@ -68,7 +68,7 @@ def test_waiting_joins_are_counted() -> None:
 
 
 def test_leader_that_has_not_rejoined_is_replaced() -> None:
-    two = roster(member("1"), member("2"))
+    two = membership(member("1"), member("2"))
     assert not two.elect_joined_leader()
     two.park_join(two["2"], 1)
     assert two.elect_joined_leader()
@@ -88,11 +88,11 @@ def test_select_protocol_counts_votes_and_oldest_breaks_ties(
     votes: list[tuple[str, ...]], chosen: str
 ) -> None:
     voters = [member(str(number), *names) for number, names in enumerate(votes)]
-    assert roster(*voters).select_protocol() == chosen
+    assert membership(*voters).select_protocol() == chosen
 
 
 def test_supported_protocols_follow_member_changes() -> None:
-    two = roster(member("1", "a", "b"), member("2", "b"))
+    two = membership(member("1", "a", "b"), member("2", "b"))
     assert two.supported_by_all(["b"])
     assert not two.supported_by_all(["a"])
     two.update(two["2"], (("a", b""),), session_timeout_ms=1, rebalance_timeout_ms=9000)
@@ -103,7 +103,7 @@ def test_supported_protocols_follow_member_changes() -> None:
 
 
 def test_duplicate_protocol_counts_once() -> None:
-    two = roster(member("1", "a", "a", "b"), member("2", "b"))
+    two = membership(member("1", "a", "a", "b"), member("2", "b"))
     assert not two.supported_by_all(["a"])
     assert two.select_protocol() == "b"
     two.remove("2")
@@ -113,5 +113,5 @@ def test_duplicate_protocol_counts_once() -> None:
 def test_subscribed_topics_are_unknown_if_one_subscription_is() -> None:
     one = member("1")
     one.protocols = (("range", b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"),)
-    assert roster(one).subscribed_topics("range") == frozenset("t")
-    assert roster(one, member("2")).subscribed_topics("range") is None
+    assert membership(one).subscribed_topics("range") == frozenset("t")
+    assert membership(one, member("2")).subscribed_topics("range") is None

@@ -15,7 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from minibroker.coordinator.events import GroupImage
-from minibroker.coordinator.limits import JOURNAL_BATCH_BYTES, JOURNAL_BYTES_MAX, JOURNAL_GROWTH
+from minibroker.coordinator.limits import (
+    OFFSETS_LOG_BATCH_BYTES,
+    OFFSETS_LOG_BYTES_MAX,
+    OFFSETS_LOG_GROWTH,
+)
 from minibroker.coordinator.offsets import OffsetTable
 from minibroker.coordinator.records import (
     Entry,
@@ -47,7 +51,7 @@ WARNINGS_MAX = 20
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
-class Stored:
+class StoredGroup:
     """The stored state of one group. Without an image, the group has only offsets."""
 
     __slots__ = ("image", "offsets")
@@ -70,9 +74,9 @@ class Stored:
         yield GroupEntry(group_id, None)
 
 
-def fold(entries: Iterable[Entry]) -> dict[str, Stored]:
+def fold(entries: Iterable[Entry]) -> dict[str, StoredGroup]:
     """Apply the entries in order; return the resulting state by group id."""
-    groups: defaultdict[str, Stored] = defaultdict(Stored)
+    groups: defaultdict[str, StoredGroup] = defaultdict(StoredGroup)
     for entry in entries:
         stored = groups[entry.group_id]
         if isinstance(entry, GroupEntry):
@@ -84,7 +88,7 @@ def fold(entries: Iterable[Entry]) -> dict[str, Stored]:
     return {key: held for key, held in groups.items() if held.image or len(held.offsets)}
 
 
-class Journal:
+class OffsetsLog:
     """A log of entries, used by a single thread. Times are epoch milliseconds."""
 
     def __init__(self, partition: Partition) -> None:
@@ -96,7 +100,7 @@ class Journal:
     @property
     def wants_rewrite(self) -> bool:
         """Whether the log has grown enough to be compacted."""
-        return self._written > max(JOURNAL_BYTES_MAX, JOURNAL_GROWTH * self._live)
+        return self._written > max(OFFSETS_LOG_BYTES_MAX, OFFSETS_LOG_GROWTH * self._live)
 
     def write(self, entries: Iterable[Entry], *, now_ms: int) -> None:
         """Append one or more entries as one batch.
@@ -172,7 +176,7 @@ class Journal:
             for record in _records(live, now_ms):
                 batch.append(record)
                 size += len(record.key or b"") + len(record.value or b"")
-                if size >= JOURNAL_BATCH_BYTES:
+                if size >= OFFSETS_LOG_BATCH_BYTES:
                     self._append(batch, now_ms)
                     batch, size = [], 0
             if batch:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from minibroker.coordinator.classic_group import ClassicGroup, restore_group
 from minibroker.coordinator.events import (
     GroupImage,
     HeartbeatResult,
@@ -19,9 +20,8 @@ from minibroker.coordinator.events import (
     SyncResult,
     TimePassed,
 )
-from minibroker.coordinator.group import Group, restored_group
+from minibroker.coordinator.group_state_machine import handle
 from minibroker.coordinator.limits import GroupLimits
-from minibroker.coordinator.machine import handle
 from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.states import GroupState
 from protocol.errors import ErrorCode
@@ -71,7 +71,7 @@ def test_member_that_does_not_rejoin_in_time_is_removed(play: Playbook, say: typ
         play << say.refused(waiter, HeartbeatResult, ErrorCode.REBALANCE_IN_PROGRESS)
     play >> 6.0  # the rebalance timeout of 60 s has passed
     play << say.joined(1, "a-id1", "a-id1", ("a-id1",), generation=2)
-    assert "b-id2" not in play.group.roster
+    assert "b-id2" not in play.group.membership
 
 
 def test_member_session_timeout_starts_rebalance(play: Playbook, say: type[Words]) -> None:
@@ -79,7 +79,7 @@ def test_member_session_timeout_starts_rebalance(play: Playbook, say: type[Words
     play >> 6.0 >> say.beat(1, "a-id1") << say.refused(1, HeartbeatResult, ErrorCode.NONE)
     play >> 3.9 >> 0.1  # the session timeout of b, 10 s, has passed
     assert play.is_in(GroupState.PREPARING_REBALANCE)
-    assert "b-id2" not in play.group.roster
+    assert "b-id2" not in play.group.membership
     play >> say.join(2, "a-id1") << say.joined(2, "a-id1", "a-id1", ("a-id1",), generation=2)
 
 
@@ -99,7 +99,7 @@ def test_group_with_all_sessions_expired_is_empty(play: Playbook, say: type[Word
     assert play.is_in(GroupState.EMPTY)
     assert play.group.generation == 2
     assert play.persisted[-1].image.members == ()
-    assert play.group.roster.leader is None
+    assert play.group.membership.leader is None
 
 
 def test_new_member_join_times_out_after_five_minutes(make_play: Any, say: type[Words]) -> None:
@@ -121,7 +121,7 @@ def test_members_that_never_sync_are_removed(play: Playbook, say: type[Words]) -
             play << say.refused(number, HeartbeatResult, ErrorCode.NONE)
     play >> 6.0
     assert play.is_in(GroupState.PREPARING_REBALANCE)
-    assert [member.member_id for member in play.group.roster] == ["a-id1"]
+    assert [member.member_id for member in play.group.membership] == ["a-id1"]
 
 
 def test_leader_session_timeout_before_assignment_starts_rebalance(
@@ -131,7 +131,7 @@ def test_leader_session_timeout_before_assignment_starts_rebalance(
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.sync(3, "b-id2") >> 10.0
     play << say.refused(3, SyncResult, ErrorCode.REBALANCE_IN_PROGRESS)
-    assert play.group.roster.leader == "b-id2"
+    assert play.group.membership.leader == "b-id2"
 
 
 def test_static_member_late_for_rejoin_remains_until_session_timeout(
@@ -154,7 +154,7 @@ def test_static_member_late_for_rejoin_remains_until_session_timeout(
     play >> say.sync(13, "a-id1", generation=3) << play.STORED << say.synced(13, b"")
     play >> 9.9 >> say.beat(14, "a-id1", generation=3)
     play << say.refused(14, HeartbeatResult, ErrorCode.NONE) >> 0.1
-    assert [member.member_id for member in play.group.roster] == ["a-id1"]
+    assert [member.member_id for member in play.group.membership] == ["a-id1"]
 
 
 def test_rebalance_without_rejoins_waits_for_static_sessions(
@@ -210,7 +210,7 @@ def test_removed_group_rejects_waiting_requests(play: Playbook, say: type[Words]
 def test_offsets_expire_only_when_no_member_consumes_them(
     protocol_type: str | None, state: GroupState, expected: list[str]
 ) -> None:
-    group = Group("g", GroupLimits(offsets_retention_ms=7 * DAY_MS), str, Moment(0.0, 0))
+    group = ClassicGroup("g", GroupLimits(offsets_retention_ms=7 * DAY_MS), str, Moment(0.0, 0))
     group.protocol_type, group.state = protocol_type, state
     group.subscribed = frozenset({"busy"}) if protocol_type == "consumer" else None
     if state is GroupState.EMPTY:
@@ -226,7 +226,7 @@ def test_offsets_expire_only_when_no_member_consumes_them(
 def test_restored_group_equals_written_group(play: Playbook) -> None:
     play.stable("a", "b")
     image = play.persisted[-1].image
-    again = restored_group("g", image, play.group.limits, str, play.at)
+    again = restore_group("g", image, play.group.limits, str, play.at)
     assert again.state is GroupState.STABLE
     assert again.image(again.assignments()) == image
     assert again.assignments() == {"a-id1": b"a-id1", "b-id2": b"b-id2"}
@@ -238,7 +238,7 @@ def test_restored_group_above_max_size_rebalances(make_play: Any) -> None:
     small = GroupLimits(members_max=1)
     members = tuple(MemberImage(name, None, "c", "h", 1000, 6000, b"r", b"A") for name in "ab")
     image = GroupImage("consumer", 4, "range", "a", 0, members)
-    group = restored_group("g", image, small, str, Moment(0.0, 0))
+    group = restore_group("g", image, small, str, Moment(0.0, 0))
     handle(group, Restored(), Moment(0.0, 0))
     assert group.state.value == "PreparingRebalance"
     handle(group, TimePassed(), Moment(1.0, 1000))
@@ -247,7 +247,7 @@ def test_restored_group_above_max_size_rebalances(make_play: Any) -> None:
 
 def test_restored_empty_group_is_empty() -> None:
     image = GroupImage("consumer", 7, None, None, 5, ())
-    group = restored_group("g", image, GroupLimits(), str, Moment(0.0, 0))
+    group = restore_group("g", image, GroupLimits(), str, Moment(0.0, 0))
     assert (group.state, group.generation, group.state_since_ms) == (GroupState.EMPTY, 7, 5)
     assert not group.is_subscribed("t")
 

@@ -1,4 +1,4 @@
-"""Writing, replaying and rewriting a journal, also after a crash."""
+"""Writing, replaying and rewriting an offsets log, also after a crash."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibroker.coordinator.events import GroupImage, MemberImage
-from minibroker.coordinator.journal import (
+from minibroker.coordinator.limits import OFFSETS_LOG_BYTES_MAX
+from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.offsets_log import (
     REPLAYED_BYTES_MAX,
     REPLAYED_RECORDS_MAX,
     WARNINGS_MAX,
-    Journal,
+    OffsetsLog,
     commit_error,
     fold,
     group_error,
 )
-from minibroker.coordinator.limits import JOURNAL_BYTES_MAX
-from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Origin
@@ -39,17 +39,17 @@ def offset(number: int, group: str = "g", partition: int = 0) -> OffsetEntry:
 
 
 def test_replay_after_crash_returns_entries_in_order(disk: Disk) -> None:
-    journal = Journal(disk.open(0))
-    journal.write([offset(1), GroupEntry("g", IMAGE)], now_ms=1)
-    journal.write([offset(2)], now_ms=2)
+    offsets_log = OffsetsLog(disk.open(0))
+    offsets_log.write([offset(1), GroupEntry("g", IMAGE)], now_ms=1)
+    offsets_log.write([offset(2)], now_ms=2)
     expected: list[Entry] = [offset(1), GroupEntry("g", IMAGE), offset(2)]
-    assert list(journal.replay()) == expected
+    assert list(offsets_log.replay()) == expected
     disk.kill()
-    assert list(Journal(disk.open(0)).replay()) == expected
+    assert list(OffsetsLog(disk.open(0)).replay()) == expected
 
 
-def test_replay_of_empty_journal_returns_nothing(disk: Disk) -> None:
-    assert list(Journal(disk.open(0)).replay()) == []
+def test_replay_of_empty_offsets_log_returns_nothing(disk: Disk) -> None:
+    assert list(OffsetsLog(disk.open(0)).replay()) == []
 
 
 def test_fold_keeps_last_entry_of_each_key() -> None:
@@ -72,58 +72,58 @@ def test_tombstones_delete_stored_group() -> None:
 
 
 def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
-    journal = Journal(disk.open(0))
+    offsets_log = OffsetsLog(disk.open(0))
     for number in range(2000):
-        journal.write([offset(number)], now_ms=number)
+        offsets_log.write([offset(number)], now_ms=number)
     large = disk.bytes()
-    journal.rewrite([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
+    offsets_log.rewrite([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
     disk.open(0).log.apply_retention(now_ms=4000)
     assert disk.bytes() < large / 100
     disk.kill()
-    again = Journal(disk.open(0))
+    again = OffsetsLog(disk.open(0))
     assert list(again.replay()) == [offset(1999), GroupEntry("g", IMAGE)]
     again.write([offset(2000)], now_ms=5000)
     assert len(list(again.replay())) == 3
 
 
-def test_journal_of_mostly_old_entries_is_due_for_rewrite(disk: Disk) -> None:
-    journal = Journal(disk.open(0))
+def test_offsets_log_of_mostly_old_entries_is_due_for_rewrite(disk: Disk) -> None:
+    offsets_log = OffsetsLog(disk.open(0))
     entries = [offset(number, partition=number) for number in range(1000)]
     size = 0
-    while size <= JOURNAL_BYTES_MAX:
-        assert not journal.wants_rewrite
-        journal.write(entries, now_ms=1)
-        size = journal.log.size
-    assert journal.wants_rewrite
+    while size <= OFFSETS_LOG_BYTES_MAX:
+        assert not offsets_log.wants_rewrite
+        offsets_log.write(entries, now_ms=1)
+        size = offsets_log.log.size
+    assert offsets_log.wants_rewrite
     disk.kill()
-    journal = Journal(disk.open(0))
-    assert journal.wants_rewrite, "what an earlier owner wrote counts too"
-    journal.rewrite(entries, now_ms=2)
-    assert not journal.wants_rewrite
+    offsets_log = OffsetsLog(disk.open(0))
+    assert offsets_log.wants_rewrite, "what an earlier owner wrote counts too"
+    offsets_log.rewrite(entries, now_ms=2)
+    assert not offsets_log.wants_rewrite
 
 
-def test_journal_with_many_live_entries_is_not_rewritten_repeatedly(disk: Disk) -> None:
-    journal = Journal(disk.open(0))
+def test_offsets_log_with_many_live_entries_is_not_rewritten_repeatedly(disk: Disk) -> None:
+    offsets_log = OffsetsLog(disk.open(0))
     many = [offset(number, partition=number) for number in range(30_000)]
-    journal.rewrite(many, now_ms=1)
-    live = journal.log.size
-    assert live > JOURNAL_BYTES_MAX
+    offsets_log.rewrite(many, now_ms=1)
+    live = offsets_log.log.size
+    assert live > OFFSETS_LOG_BYTES_MAX
     written = 0
-    while not journal.wants_rewrite:
-        before = journal.log.size
-        journal.write(many[:5000], now_ms=1)
-        written += journal.log.size - before
+    while not offsets_log.wants_rewrite:
+        before = offsets_log.log.size
+        offsets_log.write(many[:5000], now_ms=1)
+        written += offsets_log.log.size - before
     assert written > 2.5 * live
 
 
 def test_failed_rewrite_keeps_entries(disk: Disk) -> None:
-    journal = Journal(disk.open(0))
-    journal.write([offset(1)], now_ms=1)
+    offsets_log = OffsetsLog(disk.open(0))
+    offsets_log.write([offset(1)], now_ms=1)
     huge = OffsetEntry("g", "t", 9, CommittedOffset(1, -1, "m" * 30_000, 1))
     with pytest.raises(LogError):
-        journal.rewrite([huge] * 10 + [_too_large()], now_ms=2)
-    assert next(iter(journal.replay())) == offset(1)
-    assert not journal.wants_rewrite
+        offsets_log.rewrite([huge] * 10 + [_too_large()], now_ms=2)
+    assert next(iter(offsets_log.replay())) == offset(1)
+    assert not offsets_log.wants_rewrite
 
 
 def _too_large() -> Entry:
@@ -131,17 +131,17 @@ def _too_large() -> Entry:
     return GroupEntry("g", IMAGE._replace(members=(member,)))
 
 
-def test_cleared_journal_is_empty_after_restart(disk: Disk) -> None:
-    journal = Journal(disk.open(0))
-    journal.write([offset(1)], now_ms=1)
-    journal.clear()
-    assert list(journal.replay()) == []
+def test_cleared_offsets_log_is_empty_after_restart(disk: Disk) -> None:
+    offsets_log = OffsetsLog(disk.open(0))
+    offsets_log.write([offset(1)], now_ms=1)
+    offsets_log.clear()
+    assert list(offsets_log.replay()) == []
     disk.kill()
-    assert list(Journal(disk.open(0)).replay()) == []
+    assert list(OffsetsLog(disk.open(0)).replay()) == []
 
 
 def test_replay_skips_unknown_records(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal(disk.open(0))
+    offsets_log = OffsetsLog(disk.open(0))
     strange = [
         Record(key=b"\0\3\0\1g", value=b"a group of another type"),
         Record(key=b"\0\1\0\x63", value=b""),
@@ -151,8 +151,8 @@ def test_replay_skips_unknown_records(disk: Disk, caplog: pytest.LogCaptureFixtu
     disk.open(0).append_as_leader(memoryview(batch), now_ms=1, origin=Origin.COORDINATOR)
     control = build_batch([Record(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], control=True)
     disk.open(0).append_as_leader(memoryview(control), now_ms=1, origin=Origin.COORDINATOR)
-    journal.write([offset(1)], now_ms=2)
-    assert list(journal.replay()) == [offset(1)]
+    offsets_log.write([offset(1)], now_ms=2)
+    assert list(offsets_log.replay()) == [offset(1)]
     assert len(caplog.messages) == 2
 
 
@@ -166,33 +166,33 @@ def hostile_batches() -> list[bytes]:
 
 
 def test_replay_skips_malformed_batches(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal(disk.open(0))
+    offsets_log = OffsetsLog(disk.open(0))
     for hostile in hostile_batches():
         fixed = bytearray(hostile)
         fixed[17:21] = crc32c(memoryview(fixed)[21:]).to_bytes(4, "big")
         disk.open(0).append_as_leader(memoryview(fixed), now_ms=1, origin=Origin.COORDINATOR)
-    journal.write([offset(1)], now_ms=2)
-    assert list(journal.replay()) == [offset(1)]
+    offsets_log.write([offset(1)], now_ms=2)
+    assert list(offsets_log.replay()) == [offset(1)]
     assert len(caplog.messages) == 3
 
 
 def test_replay_limits_its_warnings(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     strange = build_batch([Record(key=b"\0\1\0\x63", value=b"")] * (2 * WARNINGS_MAX))
     disk.open(0).append_as_leader(memoryview(strange), now_ms=1, origin=Origin.COORDINATOR)
-    assert list(Journal(disk.open(0)).replay()) == []
+    assert list(OffsetsLog(disk.open(0)).replay()) == []
     assert len(caplog.messages) == WARNINGS_MAX + 1
 
 
 def test_replay_continues_after_segment_with_damaged_header(disk: Disk) -> None:
-    journal = Journal(disk.open(0))
-    journal.write([offset(1)], now_ms=1)
+    offsets_log = OffsetsLog(disk.open(0))
+    offsets_log.write([offset(1)], now_ms=1)
     log = disk.open(0).log
     log.roll(now_ms=1)
-    journal.write([offset(2)], now_ms=2)
+    offsets_log.write([offset(2)], now_ms=2)
     with open(f"{log.directory}/{0:020d}.log", "r+b") as file:
         file.seek(16)
         file.write(b"\x07")
-    assert list(journal.replay()) == [offset(2)]
+    assert list(offsets_log.replay()) == [offset(2)]
 
 
 def test_write_errors_map_to_kafka_error_codes() -> None:
@@ -222,28 +222,28 @@ STEPS = st.lists(
 def test_rewrites_and_crashes_preserve_state(
     steps: list[str | tuple[str, int, int | None]], disk: Disk
 ) -> None:
-    journal = Journal(disk.open(0))
-    journal.clear()
+    offsets_log = OffsetsLog(disk.open(0))
+    offsets_log.clear()
     model: dict[tuple[str, int], int] = {}
     for step in steps:
         if step == "kill":
             disk.kill()
-            journal = Journal(disk.open(0))
+            offsets_log = OffsetsLog(disk.open(0))
         elif step == "rewrite":
             live = [offset(number, group, part) for (group, part), number in model.items()]
-            journal.rewrite(live, now_ms=1)
+            offsets_log.rewrite(live, now_ms=1)
         else:
             assert isinstance(step, tuple)
             group, partition, number = step
             if number is None:
                 model.pop((group, partition), None)
-                journal.write([OffsetEntry(group, "t", partition, None)], now_ms=1)
+                offsets_log.write([OffsetEntry(group, "t", partition, None)], now_ms=1)
             else:
                 model[group, partition] = number
-                journal.write([offset(number, group, partition)], now_ms=1)
+                offsets_log.write([offset(number, group, partition)], now_ms=1)
     found = {
         (group, partition): committed.offset
-        for group, stored in fold(journal.replay()).items()
+        for group, stored in fold(offsets_log.replay()).items()
         for _, partition, committed in stored.offsets
     }
     assert found == model

@@ -18,12 +18,12 @@ from minibroker.coordinator.events import (
     SyncResult,
     TimePassed,
 )
+from minibroker.coordinator.group_state_machine import handle, join_refusal
 from minibroker.coordinator.limits import (
     MEMBER_METADATA_BYTES_MAX,
     PENDING_MEMBERS_MAX,
     GroupLimits,
 )
-from minibroker.coordinator.machine import handle, join_refusal
 from minibroker.coordinator.states import GroupState
 from protocol.errors import ErrorCode
 
@@ -57,7 +57,7 @@ def test_join_with_expired_pending_id_is_rejected(play: Playbook, say: type[Word
 
 
 def test_pending_ids_above_limit_are_rejected(play: Playbook, say: type[Words]) -> None:
-    play.group.roster.pending = {str(number): 1e9 for number in range(PENDING_MEMBERS_MAX)}
+    play.group.membership.pending = {str(number): 1e9 for number in range(PENDING_MEMBERS_MAX)}
     play >> say.join(1, require_known_member_id=True)
     play << say.refused(1, JoinResult, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
@@ -189,7 +189,7 @@ def test_restarted_static_leader_does_not_assign(
         play << say.joined(1, "s1-id3", "s1-id3", members, skip_assignment=True)
     else:  # the leader in the response is its previous id, so it does not act as the leader
         play << say.joined(1, "s1-id3", "s1-id1")
-    assert play.group.roster.leader == "s1-id3"
+    assert play.group.membership.leader == "s1-id3"
     assert {m.member_id for m in play.persisted[-1].image.members} == {"s2-id2", "s1-id3"}
 
 
@@ -199,7 +199,7 @@ def test_static_rejoin_with_failed_write_is_undone(play: Playbook, say: type[Wor
     play >> Persisted(ErrorCode.NOT_COORDINATOR)
     play << say.refused(1, JoinResult, ErrorCode.NOT_COORDINATOR)
     play >> say.beat(2, "s2-id2", instance="s2") << say.refused(2, HeartbeatResult, ErrorCode.NONE)
-    assert play.group.roster["s2-id2"].session_timeout_ms == 10_000
+    assert play.group.membership["s2-id2"].session_timeout_ms == 10_000
 
 
 def test_static_rejoin_that_changes_protocol_starts_rebalance(
@@ -363,7 +363,7 @@ def test_leave_request_removes_several_members(play: Playbook, say: type[Words])
     play >> say.leave(3, *leavers)
     play << say.refused(1, JoinResult, unknown)
     play << say.refused(3, LeaveResult, none, members=tuple(zip(leavers, errors, strict=True)))
-    assert [member.member_id for member in play.group.roster] == ["b-id2"]
+    assert [member.member_id for member in play.group.membership] == ["b-id2"]
 
 
 def test_leave_of_last_member_empties_group(play: Playbook, say: type[Words]) -> None:

@@ -1,6 +1,6 @@
 """Membership of a group: members, instance ids, pending ids, waiting joins and the leader.
 
-It must never know the group's state, the time or limits; decisions are made in ``group``.
+It must never know the group's state, the time or limits; decisions are made in ``classic_group``.
 Invariants: a member id is either pending or a member, never both; every instance id maps to a
 member; there is a leader if and only if there are members; the number of members that wait for a
 join response is kept up to date, not counted on demand. The bookkeeping half of Kafka's
@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from minibroker.coordinator.events import JoinedMember, Protocols, Waiter
-from minibroker.coordinator.member import Member
+from minibroker.coordinator.member import ClassicMember
 from minibroker.coordinator.subscription import subscribed_topics
 
 
-class Roster:
+class Membership:
     """Members in the order in which they joined, which also breaks ties."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Roster:
         """Ids that were assigned but have not joined yet, with their expiry times."""
         self.pending_sync: set[str] = set()
         """Members of the new generation that have not sent their sync request yet."""
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ClassicMember] = {}
         self._static: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
         self._awaiting_join = 0
@@ -34,16 +34,16 @@ class Roster:
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter(self._members.values())
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._members
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> ClassicMember:
         return self._members[member_id]
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> ClassicMember | None:
         return self._members.get(member_id)
 
     def static_member_id(self, group_instance_id: str) -> str | None:
@@ -51,7 +51,7 @@ class Roster:
 
     # -------------------------------------------------------------------- adding and removing
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicMember) -> None:
         """Add a member. Its id and instance id must not be in use."""
         if member.group_instance_id is not None:
             if member.group_instance_id in self._static:
@@ -64,7 +64,7 @@ class Roster:
         if self.leader is None:
             self.leader = member.member_id
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicMember | None:
         """Remove an id, pending or not. The returned member may still have waiting requests."""
         self.pending.pop(member_id, None)
         self.pending_sync.discard(member_id)
@@ -79,7 +79,7 @@ class Roster:
             self.leader = next(iter(self._members), None)
         return member
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: ClassicMember, member_id: str) -> None:
         """Give a static member a new id. It remains the leader if it was."""
         old = member.member_id
         del self._members[old]
@@ -95,7 +95,7 @@ class Roster:
 
     def update(
         self,
-        member: Member,
+        member: ClassicMember,
         protocols: Protocols,
         *,
         session_timeout_ms: int,
@@ -109,14 +109,14 @@ class Roster:
 
     # ---------------------------------------------------------------------------- waiting
 
-    def park_join(self, member: Member, waiter: Waiter) -> Waiter | None:
+    def park_join(self, member: ClassicMember, waiter: Waiter) -> Waiter | None:
         """Park a request until the member's join completes; return the one it replaces."""
         before = self.release_join(member)
         member.join_waiter = waiter
         self._awaiting_join += 1
         return before
 
-    def release_join(self, member: Member) -> Waiter | None:
+    def release_join(self, member: ClassicMember) -> Waiter | None:
         waiter, member.join_waiter = member.join_waiter, None
         self._awaiting_join -= waiter is not None
         return waiter

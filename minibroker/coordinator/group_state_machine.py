@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from minibroker.coordinator.classic_group import ClassicGroup
 from minibroker.coordinator.events import (
     CommitRequested,
     CommitResult,
@@ -32,19 +33,18 @@ from minibroker.coordinator.events import (
     SyncResult,
     TimePassed,
 )
-from minibroker.coordinator.group import Group
 from minibroker.coordinator.limits import (
     MEMBER_METADATA_BYTES_MAX,
     NEW_MEMBER_JOIN_TIMEOUT_S,
     PENDING_MEMBERS_MAX,
     GroupLimits,
 )
-from minibroker.coordinator.member import Member
+from minibroker.coordinator.member import ClassicMember
 from minibroker.coordinator.states import COMMIT_ANSWERS, HEARTBEAT_ANSWERS, GroupState, Move
 from protocol.errors import ErrorCode
 
 
-def handle(group: Group, event: Event, at: Moment) -> list[Decision]:
+def handle(group: ClassicGroup, event: Event, at: Moment) -> list[Decision]:
     """Handle an event and return the decisions, in the order in which to carry them out.
 
     Raises ``RuntimeError`` for any event other than ``Persisted`` while a ``Persist`` is
@@ -77,7 +77,7 @@ def join_refusal(limits: GroupLimits, group_id: str, event: JoinRequested) -> Er
 # --------------------------------------------------------------------------------------- join
 
 
-def _join(group: Group, event: JoinRequested) -> None:
+def _join(group: ClassicGroup, event: JoinRequested) -> None:
     if not _has_room(group, event.member_id):
         group.drop(event.member_id)
         group.answer(event.waiter, JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
@@ -89,49 +89,49 @@ def _join(group: Group, event: JoinRequested) -> None:
         group.answer(event.waiter, JoinResult(error=error, member_id=event.member_id))
     elif event.member_id == "":
         _join_without_id(group, event)
-    elif event.member_id in group.roster.pending and event.group_instance_id is None:
+    elif event.member_id in group.membership.pending and event.group_instance_id is None:
         _add_member(group, event, event.member_id)
     else:
         _rejoin(group, event)
     group.complete_join_if_ready()
 
 
-def _has_room(group: Group, member_id: str) -> bool:
+def _has_room(group: ClassicGroup, member_id: str) -> bool:
     """Whether the group has room for the member. During a rebalance only members that have already
     rejoined count, so a group above its limit rejects the last members to rejoin.
     """
     limit = group.limits.members_max
-    member = group.roster.get(member_id)
+    member = group.membership.get(member_id)
     if group.state in (GroupState.EMPTY, GroupState.DEAD):
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
-        return (member is not None and member.awaits_join) or group.roster.awaiting_join < limit
-    return member is not None or len(group.roster) < limit
+        return (member is not None and member.awaits_join) or group.membership.awaiting_join < limit
+    return member is not None or len(group.membership) < limit
 
 
-def _join_without_id(group: Group, event: JoinRequested) -> None:
+def _join_without_id(group: ClassicGroup, event: JoinRequested) -> None:
     prefix = event.client_id if event.group_instance_id is None else event.group_instance_id
     member_id = f"{prefix}-{group.make_id()}"
     if event.group_instance_id is not None:
-        current = group.roster.static_member_id(event.group_instance_id)
+        current = group.membership.static_member_id(event.group_instance_id)
         if current is None:
             _add_member(group, event, member_id)
         else:
-            _replace_static_member(group, event, group.roster[current], member_id)
+            _replace_static_member(group, event, group.membership[current], member_id)
     elif not event.require_known_member_id:
         _add_member(group, event, member_id)
-    elif len(group.roster.pending) >= PENDING_MEMBERS_MAX:
+    elif len(group.membership.pending) >= PENDING_MEMBERS_MAX:
         group.answer(event.waiter, JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
     else:
         lapse = group.at.now + event.session_timeout_ms / 1000
-        group.roster.pending[member_id] = lapse
+        group.membership.pending[member_id] = lapse
         group.wake_at(lapse)
         error = ErrorCode.MEMBER_ID_REQUIRED
         group.answer(event.waiter, JoinResult(error=error, member_id=member_id))
 
 
-def _add_member(group: Group, event: JoinRequested, member_id: str) -> None:
-    member = Member(
+def _add_member(group: ClassicGroup, event: JoinRequested, member_id: str) -> None:
+    member = ClassicMember(
         member_id=member_id,
         group_instance_id=event.group_instance_id,
         client_id=event.client_id,
@@ -144,20 +144,20 @@ def _add_member(group: Group, event: JoinRequested, member_id: str) -> None:
     )
     if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
         group.newcomer_during_delay = True
-    if not group.roster:
+    if not group.membership:
         group.protocol_type = event.protocol_type
-    group.roster.add(member)
+    group.membership.add(member)
     group.extend_session(member, NEW_MEMBER_JOIN_TIMEOUT_S)
     group.prepare_rebalance(f"{member_id} joins; its reason: {event.reason or 'not given'}")
 
 
-def _rejoin(group: Group, event: JoinRequested) -> None:
+def _rejoin(group: ClassicGroup, event: JoinRequested) -> None:
     error = group.check_member(event.member_id, event.group_instance_id)
     if error is not ErrorCode.NONE:
         group.answer(event.waiter, JoinResult(error=error, member_id=event.member_id))
         return
-    member = group.roster[event.member_id]
-    as_leader = group.roster.leader == event.member_id
+    member = group.membership[event.member_id]
+    as_leader = group.membership.leader == event.member_id
     unchanged = member.protocols == event.protocols
     # The leader of a stable group rejoins to assign again, for example after a change of topics.
     # Otherwise unchanged metadata means that the last response was lost, so it is sent again.
@@ -165,7 +165,7 @@ def _rejoin(group: Group, event: JoinRequested) -> None:
         group.state is GroupState.COMPLETING_REBALANCE
         or (group.state is GroupState.STABLE and not as_leader)
     ):
-        leader = group.roster.leader or ""
+        leader = group.membership.leader or ""
         group.answer(event.waiter, group.join_result(member, leader=leader, as_leader=as_leader))
         return
     _park(group, event, member)
@@ -176,32 +176,32 @@ def _rejoin(group: Group, event: JoinRequested) -> None:
     )
 
 
-def _park(group: Group, event: JoinRequested, member: Member) -> None:
+def _park(group: ClassicGroup, event: JoinRequested, member: ClassicMember) -> None:
     """Update the member from its request and park the request."""
-    group.roster.update(
+    group.membership.update(
         member,
         event.protocols,
         session_timeout_ms=event.session_timeout_ms,
         rebalance_timeout_ms=event.rebalance_timeout_ms,
     )
-    superseded = group.roster.park_join(member, event.waiter)
+    superseded = group.membership.park_join(member, event.waiter)
     error = ErrorCode.REBALANCE_IN_PROGRESS
     group.answer(superseded, JoinResult(error=error, member_id=member.member_id))
 
 
 def _replace_static_member(
-    group: Group, event: JoinRequested, member: Member, member_id: str
+    group: ClassicGroup, event: JoinRequested, member: ClassicMember, member_id: str
 ) -> None:
     """Give a static member that joins without its id a new one: its client has restarted. Requests
     with the old id are fenced.
     """
     fenced = ErrorCode.FENCED_INSTANCE_ID
-    old_id, old_leader = member.member_id, group.roster.leader or ""
-    group.answer(group.roster.release_join(member), JoinResult(error=fenced, member_id=old_id))
+    old_id, old_leader = member.member_id, group.membership.leader or ""
+    group.answer(group.membership.release_join(member), JoinResult(error=fenced, member_id=old_id))
     waiter, member.sync_waiter = member.sync_waiter, None
     group.answer(waiter, SyncResult(error=fenced))
     before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
-    group.roster.rename(member, member_id)
+    group.membership.rename(member, member_id)
     _park(group, event, member)
     group.extend_session(member)
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -209,7 +209,7 @@ def _replace_static_member(
         group.prepare_rebalance(f"static member {event.group_instance_id} is back as {member_id}")
     elif group.state is not GroupState.STABLE:
         return
-    elif group.roster.select_protocol() != group.protocol_name:
+    elif group.membership.select_protocol() != group.protocol_name:
         group.prepare_rebalance(f"static member {event.group_instance_id} changes the protocol")
     else:
         group.note(f"lets static member {event.group_instance_id} back in as {member_id}")
@@ -222,30 +222,30 @@ def _replace_static_member(
 
 
 def _static_member_stored(
-    group: Group,
+    group: ClassicGroup,
     event: JoinRequested,
-    member: Member,
+    member: ClassicMember,
     old: tuple[str, str, tuple[tuple[tuple[str, bytes], ...], int, int]],
     error: ErrorCode,
 ) -> None:
     """Answer a static member that rejoined without a rebalance, or restore its old state."""
     old_id, old_leader, (protocols, session_timeout_ms, rebalance_timeout_ms) = old
-    waiter = group.roster.release_join(member)
+    waiter = group.membership.release_join(member)
     if error is not ErrorCode.NONE:
-        group.roster.update(
+        group.membership.update(
             member,
             protocols,
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
-        group.roster.rename(member, old_id)
+        group.membership.rename(member, old_id)
         group.extend_session(member)
         group.answer(waiter, JoinResult(error=error))
         return
-    leads = group.roster.leader == member.member_id
+    leads = group.membership.leader == member.member_id
     if event.can_skip_assignment:
         result = group.join_result(
-            member, leader=group.roster.leader or "", as_leader=leads, skip_assignment=leads
+            member, leader=group.membership.leader or "", as_leader=leads, skip_assignment=leads
         )
     else:
         # An older client would compute an assignment if it were named leader, and that assignment
@@ -257,12 +257,12 @@ def _static_member_stored(
 # --------------------------------------------------------------------------------------- sync
 
 
-def _sync(group: Group, event: SyncRequested) -> None:
+def _sync(group: ClassicGroup, event: SyncRequested) -> None:
     error = _sync_error(group, event)
     if error is not ErrorCode.NONE:
         group.answer(event.waiter, SyncResult(error=error))
         return
-    member = group.roster[event.member_id]
+    member = group.membership[event.member_id]
     group.synced(event.member_id)
     if group.state is GroupState.STABLE:
         group.answer(event.waiter, group.sync_result(member))
@@ -270,13 +270,13 @@ def _sync(group: Group, event: SyncRequested) -> None:
         return
     superseded, member.sync_waiter = member.sync_waiter, event.waiter
     group.answer(superseded, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
-    if group.roster.leader == event.member_id:
+    if group.membership.leader == event.member_id:
         brought = dict(event.assignments)
-        assignments = {m.member_id: brought.get(m.member_id, b"") for m in group.roster}
+        assignments = {m.member_id: brought.get(m.member_id, b"") for m in group.membership}
         group.persist(assignments, lambda error: _assignment_stored(group, assignments, error))
 
 
-def _sync_error(group: Group, event: SyncRequested) -> ErrorCode:
+def _sync_error(group: ClassicGroup, event: SyncRequested) -> ErrorCode:
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = group.check_member(event.member_id, event.group_instance_id)
@@ -293,12 +293,14 @@ def _sync_error(group: Group, event: SyncRequested) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _assignment_stored(group: Group, assignments: dict[str, bytes], error: ErrorCode) -> None:
+def _assignment_stored(
+    group: ClassicGroup, assignments: dict[str, bytes], error: ErrorCode
+) -> None:
     if error is not ErrorCode.NONE:
         group.answer_syncs(SyncResult(error=error))
         group.prepare_rebalance(f"the assignment could not be written: {error.name}")
         return
-    for member in group.roster:
+    for member in group.membership:
         member.assignment = assignments[member.member_id]
     group.move(Move.ASSIGNED)
     group.answer_syncs()
@@ -307,29 +309,29 @@ def _assignment_stored(group: Group, assignments: dict[str, bytes], error: Error
 # ---------------------------------------------------------------- heartbeat, commit and leave
 
 
-def _heartbeat(group: Group, event: HeartbeatReceived) -> None:
+def _heartbeat(group: ClassicGroup, event: HeartbeatReceived) -> None:
     error = HEARTBEAT_ANSWERS[group.state]
     if group.state is not GroupState.DEAD:
         wrong = _generation_error(group, event)
         if wrong is ErrorCode.NONE:
-            group.extend_session(group.roster[event.member_id])
+            group.extend_session(group.membership[event.member_id])
         else:
             error = wrong
     group.answer(event.waiter, HeartbeatResult(error))
 
 
-def _generation_error(group: Group, event: HeartbeatReceived | CommitRequested) -> ErrorCode:
+def _generation_error(group: ClassicGroup, event: HeartbeatReceived | CommitRequested) -> ErrorCode:
     error = group.check_member(event.member_id, event.group_instance_id)
     if error is ErrorCode.NONE and event.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return error
 
 
-def _commit(group: Group, event: CommitRequested) -> None:
+def _commit(group: ClassicGroup, event: CommitRequested) -> None:
     group.answer(event.waiter, CommitResult(_commit_error(group, event)))
 
 
-def _commit_error(group: Group, event: CommitRequested) -> ErrorCode:
+def _commit_error(group: ClassicGroup, event: CommitRequested) -> ErrorCode:
     if group.state is GroupState.EMPTY and event.generation < 0:
         return ErrorCode.NONE  # an administrator, or a consumer without group management
     anonymous = event.generation < 0 and event.member_id == "" and event.group_instance_id is None
@@ -340,11 +342,11 @@ def _commit_error(group: Group, event: CommitRequested) -> ErrorCode:
         if error is not ErrorCode.NONE:
             return error
     if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-        group.extend_session(group.roster[event.member_id])
+        group.extend_session(group.membership[event.member_id])
     return COMMIT_ANSWERS[group.state]
 
 
-def _leave(group: Group, event: LeaveRequested) -> None:
+def _leave(group: ClassicGroup, event: LeaveRequested) -> None:
     if group.state is GroupState.DEAD:
         group.answer(event.waiter, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
@@ -352,15 +354,15 @@ def _leave(group: Group, event: LeaveRequested) -> None:
     group.answer(event.waiter, LeaveResult(ErrorCode.NONE, results))
 
 
-def _leave_one(group: Group, leaver: Leaver) -> ErrorCode:
+def _leave_one(group: ClassicGroup, leaver: Leaver) -> ErrorCode:
     member_id: str | None = leaver.member_id
     if leaver.member_id == "":
         # An administrator removes a static member by its instance id.
         instance = leaver.group_instance_id
-        member_id = None if instance is None else group.roster.static_member_id(instance)
+        member_id = None if instance is None else group.membership.static_member_id(instance)
         if member_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-    elif leaver.member_id in group.roster.pending:
+    elif leaver.member_id in group.membership.pending:
         group.drop(leaver.member_id)
         group.complete_join_if_ready()
         return ErrorCode.NONE
@@ -377,42 +379,42 @@ def _leave_one(group: Group, leaver: Leaver) -> ErrorCode:
 # ------------------------------------------------------------------------------ internal events
 
 
-def _time_passed(_group: Group, _event: TimePassed) -> None:
+def _time_passed(_group: ClassicGroup, _event: TimePassed) -> None:
     """Do nothing: ``handle`` checks the deadlines after every event."""
 
 
-def _persisted(group: Group, event: Persisted) -> None:
+def _persisted(group: ClassicGroup, event: Persisted) -> None:
     then, group.after_persist = group.after_persist, None
     if then is not None:
         then(event.error)
 
 
-def _restored(group: Group, _event: Restored) -> None:
-    for member in group.roster:
+def _restored(group: ClassicGroup, _event: Restored) -> None:
+    for member in group.membership:
         group.extend_session(member)
-    if len(group.roster) > group.limits.members_max:
+    if len(group.membership) > group.limits.members_max:
         group.prepare_rebalance(
-            f"it has {len(group.roster)} members, more than group.max.size allows"
+            f"it has {len(group.membership)} members, more than group.max.size allows"
         )
 
 
-def _removed(group: Group, _event: Removed) -> None:
+def _removed(group: ClassicGroup, _event: Removed) -> None:
     error = ErrorCode.NOT_COORDINATOR
-    for member in list(group.roster):
+    for member in list(group.membership):
         group.answer(
-            group.roster.release_join(member),
+            group.membership.release_join(member),
             JoinResult(error=error, member_id=member.member_id),
         )
         waiter, member.sync_waiter = member.sync_waiter, None
         group.answer(waiter, SyncResult(error=error))
         group.drop(member.member_id)
-    for member_id in list(group.roster.pending):
+    for member_id in list(group.membership.pending):
         group.drop(member_id)
     group.forget_deadlines()
     group.move(Move.REMOVED)
 
 
-HANDLERS: Final[dict[type[Event], Callable[[Group, Any], None]]] = {
+HANDLERS: Final[dict[type[Event], Callable[[ClassicGroup, Any], None]]] = {
     JoinRequested: _join,
     SyncRequested: _sync,
     HeartbeatReceived: _heartbeat,

@@ -2,18 +2,18 @@
 
 Theory of operation. A member joins and waits. The first member of an empty group starts a short
 initial delay, which is extended while more members join, so that clients that start together form
-one generation instead of ten. Any later change makes all members rejoin within the longest of
-their rebalance timeouts. Members that do not rejoin are removed, except static members, which are
-removed only when their session times out. When all members have joined, the generation number
-increases, the members' votes select the protocol, and the leader receives the list of members. The
-leader's assignment is written to the log *before* it is sent to any member, so a restarted worker
-loads the generation that its clients know.
+one generation instead of ten. Any later change makes all members rejoin within the longest of their
+rebalance timeouts. Members that do not rejoin are removed, except static members, which are removed
+only when their session times out. When all members have joined, the generation number increases,
+the members' votes select the protocol, and the leader receives the list of members. The leader's
+assignment is written to the log *before* it is sent to any member, so a restarted worker loads the
+generation that its clients know.
 
-Requests of members are handled in ``machine``, and ids come from ``make_id``. This module must
-never know sockets, tasks, clocks or files. Invariants: the generation never decreases; every waiter
-is answered once; there is a leader if and only if there are members. The rules are those of Kafka's
-``GroupCoordinator`` (3.x) and ``GroupMetadataManager`` (4.x), with KIP-62, 134, 345, 394, 559 and
-814.
+Requests of members are handled in ``group_state_machine``, and ids come from ``make_id``. This
+module must never know sockets, tasks, clocks or files. Invariants: the generation never decreases;
+every waiter is answered once; there is a leader if and only if there are members. The rules are
+those of Kafka's ``GroupCoordinator`` (3.x) and ``GroupMetadataManager`` (4.x), with KIP-62, 134,
+345, 394, 559 and 814.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING
 
 from minibroker.coordinator.events import (
-    Answer,
     Decision,
+    GroupAnswer,
     GroupImage,
     JoinResult,
     Moment,
@@ -35,10 +35,16 @@ from minibroker.coordinator.events import (
     Waiter,
 )
 from minibroker.coordinator.limits import RETRY_JOIN_PHASE_S_MIN, GroupLimits
-from minibroker.coordinator.member import Member, restored
+from minibroker.coordinator.member import ClassicMember, restored
+from minibroker.coordinator.membership import Membership
 from minibroker.coordinator.offsets import OffsetTable
-from minibroker.coordinator.roster import Roster
-from minibroker.coordinator.states import STORY_LENGTH_MAX, GroupState, Move, Step, next_state
+from minibroker.coordinator.states import (
+    STORY_LENGTH_MAX,
+    GroupState,
+    Move,
+    StateTransition,
+    next_state,
+)
 from minibroker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ErrorCode
 
@@ -46,8 +52,8 @@ if TYPE_CHECKING:
     AfterPersist = Callable[[ErrorCode], None]
 
 
-class Group:
-    """One group. Change it only through ``machine.handle``; its attributes may be read freely.
+class ClassicGroup:
+    """A classic group. Change it only through ``group_state_machine.handle``.
 
     ``at`` is the time of the current event. ``state_since_ms`` is epoch milliseconds.
     """
@@ -65,9 +71,9 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.subscribed: frozenset[str] | None = None
-        self.roster = Roster()
+        self.membership = Membership()
         self.offsets = OffsetTable()
-        self.story: deque[Step] = deque(maxlen=STORY_LENGTH_MAX)
+        self.story: deque[StateTransition] = deque(maxlen=STORY_LENGTH_MAX)
         self.after_persist: AfterPersist | None = None
         self.newcomer_during_delay = False
         self._out: list[Decision] = []
@@ -94,14 +100,14 @@ class Group:
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member may consume the topic. Assumed if a subscription can't be decoded."""
         if self.subscribed is None:
-            return self.is_consumer_group and len(self.roster) > 0
+            return self.is_consumer_group and len(self.membership) > 0
         return topic in self.subscribed
 
     def supports(self, protocol_type: str, names: list[str]) -> bool:
         """Whether a member with these protocols can join now."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(names)
-        return self.protocol_type == protocol_type and self.roster.supported_by_all(names)
+        return self.protocol_type == protocol_type and self.membership.supported_by_all(names)
 
     def image(self, assignments: Mapping[str, bytes]) -> GroupImage:
         """This generation as it is stored in the log."""
@@ -109,29 +115,29 @@ class Group:
         members = (
             ()
             if name is None
-            else tuple(m.image(name, assignments.get(m.member_id, b"")) for m in self.roster)
+            else tuple(m.image(name, assignments.get(m.member_id, b"")) for m in self.membership)
         )
         return GroupImage(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
             protocol_name=name,
-            leader=self.roster.leader,
+            leader=self.membership.leader,
             state_since_ms=self.state_since_ms,
             members=members,
         )
 
     def assignments(self) -> dict[str, bytes]:
-        return {member.member_id: member.assignment for member in self.roster}
+        return {member.member_id: member.assignment for member in self.membership}
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """Check that the member exists and is the current owner of its instance id."""
         if group_instance_id is not None:
-            current = self.roster.static_member_id(group_instance_id)
+            current = self.membership.static_member_id(group_instance_id)
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.roster else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.membership else ErrorCode.UNKNOWN_MEMBER_ID
 
     def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
         """Topic and partition of each expired offset.
@@ -161,7 +167,7 @@ class Group:
     def answer(self, waiter: Waiter | None, result: Result) -> None:
         """Answer a waiter, if there is one."""
         if waiter is not None:
-            self._out.append(Answer(waiter, result))
+            self._out.append(GroupAnswer(waiter, result))
 
     def note(self, text: str) -> None:
         self._out.append(Note(f"group {self.group_id!r} {text}"))
@@ -182,12 +188,12 @@ class Group:
     def move(self, move: Move) -> None:
         before = self.state
         self.state = next_state(self.group_id, before, move, list(self.story))
-        self.story.append(Step(self.at.now, before, move, self.state))
+        self.story.append(StateTransition(self.at.now, before, move, self.state))
         self.state_since_ms = self.at.wall_ms
 
     # -------------------------------------------------------------------------- members
 
-    def extend_session(self, member: Member, seconds: float | None = None) -> None:
+    def extend_session(self, member: ClassicMember, seconds: float | None = None) -> None:
         """Restart the member's session timeout."""
         timeout = member.session_timeout_ms / 1000 if seconds is None else seconds
         member.expires_at = self.at.now + timeout
@@ -195,7 +201,7 @@ class Group:
 
     def drop(self, member_id: str) -> None:
         """Remove a member id and reject the requests that wait under it."""
-        member = self.roster.remove(member_id)
+        member = self.membership.remove(member_id)
         if member is not None:
             self.answer(member.join_waiter, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
             self.answer(member.sync_waiter, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -209,7 +215,7 @@ class Group:
             self.complete_join_if_ready()
 
     def join_result(
-        self, member: Member, *, leader: str, as_leader: bool, skip_assignment: bool = False
+        self, member: ClassicMember, *, leader: str, as_leader: bool, skip_assignment: bool = False
     ) -> JoinResult:
         """The current generation as a join result for the member."""
         name = self.protocol_name or ""
@@ -220,7 +226,7 @@ class Group:
             protocol_name=self.protocol_name,
             leader=leader,
             skip_assignment=skip_assignment,
-            members=self.roster.joined_members(name) if as_leader else (),
+            members=self.membership.joined_members(name) if as_leader else (),
         )
 
     # ------------------------------------------------------------------------ rebalancing
@@ -231,9 +237,9 @@ class Group:
             return
         if self.state is GroupState.COMPLETING_REBALANCE:
             self.answer_syncs(SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
-        self.roster.pending_sync.clear()
+        self.membership.pending_sync.clear()
         self._sync_deadline = None
-        timeout = self.roster.rebalance_timeout_s()
+        timeout = self.membership.rebalance_timeout_s()
         if self.state is GroupState.EMPTY:
             delay = self.limits.initial_rebalance_delay_s
             self._initial_delay = (delay, max(timeout - delay, 0.0))
@@ -250,26 +256,26 @@ class Group:
         if (
             self.state is GroupState.PREPARING_REBALANCE
             and self._initial_delay is None
-            and self.roster.all_joined
+            and self.membership.all_joined
         ):
             self._complete_join()
 
     def _complete_join(self) -> None:
         self._join_deadline = None
         self._initial_delay = None
-        late = [m.member_id for m in self.roster if not (m.awaits_join or m.is_static)]
+        late = [m.member_id for m in self.membership if not (m.awaits_join or m.is_static)]
         for member_id in late:
             self.drop(member_id)
         if late:
             self.note(f"drops members that have not rejoined in time: {', '.join(late)}")
-        if self.roster and not self.roster.elect_joined_leader():
+        if self.membership and not self.membership.elect_joined_leader():
             # Only static members are left and none has rejoined. Wait for their session timeouts.
-            wait = max(self.roster.rebalance_timeout_s(), RETRY_JOIN_PHASE_S_MIN)
+            wait = max(self.membership.rebalance_timeout_s(), RETRY_JOIN_PHASE_S_MIN)
             self._set_join_deadline(self.at.now + wait)
             return
         self.generation += 1
-        self.roster.pending_sync.clear()
-        if self.roster:
+        self.membership.pending_sync.clear()
+        if self.membership:
             self._begin_generation()
         else:
             self.protocol_name = None
@@ -279,22 +285,24 @@ class Group:
             self.note(f"is empty in generation {self.generation}")
 
     def _begin_generation(self) -> None:
-        self.protocol_name = self.roster.select_protocol()
+        self.protocol_name = self.membership.select_protocol()
         self.subscribed = (
-            self.roster.subscribed_topics(self.protocol_name) if self.is_consumer_group else None
+            self.membership.subscribed_topics(self.protocol_name)
+            if self.is_consumer_group
+            else None
         )
         self.move(Move.NEW_GENERATION)
-        leader = self.roster.leader or ""
-        for member in self.roster:
-            waiter = self.roster.release_join(member)
+        leader = self.membership.leader or ""
+        for member in self.membership:
+            waiter = self.membership.release_join(member)
             result = self.join_result(member, leader=leader, as_leader=member.member_id == leader)
             self.answer(waiter, result)
             self.extend_session(member)
             member.is_new = False
-            self.roster.pending_sync.add(member.member_id)
-        self._sync_deadline = self.at.now + self.roster.rebalance_timeout_s()
+            self.membership.pending_sync.add(member.member_id)
+        self._sync_deadline = self.at.now + self.membership.rebalance_timeout_s()
         self.wake_at(self._sync_deadline)
-        self.note(f"begins generation {self.generation} with {len(self.roster)} members")
+        self.note(f"begins generation {self.generation} with {len(self.membership)} members")
 
     def _emptiness_persisted(self, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
@@ -303,7 +311,7 @@ class Group:
 
     def answer_syncs(self, failure: SyncResult | None = None) -> None:
         """Answer all waiting sync requests with the assignment, or with the failure."""
-        for member in self.roster:
+        for member in self.membership:
             if failure is not None:
                 member.assignment = b""
             waiter, member.sync_waiter = member.sync_waiter, None
@@ -311,7 +319,7 @@ class Group:
                 self.answer(waiter, failure or self.sync_result(member))
                 self.extend_session(member)
 
-    def sync_result(self, member: Member) -> SyncResult:
+    def sync_result(self, member: ClassicMember) -> SyncResult:
         return SyncResult(
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
@@ -320,8 +328,8 @@ class Group:
 
     def synced(self, member_id: str) -> None:
         """Record that the member has sent its sync request."""
-        self.roster.pending_sync.discard(member_id)
-        if not self.roster.pending_sync:
+        self.membership.pending_sync.discard(member_id)
+        if not self.membership.pending_sync:
             self._sync_deadline = None
 
     # ------------------------------------------------------------------------------- time
@@ -352,10 +360,10 @@ class Group:
     def _deadlines(self) -> list[tuple[float, str, str]]:
         found = [
             (member.expires_at, "session", member.member_id)
-            for member in self.roster
+            for member in self.membership
             if member.expires_at is not None
         ]
-        found.extend((lapse, "pending", key) for key, lapse in self.roster.pending.items())
+        found.extend((lapse, "pending", key) for key, lapse in self.membership.pending.items())
         if self._join_deadline is not None:
             found.append((self._join_deadline, "join", ""))
         if self._sync_deadline is not None:
@@ -368,16 +376,16 @@ class Group:
             self._join_timed_out()
         elif kind == "sync" and deadline == self._sync_deadline:
             self._sync_timed_out()
-        elif kind == "pending" and self.roster.pending.get(member_id) == deadline:
+        elif kind == "pending" and self.membership.pending.get(member_id) == deadline:
             self.note(f"forgets the id {member_id} that nobody came back with")
             self.drop(member_id)
             self.complete_join_if_ready()
         elif kind == "session":
-            member = self.roster.get(member_id)
+            member = self.membership.get(member_id)
             if member is not None and member.expires_at == deadline:
                 self._session_timed_out(member)
 
-    def _session_timed_out(self, member: Member) -> None:
+    def _session_timed_out(self, member: ClassicMember) -> None:
         member.expires_at = None
         if member.may_expire:
             reason = f"{member.member_id} was not heard of in its session timeout"
@@ -398,7 +406,9 @@ class Group:
 
     def _sync_timed_out(self) -> None:
         self._sync_deadline = None
-        silent = [m.member_id for m in self.roster if m.member_id in self.roster.pending_sync]
+        silent = [
+            m.member_id for m in self.membership if m.member_id in self.membership.pending_sync
+        ]
         if not silent:
             return
         for member_id in silent:
@@ -408,28 +418,28 @@ class Group:
         self.prepare_rebalance(reason)
 
 
-def restored_group(
+def restore_group(
     group_id: str,
     image: GroupImage,
     limits: GroupLimits,
     make_id: Callable[[], str],
     at: Moment,
-) -> Group:
+) -> ClassicGroup:
     """Create a group from its image: stable if it had members, otherwise empty. Its first event
     must be ``Restored``.
     """
-    group = Group(group_id, limits, make_id, at)
+    group = ClassicGroup(group_id, limits, make_id, at)
     group.generation = image.generation
     group.protocol_type = image.protocol_type or None
     group.protocol_name = image.protocol_name
     group.state_since_ms = image.state_since_ms
     if image.members and image.protocol_name is not None:
         for member in image.members:
-            group.roster.add(restored(member, image.protocol_name))
-        group.roster.leader = image.leader or group.roster.leader
+            group.membership.add(restored(member, image.protocol_name))
+        group.membership.leader = image.leader or group.membership.leader
         group.state = GroupState.STABLE
         if group.is_consumer_group:
-            group.subscribed = group.roster.subscribed_topics(image.protocol_name)
+            group.subscribed = group.membership.subscribed_topics(image.protocol_name)
     elif group.is_consumer_group:
         group.subscribed = frozenset()
     return group

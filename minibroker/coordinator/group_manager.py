@@ -1,9 +1,9 @@
-"""All groups that one I/O worker coordinates, and the journals that store them.
+"""All groups that one I/O worker coordinates, and the offsets logs that store them.
 
-Owns the set of groups, and writes each change to a journal before it is acknowledged. It must never
-know waiting requests or a clock. Invariant: replaying the journals gives the current groups, except
-for rebalances in progress and members that have not received an assignment. Kafka's counterpart is
-``GroupMetadataManager`` (3.x), which also loads and cleans up.
+Owns the set of groups, and writes each change to an offsets log before it is acknowledged. It must
+never know waiting requests or a clock. Invariant: replaying the offsets logs gives the current
+groups, except for rebalances in progress and members that have not received an assignment. Kafka's
+counterpart is ``GroupMetadataManager`` (3.x), which also loads and cleans up.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from minibroker.cluster.placement import offsets_partition
+from minibroker.coordinator.classic_group import ClassicGroup, restore_group
 from minibroker.coordinator.events import GroupImage, Moment
-from minibroker.coordinator.group import Group, restored_group
-from minibroker.coordinator.journal import Journal, Stored, commit_error, fold, group_error
 from minibroker.coordinator.limits import GROUPS_MAX, OFFSETS_PER_GROUP_MAX, GroupLimits
 from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.offsets_log import (
+    OffsetsLog,
+    StoredGroup,
+    commit_error,
+    fold,
+    group_error,
+)
 from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
 from minibroker.coordinator.states import GroupState
 from minibroker.storage.errors import LogError
@@ -27,7 +33,7 @@ from protocol.errors import ErrorCode
 _logger = logging.getLogger(__name__)
 
 
-class GroupKeeper:
+class GroupManager:
     """Groups by id. Every change that must survive a restart is made by a method of this class.
 
     ``open_partition`` returns a partition of ``__consumer_offsets``. It is called once per
@@ -43,8 +49,8 @@ class GroupKeeper:
         random_bits: Callable[[int], int],
     ) -> None:
         self.limits = limits
-        self.groups: dict[str, Group] = {}
-        self.journals: dict[int, Journal] = {}
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets_logs: dict[int, OffsetsLog] = {}
         self.unloaded: dict[int, str] = {}
         """Partitions whose log could not be opened, each with the error. Their groups are unknown.
         """
@@ -56,18 +62,18 @@ class GroupKeeper:
     def _make_id(self) -> str:
         return str(UUID(int=self._random_bits(128), version=4))
 
-    def journal(self, group_id: str) -> Journal:
-        return self._journal(offsets_partition(group_id, self._partitions))
+    def offsets_log(self, group_id: str) -> OffsetsLog:
+        return self._offsets_log(offsets_partition(group_id, self._partitions))
 
-    def _journal(self, partition: int) -> Journal:
-        journal = self.journals.get(partition)
-        if journal is None:
-            journal = self.journals[partition] = Journal(self._open_partition(partition))
-        return journal
+    def _offsets_log(self, partition: int) -> OffsetsLog:
+        offsets_log = self.offsets_logs.get(partition)
+        if offsets_log is None:
+            offsets_log = self.offsets_logs[partition] = OffsetsLog(self._open_partition(partition))
+        return offsets_log
 
     # ------------------------------------------------------- loading, creating and deleting
 
-    def load(self, partitions: Iterable[int], at: Moment) -> list[Group]:
+    def load(self, partitions: Iterable[int], at: Moment) -> list[ClassicGroup]:
         """Load the groups of the partitions. The caller must pass ``Restored`` to each of them.
 
         A partition whose log cannot be opened remains in ``unloaded``.
@@ -75,11 +81,11 @@ class GroupKeeper:
         loaded = []
         for partition in partitions:
             try:
-                journal = self._journal(partition)
+                offsets_log = self._offsets_log(partition)
             except LogError as error:
                 self.unloaded[partition] = error.text
                 continue
-            for group_id, stored in fold(journal.replay()).items():
+            for group_id, stored in fold(offsets_log.replay()).items():
                 loaded.append(self._restore(group_id, stored, at))
             self.unloaded.pop(partition, None)
         return loaded
@@ -90,25 +96,25 @@ class GroupKeeper:
             return True
         return offsets_partition(group_id, self._partitions) not in self.unloaded
 
-    def _restore(self, group_id: str, stored: Stored, at: Moment) -> Group:
+    def _restore(self, group_id: str, stored: StoredGroup, at: Moment) -> ClassicGroup:
         if stored.image is None:
-            group = Group(group_id, self.limits, self._make_id, at)
+            group = ClassicGroup(group_id, self.limits, self._make_id, at)
         else:
-            group = restored_group(group_id, stored.image, self.limits, self._make_id, at)
+            group = restore_group(group_id, stored.image, self.limits, self._make_id, at)
             self._stored[group_id] = stored.image
         group.offsets = stored.offsets
         self.groups[group_id] = group
         return group
 
-    def create(self, group_id: str, at: Moment) -> Group | None:
+    def create(self, group_id: str, at: Moment) -> ClassicGroup | None:
         """Create an empty group; None if there are too many. It is stored on its first change."""
         if len(self.groups) >= GROUPS_MAX:
             _logger.warning("group %r is refused: this worker has %d", group_id, GROUPS_MAX)
             return None
-        group = self.groups[group_id] = Group(group_id, self.limits, self._make_id, at)
+        group = self.groups[group_id] = ClassicGroup(group_id, self.limits, self._make_id, at)
         return group
 
-    def delete(self, group: Group, now_ms: int) -> ErrorCode:
+    def delete(self, group: ClassicGroup, now_ms: int) -> ErrorCode:
         """Delete a group and its offsets. On an error, the group remains."""
         entries = list(self._as_stored(group).tombstones(group.group_id))
         error = self._write(group, entries, now_ms)
@@ -123,10 +129,10 @@ class GroupKeeper:
         self.groups.clear()
         self.unloaded.clear()
         self._stored.clear()
-        journals, self.journals = self.journals, {}
-        for partition, journal in journals.items():
+        logs, self.offsets_logs = self.offsets_logs, {}
+        for partition, offsets_log in logs.items():
             try:
-                journal.clear()
+                offsets_log.clear()
             except OSError as error:
                 _logger.warning(
                     "partition %d of the offsets keeps its records: %s", partition, error
@@ -134,7 +140,7 @@ class GroupKeeper:
 
     # ----------------------------------------------------------------------------- changes
 
-    def store(self, group: Group, image: GroupImage, now_ms: int) -> ErrorCode:
+    def store(self, group: ClassicGroup, image: GroupImage, now_ms: int) -> ErrorCode:
         """Write a generation; return the error for its members."""
         error = self._write(group, [GroupEntry(group.group_id, image)], now_ms)
         if error is ErrorCode.NONE:
@@ -143,7 +149,7 @@ class GroupKeeper:
         return group_error(error)
 
     def commit(
-        self, group: Group, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
+        self, group: ClassicGroup, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
     ) -> dict[tuple[str, int], ErrorCode]:
         """Write all offsets in one batch, or none; return an error for each."""
         new = sum(group.offsets.get(*key) is None for key in offsets)
@@ -160,7 +166,9 @@ class GroupKeeper:
             self._rewrite_if_due(group, now_ms)
         return dict.fromkeys(offsets, error)
 
-    def forget(self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int) -> ErrorCode:
+    def forget(
+        self, group: ClassicGroup, keys: Iterable[tuple[str, int]], now_ms: int
+    ) -> ErrorCode:
         """Delete those of the offsets that exist."""
         known = [key for key in keys if group.offsets.get(*key) is not None]
         entries = [OffsetEntry(group.group_id, *key, None) for key in known]
@@ -171,22 +179,22 @@ class GroupKeeper:
             self._rewrite_if_due(group, now_ms)
         return error
 
-    def expire(self, group: Group, now_ms: int) -> bool:
+    def expire(self, group: ClassicGroup, now_ms: int) -> bool:
         """Delete the expired offsets of a group; False if the group itself can be deleted."""
         expired = group.expired_offsets(now_ms)
         if expired:
             self.forget(group, expired, now_ms)
             _logger.info("group %r: %d offsets have expired", group.group_id, len(expired))
-        idle = group.state is GroupState.EMPTY and not group.roster.pending
+        idle = group.state is GroupState.EMPTY and not group.membership.pending
         return not idle or len(group.offsets) > 0
 
     # ------------------------------------------------------------------------------ writing
 
-    def _write(self, group: Group, entries: Sequence[Entry], now_ms: int) -> ErrorCode:
+    def _write(self, group: ClassicGroup, entries: Sequence[Entry], now_ms: int) -> ErrorCode:
         if not entries:
             return ErrorCode.NONE
         try:
-            self.journal(group.group_id).write(entries, now_ms=now_ms)
+            self.offsets_log(group.group_id).write(entries, now_ms=now_ms)
         except LogError as error:
             _logger.warning("group %r could not be written: %s", group.group_id, error)
             return error.code
@@ -196,13 +204,13 @@ class GroupKeeper:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 
-    def _rewrite_if_due(self, group: Group, now_ms: int) -> None:
+    def _rewrite_if_due(self, group: ClassicGroup, now_ms: int) -> None:
         partition = offsets_partition(group.group_id, self._partitions)
-        journal = self.journals.get(partition)
-        if journal is None or not journal.wants_rewrite:
+        offsets_log = self.offsets_logs.get(partition)
+        if offsets_log is None or not offsets_log.wants_rewrite:
             return
         try:
-            journal.rewrite(self._live(partition), now_ms=now_ms)
+            offsets_log.rewrite(self._live(partition), now_ms=now_ms)
         except (LogError, OSError) as error:
             _logger.warning("partition %d of the offsets stays large: %s", partition, error)
 
@@ -211,9 +219,9 @@ class GroupKeeper:
             if offsets_partition(group_id, self._partitions) == partition:
                 yield from self._as_stored(group).entries(group_id)
 
-    def _as_stored(self, group: Group) -> Stored:
-        """The group as the journal must store it, without a rebalance in progress."""
-        stored = Stored()
+    def _as_stored(self, group: ClassicGroup) -> StoredGroup:
+        """The group as the offsets log must store it, without a rebalance in progress."""
+        stored = StoredGroup()
         stored.image = self._stored.get(group.group_id)
         stored.offsets = group.offsets
         return stored
