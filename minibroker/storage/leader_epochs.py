@@ -87,7 +87,7 @@ class LeaderEpochs:
         The latest epoch ends at ``log_end_offset``. An epoch before the first one ends where the
         first one starts. An epoch after the latest one is unknown: UNDEFINED_END.
         """
-        if epoch < 0 or epoch > self.latest_epoch:
+        if epoch == UNDEFINED_EPOCH or epoch > self.latest_epoch or not self._starts:
             return UNDEFINED_END
         if epoch == self.latest_epoch:
             return EpochEnd(epoch, log_end_offset)

@@ -17,6 +17,11 @@ from protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import HEADER_BYTES, Record, TimestampType, build_batch
 from system_tests.harness.batches import FIRST_MS, with_section
@@ -267,4 +272,31 @@ def deleted(ask: Asked) -> None:
     ask("what is left, from its end", fetch("d", 4), 12)
 
 
-CONVERSATIONS: Final = (produced, bad_records, idempotent, fetched, looked_up, deleted)
+def epoch_ends(ask: Asked) -> None:
+    ask("made", create(topic("e", 2)), 2)
+    ask("filled", produce("e", build_batch(records(b"a", b"b"))), 9)
+
+    def look(label: str, name: str, version: int, **asked: Any) -> None:
+        topics = [OffsetForLeaderTopic(topic=name, partitions=[OffsetForLeaderPartition(**asked)])]
+        ask(label, OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), version)
+
+    for version in (2, 3, 4):
+        for epoch in (-2, -1, 0, 1, 2**31 - 1):
+            look(f"epoch {epoch}, version {version}", "e", version, leader_epoch=epoch)
+    for current in (-2, -1, 0, 1):
+        look(f"current epoch {current}", "e", 4, current_leader_epoch=current)
+    look("empty", "e", 4, partition=1)
+    look("no such partition", "e", 4, partition=7)
+    look("no such topic", "missing", 4)
+    look("no such topic, current epoch 5", "missing", 4, current_leader_epoch=5)
+
+
+CONVERSATIONS: Final = (
+    produced,
+    bad_records,
+    idempotent,
+    fetched,
+    looked_up,
+    deleted,
+    epoch_ends,
+)

@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from minibroker.apis import delete_records, fetch, list_offsets, produce
+from minibroker.apis import (
+    delete_records,
+    fetch,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+)
 from minibroker.apis.base import Api
 from minibroker.storage.errors import LogError
 from protocol.errors import ErrorCode
 from protocol.messages import delete_records as dr
 from protocol.messages import fetch as f
 from protocol.messages import list_offsets as lo
+from protocol.messages import offset_for_leader_epoch as oe
 from protocol.messages import produce as p
 from protocol.records import Record, build_batch
 from protocol.schema import Message
@@ -53,6 +60,13 @@ REQUESTS: list[tuple[AnyApi, int, Message]] = [
             topics=[
                 dr.DeleteRecordsTopic(name="t", partitions=[dr.DeleteRecordsPartition(offset=0)])
             ]
+        ),
+    ),
+    (
+        offset_for_leader_epoch.API,
+        4,
+        oe.OffsetForLeaderEpochRequest(
+            topics=[oe.OffsetForLeaderTopic(topic="t", partitions=[oe.OffsetForLeaderPartition()])]
         ),
     ),
 ]

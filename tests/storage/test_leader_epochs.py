@@ -58,6 +58,7 @@ def test_assign_keeps_epochs_and_offsets_increasing(
         (5, EpochEnd(5, 27)),
         (6, UNDEFINED_END),
         (-1, UNDEFINED_END),
+        (-2, EpochEnd(-2, 10)),
     ],
 )
 def test_end_offset_for_epoch_follows_kafka(epoch: int, expected: EpochEnd) -> None:
@@ -65,7 +66,7 @@ def test_end_offset_for_epoch_follows_kafka(epoch: int, expected: EpochEnd) -> N
 
 
 def test_empty_table_knows_no_epoch() -> None:
-    assert table().end_offset_for(0, 5) == UNDEFINED_END
+    assert {table().end_offset_for(epoch, 5) for epoch in (-2, -1, 0)} == {UNDEFINED_END}
     assert table().epoch_for_offset(0) == UNDEFINED_EPOCH
 
 

@@ -26,6 +26,10 @@ from protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
 )
+from protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderTopicResult,
+)
 from protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -169,13 +173,32 @@ def delete_records(ctx: Context, request: Any) -> Finish | None:
     return _each_topic(ctx, Operation.DELETE, request, refusal)
 
 
+def offset_for_leader_epoch(ctx: Context, request: Any) -> Finish | None:
+    """CLUSTER_ACTION, which followers have, or DESCRIBE of each topic."""
+    if ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, quietly=True):
+        return None
+
+    def refusal(topic: Any) -> OffsetForLeaderTopicResult:
+        return OffsetForLeaderTopicResult(
+            topic=topic.topic,
+            partitions=[
+                EpochEndOffset(partition=asked.partition, error_code=_TOPIC_REFUSED)
+                for asked in topic.partitions
+            ],
+        )
+
+    return _each_topic(ctx, Operation.DESCRIBE, request, refusal, name=lambda topic: topic.topic)
+
+
 def _each_topic(
-    ctx: Context, operation: Operation, request: Any, refusal: Callable[[Any], Any]
+    ctx: Context,
+    operation: Operation,
+    request: Any,
+    refusal: Callable[[Any], Any],
+    name: Callable[[Any], str] = lambda topic: topic.name,
 ) -> Finish | None:
     """Answers the topics that are not allowed apart from the others."""
-    fine, refused = allowed(
-        ctx, operation, Resource.TOPIC, request.topics, lambda topic: topic.name
-    )
+    fine, refused = allowed(ctx, operation, Resource.TOPIC, request.topics, name)
     if not refused:
         return None
     request.topics = fine

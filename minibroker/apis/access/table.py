@@ -38,6 +38,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DELETE_TOPICS: topics.delete_topics,
     ApiKey.DELETE_RECORDS: records.delete_records,
     ApiKey.INIT_PRODUCER_ID: records.init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: records.offset_for_leader_epoch,
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
     ApiKey.CREATE_ACLS: cluster.create_acls,
     ApiKey.DELETE_ACLS: cluster.delete_acls,

@@ -60,6 +60,11 @@ from protocol.messages.heartbeat import HeartbeatRequest
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from protocol.messages.sync_group import SyncGroupRequest
 from protocol.messages.update_metadata import UpdateMetadataRequest
 from protocol.records import Record, build_batch
@@ -296,6 +301,15 @@ ROWS: dict[ApiKey, Row] = {
         NO_TOPIC,
         topic(Operation.DELETE),
     ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Row(
+        always(
+            OffsetForLeaderEpochRequest(
+                topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[OffsetForLeaderPartition()])]
+            )
+        ),
+        NO_TOPIC,
+        topic(Operation.DESCRIBE),
+    ),
     ApiKey.INIT_PRODUCER_ID: Row(
         always(InitProducerIdRequest(transactional_id=None)),
         NO_CLUSTER,
@@ -438,6 +452,17 @@ async def test_a_group_is_not_enough_without_its_topics(
     for version in range(api.versions[0], api.versions[1] + 1):
         answer = await nobody.ask(row.make(version, await topic_id(admin)), version)
         assert set(error_codes(answer)) - {0} == {NO_TOPIC}, version
+
+
+async def test_offset_for_leader_epoch_with_cluster_action_needs_no_right_on_topic(
+    at: SecuredBroker, autojump_clock: MockClock
+) -> None:
+    admin, follower = await caller(at, ADMIN), await caller(at, NOBODY)
+    made = await topic_id(admin)
+    granted = [rule(*right) for right in cluster(Operation.CLUSTER_ACTION)]
+    await admin.ask(ca.CreateAclsRequest(creations=granted), 3)
+    row = ROWS[ApiKey.OFFSET_FOR_LEADER_EPOCH]
+    assert set(error_codes(await follower.ask(row.make(4, made), 4))) == {0}
 
 
 def test_no_api_escapes_the_table() -> None:
