@@ -62,7 +62,7 @@ class Partition:
 
         Kafka's ``maybeIncrementLeaderHW``.
         """
-        self.high_watermark = max(self.high_watermark, self.log.log_end_offset)
+        self.high_watermark = self.log.log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
