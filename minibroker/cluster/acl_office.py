@@ -1,8 +1,8 @@
-"""The controller's decisions on access rules: plan, keep, then part of the image.
+"""The controller's changes of ACLs: plan, store, then update the image.
 
-Owns that order for rules, as `ClusterController`, of which it is a part, does for all else; it
-must never judge who may change them.  The invariant: rules that the store could not keep are in no
-image.  Echoes the ACL methods of Kafka's ``QuorumController``.
+Owns that order for ACLs, as `ClusterController`, which contains it, does for all other metadata. It
+must never authorize a change. Invariant: an ACL that could not be stored is in no image. The ACL
+methods of Kafka's ``QuorumController``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AclOffice:
             return self._advance(self._acl_differences({pattern: rules}))
 
     async def take_over_all_acls(self) -> list[Update]:
-        """The same for all patterns."""
+        """Take over the ACLs of all patterns."""
         async with self._lock:
             kept = dict.fromkeys(self._image.acls, tuple[Rule, ...]())
             async for pattern, rules in stored_acls.load_all(self._store):

@@ -1,8 +1,8 @@
-"""The rules for access rules: which may be set, whom a filter finds, and what is then left.
+"""Rules for ACLs: which may be created, what a filter matches, and what remains.
 
-Owns the checks of what somebody sent and the words of each refusal; what rules mean is
-``security.acl``'s to know.  The invariant: a rule that was accepted can be found by the filter that
-repeats it.  Echoes Kafka's ``AclControlManager`` and ``AclBindingFilter``.
+Owns the validation of requests and the text of each rejection; the meaning of ACLs is in
+``security.acl``. Invariant: an accepted ACL is matched by the filter that repeats it. Kafka's
+``AclControlManager`` and ``AclBindingFilter``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_FILTER: Final = Refusal(
 
 
 class Binding(NamedTuple):
-    """A rule as somebody sent it; numbers may be those of nothing."""
+    """An ACL as requested; its numbers may be invalid."""
 
     resource: int
     name: str
@@ -56,7 +56,7 @@ class Filter(NamedTuple):
 
 
 def check_binding(wanted: Binding) -> tuple[Pattern, Rule] | Refusal:
-    """What a rule is about and what it says, or why it is none."""
+    """Return the pattern and the rule of a valid ACL, or the reason why it is invalid."""
     problem = _problem(wanted)
     if problem is not None:
         return Refusal(ErrorCode.INVALID_REQUEST, problem)
@@ -163,7 +163,7 @@ def _finds_rule(rule: Rule, wanted: Filter) -> bool:
 def plan_deletion(
     image: Image, wanted: Sequence[Filter]
 ) -> tuple[list[list[tuple[Pattern, Rule]] | Refusal], list[AclsChanged]]:
-    """What each filter finds, or why it is none, and what the patterns have from now on."""
+    """Return what each filter matches, or why it is invalid, and the new ACLs of the patterns."""
     answers: list[list[tuple[Pattern, Rule]] | Refusal] = []
     gone: dict[Pattern, set[Rule]] = {}
     for one in wanted:

@@ -1,9 +1,9 @@
-"""The rules for configs: what may be set for topics and brokers, and what a resource then has.
+"""Rules for configs: what may be set for topics and brokers, and the resulting config.
 
-Owns the four operations on a config, the checks of names and values, and the error and words of
-each refusal; it must never keep anything or know a message.  The invariant: what a plan gives can
-be read by every role, and a refused alteration leaves all that the resource had.  Echoes Kafka's
-``ConfigAdminManager`` and ``ConfigurationControlManager``.
+Owns the four operations on a config, the validation of names and values, and the error of each
+rejection. It must never store anything or know a message. Invariant: every role can read the result
+of a plan, and a rejected alteration changes nothing. Kafka's ``ConfigAdminManager`` and
+``ConfigurationControlManager``.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
 from protocol.errors import ErrorCode
 
 KINDS = (TOPIC, BROKER, IP, USER, CLIENT)
-"""The kinds whose configs are kept and followed."""
+"""Resource types whose configs are stored and published."""
 
 _OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
 
 
 CREDENTIAL_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-"""What lies beside a user's quotas, and is not to be lost when those change."""
+"""Stored beside a user's quotas, and kept when those change."""
 
 
 class Op(enum.IntEnum):
@@ -66,7 +66,7 @@ class Op(enum.IntEnum):
 
 
 class Operation(NamedTuple):
-    """One step of an alteration; ``op`` is what somebody sent, which may be no `Op`."""
+    """One operation of an alteration; ``op`` is the requested number, which may be invalid."""
 
     name: str
     op: int
@@ -74,9 +74,9 @@ class Operation(NamedTuple):
 
 
 class Alteration(NamedTuple):
-    """What somebody wants of one resource; a broker without a name stands for all brokers.
+    """Requested changes of one resource; a broker without a name is the default of all brokers.
 
-    With ``replace`` nothing stays of what was set before.
+    With ``replace``, all former values are removed.
     """
 
     kind: str
@@ -86,7 +86,7 @@ class Alteration(NamedTuple):
 
 
 UnusableKeys = Callable[[Configs], Sequence[str]]
-"""Asked for the broker's own: why listeners can't show what these configs would have them show."""
+"""Called for this broker's configs: returns why listeners cannot use the resulting keys."""
 
 
 def nothing_unusable(_configs: Configs) -> Sequence[str]:
@@ -101,9 +101,9 @@ def plan_alteration(
     unresolvable: Collection[str] = (),
     unusable_keys: UnusableKeys = nothing_unusable,
 ) -> ConfigChanged | Refusal:
-    """What a resource has from now on, or why nothing changes.
+    """Return the new config of a resource, or why nothing changes.
 
-    ``unresolvable`` are those of `hosts_named` that stand for no address.
+    ``unresolvable`` are those of `hosts_named` that have no address.
     """
     refusal = _refuse_operations(wanted.operations)
     if refusal is not None:
@@ -122,7 +122,7 @@ def plan_alteration(
 
 
 def hosts_named(wanted: Iterable[Alteration]) -> list[str]:
-    """The hosts in what is to be set for brokers, which must have addresses."""
+    """Return the hosts in broker configs to be set, which must be resolvable."""
     return [
         limit.host
         for one in wanted
@@ -232,7 +232,7 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
     config = _altered(wanted, usable(image.configs.get(key, EMPTY)), found)
     if isinstance(config, Refusal):
         return config
-    # What is set for one broker lies over what holds for all, and they must fit each other.
+    # Values of one broker override the defaults of all brokers; the result must be valid.
     own, default = layers(settings, {**image.configs, key: config})
     whole = {**default, **own, **config} if wanted.name else {**config, **own}
     bad = bad_values(config, for_all=not wanted.name)
@@ -242,7 +242,7 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
 
 
 def _refuse_sharded(settings: Settings, operations: Sequence[Operation]) -> Refusal | None:
-    """Limits that nobody would hold; what others have set may be unset."""
+    """Reject limits that would not be enforced; existing ones may be removed."""
     if settings[ACCEPTOR_MODE] != SHARDED:
         return None
     for name, op, _ in operations:
@@ -253,7 +253,7 @@ def _refuse_sharded(settings: Settings, operations: Sequence[Operation]) -> Refu
 
 
 def _refuse_secrets(settings: Settings, operations: Sequence[Operation]) -> Refusal | None:
-    """What everybody could read in a store that others have too; Kafka's tools would encrypt it."""
+    """Reject secrets in a store shared with other programs; Kafka's tools would encrypt them."""
     if settings[ZOOKEEPER_CONNECT] is None:
         return None
     for name, op, _ in operations:

@@ -1,13 +1,12 @@
-"""The controller's decisions: the one writer of topics, configs and producer-id blocks.
+"""The controller: the only writer of topics, configs and producer id blocks.
 
-Owns the order plan, store, image: a change is planned on the image, kept in the store, and only
-then part of the image and of what is returned for broadcast.  It must never know who is told or
-how.  The invariant: what was returned is in the store, so a controller that is reborn begins with
-an image that has it.  Echoes Kafka's ``QuorumController`` and, in what it keeps, the
-``KafkaController`` of the ZooKeeper age.
+Owns the order plan, store, image: a change is planned on the image, stored, and only then applied
+to the image and returned to be published. It must never know how it is published. Invariant: a
+returned change is in the store, so a restarted controller starts with an image that contains it.
+Kafka's ``QuorumController`` and, in what it stores, the ``KafkaController`` of ZooKeeper mode.
 
-Updates are numbered in the order in which the methods return them; publish them in that order,
-which a caller gets by not waiting for anything between the two.
+Updates are numbered in the order in which methods return them; publish them in that order, which a
+caller does if it does not wait between the two.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ from minibroker.config import (
 from protocol.errors import ErrorCode
 
 ATTEMPTS_MAX = 5
-"""How often something is tried that others undo by what they write at the same time."""
+"""How often a change is tried if other programs change the same nodes."""
 
 CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
 """How a store says that it is not as it was a moment ago."""
@@ -172,9 +171,9 @@ class ClusterController(AclOffice):
     async def create_topics(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False, take: Take = freely
     ) -> Outcome:
-        """Create topics, each for itself; with ``validate_only`` say what would become of them.
+        """Create topics independently; with ``validate_only`` only return the outcome.
 
-        ``take`` is asked whether so many partitions may be made.
+        ``take`` is called with the number of partitions and returns whether they may be created.
         """
         allowance = Allowance(take, counts=not validate_only, free_bytes=self._free_bytes)
 
@@ -269,7 +268,7 @@ class ClusterController(AclOffice):
         unusable_keys: UnusableKeys = nothing_unusable,
         validate_only: bool = False,
     ) -> ConfigOutcome:
-        """Change what is set for topics and brokers, each for itself (see `plan_alteration`)."""
+        """Change the configs of topics and brokers independently (see `plan_alteration`)."""
 
         def plan() -> list[ConfigChanged | Refusal]:
             image, settings = self._image, self._settings
@@ -319,7 +318,7 @@ class ClusterController(AclOffice):
         return dict(zip(plans, outcome.refusals, strict=True)), outcome.updates
 
     async def take_over(self, kind: str, name: str) -> list[Update]:
-        """Look again at what the store holds for a resource, which others may have written."""
+        """Read the stored config of a resource, which another program may have written."""
         if kind not in KINDS:
             return []
         async with self._lock:
@@ -328,7 +327,7 @@ class ClusterController(AclOffice):
             )
 
     async def take_over_all(self) -> list[Update]:
-        """The same for every resource."""
+        """Read the stored configs of all resources."""
         async with self._lock:
             kept = [
                 (kind, name)
@@ -348,19 +347,21 @@ class ClusterController(AclOffice):
             return TopicsTaken(self._advance([]), problems)
 
     async def tell_leaders(self, names: Collection[str]) -> None:
-        """Have the store tell who leads the partitions of topics, for tools that look there."""
+        """Write the leaders of topics' partitions to the store, for tools that read them there."""
         for name in names:
             async with self._lock:
                 topic, epoch = self._image.topics.get(name), self._image.controller_epoch
                 if topic is None:
                     continue
-                with suppress(*CONFLICTS):  # Then others have changed it, and it is told again.
+                with suppress(
+                    *CONFLICTS
+                ):  # Another program has changed the topic, and it is written again.
                     steps = await stored_topics.states(self._store, topic, epoch)
                     for first in range(0, len(steps), stored_topics.STEPS_MAX):
                         await self._store.multi(steps[first : first + stored_topics.STEPS_MAX])
 
     async def carry_out_deletion(self, name: str) -> TopicsTaken:
-        """Delete a topic because a tool asked for it with a node, which goes too."""
+        """Delete a topic that a tool marked for deletion with a node, which is deleted too."""
         request = Delete(layout.deletion_path(name))
 
         async def attempt() -> TopicsTaken:
@@ -382,7 +383,7 @@ class ClusterController(AclOffice):
         return await self._against_others([name], attempt)
 
     async def allocate_producer_ids(self) -> layout.ProducerIdBlock:
-        """A block of producer ids that nobody ever got and nobody else will get."""
+        """Return a block of producer ids that was never returned before."""
         async with self._lock:
             return await producer_ids.allocate(self._store, self._settings[NODE_ID])
 
@@ -411,7 +412,7 @@ class ClusterController(AclOffice):
         attempt: Callable[[], Awaitable[Done]],
         refused: Callable[[Refusal], Done] | None = None,
     ) -> Done:
-        """Do something about topics; after a conflict, apply what others wrote and try again.
+        """Change topics; after a conflict, apply what other programs wrote and try again.
 
         ``refused`` makes the answer if the store cannot be written.
         """
@@ -457,7 +458,7 @@ class ClusterController(AclOffice):
         return self._advance(changes)
 
     def _advance(self, changes: Sequence[Change]) -> list[Update]:
-        """What is to be returned: an update with the changes, after those that wait for it."""
+        """Return an update with the changes, after the updates that wait for it."""
         waiting, self._unreturned = self._unreturned, []
         if not changes:
             return waiting
@@ -473,7 +474,7 @@ class ClusterController(AclOffice):
     async def _keep_configs(
         self, plan: Callable[[], Plans], *, validate_only: bool = False
     ) -> ConfigOutcome:
-        """Keep what is planned, on top of what others may have written a moment ago."""
+        """Store planned changes, on top of recent changes by other programs."""
 
         async def attempt() -> ConfigOutcome:
             planned = [one[:2] for one in plan() if isinstance(one, ConfigChanged)]

@@ -1,9 +1,9 @@
-"""The rules for SCRAM credentials: which may be set and removed, and what a user then has.
+"""Rules for SCRAM credentials: which may be set and removed, and a user's resulting config.
 
-Owns the checks of a request and the words of each refusal; it must never see a password, only what
-was made of one.  The invariant: credentials lie beside a user's quotas under the same name, and
-changing the ones leaves the others.  Echoes Kafka's ``ScramControlManager``, but that one request
-may change both mechanisms of a user, as in its ZooKeeper age.
+Owns the validation of requests and the text of each rejection. It must never see a password, only
+the salted one. Invariant: credentials are stored beside a user's quotas under the same name, and a
+change of either keeps the other. Kafka's ``ScramControlManager``, but one request may change both
+mechanisms of a user, as in ZooKeeper mode.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SHAPES_MAX: Final = 16
 
 
 class CredentialChange(NamedTuple):
-    """What somebody wants of one user and mechanism; with no credential it is to be removed.
+    """Requested change of one user and mechanism; without a credential it is deleted.
 
-    ``mechanism`` is the number that somebody sent, which may be that of none.
+    ``mechanism`` is the requested number, which may be invalid.
     """
 
     user: str
@@ -45,7 +45,7 @@ class CredentialChange(NamedTuple):
 def plan_credentials(
     image: Image, wanted: Sequence[CredentialChange]
 ) -> dict[str, ConfigChanged | Refusal]:
-    """By user, what it has from now on, or why nothing changes."""
+    """Return by user the new config, or why nothing changes."""
     by_user: dict[str, list[CredentialChange]] = {}
     for change in wanted:
         by_user.setdefault(change.user, []).append(change)
@@ -55,7 +55,7 @@ def plan_credentials(
 def _plan(image: Image, user: str, changes: Sequence[CredentialChange]) -> ConfigChanged | Refusal:
     key = sanitize(user)
     config = image.configs.get((USER, key), EMPTY)
-    # What can never be comes before what cannot be twice, and that before what is not there.
+    # Errors in this order: invalid, duplicate, not found.
     for refusal in (*map(_invalid, changes), _twice(changes)):
         if refusal is not None:
             return refusal
@@ -88,7 +88,7 @@ def _invalid(change: CredentialChange) -> Refusal | None:
     if change.credential.iterations > ITERATIONS_MAX:
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
     if _is_nobodys_secret(mechanism, change.credential):
-        # Java makes no key of nothing, and Kafka has no other code for what it did not expect.
+        # Java rejects empty keys, and Kafka has no specific error code for it.
         text = "Empty key: the salted password is empty, so anybody could prove to be this user"
         return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return None
@@ -116,9 +116,9 @@ def iterations(image: Image, user: str) -> dict[int, int]:
 
 
 def shapes(image: Image, mechanism: str) -> tuple[CredentialShape, ...]:
-    """Iterations and salt lengths of users' credentials of a mechanism, the commonest first.
+    """Return iterations and salt lengths of users' credentials, most frequent first.
 
-    Credentials with too few iterations are left out: a server shows nothing of those.
+    Credentials with too few iterations are omitted: a server must not imitate those.
     """
     counts: Counter[tuple[int, int]] = Counter()
     for (kind, _), config in image.configs.items():
@@ -130,7 +130,7 @@ def shapes(image: Image, mechanism: str) -> tuple[CredentialShape, ...]:
 
 
 def users(image: Image) -> Iterator[str]:
-    """Who has credentials."""
+    """Yield the users with credentials."""
     for kind, name in sorted(image.configs):
         if kind == USER and "/" not in name:
             user = desanitize(name)

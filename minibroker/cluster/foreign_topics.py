@@ -1,13 +1,13 @@
-"""The rules for topics that other hands wrote into the store: what of them becomes ours.
+"""Rules for topics that other programs wrote to the store: which changes they cause.
 
-Owns the comparison of one topic's node with the image, what changes by it, and what the node has to
-say from then on; it must never read or write a node.  The invariant: whatever a node holds, the
-answer is changes that fit the image or a sentence that says why there are none, and what we wrote
-ourselves changes nothing.  Echoes the topic handlers of Kafka's ``KafkaController``.
+Owns the comparison of a topic's node with the image, the resulting changes, and the new content of
+the node. It must never read or write a node. Invariant: any node results in changes that fit the
+image, or in a sentence why there are none; nodes of this broker change nothing. The topic handlers
+of Kafka's ``KafkaController``.
 
-A node without an id is one that a tool of Kafka's 2.x line wrote.  If it was never changed since it
-was created, it is a new topic, whatever was known by its name; else the tool has rewritten a
-topic that we know.
+A node without an id was written by a tool of Kafka 2.x. If it was never changed since it was
+created, it is a new topic, whatever topic had the name before; otherwise the tool has rewritten a
+known topic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from minibroker.cluster.topics import (
 
 
 class Sight(NamedTuple):
-    """A topic's node as it is in the store, and what is set for the topic."""
+    """Node of a topic in the store, and the topic's config."""
 
     data: bytes
     version: int
@@ -45,9 +45,9 @@ class Sight(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What follows from a sight: changes of the image, and the topic as its node has to tell it.
+    """Changes of the image, and the topic that its node must describe.
 
-    ``problem`` is a sentence about what was not taken over, empty if all was.
+    ``problem`` is a sentence about parts that were not accepted, empty if all were.
     """
 
     changes: tuple[Change, ...] = ()

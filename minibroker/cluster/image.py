@@ -1,10 +1,9 @@
-"""The image of the cluster that every process holds, and the changes between one and the next.
+"""Image of the cluster metadata in every process, and the changes between two images.
 
-Owns what is known of brokers, topics, partitions and configs, and how a change alters it; it must
-never know where the facts are stored or how changes travel.  The invariant: the same changes in
-the same order give the same image in every process, but for the kinds of configs that a process
-has no use for, and an image once made never changes.  Echoes Kafka's ``MetadataImage`` and
-``MetadataDelta``.
+Owns brokers, topics, partitions and configs, and how a change alters them. It must never know where
+metadata is stored or how changes are sent. Invariant: the same changes in the same order result in
+the same image in every process, except for the types of configs that a process does not need; an
+image never changes. Kafka's ``MetadataImage`` and ``MetadataDelta``.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ class Broker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Everything known of the cluster after change number ``number`` of a controller epoch.
+    """Cluster metadata after change number ``number`` of a controller epoch.
 
-    ``broker_configs_number`` is that of the last change of what is set for brokers.
-    ``topic_names`` finds the name by topic id; ``configs`` holds what was set for one resource,
-    by (kind, name), without defaults.
+    ``broker_configs_number`` is the number of the last change of broker configs. ``topic_names``
+    maps topic ids to names; ``configs`` contains the configs of each resource by (type, name),
+    without defaults.
     """
 
     controller_epoch: int = 0
@@ -93,7 +92,7 @@ class Image:
         return found.partitions[index]
 
     def topic_overrides(self, topic: str) -> Mapping[str, str]:
-        """What was set for this topic itself, by setting name."""
+        """Return the configs of the topic itself, by name."""
         return self.configs.get((TOPIC, topic), EMPTY)
 
     def brokers_at(self, listener: str) -> Iterator[tuple[Broker, str, int]]:
@@ -105,14 +104,16 @@ class Image:
 
 
 class TopicCreated(NamedTuple):
-    """A topic exists from now on, with what was set for it."""
+    """A topic was created, with its configs."""
 
     topic: Topic
     config: Mapping[str, str] = EMPTY
 
 
 class TopicDeleted(NamedTuple):
-    """A topic, its partitions and its config are gone; the id tells it from a later namesake."""
+    """A topic, its partitions and its config were deleted; the id distinguishes later topics of
+    the name.
+    """
 
     name: str
     topic_id: Uuid
@@ -206,7 +207,7 @@ def apply_update(image: Image, update: Update) -> Image:
 
 
 def image_of(image: Image, kinds: Collection[str]) -> Image:
-    """The same, but of configs only those of some kinds of resources."""
+    """Return the image with configs of some resource types only."""
     configs = {key: config for key, config in image.configs.items() if key[0] in kinds}
     return replace(image, configs=configs)
 
@@ -250,11 +251,11 @@ def _with_config(
     image: Image, key: tuple[str, str], config: Mapping[str, str]
 ) -> Mapping[tuple[str, str], Mapping[str, str]]:
     if not config and key not in image.configs:
-        return image.configs  # as for most topics: whoever follows configs sees that none changed
+        return image.configs  # most topics have none: processes see that no config changed
     configs = dict(image.configs)
     configs.pop(key, None)
     if config:
-        # Ten thousand users' quotas are the same few words in every process.
+        # Ten thousand users' quotas consist of the same few texts, in every process.
         configs[key] = {intern(name): intern(value) for name, value in config.items()}
     return configs
 

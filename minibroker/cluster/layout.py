@@ -1,9 +1,8 @@
-"""Where facts lie in the config store, and in which JSON: Kafka's own paths and formats.
+"""Paths and JSON formats of metadata in the config store, which are Kafka's.
 
-Owns the paths and both directions of every node's data; it must never talk to a store.  The
-invariant: what Kafka's tools of the ZooKeeper age wrote can be read here, and the other way
-round, so fields that this broker has no use for are written with Kafka's defaults.  Echoes Kafka's
-``zk/ZkData.scala``.
+Owns the paths, and encoding and decoding of every node. It must never access a store. Invariant: it
+reads what Kafka's tools of ZooKeeper mode write, and they read what it writes, so fields that this
+broker does not need are written with Kafka's defaults. Kafka's ``zk/ZkData.scala``.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ PERSISTENT_PATHS = (
 """Nodes that exist from the first start on."""
 
 CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
-"""Where sequential nodes begin that say whose config was written."""
+"""Prefix of sequential nodes that name a changed config."""
 
 FIRST_LEADER_EPOCH = 0
 
@@ -55,15 +54,15 @@ class LayoutError(Exception):
 
 
 class ProducerIdBlock(NamedTuple):
-    """Producer ids from ``first`` on that nobody else hands out, ``size`` of them."""
+    """``size`` unique producer ids, from ``first`` on."""
 
     first: int
     size: int
 
 
 class TopicNode(NamedTuple):
-    """What a topic's node says: its id, which tools of Kafka's 2.x line leave out, and for each
-    partition the brokers that have a replica.
+    """Content of a topic's node: its id, which tools of Kafka 2.x omit, and the replicas of each
+    partition.
     """
 
     topic_id: Uuid | None
@@ -97,7 +96,7 @@ def configs_path(kind: str) -> str:
 
 
 def config_path(kind: str, name: str) -> str:
-    """The node that holds what was set for a resource; there is none if nothing was."""
+    """Return the node of a resource's config; it exists only if something is set."""
     return f"{configs_path(kind)}/{name}"
 
 
@@ -134,7 +133,7 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
 
 
 def encode_broker(broker: Broker, protocols: Mapping[str, str], timestamp_ms: int) -> bytes:
-    """The data of a broker's node; ``protocols`` says what is spoken on each listener."""
+    """Encode a broker's node; ``protocols`` maps listeners to security protocols."""
     host, port = next(iter(broker.endpoints.values()))
     fields: dict[str, Any] = {
         "version": 5,
@@ -163,7 +162,7 @@ def encode_topic(topic: Topic) -> bytes:
 
 
 def decode_topic(name: str, data: bytes) -> TopicNode:
-    """What a topic's node says."""
+    """Decode a topic's node."""
     path = topic_path(name)
     fields = _load(path, data)
     try:
@@ -182,12 +181,12 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
 
 
 def partitions_path(topic: str) -> str:
-    """The node above those of a topic's partitions."""
+    """Return the parent of the nodes of a topic's partitions."""
     return f"{topic_path(topic)}/partitions"
 
 
 def encode_state(partition: PartitionRegistration, controller_epoch: int) -> bytes:
-    """The data of the node ``state`` below a partition's: who leads it and who is in sync."""
+    """Encode the node ``state`` of a partition: leader and in-sync replicas."""
     return _dump({
         "controller_epoch": controller_epoch,
         "leader": partition.leader,
@@ -198,7 +197,7 @@ def encode_state(partition: PartitionRegistration, controller_epoch: int) -> byt
 
 
 def make_partition(index: int, replicas: tuple[int, ...]) -> PartitionRegistration:
-    """A partition whose replicas are all there; the first one leads."""
+    """Return a partition whose replicas are all in sync; the first one leads."""
     return PartitionRegistration(index, replicas[0], FIRST_LEADER_EPOCH, replicas, replicas)
 
 
@@ -218,14 +217,14 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
 
 
 def encode_config_change(kind: str, name: str) -> bytes:
-    """The data of a node below `CONFIG_CHANGES`, which says whose config was written."""
+    """Encode a node below `CONFIG_CHANGES`, which names a changed config."""
     return _dump({"version": 2, "entity_path": f"{kind}/{name}"})
 
 
 def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
-    """The kind and the name in such a node, of version 2 or the older 1.
+    """Decode type and name of such a node, of version 2 or the older 1.
 
-    What lies below a name, as a user's clients do, is part of the name.
+    Levels below a name, such as a user's clients, are part of the name.
     """
     fields = _load(path, data)
     match fields:

@@ -1,8 +1,8 @@
-"""Whether partitions may be created or deleted now: checked before a change of topics is planned.
+"""Checks whether partitions may be created or deleted, before a change of topics is planned.
 
-Owns the refusals, and that a topic is recorded once however often a change is tried. It must never
-know the quota or the disk that answer.  Invariant: what was recorded for a topic is recorded once.
-Echoes ``ControllerMutationQuota`` (KIP-599).
+Owns the rejections, and that a topic is recorded once however often a change is tried. It must
+never know quota or disk. Invariant: a topic is recorded at most once. Kafka's
+``ControllerMutationQuota`` (KIP-599).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.errors import ErrorCode
 Plan = TypeVar("Plan")
 
 Take = Callable[[int], bool]
-"""Asked with a number of partitions; whether so many may be made or dropped."""
+"""Called with a number of partitions; returns whether they may be created or deleted."""
 
 TOO_MUCH: Final = Refusal(
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
@@ -24,17 +24,17 @@ TOO_MUCH: Final = Refusal(
 
 
 FreeBytes = Callable[[], int]
-"""Asked for the bytes that are free where partitions are stored."""
+"""Returns the free bytes where partitions are stored."""
 
 PARTITION_BYTES: Final = 16 * 1024
-"""What the files of an empty partition take, in whole pages."""
+"""Size of an empty partition's files, in whole pages."""
 
 KEPT_FREE_BYTES: Final = 256 * 1024
 """What must be left for appends to the partitions that exist."""
 
 
 def unlimited() -> int:
-    """As many bytes as anybody needs."""
+    """Return more bytes than are ever needed."""
     return 2**62
 
 

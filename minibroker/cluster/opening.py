@@ -1,8 +1,8 @@
-"""What a controller reads from a config store when it opens it, and what it creates there.
+"""Opens a config store for a controller: reads the metadata and creates what is missing.
 
 Owns the checks that store, settings and data directory belong together, with a message for each
 mismatch. It must never change what other programs wrote to a store, except for missing ids.
-Invariant: an image that was opened contains every topic that has records. Echoes
+Invariant: an image that was opened contains every topic that has records. Kafka's
 ``KafkaController.onControllerFailover``.
 """
 
@@ -46,8 +46,8 @@ class ControllerStartError(Exception):
 
 
 def new_uuid(random: Random) -> Uuid:
-    """A random UUID (version 4) that Kafka would give: none whose text begins with a hyphen,
-    which command lines take for an option.
+    """Return a random UUID (version 4), as Kafka: its text never starts with a hyphen, which
+    command lines would read as an option.
     """
     while True:
         raw = bytearray(random.randbytes(16))
@@ -148,7 +148,7 @@ def _check_new_store(wanted: str | None, found_logs: FoundLogs) -> None:
 
 
 async def load_configs(store: Store, settings: Settings) -> list[Change]:
-    """What is set for all that are not topics, and the access rules if they are in force."""
+    """Read the configs of all resources but topics, and ACLs if an authorizer is configured."""
     found: list[Change] = []
     if settings[AUTHORIZER_CLASS_NAME]:
         try:
@@ -186,7 +186,7 @@ def check_fit(image: Image, settings: Settings, found_logs: FoundLogs = NO_LOGS)
 
 
 def _check_unmarked(image: Image, found_logs: FoundLogs) -> None:
-    """Refuse an unmarked directory of another cluster, all of whose logs would become strays."""
+    """Reject an unmarked directory of another cluster, all of whose logs would become strays."""
     ids = {logged.topic_id for logged in found_logs.topics.values()}
     if ids and ids.isdisjoint(image.topic_names):
         raise ControllerStartError(
@@ -199,7 +199,7 @@ def _check_unmarked(image: Image, found_logs: FoundLogs) -> None:
 async def register(
     store: Store, broker: Broker, protocols: Mapping[str, str], wall_ms: int
 ) -> None:
-    """Tell who else looks that this broker is there and leads."""
+    """Register this broker and its leadership, for other programs."""
     try:
         await store.multi([
             Create(

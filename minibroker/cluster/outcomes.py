@@ -15,9 +15,9 @@ from protocol.errors import ErrorCode
 
 
 class TopicOutcome(NamedTuple):
-    """The outcome for one topic: the topic as it is now, or why nothing was done.
+    """Outcome of one topic: the topic as it is now, or why nothing was done.
 
-    A deleted topic is as it was before; ``config`` is what was set for a created one.
+    A deleted topic is as it was before; ``config`` is the config of a created one.
     """
 
     name: str
@@ -46,5 +46,5 @@ def refused_repetition(name: str) -> TopicOutcome:
 
 
 def all_refused(names: Iterable[str], refusal: Refusal) -> Outcome:
-    """The outcome if nothing could be done for the same reason."""
+    """Return the outcome if all topics are rejected for the same reason."""
     return Outcome(tuple(TopicOutcome(name, refusal) for name in names), [])

@@ -1,9 +1,9 @@
-"""Which I/O worker owns what: the one place that maps partitions and groups to owners.
+"""Placement: maps partitions and groups to the I/O workers that own them.
 
-It must never know what is stored where, only names and counts. Its invariant: the same name
-gives the same owner in every process and after every restart, so an owner needs no lock and a
-request can be split without asking anybody. Groups follow their partition of
-``__consumer_offsets`` as in Kafka's ``GroupMetadataManager.partitionFor``.
+It must never know what is stored, only names and counts. Invariant: the same name has the same
+owner in every process and after every restart, so an owner needs no lock and a request can be split
+without asking another process. Groups follow their partition of ``__consumer_offsets`` as in
+Kafka's ``GroupMetadataManager.partitionFor``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 def partition_owner(topic: str, partition: int, workers: int) -> int:
-    """Index of the I/O worker that owns a partition; a topic's partitions lie round robin."""
+    """Return the index of the I/O worker that owns a partition; partitions are assigned round
+    robin.
+    """
     return (crc32(topic.encode()) + partition) % workers
 
 

@@ -1,8 +1,8 @@
-"""Blocks of producer ids, each handed out once.
+"""Blocks of producer ids, each returned once.
 
-Owns the node that tells the newest block; it must never know who gets the ids.  The invariant: a
-block is kept in the store before anybody has it, so no id is ever given twice, whoever dies.
-Echoes Kafka's ``ZkProducerIdManager``.
+Owns the node with the latest block. It must never know who uses the ids. Invariant: a block is
+stored before it is returned, so no id is returned twice, whichever process dies. Kafka's
+``ZkProducerIdManager``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Who has taken over which update: the bookkeeping behind «every later request sees it».
+"""Tracks which processes have applied which update, so that a response can wait for all.
 
-Owns the numbers that subscribers have acknowledged; it must never send anything or wait.  The
-invariant: `Publisher.complete` never shrinks, and nobody who is subscribed is behind it.  A
-subscriber that is gone holds nobody up, for a process that is reborn begins with a whole image.
-Echoes how Kafka's controller waits for ``UpdateMetadata`` responses.
+Owns the numbers that subscribers have acknowledged. It must never send anything or wait. Invariant:
+`Publisher.complete` never decreases, and no subscriber is behind it. A dead subscriber blocks
+nothing, because a restarted process starts with a complete image. Like Kafka's controller, which
+waits for ``UpdateMetadata`` responses.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Publisher:
         self._settle()
 
     def publish(self, update: Update) -> tuple[str, ...]:
-        """Count an update in and say who is to be sent it; updates must come in order."""
+        """Count an update and return its recipients; updates must come in order."""
         if update.number != self._newest + 1:
             raise ValueError(f"update {update.number} cannot follow update {self._newest}")
         self._newest = update.number
@@ -56,7 +56,7 @@ class Publisher:
         return tuple(self._acknowledged)
 
     def acknowledge(self, subscriber: str, number: int) -> None:
-        """A subscriber holds the image of ``number``; what it said before counts no less."""
+        """Note that a subscriber has the image of ``number`` or a later one."""
         known = self._acknowledged.get(subscriber)
         if known is None:
             return  # it left while its answer was under way

@@ -1,9 +1,9 @@
-"""The rules for client quotas: who may have which, and whom a filter finds.
+"""Rules for client quotas: which entities may have which, and what a filter matches.
 
-Owns the entities that can have quotas, the checks of their names and values, and the match types;
-it must never look up a host or know a message.  The invariant: a quota that was accepted can be
-found by the filter that names its entity.  Echoes Kafka's ``ClientQuotaControlManager`` and
-``ClientQuotasImage``, but that a connection rate of zero, which shuts an address out, is allowed.
+Owns the entities of quotas, the validation of their names and values, and the match types. It must
+never resolve a host or know a message. Invariant: an accepted quota is matched by the filter that
+names its entity. Kafka's ``ClientQuotaControlManager`` and ``ClientQuotasImage``, but a connection
+rate of zero, which rejects all connections of an address, is allowed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Match(enum.IntEnum):
 
 
 class Component(NamedTuple):
-    """One part of a filter; ``match_type`` is what somebody sent, which may be no `Match`."""
+    """One component of a filter; ``match_type`` is the requested number, which may be invalid."""
 
     entity_type: str
     match_type: int
@@ -52,7 +52,7 @@ class Component(NamedTuple):
 
 
 class QuotaChange(NamedTuple):
-    """What somebody wants of one entity: parts are (type, name), a default has no name.
+    """Requested changes of one entity: components are (type, name), a default has no name.
 
     Operations are (key, value), with None to remove it.
     """
@@ -64,9 +64,9 @@ class QuotaChange(NamedTuple):
 def plan_change(
     image: Image, wanted: QuotaChange, unresolvable: Collection[str]
 ) -> ConfigChanged | Refusal:
-    """What an entity has from now on, or why nothing changes.
+    """Return the new config of an entity, or why nothing changes.
 
-    ``unresolvable`` are the names in it that stand for no address.
+    ``unresolvable`` are the hosts in it that have no address.
     """
     names = dict(wanted.entity)
     problem = _entity_problem(wanted.entity)
@@ -92,7 +92,7 @@ def plan_change(
 
 
 def sharded_problem(settings: Settings, wanted: QuotaChange) -> str | None:
-    """Why nobody would hold a rate of connections, or None if it would be held."""
+    """Return why a connection rate would not be enforced, or None if it would be."""
     for quota, value in wanted.operations:
         rate = quota == CONNECTION_CREATION_RATE and value is not None
         if rate and settings[ACCEPTOR_MODE] == SHARDED:
@@ -114,7 +114,7 @@ def config_key(names: Names) -> tuple[str, str]:
 
 
 def entity_names(kind: str, name: str) -> Names | None:
-    """The entity whose quotas are kept under a kind and a name; None if none are."""
+    """Return the entity whose quotas are stored under a type and a name, or None."""
     if kind == IP:
         return {IP_TYPE: None if name == DEFAULT_NAME else name}
     entity = parse_entity(kind, name)

@@ -1,8 +1,8 @@
-"""The quotas that hold now: those of the newest image, over the defaults of the settings.
+"""Quotas in force: those of the latest image, over the defaults of the settings.
 
-Owns when the table of quotas is made anew, which takes long if there are many; it must never know
-who asks.  The invariant: an image that changes nothing about quotas leaves the table as it is.
-Echoes ``ClientQuotaMetadataManager``.
+Owns when the table of quotas is rebuilt, which takes long if there are many. It must never know its
+readers. Invariant: an image that changes no quotas keeps the table. Kafka's
+``ClientQuotaMetadataManager``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QuotasInForce:
         before, self._configs = self._configs, image.configs
         if before is self._configs:
             return
-        # A config that nobody has changed is the same object in the next image.
+        # An unchanged config is the same object in the next image.
         changed = {
             key: config
             for key, config in image.configs.items()

@@ -1,10 +1,9 @@
-"""Access rules in a store: their nodes, their JSON, and the notices that tell of them.
+"""ACLs in the store: their nodes, their JSON, and notifications of their changes.
 
-Owns which nodes a pattern's rules take, in Kafka's two trees and with its words; what rules mean is
-``security.acl``'s to know.  The invariant: what Kafka's tools of the ZooKeeper age wrote can be
-read here and the other way round, except that characters and names that cannot be part of a path
-are percent-encoded, where Kafka loses or rejects them.
-Echoes ``ZkAclStore`` and ``AclEntry``.
+Owns which nodes a pattern's ACLs use, in Kafka's two trees; their meaning is in ``security.acl``.
+Invariant: it reads what Kafka's tools of ZooKeeper mode write and they read what it writes, except
+that characters and names that cannot be part of a path are percent-encoded, where Kafka loses or
+rejects them. Kafka's ``ZkAclStore`` and ``AclEntry``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from minibroker.security.acl import Operation, Pattern, PatternType, Permission,
 E = TypeVar("E", bound=IntEnum)
 
 _NO_PATH_CHARACTER: Final = re.compile("[%/\x00-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")
-"""Characters that ZooKeeper allows in no part of a path, and those of the encoding itself."""
+"""Characters that ZooKeeper does not allow in a path, and those of the encoding itself."""
 
 RESOURCES: Final = tuple(Resource)[2:]
 ROOTS: Final[Mapping[PatternType, str]] = {
@@ -142,7 +141,9 @@ async def load_all(store: Store) -> AsyncIterator[AclsChanged]:
 
 
 async def told_steps(store: Store, changes: Sequence[AclsChanged]) -> list[Step]:
-    """What makes the store hold the last of several changes of each pattern, and tells of it."""
+    """Return the operations that store the last of several changes of each pattern, and notify
+    of it.
+    """
     steps: list[Step] = []
     for pattern, rules in dict(changes).items():
         path = path_of(pattern)

@@ -1,8 +1,8 @@
-"""Configs in a store: read one or all names of a kind, and the steps that write and tell of some.
+"""Configs in the store: reading them, and the operations that write them and notify of changes.
 
-Owns which nodes a config takes; what it means is for ``cluster.configs`` and ``cluster.quotas``.
-The invariant: a resource for which nothing is set, and below which nothing lies, has no node, and
-a notice is written after what it tells of.  Echoes the config methods of Kafka's ``AdminZkClient``.
+Owns which nodes a config uses; its meaning is in ``cluster.configs`` and ``cluster.quotas``.
+Invariant: a resource without configs, and without nodes below it, has no node; a notification is
+written after the change. The config methods of Kafka's ``AdminZkClient``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from minibroker.quotas.entity import CLIENTS_OF
 
 
 async def names(store: Store, kind: str) -> list[str]:
-    """The resources of a kind that have a node; `NoNodeError` in a store that nobody has used.
+    """Return the resources of a type that have a node. Raises `NoNodeError` in an empty store.
 
-    Below a user lie those of its clients that have something of their own.
+    The nodes of a user's clients are below the user's node.
     """
     found = await store.children(layout.configs_path(kind))
     if kind != USER:
@@ -47,7 +47,7 @@ async def load(store: Store, kind: str, name: str) -> Mapping[str, str]:
 async def differences(
     store: Store, image: Image, resources: Iterable[tuple[str, str]]
 ) -> list[ConfigChanged]:
-    """What the store holds for resources, where it is not what the image has."""
+    """Return the stored configs of resources that differ from the image."""
     found = []
     for kind, name in dict.fromkeys(resources):
         if kind == TOPIC and name not in image.topics:
@@ -64,7 +64,7 @@ async def steps(store: Store, kind: str, name: str, config: Mapping[str, str]) -
 
 
 async def told_steps(store: Store, changes: Sequence[ConfigChanged]) -> list[Operation]:
-    """What makes the store hold several, with a notice of each for all who follow the store."""
+    """Return the operations that store several configs, with a notification of each."""
     writing = _Writing(store)
     operations: list[Operation] = []
     for change in changes:
@@ -105,7 +105,7 @@ class _Writing:
         return missing
 
     async def _removal(self, kind: str, path: str) -> list[Operation]:
-        """Deletes a node and what is empty above it; one that has others below it stays, empty."""
+        """Delete a node and empty nodes above it; a node with children stays, without data."""
         if not await self._exists(path):
             return []
         if await self._below(path):
@@ -140,7 +140,7 @@ class _Writing:
         except NoNodeError:
             return False
         except layout.LayoutError:
-            return True  # Somebody wrote it: it is not for us to throw away.
+            return True  # Written by another program, so it is not deleted.
 
     async def _note(self, path: str, *, there: bool) -> None:
         self._there[path] = there

@@ -1,8 +1,8 @@
-"""Topics in a store: how one is seen, and the steps that make, rewrite and remove its nodes.
+"""Topics in the store: reading one, and the operations that create, rewrite and delete its nodes.
 
-Owns which nodes a topic takes; what a node means is for ``cluster.foreign_topics``.  The
-invariant: steps that come from here remove a topic with all that Kafka may have written below it,
-and a config goes with its topic.  Echoes the topic methods of Kafka's ``KafkaZkClient``.
+Owns which nodes a topic uses; the meaning of a node is in ``cluster.foreign_topics``. Invariant:
+deleting a topic deletes everything that Kafka may have written below it, and its config. The topic
+methods of Kafka's ``KafkaZkClient``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minibroker.cluster.image import EMPTY, TOPIC, Topic, TopicCreated
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
 
 STEPS_MAX: Final = 1000
-"""Of one transaction that removes what lies below a topic, so that no server finds it too large."""
+"""Operations in one transaction that deletes nodes below a topic, so that no server rejects it."""
 
 
 async def sight(store: Store, name: str) -> Sight | None:
@@ -35,23 +35,23 @@ async def creation(store: Store, made: TopicCreated) -> list[Operation]:
 
 
 def rewriting(topic: Topic, seen: Sight | None) -> Operation:
-    """What makes a topic's node tell of this topic, if it still is as it was seen."""
+    """Return the operation that rewrites a topic's node, if it is unchanged."""
     path, data = layout.topic_path(topic.name), layout.encode_topic(topic)
     return Create(path, data) if seen is None else Set(path, data, seen.version)
 
 
 async def growth(store: Store, topic: Topic, grown: Topic) -> Operation:
-    """What makes a topic's node tell of further partitions, if others did not change it."""
+    """Return the operation that adds partitions to a topic's node, if it is unchanged."""
     path = layout.topic_path(topic.name)
     found = await store.get(path)
     told = layout.decode_topic(topic.name, found.data)
     is_ours = told == (topic.topic_id, tuple(each.replicas for each in topic.partitions))
-    # Else a version that it cannot have, so that whoever was faster is seen first.
+    # Otherwise an impossible version, so that the change of the other program is read first.
     return Set(path, layout.encode_topic(grown), found.version if is_ours else found.version + 1)
 
 
 async def deletion(store: Store, name: str) -> list[Operation]:
-    """What makes the store hold a topic no more; what lies below its node is removed at once."""
+    """Return the operations that delete a topic; nodes below its node are deleted at once."""
     path = layout.topic_path(name)
     below = await _below(store, path)
     for first in range(0, len(below), STEPS_MAX):
@@ -60,7 +60,7 @@ async def deletion(store: Store, name: str) -> list[Operation]:
 
 
 async def states(store: Store, topic: Topic, controller_epoch: int) -> list[Operation]:
-    """What makes the store tell who leads each partition, where it does not tell yet."""
+    """Return the operations that write the missing states of a topic's partitions."""
     above = layout.partitions_path(topic.name)
     try:
         there, operations = set(await store.children(above)), list[Operation]()

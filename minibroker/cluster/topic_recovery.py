@@ -28,10 +28,10 @@ _NUMBERS_SHOWN_MAX: Final = 10
 
 
 class FoundLogs(NamedTuple):
-    """What the data directory says about the cluster.
+    """Content of the data directory.
 
-    ``cluster_id`` is that of its mark, None without one. ``rebuild_topics`` is the user's wish to
-    rebuild the topics of a lost store.
+    ``cluster_id`` is read from its mark, None without one. ``rebuild_topics``: the user requested
+    to rebuild the topics of a lost store.
     """
 
     cluster_id: str | None = None

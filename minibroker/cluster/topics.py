@@ -1,8 +1,8 @@
-"""The rules for topics: which may be created, grown or deleted, and what they will look like.
+"""Rules for topics: which may be created, grown or deleted, and the result.
 
-Owns names, counts, replicas and config checks, with the error and the words for each refusal; it
-must never change anything or invent an id.  The invariant: a plan that is not a refusal can be
-carried out on the image that it was made from.  Echoes Kafka's ``ReplicationControlManager`` and
+Owns the validation of names, counts, replicas and configs, with the error of each rejection. It
+must never change anything or generate an id. Invariant: an accepted plan can be applied to the
+image that it was made from. Kafka's ``ReplicationControlManager`` and
 ``org.apache.kafka.common.internals.Topic``.
 """
 
@@ -31,17 +31,18 @@ from protocol.errors import ErrorCode
 
 NAME_MAX_CHARACTERS = 249
 ACTIVITY_SEGMENTS = 8
-"""How many segments the activity topic has when it is full: what is dropped is a whole one."""
+"""Segments of a full activity topic: a complete segment is deleted at a time."""
 
 PARTITIONS_MAX = 10_000
 """Of one topic; it keeps a topic's node in the store well below the size that one may have."""
 
 INTERNAL_TOPICS = (OFFSETS_TOPIC, ACTIVITY_TOPIC)
-"""Which the broker itself makes and writes, and nobody else may change."""
+"""Topics that only the broker itself creates and writes."""
 
 INTERNAL_TO_CLIENTS = frozenset({OFFSETS_TOPIC})
-"""Those of them that clients are told to be internal, as only Kafka's own are: consumers by pattern
-leave them out, and Spark's connector reads nothing of them without a word."""
+"""Internal topics as reported to clients, which are Kafka's own only: consumers skip internal
+topics in patterns, and Spark's connector silently reads nothing of them.
+"""
 
 RESERVED_TOPICS = ("__cluster_metadata",)
 
@@ -56,7 +57,7 @@ class Refusal(NamedTuple):
 
 
 class NewTopic(NamedTuple):
-    """A topic as somebody wants it: -1 takes the default; assignments say replicas by partition."""
+    """A requested topic: -1 is the default; assignments map partitions to replicas."""
 
     name: str
     num_partitions: int = -1
@@ -66,9 +67,7 @@ class NewTopic(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """More partitions as somebody wants them: ``total`` with those there are, and the replicas
-    of each added one.
-    """
+    """Requested partitions: the new ``total``, and the replicas of each added one."""
 
     name: str
     total: int
@@ -89,7 +88,7 @@ def name_problem(name: str) -> str | None:
 
 
 def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """A topic whose name differs only in '.' against '_', which metrics could not tell apart."""
+    """Return a topic that differs only in '.' and '_', which metrics could not distinguish."""
     if "." not in name and "_" not in name:
         return None
     unified = name.replace(".", "_")
@@ -167,7 +166,10 @@ def offsets_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCr
 
 
 def activity_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
-    """The internal topic of what the broker does. One partition, as all is in one order."""
+    """Return the internal topic of activity events.
+
+    One partition, because all events are in one order.
+    """
     size = settings[ACTIVITY_RETENTION_BYTES]
     config = {
         "cleanup.policy": "delete",
@@ -187,9 +189,9 @@ def internal_topics(
 
 
 def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topic:
-    """The topic that a node of the store tells of; this broker leads where it has a replica.
+    """Return the topic that a node describes; this broker leads the partitions it has replicas of.
 
-    Who is in sync is who is there: with one broker there is no other state to keep.
+    All its replicas are in sync: with one broker there is no other state.
     """
     partitions = tuple(
         PartitionRegistration(index, broker_id, FIRST_LEADER_EPOCH, replicas, (broker_id,))

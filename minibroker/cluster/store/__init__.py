@@ -1,5 +1,5 @@
-"""The config store: ZooKeeper's tree of paths behind one interface.
+"""The config store: ZooKeeper's tree of nodes behind one interface.
 
-``tree`` is the interface and its semantics, ``sqlite`` the store that needs no server.  Whoever
-uses a store must not be able to tell which one it is; ``tests/contracts`` holds them to that.
+``tree`` is the interface and its semantics, ``sqlite`` the embedded store. Users of a store cannot
+tell the implementations apart; ``tests/contracts`` tests that.
 """

@@ -1,10 +1,9 @@
-"""The store that needs no server: one SQLite file, or none at all.
+"""The embedded store: one SQLite file, or none.
 
-Owns the file, its one table and the watches of this process; it must never know what the nodes
-mean.  Invariant: an operation that returned survives the death of the process and, because every
-commit is synced, of the machine; one that raised changed nothing.  A small file next to the store
-reserves space, so that nodes can be deleted on a full disk.  Replaces ZooKeeper; one process at a
-time uses a file.
+Owns the file, its one table and the watches of this process. It must never know what nodes mean.
+Invariant: a completed operation survives the death of the process and, because every commit is
+synced, of the machine; a failed one changed nothing. A small file next to the store reserves space,
+so that nodes can be deleted on a full disk. Replaces ZooKeeper; one process at a time uses a file.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def _system_error(error: sqlite3.OperationalError) -> OSError:
 
 
 def _frees_space(operations: Sequence[Operation]) -> bool:
-    """Whether operations delete a node, besides what tells of that."""
+    """Whether operations delete a node, apart from notifications about it."""
     return any(isinstance(operation, Delete) for operation in operations)
 
 
@@ -156,7 +155,7 @@ class SqliteStore(Store):
         elif found != FORMAT:
             self._db.close()
             raise StoreError(self._path, f"has format {found}, this program reads {FORMAT}")
-        # Whoever made them is gone: a file has one user at a time.
+        # Their owner is gone: a file has one user at a time.
         self._db.execute("DELETE FROM node WHERE ephemeral")
 
     async def get(self, path: str) -> Node:

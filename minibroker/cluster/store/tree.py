@@ -1,10 +1,10 @@
-"""The tree of paths that keeps the cluster's facts: the interface, and what every store promises.
+"""The tree of nodes that stores metadata: the interface, and its guarantees.
 
-Owns the operations, their errors and the rules for paths; it must never know what stands behind
-them.  The invariant: everything here can be had from ZooKeeper, and a reader of a store cannot
-tell which one it is.  Echoes ZooKeeper's client API (kazoo's ``KazooClient``): versions count
-from 0 with each change of a node's data, ephemeral nodes go when the store is closed, sequential
-ones end in ten digits, `Store.multi` is atomic, a watch sees its node and all below it.
+Owns the operations, their errors and the rules for paths. It must never know the implementation.
+Invariant: ZooKeeper provides everything here, and a user of a store cannot tell which one it is.
+Like ZooKeeper's client API (kazoo's ``KazooClient``): versions count from 0 with each change of a
+node's data, ephemeral nodes are deleted when the store is closed, sequential ones end in ten
+digits, `Store.multi` is atomic, a watch reports changes of its node and all below it.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class UnwritableError(UnavailableError):
 
 
 class EventsLostError(Exception):
-    """A watch can no longer say what happened; read the tree again and watch anew."""
+    """A watch has lost events; read the tree again and create a new watch."""
 
 
 class Node(NamedTuple):
-    """A node's data and its version, which begins at 0 and grows with every `Set`."""
+    """Data of a node and its version, which starts at 0 and is incremented by every `Set`."""
 
     data: bytes
     version: int
@@ -189,7 +189,7 @@ class Store(abc.ABC):
                 try:
                     await self.create(above)
                 except NodeExistsError:
-                    continue  # somebody else was faster, which is all we want
+                    continue  # another client has created it, which is sufficient
 
 
 def check_path(path: str) -> None:

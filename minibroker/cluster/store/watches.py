@@ -1,9 +1,8 @@
-"""What readers of a store have been promised to hear: bounded queues of events, one a watch.
+"""Bounded queues of events, one for each watch.
 
-Owns who watches which subtree and what waits for them; it must never know where events come from.
-The invariant: a reader gets every event of its subtree in order, or is told in place of the first
-one it missed that it must look again.  Both stores use it; ZooKeeper's client has its
-``ZKWatchManager``.
+Owns the watches with their subtrees and pending events. It must never know where events come from.
+Invariant: a reader gets every event of its subtree in order or, in place of the first lost one, the
+error that events were lost. Both stores use it; ZooKeeper's client has its ``ZKWatchManager``.
 """
 
 from __future__ import annotations

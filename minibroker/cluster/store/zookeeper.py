@@ -1,16 +1,16 @@
 """The store that several programs can share: ZooKeeper, through kazoo.
 
-Owns the session, what waits while it is suspended, and the ephemeral nodes that belong to us; it
-must never know what the nodes mean.  The invariant: an answer is given once, also when the
-connection was lost over it; the ephemeral nodes that were created are there whenever we have a
-session, or the store has failed and says so.  Echoes Kafka's ``KafkaZkClient``.
+Owns the session, operations that wait while it is suspended, and the ephemeral nodes of this
+broker. It must never know what nodes mean. Invariant: an answer is given once, even if the
+connection was lost during the operation; the ephemeral nodes exist whenever there is a session, or
+the store has failed and says so. Kafka's ``KafkaZkClient``.
 
-kazoo keeps the connection in threads of its own.  All they do here is to enqueue one call each
-into trio's loop, where all state lies; all that is called of kazoo enqueues a request and
-returns.  Time is the machine's, not the broker's clock: a server outside does not obey that one.
-Suspended is not lost: while kazoo reconnects, operations wait, for at most
-``Access.patience_s`` since the connection was lost, and then fail until it is back.  What
-was watched is lost either way, as watches belong to a connection: readers get `EventsLostError`.
+kazoo keeps the connection in its own threads. They only enqueue calls into trio's loop, which has
+all state; all calls to kazoo enqueue a request and return. Time is the machine's, not the broker's
+clock, which an external server does not follow. Suspended is not lost: while kazoo reconnects,
+operations wait, for at most ``Access.patience_s`` since the connection was lost, and then fail
+until it is restored. Watches are lost in both cases, because they belong to a connection: readers
+get `EventsLostError`.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from minibroker.cluster.store.zookeeper_outcome import Found, Tree, find_outcome
 from minibroker.cluster.store.zookeeper_session import end_former_session, keep_session
 
 REQUEST_MAX_BYTES: Final = 0xFFFFF
-"""What a server takes in one piece (jute.maxbuffer); it hangs up on more."""
+"""Largest request of a server (jute.maxbuffer); it disconnects on a larger one."""
 
 OPERATION_BYTES: Final = 100
-"""What an operation takes in a request beside its path and data, at most."""
+"""Maximal size of an operation in a request, without path and data."""
 
 
 class ZooKeeperStore(Store):
@@ -79,7 +79,7 @@ class ZooKeeperStore(Store):
         self._own: dict[str, _Ephemeral] = {}
         self._session = 0
         self._newest = 0
-        """The newest transaction that an answer told of."""
+        """The latest transaction that an answer reported."""
         self._up = False
         self._failure: StoreError | None = None
         """Why nothing can be done; gone again with the connection's return, unless final."""
@@ -94,11 +94,11 @@ class ZooKeeperStore(Store):
 
     @classmethod
     async def open(cls, access: Access, session_file: Path | None = None) -> ZooKeeperStore:
-        """Connect, and create the chroot if it is not there.
+        """Connect, and create the chroot if it does not exist.
 
-        ``session_file`` keeps the session for the program's next life, which ends it first, so
-        that the ephemeral nodes of a life that was killed are in nobody's way.  Raises
-        `StoreError` if there is no server within ``access.patience_s``.
+        ``session_file`` keeps the session for the next start of the program, which ends it first,
+        so that the ephemeral nodes of a killed process are not in the way. Raises `StoreError` if
+        no server answers within ``access.patience_s``.
         """
         if session_file is not None:
             await trio.to_thread.run_sync(
@@ -174,13 +174,13 @@ class ZooKeeperStore(Store):
                     watch.end(translated(answer.exception, path))
 
             if self._reachable:
-                # Requests are served in order, so whatever is asked next comes after this.
+                # Requests are executed in order, so later ones see this watch.
                 add_watch(self._client, self._full(path)).rawlink(
                     lambda answer: self._soon(added, answer)
                 )
             elif self._final:
                 watch.end(self._failure)
-            # Else it is told to look again when the connection is back, as all watches are.
+            # Otherwise it gets the error when the connection is restored, as all watches do.
             yield watch
 
     async def close(self) -> None:
@@ -236,7 +236,7 @@ class ZooKeeperStore(Store):
             keep_session(self._session_file, client_id)
         for path, own in self._own.items():
             if own.session != self._session:
-                self._make_again(path, own)  # before anything that waits is asked
+                self._make_again(path, own)  # before any waiting operation is sent
         if again:
             self._watches.end(_lost())
 
@@ -341,7 +341,7 @@ class ZooKeeperStore(Store):
         return transaction.commit_async()
 
     async def _make_above(self, full: str) -> None:
-        """Create a node of the chroot, whose path is a whole one."""
+        """Create a node above the chroot, given its complete path."""
         with suppress(NodeExistsError):
             await self._read(full, lambda: self._client.create_async(full, b""))
 

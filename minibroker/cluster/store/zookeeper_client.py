@@ -1,9 +1,9 @@
-"""kazoo's client as the store needs it: who we are, how we connect, and watches of whole subtrees.
+"""kazoo's client with what the store needs: authentication, TLS, and watches of subtrees.
 
-Owns everything that depends on kazoo's insides, in two places: a request that kazoo has no method
-for, and the reader of watch events, which would drop those that answer it.  It must never know
-what the store does with either.  The invariant: nothing here blocks, and a client that was made
-can read its certificates.  Echoes Kafka's ``ZooKeeperClient`` and ``ZKClientConfig``.
+Owns everything that depends on kazoo's internals, in two places: a request that kazoo has no method
+for, and the reader of watch events, which would drop answers to it. It must never know what the
+store does with either. Invariant: nothing here blocks, and a client that was created can read its
+certificates. Kafka's ``ZooKeeperClient`` and ``ZKClientConfig``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECONNECT_MAX_S: Final = 1.0
 """The pause between two rounds of tries at all servers: it doubles from the first to the last."""
 
 PRIVATE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
-"""Below these lie secrets; Kafka's ``ZkData.SensitiveRootPaths``."""
+"""Nodes below these contain secrets; Kafka's ``ZkData.SensitiveRootPaths``."""
 
 _LOG: Final = logging.getLogger("minibroker.zookeeper")  # below the root of our log lines
 
@@ -60,7 +60,7 @@ class Connecting:
         handler.create_connection = self._try
 
     def _try(self, *, hostname: str, **kwargs: Any) -> Any:
-        # Kept until the next try has ended, as somebody may ask meanwhile.
+        # Kept until the next attempt has ended, because it may be read meanwhile.
         problem = ""
         try:
             return self._secure(self._connect(hostname=hostname, **kwargs), hostname)
@@ -91,7 +91,7 @@ def away_text(access: Access, connecting: Connecting) -> str:
 
 
 def access_from(settings: Settings) -> Access | None:
-    """What the settings say; None if the config store is not on ZooKeeper."""
+    """Return the access that settings describe; None if the store is not on ZooKeeper."""
     connect = settings[config.ZOOKEEPER_CONNECT]
     if connect is None:
         return None
@@ -151,7 +151,7 @@ def _context_of(tls: Pem) -> ssl.SSLContext:
 
 
 def acl_of(access: Access, path: str) -> list[Any]:
-    """Who may do what with a node to create: Kafka's ``ZkData.defaultAcls``."""
+    """Return the ACL of a node to create: Kafka's ``ZkData.defaultAcls``."""
     acl: list[Any] = security.OPEN_ACL_UNSAFE
     if access.protect:
         private = any(path == top or path.startswith(f"{top}/") for top in PRIVATE_PATHS)
@@ -180,14 +180,14 @@ class AddWatch:
 
 
 def add_watch(client: KazooClient, path: str) -> Any:
-    """Have the server tell of all that happens at and below ``path``, as kazoo's async result."""
+    """Watch ``path`` and all nodes below it; return kazoo's async result."""
     result = client.handler.async_result()
     client._call(AddWatch(path), result)  # noqa: SLF001
     return result
 
 
 def hear_watches(client: KazooClient, tell: Callable[[Event], None]) -> None:
-    """Have ``tell`` called, in kazoo's thread, for every event that the server sends."""
+    """Call ``tell``, in kazoo's thread, with every event that the server sends."""
 
     def read(buffer: bytes, offset: int) -> None:
         watched, _ = Watch.deserialize(buffer, offset)

@@ -1,9 +1,8 @@
-"""ZooKeeper's errors in the store's words.
+"""Maps ZooKeeper's errors to the store's.
 
-Owns the table and the choice of the operation that a transaction failed for; it must never know
-what is done about an error.  The invariant: whatever a server answers becomes a `StoreError` with
-the path it is about, but for `AWAY`, where nobody knows what was done.  Echoes ZooKeeper's
-``KeeperException.Code``.
+Owns the table, and the choice of the operation that a transaction failed for. It must never know
+how an error is handled. Invariant: every error of a server becomes a `StoreError` with its path,
+except for `AWAY`, whose outcome is unknown. ZooKeeper's ``KeeperException.Code``.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ AWAY: Final = (
     zk.SessionMovedError,
     zk.OperationTimeoutError,
 )
-"""The server may or may not have done what was asked."""
+"""The server may or may not have executed the operation."""
 
 _ROLLED_BACK: Final = (zk.RolledBackError, zk.RuntimeInconsistency)
-"""What a failed transaction answers for the operations that were not at fault."""
+"""Results of operations in a failed transaction that did not cause the failure."""
 
 
 def at_fault(operations: Sequence[Operation], answers: Sequence[Any]) -> StoreError | None:

@@ -1,9 +1,8 @@
-"""What became of a transaction whose answer was lost with the connection, read off the tree.
+"""Determines from the tree whether a transaction was executed whose answer was lost.
 
-Owns the conclusions; it must never write or know how a node is read.  The invariant: a
-transaction is one, so a single node that can only come from it proves all of it, and one whose
-effects are nowhere may be sent again.  Kafka's ``KafkaZkClient`` does the same for the nodes that
-it guards with versions.
+Owns the conclusions. It must never write, or know how a node is read. Invariant: a transaction is
+atomic, so one node that only it can have written proves that it was executed, and one without any
+effect may be sent again. Kafka's ``KafkaZkClient`` does the same for nodes with versions.
 """
 
 from __future__ import annotations

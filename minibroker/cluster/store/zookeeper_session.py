@@ -1,8 +1,8 @@
-"""The session of a program's former life: kept in a file, and ended before the next one begins.
+"""The session of a program's former process: kept in a file, and ended before a new one starts.
 
-Owns the file; it must never use a session for anything but to end it.  The invariant: whoever has
-the data directory is the only one to use the file in it, so the session in it is nobody else's.
-Kafka has no such thing: a broker that was killed waits for its own node to time out.
+Owns the file. It must never use a session except to end it. Invariant: only the owner of the data
+directory uses the file in it, so the session belongs to no other process. Kafka has no equivalent:
+a killed broker waits until its own node times out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Session: TypeAlias = tuple[int, bytes]
 
 
 def keep_session(file: Path, session: Session) -> None:
-    """Write the file anew; it is its owner's alone, as the session would be anybody's else."""
+    """Write the file; only its owner can read it, because it gives access to the session."""
     number, password = session
     fresh = file.with_suffix(".part")
     fresh.unlink(missing_ok=True)
@@ -39,9 +39,9 @@ def kept_session(file: Path) -> Session | None:
 
 
 def end_former_session(access: Access, file: Path) -> None:
-    """End the kept session, so that its ephemeral nodes go; blocks up to ``access.patience_s``.
+    """End the kept session and so its ephemeral nodes; blocks up to ``access.patience_s``.
 
-    Without an answer nothing is lost: whoever opens the new session says what is wrong.
+    Without an answer nothing is lost: opening the new session reports the problem.
     """
     former = kept_session(file)
     if former is None:
