@@ -12,7 +12,7 @@ import promql_parser
 import pytest
 import yaml
 
-from minibroker.observability.definitions import METRICS, Kind
+from minibroker.observability.definitions import METRICS, MetricKind
 from tests.test_docker import DOCKER
 
 BOARD = json.loads((DOCKER / "grafana/dashboards/minibroker.json").read_text())
@@ -53,7 +53,9 @@ def labels_of(series: str) -> set[str]:
     )
     metric = OWN.get(family)
     assert metric is not None, f"the broker has no {series}"
-    assert (metric.kind is Kind.HISTOGRAM) == (family != series), f"{series}: not of that kind"
+    assert (metric.kind is MetricKind.HISTOGRAM) == (family != series), (
+        f"{series}: not of that kind"
+    )
     return {*metric.labels, *(["le"] if series.endswith("_bucket") else [])}
 
 

@@ -63,15 +63,15 @@ Happening: TypeAlias = tuple[
     int | None,  # delay_ms
 ]
 
-Event: TypeAlias = Request | Happening
+ActivityEvent: TypeAlias = Request | Happening
 
 
-def pack(events: Sequence[Event]) -> bytes:
+def pack(events: Sequence[ActivityEvent]) -> bytes:
     """Serialize events as a chunk."""
     return marshal.dumps(list[Any](events))
 
 
-def unpack(chunk: bytes) -> list[Event]:
+def unpack(chunk: bytes) -> list[ActivityEvent]:
     """The events of a chunk that a process of this run has serialized."""
-    events: list[Event] = marshal.loads(chunk)  # noqa: S302 - packed by this broker
+    events: list[ActivityEvent] = marshal.loads(chunk)  # noqa: S302 - packed by this broker
     return events

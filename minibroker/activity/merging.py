@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from minibroker.activity.events import Event
+from minibroker.activity.events import ActivityEvent
 
 Sender = TypeVar("Sender", bound=Hashable)
 
@@ -23,7 +23,7 @@ _TIME: Final = itemgetter(0)
 class Taken(NamedTuple, Generic[Sender]):
     """Sorted events, and their number by sender."""
 
-    events: list[Event]
+    events: list[ActivityEvent]
     counts: dict[Sender, int]
 
 
@@ -31,13 +31,13 @@ class Merger(Generic[Sender]):
     """Waiting events. The caller bounds their number."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Sender, list[Event]] = {}
+        self._waiting: dict[Sender, list[ActivityEvent]] = {}
 
     def __len__(self) -> int:
         """Number of waiting events."""
         return sum(map(len, self._waiting.values()))
 
-    def add(self, sender: Sender, events: Sequence[Event]) -> None:
+    def add(self, sender: Sender, events: Sequence[ActivityEvent]) -> None:
         """Add the events of a sender."""
         self._waiting.setdefault(sender, []).extend(events)
 

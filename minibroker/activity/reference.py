@@ -16,9 +16,9 @@ from minibroker.activity.schema import (
     FIELDS,
     TOPIC,
     VERSION,
-    EventKind,
-    Field,
-    Type,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
 )
 
 _INTRODUCTION: Final = f"""\
@@ -39,31 +39,31 @@ def page() -> str:
         [
             _INTRODUCTION,
             *_section(
-                "Fields of all events", (f for f in FIELDS if f.kinds == frozenset(EventKind))
+                "Fields of all events", (f for f in FIELDS if f.kinds == frozenset(ActivityKind))
             ),
             *_section(
                 "Fields of requests and connections",
-                (f for f in FIELDS if f.kinds == {EventKind.REQUEST, EventKind.CONNECTION}),
+                (f for f in FIELDS if f.kinds == {ActivityKind.REQUEST, ActivityKind.CONNECTION}),
             ),
-            *(line for kind in EventKind for line in _section(*_of_one(kind))),
+            *(line for kind in ActivityKind for line in _section(*_of_one(kind))),
             *_section("Quota checks", CHECK_FIELDS),
         ]
     )
 
 
-def _of_one(kind: EventKind) -> tuple[str, Iterable[Field]]:
+def _of_one(kind: ActivityKind) -> tuple[str, Iterable[ActivityField]]:
     return f"Fields of `{kind}` events only", (f for f in FIELDS if f.kinds == {kind})
 
 
-def _section(title: str, fields: Iterable[Field]) -> list[str]:
+def _section(title: str, fields: Iterable[ActivityField]) -> list[str]:
     return [f"## {title}", "", *_table(fields), ""]
 
 
-def _table(fields: Iterable[Field]) -> Iterator[str]:
+def _table(fields: Iterable[ActivityField]) -> Iterator[str]:
     yield "| Field | Type | Unit | Meaning |"
     yield "| --- | --- | --- | --- |"
     for field in fields:
-        kind = "quota check" if field.type is Type.CHECK else field.type.value
+        kind = "quota check" if field.type is ActivityType.CHECK else field.type.value
         yield f"| `{field.name}` | {kind} | {field.unit} | {field.meaning} |"
 
 

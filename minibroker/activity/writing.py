@@ -14,14 +14,14 @@ from typing import Final, TypeVar
 
 from minibroker.activity.events import (
     ActivityClient,
+    ActivityEvent,
     Check,
-    Event,
     Happening,
     Late,
     Places,
     Request,
 )
-from minibroker.activity.schema import VERSION, EventKind
+from minibroker.activity.schema import VERSION, ActivityKind
 
 KEPT_MAX: Final = 4096
 """Cached texts of each kind."""
@@ -44,14 +44,15 @@ class Writer:
         """``started_us`` is the start of the broker."""
         about = f'"broker":{broker},"started_us":{started_us}'
         self._heads = {
-            kind: f'{{"version":{VERSION},"kind":"{kind}",{about},"sequence":' for kind in EventKind
+            kind: f'{{"version":{VERSION},"kind":"{kind}",{about},"sequence":'
+            for kind in ActivityKind
         }
-        self._request_head = self._heads[EventKind.REQUEST]
+        self._request_head = self._heads[ActivityKind.REQUEST]
         self._sample = number(sample)
         self._clients: dict[ActivityClient, str] = {}
         self._shares: dict[tuple[str, str, float | None], tuple[str, str]] = {}
 
-    def event(self, event: Event, sequence: int) -> bytes:
+    def event(self, event: ActivityEvent, sequence: int) -> bytes:
         """The text of an event."""
         if len(event) == _HAPPENING_FIELDS:
             return self._happening(event, sequence).encode()
@@ -60,7 +61,7 @@ class Writer:
     def dropped(self, count: int, sequence: int, time_us: int, clock_ms: int) -> bytes:
         """The text of an event that counts missing events."""
         return (
-            f'{self._heads[EventKind.DROPPED]}{sequence},"time_us":{time_us},'
+            f'{self._heads[ActivityKind.DROPPED]}{sequence},"time_us":{time_us},'
             f'"clock_ms":{clock_ms},"dropped":{count}}}'
         ).encode()
 
@@ -95,7 +96,7 @@ class Writer:
     def _happening(self, event: Happening, sequence: int) -> str:
         time_us, clock_ms, peer, happened, reason, delay_ms = event
         text = (
-            f'{self._heads[EventKind.CONNECTION]}{sequence},"time_us":{time_us},'
+            f'{self._heads[ActivityKind.CONNECTION]}{sequence},"time_us":{time_us},'
             f'"clock_ms":{clock_ms}{self._peer(*peer)},"happened":"{happened}"'
         )
         if reason is not None:

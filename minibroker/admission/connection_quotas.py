@@ -55,7 +55,7 @@ from minibroker.observability.definitions import (
     IPS_SHOWN_MAX,
     CloseReason,
 )
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import Series
 from minibroker.process.environment import Environment
 from minibroker.runtime.clock import now_ms, whole_ms
@@ -93,7 +93,9 @@ def new_connection(accepted: AcceptedConnection) -> NewConnection:
 class ConnectionQuotas:
     """The limits of a broker's connections, for its acceptor."""
 
-    def __init__(self, env: Environment, log: Log, tell: ActivityListener | None = None) -> None:
+    def __init__(
+        self, env: Environment, log: EventLog, tell: ActivityListener | None = None
+    ) -> None:
         """``tell`` as for ``ConnectionEvents``."""
         self._env = env
         self._log = log

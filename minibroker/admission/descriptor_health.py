@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from minibroker.observability.conditions import ConditionKind
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.process.environment import Environment
 from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS, descriptors_max, has_descriptor
 
@@ -32,7 +32,7 @@ THIS_PROCESS: Final = "this process"
 class DescriptorHealth:
     """The descriptors of one process that opens connections; ``run`` ends a shortage."""
 
-    def __init__(self, env: Environment, log: Log) -> None:
+    def __init__(self, env: Environment, log: EventLog) -> None:
         self._env = env
         self._log = log
         self._failed_at_s: float | None = None

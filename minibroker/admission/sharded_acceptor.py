@@ -42,7 +42,7 @@ from minibroker.observability.definitions import (
     COUNTED,
     CloseReason,
 )
-from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.observability.metrics import Fill, Series
 from minibroker.process.environment import Environment
 from minibroker.runtime.clock import now_ms, whole_ms
@@ -66,7 +66,7 @@ class ShardedAcceptor:
         env: Environment,
         events: ConnectionEvents,
         closes: ConnectionCloses,
-        log: Log,
+        log: EventLog,
         take: Take,
         *,
         descriptor_health: DescriptorHealth,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from minibroker.cluster.acls import Filter
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
-DISABLED: Final = Refusal(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+DISABLED: Final = ChangeRejected(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
 
 def as_filter(given: Any, resource_type: int) -> Filter:

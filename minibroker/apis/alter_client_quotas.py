@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from minibroker.cluster.quotas import IP_TYPE, QuotaChange
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.runtime.hosts import unresolvable
 from protocol.errors import ErrorCode
 from protocol.messages.alter_client_quotas import (
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     validate_only: bool
 
 
-Reply = tuple[Refusal | None, ...]
+Reply = tuple[ChangeRejected | None, ...]
 
 
 def split(_ctx: Context, request: AlterClientQuotasRequest) -> Mapping[Owner, Part]:

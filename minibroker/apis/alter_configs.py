@@ -17,7 +17,7 @@ from minibroker.apis.config_alteration import (
     answers,
     execute_at_controller,
 )
-from minibroker.cluster.configs import Op, Operation
+from minibroker.cluster.configs import ConfigOperation, Op
 from protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -34,7 +34,7 @@ def split(_ctx: Context, request: AlterConfigsRequest) -> Mapping[Owner, Part]:
 
 
 def _wish(resource: AlterConfigsResource) -> Wish:
-    operations = (Operation(config.name, Op.SET, config.value) for config in resource.configs)
+    operations = (ConfigOperation(config.name, Op.SET, config.value) for config in resource.configs)
     return Wish(resource.resource_type, resource.resource_name, tuple(operations))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from minibroker.cluster.credentials import CredentialChange
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.security.scram import MECHANISM_NUMBERS, credential
 from protocol.errors import ErrorCode
 from protocol.messages.alter_user_scram_credentials import (
@@ -23,7 +23,7 @@ from protocol.messages.alter_user_scram_credentials import (
 from protocol.registry import ApiKey
 
 Part = tuple[CredentialChange, ...]
-Reply = dict[str, Refusal | None]
+Reply = dict[str, ChangeRejected | None]
 
 
 def split(_ctx: Context, request: AlterUserScramCredentialsRequest) -> Mapping[Owner, Part]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.apis.base import ControllerScope
-from minibroker.cluster.configs import Alteration, Operation, hosts_named
+from minibroker.cluster.configs import Alteration, ConfigOperation, hosts_named
 from minibroker.cluster.image import BROKER, TOPIC
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.runtime.hosts import unresolvable
 from protocol.errors import ErrorCode
 
@@ -37,7 +37,7 @@ class Wish(NamedTuple):
 
     resource_type: int
     resource_name: str
-    operations: tuple[Operation, ...]
+    operations: tuple[ConfigOperation, ...]
 
 
 class Part(NamedTuple):
@@ -48,7 +48,7 @@ class Part(NamedTuple):
     validate_only: bool
 
 
-Reply = tuple[Refusal | None, ...]
+Reply = tuple[ChangeRejected | None, ...]
 """Why each wish was not fulfilled, in the order of the request."""
 
 Answer = TypeVar("Answer")
@@ -81,21 +81,21 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
         validate_only=part.validate_only,
     )
     await scope.publish(outcome.updates)
-    answers: dict[Wish, Refusal | None] = {
+    answers: dict[Wish, ChangeRejected | None] = {
         **refusals,
         **dict(zip(fine, outcome.refusals, strict=True)),
     }
     return tuple(answers[wish] for wish in part.wishes)
 
 
-def _refused(wishes: tuple[Wish, ...]) -> dict[Wish, Refusal]:
+def _refused(wishes: tuple[Wish, ...]) -> dict[Wish, ChangeRejected]:
     times = Counter((wish.resource_type, wish.resource_name) for wish in wishes)
     found = {}
     for wish in wishes:
         if times[wish.resource_type, wish.resource_name] > 1:
             text = "Each resource must appear at most once."
-            found[wish] = Refusal(ErrorCode.INVALID_REQUEST, text)
+            found[wish] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
         elif wish.resource_type not in _KINDS:
             text = f"Unknown resource type {wish.resource_type}"
-            found[wish] = Refusal(ErrorCode.INVALID_REQUEST, text)
+            found[wish] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
     return found

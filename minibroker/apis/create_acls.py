@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from minibroker.apis.acl_filters import DISABLED
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from minibroker.cluster.acls import Binding
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 from protocol.messages.create_acls import (
     AclCreation,
@@ -23,7 +23,7 @@ from protocol.messages.create_acls import (
 from protocol.registry import ApiKey
 
 Part = tuple[Binding, ...]
-Reply = tuple[Refusal | None, ...]
+Reply = tuple[ChangeRejected | None, ...]
 
 
 def split(ctx: Context, request: CreateAclsRequest) -> Mapping[Owner, Part]:

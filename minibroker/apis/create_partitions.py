@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
-from minibroker.cluster.topics import Growth, Refusal
+from minibroker.cluster.topics import ChangeRejected, Growth
 from minibroker.quotas.manager import Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import (
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 class Reply(NamedTuple):
     """Why a topic did not grow, None if it did, and what of it a quota counted."""
 
-    topics: dict[str, Refusal | None]
+    topics: dict[str, ChangeRejected | None]
     mutated: Mutated
 
 

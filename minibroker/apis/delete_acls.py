@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from minibroker.apis.acl_filters import DISABLED, as_filter
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.cluster.acl_office import Found
+from minibroker.cluster.acl_controller import Found
 from minibroker.cluster.acls import Filter
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.messages.delete_acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
@@ -23,7 +23,7 @@ from protocol.messages.delete_acls import (
 from protocol.registry import ApiKey
 
 Part = tuple[Filter, ...]
-Reply = list[Found | Refusal]
+Reply = list[Found | ChangeRejected]
 
 
 def split(ctx: Context, request: DeleteAclsRequest) -> Mapping[Owner, Part]:
@@ -50,8 +50,8 @@ def merge(
     return DeleteAclsResponse(filter_results=list(map(_result, replies.get(CONTROLLER, disabled))))
 
 
-def _result(found: Found | Refusal) -> DeleteAclsFilterResult:
-    if isinstance(found, Refusal):
+def _result(found: Found | ChangeRejected) -> DeleteAclsFilterResult:
+    if isinstance(found, ChangeRejected):
         return DeleteAclsFilterResult(error_code=found.code, error_message=found.text)
     return DeleteAclsFilterResult(
         error_message=None,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.cluster.image import Image
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import DELETE_TOPIC_ENABLE
 from minibroker.quotas.manager import UNCOUNTED, Mutated
 from protocol.errors import ErrorCode
@@ -40,7 +40,7 @@ class Result(NamedTuple):
     """What became of a target."""
 
     target: Target
-    refusal: Refusal | None = None
+    refusal: ChangeRejected | None = None
 
 
 class Part(NamedTuple):
@@ -89,7 +89,7 @@ def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], d
         name = target.name or (known.name if known else "")
         if refusal is None and name in found:
             text = "The provided topic name maps to an ID that was already supplied."
-            refusal = Refusal(ErrorCode.INVALID_REQUEST, text)
+            refusal = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
         if refusal is None:
             found[name] = Target(name, target.topic_id)
         else:
@@ -97,17 +97,17 @@ def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], d
     return results, found
 
 
-def _refuse(image: Image, target: Target, times: int) -> Refusal | None:
+def _refuse(image: Image, target: Target, times: int) -> ChangeRejected | None:
     invalid = ErrorCode.INVALID_REQUEST
     by_id = target.topic_id != ZERO_UUID
     if target.name is None and not by_id:
-        return Refusal(invalid, "Neither topic name nor id were specified.")
+        return ChangeRejected(invalid, "Neither topic name nor id were specified.")
     if target.name is not None and by_id:
-        return Refusal(invalid, "You may not specify both topic name and topic id.")
+        return ChangeRejected(invalid, "You may not specify both topic name and topic id.")
     if times > 1:
-        return Refusal(invalid, f"Duplicate topic {'id' if by_id else 'name'}.")
+        return ChangeRejected(invalid, f"Duplicate topic {'id' if by_id else 'name'}.")
     if by_id and image.topic_by_id(target.topic_id) is None:
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+        return ChangeRejected(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
     return None
 
 
@@ -133,7 +133,7 @@ def merge(
 
 def _disabled(ctx: Context, request: DeleteTopicsRequest) -> Reply:
     code = ErrorCode.TOPIC_DELETION_DISABLED if ctx.version >= 3 else ErrorCode.INVALID_REQUEST
-    refusal = Refusal(code, "Topic deletion is disabled (delete.topic.enable=false).")
+    refusal = ChangeRejected(code, "Topic deletion is disabled (delete.topic.enable=false).")
     targets = [Target(topic.name, topic.topic_id) for topic in request.topics]
     targets += [Target(name) for name in request.topic_names]
     return Reply(tuple(Result(target, refusal) for target in targets))

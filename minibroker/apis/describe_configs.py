@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from minibroker.apis.base import Api, Context, Owner
 from minibroker.apis.config_alteration import BROKER_TYPE, TOPIC_TYPE
 from minibroker.apis.config_entries import Entry, broker_entries, default_entries, topic_entries
-from minibroker.cluster.topics import Refusal, name_problem
+from minibroker.cluster.topics import ChangeRejected, name_problem
 from minibroker.config import NODE_ID, Scope
 from protocol.errors import ErrorCode
 from protocol.messages.describe_configs import (
@@ -48,7 +48,7 @@ def _describe(
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
-    if isinstance(found, Refusal):
+    if isinstance(found, ChangeRejected):
         result.error_code, result.error_message = found
         return result
     wanted = set(resource.configuration_keys or ())
@@ -58,16 +58,16 @@ def _describe(
     return result
 
 
-def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry] | Refusal:
+def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry] | ChangeRejected:
     kind, name = resource.resource_type, resource.resource_name
     if kind == TOPIC_TYPE:
         problem = name_problem(name)
         if problem is not None:
             text = f"Topic name '{name}' is invalid: {problem}."
-            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+            return ChangeRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
         if name not in ctx.image.topics:
             text = f"There is no topic '{name}'."
-            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+            return ChangeRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         return topic_entries(ctx.settings, ctx.image.configs, ctx.image.topic_overrides(name))
     if kind == BROKER_TYPE:
         own = str(ctx.settings[NODE_ID])
@@ -76,10 +76,10 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry]
         if not name:
             return default_entries(ctx.settings, ctx.image.configs)
         text = f"Unexpected broker id, expected {own} or empty string, but received {name}"
-        return Refusal(ErrorCode.INVALID_REQUEST, text)
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
     text = f"Resources of type {kind} are not served; "
     text += f"topics ({TOPIC_TYPE}) and brokers ({BROKER_TYPE}) are."
-    return Refusal(ErrorCode.INVALID_REQUEST, text)
+    return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
 
 
 def _config(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

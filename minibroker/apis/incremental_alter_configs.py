@@ -19,7 +19,7 @@ from minibroker.apis.config_alteration import (
     answers,
     execute_at_controller,
 )
-from minibroker.cluster.configs import Operation
+from minibroker.cluster.configs import ConfigOperation
 from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -37,7 +37,8 @@ def split(_ctx: Context, request: IncrementalAlterConfigsRequest) -> Mapping[Own
 
 def _wish(resource: AlterConfigsResource) -> Wish:
     operations = (
-        Operation(config.name, config.config_operation, config.value) for config in resource.configs
+        ConfigOperation(config.name, config.config_operation, config.value)
+        for config in resource.configs
     )
     return Wish(resource.resource_type, resource.resource_name, tuple(operations))
 

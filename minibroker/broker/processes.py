@@ -20,17 +20,17 @@ from typing import NamedTuple
 
 import trio
 
-from minibroker.broker.house import (
-    House,
-    StartError,
-    bind,
-    check_identities,
-    house_secret,
-    open_house,
-    raise_descriptor_limit,
-)
 from minibroker.broker.layout import ROLES, Seat, seats, stop_groups
 from minibroker.broker.preload import preload
+from minibroker.broker.startup import (
+    BrokerDirectories,
+    StartError,
+    bind,
+    broker_secret,
+    check_identities,
+    open_directories,
+    raise_descriptor_limit,
+)
 from minibroker.config import (
     ACTIVITY_ENABLE,
     ADVERTISED_LISTENERS,
@@ -60,18 +60,18 @@ from minibroker.process.environment import (
 )
 from minibroker.quotas.ledger import Ledger
 from minibroker.ready import Ready, as_json, as_text, command_name
+from minibroker.runtime.addressing import UnixSwitchboard
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.child import ChildLife, ChildSpec
 from minibroker.runtime.clock import SharedClock
 from minibroker.runtime.listening import TcpSource
 from minibroker.runtime.memory import resident_memory
 from minibroker.runtime.orphans import bound_last_seconds, is_orphan, wait_until_gone
-from minibroker.runtime.supervisor import Event, EventKind, Exit, supervise
-from minibroker.runtime.switchboard import UnixSwitchboard
+from minibroker.runtime.supervisor import Exit, ProcessEvent, ProcessEventKind, supervise
 from minibroker.runtime.worktime import WorkTime
 from minibroker.storage.data_directory import SECRET_BYTES
 
-TOLD = frozenset({EventKind.DIED, EventKind.KILLED})
+TOLD = frozenset({ProcessEventKind.DIED, ProcessEventKind.KILLED})
 """Process events that are written to standard error; the others are ordinary."""
 
 RECORDER_NICENESS = 10
@@ -82,7 +82,7 @@ class Shared(NamedTuple):
     """Resources shared by all processes, created before the fork."""
 
     settings: Settings
-    house: House
+    directories: BrokerDirectories
     switchboard: UnixSwitchboard
     clock: SharedClock
     arena: Arena
@@ -107,8 +107,10 @@ def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False)
         check_identities(settings)
         preload(settings)
         needs_store = settings[ZOOKEEPER_CONNECT] is None and not rebuild_topics
-        with open_house(settings.data_dir, settings[NODE_ID], needs_store=needs_store) as house:
-            shared = _share(settings, house, rebuild_topics)
+        with open_directories(
+            settings.data_dir, settings[NODE_ID], needs_store=needs_store
+        ) as directories:
+            shared = _share(settings, directories, rebuild_topics)
             try:
                 return _supervise(shared, json_ready=json_ready)
             finally:
@@ -118,7 +120,7 @@ def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False)
         return Exit.FAILED
 
 
-def _share(settings: Settings, house: House, rebuild_topics: bool) -> Shared:
+def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: bool) -> Shared:
     processors, workers = settings[NUM_NETWORK_THREADS], settings[NUM_IO_THREADS]
     listeners = settings.client_listeners
     sockets = bind(listeners, settings)
@@ -130,15 +132,15 @@ def _share(settings: Settings, house: House, rebuild_topics: bool) -> Shared:
     ports = {name: socks[0].getsockname()[1] for name, socks in sockets.items()}
     told = settings[ADVERTISED_LISTENERS]
     endpoints = advertised_endpoints(listeners, told or (), ports, socket.gethostname())
-    house.lock.describe(f"minibroker on {_addresses(endpoints)}")
+    directories.lock.describe(f"minibroker on {_addresses(endpoints)}")
     # Clients that read the broker's configs learn the address of its control API.
     found = HostPort(host, control.getsockname()[1])
     clock = SharedClock()
     return Shared(
         settings=settings.settled({CONTROL_LISTENER.name: found}),
-        house=house,
+        directories=directories,
         switchboard=UnixSwitchboard(
-            house.home,
+            directories.home,
             [
                 CONTROLLER,
                 *(role_name(WORKER, index) for index in range(workers)),
@@ -156,7 +158,7 @@ def _share(settings: Settings, house: House, rebuild_topics: bool) -> Shared:
         sockets=sockets,
         endpoints=endpoints,
         control=control,
-        secret=house_secret(house, SECRET_BYTES),
+        secret=broker_secret(directories, SECRET_BYTES),
         rebuild_topics=rebuild_topics,
     )
 
@@ -171,12 +173,12 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
     settings = shared.settings
 
     def say_ready() -> None:
-        house = shared.house
+        directories = shared.directories
         ready = Ready(
             bootstrap_servers=_addresses(shared.endpoints),
             control_url=listener_url(shared.control),
-            data_dir=str(house.data_dir),
-            temporary=house.temporary,
+            data_dir=str(directories.data_dir),
+            temporary=directories.temporary,
             pid=os.getpid(),
         )
         program = command_name(sys.argv[0], shutil.which("minibroker"))
@@ -192,7 +194,7 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
     )
 
 
-def _tell(event: Event) -> None:
+def _tell(event: ProcessEvent) -> None:
     if event.kind in TOLD:
         process = f"{event.name} (pid {event.pid})"
         sys.stderr.write(f"minibroker: {process} {event.kind.value}: {event.text}\n")
@@ -213,7 +215,7 @@ def _spec(shared: Shared, seat: Seat) -> ChildSpec:
             instruments=[env.work_time],
         )
         if seat.role == CONTROLLER and is_orphan(life.lifeline_fd):
-            _tidy_up(shared.house.home, life)
+            _tidy_up(shared.directories.home, life)
 
     return ChildSpec(seat.name, main, spare=seat.role == RECORDER)
 
@@ -241,7 +243,7 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         metrics=_metrics(seat.name),
         work_time=WorkTime(),
         random=SystemRandom(),  # Member ids must not be guessable.
-        data_dir=shared.house.data_dir,
+        data_dir=shared.directories.data_dir,
         rebuild_topics=shared.rebuild_topics,
         secret=shared.secret,
         ready=life.ready,

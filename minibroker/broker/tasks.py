@@ -27,11 +27,11 @@ from minibroker.config import (
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import Environment, role_name
 from minibroker.quotas.ledger import Ledger
+from minibroker.runtime.addressing import MemorySwitchboard, Switchboard
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySources
 from minibroker.runtime.restarts import BACKOFF_S
-from minibroker.runtime.switchboard import MemorySwitchboard, Switchboard
 from minibroker.runtime.worktime import WorkTime
 
 SIMULATED_PORT: Final = 9092

@@ -18,7 +18,7 @@ from minibroker.cli import credentials
 from minibroker.cli.client import PATIENCE_S
 from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
 from minibroker.cluster import layout, stored_configs
-from minibroker.cluster.configs import Alteration, Op, Operation, hosts_named, plan_alteration
+from minibroker.cluster.configs import Alteration, ConfigOperation, Op, hosts_named, plan_alteration
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, apply
 from minibroker.cluster.quotas import (
@@ -30,7 +30,7 @@ from minibroker.cluster.quotas import (
     plan_change,
 )
 from minibroker.cluster.store.tree import NoNodeError, Store, StoreError
-from minibroker.cluster.topics import Refusal, topic_of
+from minibroker.cluster.topics import ChangeRejected, topic_of
 from minibroker.config import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.quotas.arguments import (
@@ -98,7 +98,7 @@ async def alter(
     if missing:
         raise CliError(f"Invalid config(s): {','.join(missing)}")
     plan = await _plan(store, entities, additions, deletions)
-    if isinstance(plan, Refusal):
+    if isinstance(plan, ChangeRejected):
         raise Refused(_who(kind, stored_name), *plan)
     for path in (layout.configs_path(kind), layout.CONFIG_CHANGES):
         await store.ensure(path)
@@ -123,7 +123,7 @@ def _quota_entity(entities: Entities) -> tuple[tuple[str, str | None], ...]:
 
 async def _plan(
     store: Store, entities: Entities, additions: Mapping[str, str], deletions: list[str]
-) -> ConfigChanged | Refusal:
+) -> ConfigChanged | ChangeRejected:
     """As a broker would have it that knows this resource alone."""
     kind, stored_name = _key(entities)
     name = entities.names[0]
@@ -150,8 +150,8 @@ async def _plan(
     except ConfigError as error:
         raise UsageMistake(f"{BROKERS} {name}: {error}") from None
     steps = (
-        *(Operation(key, Op.SET, value) for key, value in additions.items()),
-        *(Operation(key, Op.DELETE) for key in deletions),
+        *(ConfigOperation(key, Op.SET, value) for key, value in additions.items()),
+        *(ConfigOperation(key, Op.DELETE) for key in deletions),
     )
     wanted = Alteration(kind, name, steps)
     return plan_alteration(image, settings, wanted, await unresolvable(hosts_named([wanted])))

@@ -11,22 +11,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from minibroker.cluster.image import AclsChanged, Image
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.security.acl import (
     CLUSTER_NAME,
     WILDCARD,
+    AclRule,
     Acls,
     Operation,
     Pattern,
     PatternType,
     Permission,
     Resource,
-    Rule,
 )
 from minibroker.security.principal import BadPrincipal, parse
 from protocol.errors import ErrorCode
 
-_NO_FILTER: Final = Refusal(
+_NO_FILTER: Final = ChangeRejected(
     ErrorCode.INVALID_REQUEST, "The filter has an element that is not known."
 )
 
@@ -55,13 +55,13 @@ class Filter(NamedTuple):
     permission: int
 
 
-def check_binding(wanted: Binding) -> tuple[Pattern, Rule] | Refusal:
+def check_binding(wanted: Binding) -> tuple[Pattern, AclRule] | ChangeRejected:
     """Return the pattern and the rule of a valid ACL, or the reason why it is invalid."""
     problem = _problem(wanted)
     if problem is not None:
-        return Refusal(ErrorCode.INVALID_REQUEST, problem)
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
     pattern = Pattern(Resource(wanted.resource), wanted.name, PatternType(wanted.pattern_type))
-    rule = Rule(
+    rule = AclRule(
         str(parse(wanted.principal)),
         wanted.host,
         Operation(wanted.operation),
@@ -91,13 +91,13 @@ def _problem(wanted: Binding) -> str | None:
     return None
 
 
-def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged | Refusal]:
+def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged | ChangeRejected]:
     """For each rule, what its pattern has from now on, or why nothing changes."""
-    plans: list[AclsChanged | Refusal] = []
-    after: dict[Pattern, tuple[Rule, ...]] = {}
+    plans: list[AclsChanged | ChangeRejected] = []
+    after: dict[Pattern, tuple[AclRule, ...]] = {}
     for one in wanted:
         checked = check_binding(one)
-        if isinstance(checked, Refusal):
+        if isinstance(checked, ChangeRejected):
             plans.append(checked)
             continue
         pattern, rule = checked
@@ -107,7 +107,7 @@ def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged |
     return plans
 
 
-def check_search(wanted: Filter) -> Refusal | None:
+def check_search(wanted: Filter) -> ChangeRejected | None:
     """Why nothing can be looked for by a filter, or None if it can.
 
     What only newer clients know is looked for, and not found.
@@ -116,7 +116,7 @@ def check_search(wanted: Filter) -> Refusal | None:
     return None if all(said) else _NO_FILTER
 
 
-def check_filter(wanted: Filter) -> Refusal | None:
+def check_filter(wanted: Filter) -> ChangeRejected | None:
     """Why nothing can be deleted by a filter, or None if it can."""
     known = (
         (wanted.resource, Resource),
@@ -129,7 +129,7 @@ def check_filter(wanted: Filter) -> Refusal | None:
     return _NO_FILTER
 
 
-def find(acls: Acls, wanted: Filter) -> Iterator[tuple[Pattern, Rule]]:
+def find(acls: Acls, wanted: Filter) -> Iterator[tuple[Pattern, AclRule]]:
     """The rules that a filter finds, by pattern."""
     for pattern, rules in sorted(acls.items()):
         if _finds_pattern(pattern, wanted):
@@ -151,7 +151,7 @@ def _finds_pattern(pattern: Pattern, wanted: Filter) -> bool:
     )
 
 
-def _finds_rule(rule: Rule, wanted: Filter) -> bool:
+def _finds_rule(rule: AclRule, wanted: Filter) -> bool:
     return (
         wanted.principal in (None, rule.principal)
         and wanted.host in (None, rule.host)
@@ -162,14 +162,14 @@ def _finds_rule(rule: Rule, wanted: Filter) -> bool:
 
 def plan_deletion(
     image: Image, wanted: Sequence[Filter]
-) -> tuple[list[list[tuple[Pattern, Rule]] | Refusal], list[AclsChanged]]:
+) -> tuple[list[list[tuple[Pattern, AclRule]] | ChangeRejected], list[AclsChanged]]:
     """Return what each filter matches, or why it is invalid, and the new ACLs of the patterns."""
-    answers: list[list[tuple[Pattern, Rule]] | Refusal] = []
-    gone: dict[Pattern, set[Rule]] = {}
+    answers: list[list[tuple[Pattern, AclRule]] | ChangeRejected] = []
+    gone: dict[Pattern, set[AclRule]] = {}
     for one in wanted:
         found = check_filter(one) or list(find(image.acls, one))
         answers.append(found)
-        if not isinstance(found, Refusal):
+        if not isinstance(found, ChangeRejected):
             for pattern, rule in found:
                 gone.setdefault(pattern, set()).add(rule)
     changes = [

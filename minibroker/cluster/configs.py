@@ -24,7 +24,7 @@ from minibroker.cluster.image import (
     ConfigChanged,
     Image,
 )
-from minibroker.cluster.topics import Refusal, name_problem
+from minibroker.cluster.topics import ChangeRejected, name_problem
 from minibroker.config import (
     ACCEPTOR_MODE,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
@@ -65,7 +65,7 @@ class Op(enum.IntEnum):
     SUBTRACT = 3
 
 
-class Operation(NamedTuple):
+class ConfigOperation(NamedTuple):
     """One operation of an alteration; ``op`` is the requested number, which may be invalid."""
 
     name: str
@@ -81,7 +81,7 @@ class Alteration(NamedTuple):
 
     kind: str
     name: str
-    operations: tuple[Operation, ...]
+    operations: tuple[ConfigOperation, ...]
     replace: bool = False
 
 
@@ -100,7 +100,7 @@ def plan_alteration(
     wanted: Alteration,
     unresolvable: Collection[str] = (),
     unusable_keys: UnusableKeys = nothing_unusable,
-) -> ConfigChanged | Refusal:
+) -> ConfigChanged | ChangeRejected:
     """Return the new config of a resource, or why nothing changes.
 
     ``unresolvable`` are those of `hosts_named` that have no address.
@@ -113,11 +113,11 @@ def plan_alteration(
     unknown = sorted(set(hosts_named([wanted])) & set(unresolvable))
     if unknown:
         text = f"{_OVERRIDES.name}: cannot resolve {', '.join(unknown)}; name hosts that can be "
-        return Refusal(ErrorCode.INVALID_REQUEST, f"{text}looked up, or their addresses")
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, f"{text}looked up, or their addresses")
     plan = _plan_broker(image, settings, wanted)
     if isinstance(plan, ConfigChanged) and wanted.name:
         for problem in unusable_keys({**image.configs, (plan.kind, plan.name): plan.config}):
-            return Refusal(ErrorCode.INVALID_REQUEST, problem)
+            return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
     return plan
 
 
@@ -183,42 +183,44 @@ _VALID_FOR: Mapping[str, Callable[[str, str], bool]] = {
 }
 
 
-def _refuse_operations(operations: Sequence[Operation]) -> Refusal | None:
+def _refuse_operations(operations: Sequence[ConfigOperation]) -> ChangeRejected | None:
     if any(times > 1 for times in Counter(given.name for given in operations).values()):
-        return Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     nulls = [given.name for given in operations if given.value is None and given.op != Op.DELETE]
     if nulls:
         text = f"Null value not supported for : {', '.join(nulls)}"
-        return Refusal(ErrorCode.INVALID_REQUEST, text)
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
     for given in operations:
         if given.op not in list(Op):
-            return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operations type {given.op}")
+            return ChangeRejected(ErrorCode.INVALID_REQUEST, f"Unknown operations type {given.op}")
     return None
 
 
-def _plan_topic(image: Image, wanted: Alteration) -> ConfigChanged | Refusal:
+def _plan_topic(image: Image, wanted: Alteration) -> ConfigChanged | ChangeRejected:
     name = wanted.name
     if not name:
-        return Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     problem = name_problem(name)
     if problem is not None:
         text = f"Topic name is invalid: {problem}"
-        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+        return ChangeRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
     config = _altered(wanted, image.topic_overrides(name), TOPIC_SETTINGS)
-    if isinstance(config, Refusal):
+    if isinstance(config, ChangeRejected):
         return config
     for key, value in config.items():
         try:
             parse_topic_value(key, value)
         except BadValueError as error:
-            return Refusal(ErrorCode.INVALID_CONFIG, str(error))
+            return ChangeRejected(ErrorCode.INVALID_CONFIG, str(error))
     if name not in image.topics:
         text = f"The topic '{name}' does not exist."
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        return ChangeRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     return ConfigChanged(TOPIC, name, config)
 
 
-def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> ConfigChanged | Refusal:
+def _plan_broker(
+    image: Image, settings: Settings, wanted: Alteration
+) -> ConfigChanged | ChangeRejected:
     refusal = _refuse_broker(settings, wanted.name)
     if refusal is not None:
         return refusal
@@ -230,29 +232,33 @@ def _plan_broker(image: Image, settings: Settings, wanted: Alteration) -> Config
     declared = {given.name: broker_setting(given.name) for given in wanted.operations}
     found = {name: setting for name, setting in declared.items() if setting is not None}
     config = _altered(wanted, usable(image.configs.get(key, EMPTY)), found)
-    if isinstance(config, Refusal):
+    if isinstance(config, ChangeRejected):
         return config
     # Values of one broker override the defaults of all brokers; the result must be valid.
     own, default = layers(settings, {**image.configs, key: config})
     whole = {**default, **own, **config} if wanted.name else {**config, **own}
     bad = bad_values(config, for_all=not wanted.name)
     for problem in (*bad, *problems(settings, whole)):
-        return Refusal(ErrorCode.INVALID_REQUEST, problem)
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
     return ConfigChanged(*key, config)
 
 
-def _refuse_sharded(settings: Settings, operations: Sequence[Operation]) -> Refusal | None:
+def _refuse_sharded(
+    settings: Settings, operations: Sequence[ConfigOperation]
+) -> ChangeRejected | None:
     """Reject limits that would not be enforced; existing ones may be removed."""
     if settings[ACCEPTOR_MODE] != SHARDED:
         return None
     for name, op, _ in operations:
         if op != Op.DELETE and broker_setting(name) in ONE_ACCEPTOR_ONLY:
             text = f"{name}: not with {ACCEPTOR_MODE.name}={SHARDED}: {SHARDED_ADVICE}"
-            return Refusal(ErrorCode.INVALID_CONFIG, text)
+            return ChangeRejected(ErrorCode.INVALID_CONFIG, text)
     return None
 
 
-def _refuse_secrets(settings: Settings, operations: Sequence[Operation]) -> Refusal | None:
+def _refuse_secrets(
+    settings: Settings, operations: Sequence[ConfigOperation]
+) -> ChangeRejected | None:
     """Reject secrets in a store shared with other programs; Kafka's tools would encrypt them."""
     if settings[ZOOKEEPER_CONNECT] is None:
         return None
@@ -261,11 +267,11 @@ def _refuse_secrets(settings: Settings, operations: Sequence[Operation]) -> Refu
         if op != Op.DELETE and declared is not None and declared.sensitive and declared.dynamic:
             text = f"{name}: Password encoder secret not configured; secrets are not kept in "
             text += f"ZooKeeper: set {SSL_KEYSTORE_LOCATION.name} of the listener to a file that "
-            return Refusal(ErrorCode.INVALID_CONFIG, text + "has the key without a password")
+            return ChangeRejected(ErrorCode.INVALID_CONFIG, text + "has the key without a password")
     return None
 
 
-def _refuse_broker(settings: Settings, name: str) -> Refusal | None:
+def _refuse_broker(settings: Settings, name: str) -> ChangeRejected | None:
     own = str(settings[NODE_ID])
     if name in ("", own):
         return None
@@ -273,12 +279,12 @@ def _refuse_broker(settings: Settings, name: str) -> Refusal | None:
         text = f"Node id must be an integer, but it is: {name}"
     else:
         text = f"Unexpected broker id, expected {own}, but received {name}"
-    return Refusal(ErrorCode.INVALID_REQUEST, text)
+    return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
 
 
 def _altered(
     wanted: Alteration, current: Mapping[str, str], declared: Mapping[str, Setting[Any]]
-) -> dict[str, str] | Refusal:
+) -> dict[str, str] | ChangeRejected:
     """The config after all operations; lists that were never set begin with their default."""
     config = {} if wanted.replace else dict(current)
     for name, op, value in wanted.operations:
@@ -292,7 +298,7 @@ def _altered(
         setting = declared.get(name)
         if setting is None or setting.type.kind != Kind.LIST:
             text = f"Can't {Op(op).name} to key {name} because its type is not LIST."
-            return Refusal(ErrorCode.INVALID_CONFIG, text)
+            return ChangeRejected(ErrorCode.INVALID_CONFIG, text)
         before = config.get(name, setting.render(setting.default))
         config[name] = _list_after(Op(op), before, value)
     return config

@@ -3,10 +3,8 @@
 Owns the order plan, store, image: a change is planned on the image, stored, and only then applied
 to the image and returned to be published. It must never know how it is published. Invariant: a
 returned change is in the store, so a restarted controller starts with an image that contains it.
-Kafka's ``QuorumController`` and, in what it stores, the ``KafkaController`` of ZooKeeper mode.
-
-Updates are numbered in the order in which methods return them; publish them in that order, which a
-caller does if it does not wait between the two.
+Updates are numbered in the order in which methods return them; publish them in that order, so do
+not wait in between. Kafka's ``QuorumController`` and, for the store, its ``KafkaController``.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from minibroker.cluster import layout, opening, producer_ids, stored_configs, stored_topics
-from minibroker.cluster.acl_office import AclOffice
+from minibroker.cluster import bootstrap, layout, producer_ids, stored_configs, stored_topics
+from minibroker.cluster.acl_controller import AclController
 from minibroker.cluster.configs import (
     KINDS,
     Alteration,
@@ -50,8 +48,8 @@ from minibroker.cluster.image import (
 from minibroker.cluster.mutations import Allowance, FreeBytes, Take, freely, unlimited
 from minibroker.cluster.outcomes import (
     ConfigOutcome,
-    Outcome,
     TopicOutcome,
+    TopicOutcomes,
     all_refused,
     refused_repetition,
 )
@@ -71,9 +69,9 @@ from minibroker.cluster.store.tree import (
 )
 from minibroker.cluster.topic_recovery import FoundLogs, rebuild_topics
 from minibroker.cluster.topics import (
+    ChangeRejected,
     Growth,
     NewTopic,
-    Refusal,
     internal_topics,
     plan_creation,
     plan_deletion,
@@ -94,11 +92,11 @@ CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
 """How a store says that it is not as it was a moment ago."""
 
 
-Done = TypeVar("Done", Outcome, ConfigOutcome, TopicsTaken)
-Plans: TypeAlias = Sequence[ConfigChanged | Refusal]
+Done = TypeVar("Done", TopicOutcomes, ConfigOutcome, TopicsTaken)
+Plans: TypeAlias = Sequence[ConfigChanged | ChangeRejected]
 
 
-class ClusterController(AclOffice):
+class ClusterController(AclController):
     """The cluster's facts with the store behind them; one at a time uses a store."""
 
     def __init__(
@@ -128,7 +126,7 @@ class ClusterController(AclOffice):
         endpoints: Mapping[str, tuple[str, int]],
         random: Random,
         wall_ms: int,
-        found_logs: FoundLogs = opening.NO_LOGS,
+        found_logs: FoundLogs = bootstrap.NO_LOGS,
         free_bytes: FreeBytes = unlimited,
     ) -> ClusterController:
         """Open a store, new or used, with a higher controller epoch and an image numbered 0.
@@ -140,19 +138,19 @@ class ClusterController(AclOffice):
         for path in layout.PERSISTENT_PATHS:
             await store.ensure(path)
         image = Image(
-            controller_epoch=await opening.next_epoch(store),
-            cluster_id=await opening.cluster_id(store, settings, random, found_logs),
+            controller_epoch=await bootstrap.next_epoch(store),
+            cluster_id=await bootstrap.cluster_id(store, settings, random, found_logs),
             controller_id=broker.broker_id,
         )
         image = apply(image, BrokerChanged(broker))
         await rebuild_topics(store, settings, found_logs, broker.broker_id, wall_ms)
-        await opening.keep_cluster_id(store, image.cluster_id)
-        image = await opening.with_topics(image, store, random, found_logs.topics)
-        for change in await opening.load_configs(store, settings):
+        await bootstrap.keep_cluster_id(store, image.cluster_id)
+        image = await bootstrap.with_topics(image, store, random, found_logs.topics)
+        for change in await bootstrap.load_configs(store, settings):
             image = apply(image, change)
-        opening.check_fit(image, settings, found_logs)
+        bootstrap.check_fit(image, settings, found_logs)
         protocols = {name: settings.security_protocol(name) for name in endpoints}
-        await opening.register(store, broker, protocols, wall_ms)
+        await bootstrap.register(store, broker, protocols, wall_ms)
         controller = cls(store, settings, image, random, free_bytes)
         # They are part of the image from the start, so that a group's first step needs no change
         # of the image; their logs come to be when they are first written.
@@ -170,14 +168,14 @@ class ClusterController(AclOffice):
 
     async def create_topics(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False, take: Take = freely
-    ) -> Outcome:
+    ) -> TopicOutcomes:
         """Create topics independently; with ``validate_only`` only return the outcome.
 
-        ``take`` is called with the number of partitions and returns whether they may be created.
+        ``take`` returns whether so many partitions may be created.
         """
         allowance = Allowance(take, counts=not validate_only, free_bytes=self._free_bytes)
 
-        async def attempt() -> Outcome:
+        async def attempt() -> TopicOutcomes:
             repeated = _repeated(new.name for new in wanted)
             image, changes, outcomes = self._image, list[TopicCreated](), []
             for new in wanted:
@@ -185,29 +183,29 @@ class ClusterController(AclOffice):
                     outcomes.append(refused_repetition(new.name))
                     continue
                 plan = plan_creation(image, self._settings, new, self._new_topic_id())
-                if not isinstance(plan, Refusal):
+                if not isinstance(plan, ChangeRejected):
                     plan = allowance.check(new.name, plan, len(plan.topic.partitions))
-                if isinstance(plan, Refusal):
+                if isinstance(plan, ChangeRejected):
                     outcomes.append(TopicOutcome(new.name, plan))
                     continue
                 outcomes.append(TopicOutcome(new.name, None, plan.topic, plan.config))
                 changes.append(plan)
                 image = apply(image, plan)  # so that later topics see it
             if validate_only:
-                return Outcome(tuple(outcomes), [])
+                return TopicOutcomes(tuple(outcomes), [])
             operations = list[Operation]()
             for made in changes:
                 operations += await stored_topics.creation(self._store, made)
-            return Outcome(tuple(outcomes), await self._commit(operations, changes))
+            return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
 
         names = [new.name for new in wanted]
         return await self._against_others(names, attempt, partial(all_refused, names))
 
-    async def delete_topics(self, names: Sequence[str], *, take: Take = freely) -> Outcome:
+    async def delete_topics(self, names: Sequence[str], *, take: Take = freely) -> TopicOutcomes:
         """Delete topics, each for itself; ids are the caller's to look up in the image."""
         allowance = Allowance(take)
 
-        async def attempt() -> Outcome:
+        async def attempt() -> TopicOutcomes:
             repeated = _repeated(names)
             changes, outcomes = list[TopicDeleted](), []
             for name in names:
@@ -215,9 +213,9 @@ class ClusterController(AclOffice):
                     outcomes.append(refused_repetition(name))
                     continue
                 plan = plan_deletion(self._image, name)
-                if not isinstance(plan, Refusal):
+                if not isinstance(plan, ChangeRejected):
                     plan = allowance.check(name, plan, len(plan.partitions))
-                if isinstance(plan, Refusal):
+                if isinstance(plan, ChangeRejected):
                     outcomes.append(TopicOutcome(name, plan))
                     continue
                 outcomes.append(TopicOutcome(name, None, plan))
@@ -225,17 +223,17 @@ class ClusterController(AclOffice):
             operations = list[Operation]()
             for gone in changes:
                 operations += await stored_topics.deletion(self._store, gone.name)
-            return Outcome(tuple(outcomes), await self._commit(operations, changes))
+            return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
 
         return await self._against_others(names, attempt, partial(all_refused, names))
 
     async def create_partitions(
         self, wanted: Sequence[Growth], *, validate_only: bool = False, take: Take = freely
-    ) -> Outcome:
+    ) -> TopicOutcomes:
         """Add partitions to topics, each for itself."""
         allowance = Allowance(take, counts=not validate_only, free_bytes=self._free_bytes)
 
-        async def attempt() -> Outcome:
+        async def attempt() -> TopicOutcomes:
             repeated = _repeated(growth.name for growth in wanted)
             changes, outcomes, operations = list[PartitionsAdded](), [], list[Operation]()
             for growth in wanted:
@@ -243,9 +241,9 @@ class ClusterController(AclOffice):
                     outcomes.append(refused_repetition(growth.name))
                     continue
                 plan = plan_growth(self._image, growth)
-                if not isinstance(plan, Refusal):
+                if not isinstance(plan, ChangeRejected):
                     plan = allowance.check(growth.name, plan, len(plan))
-                if isinstance(plan, Refusal):
+                if isinstance(plan, ChangeRejected):
                     outcomes.append(TopicOutcome(growth.name, plan))
                     continue
                 topic = self._image.topics[growth.name]
@@ -254,8 +252,8 @@ class ClusterController(AclOffice):
                 changes.append(PartitionsAdded(growth.name, plan))
                 operations.append(await stored_topics.growth(self._store, topic, grown))
             if validate_only:
-                return Outcome(tuple(outcomes), [])
-            return Outcome(tuple(outcomes), await self._commit(operations, changes))
+                return TopicOutcomes(tuple(outcomes), [])
+            return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
 
         names = [growth.name for growth in wanted]
         return await self._against_others(names, attempt, partial(all_refused, names))
@@ -270,7 +268,7 @@ class ClusterController(AclOffice):
     ) -> ConfigOutcome:
         """Change the configs of topics and brokers independently (see `plan_alteration`)."""
 
-        def plan() -> list[ConfigChanged | Refusal]:
+        def plan() -> list[ConfigChanged | ChangeRejected]:
             image, settings = self._image, self._settings
             return [
                 plan_alteration(image, settings, one, unresolvable, unusable_keys) for one in wanted
@@ -287,17 +285,17 @@ class ClusterController(AclOffice):
     ) -> ConfigOutcome:
         """Change the quotas of entities, each for itself (see `plan_change`)."""
 
-        def plan() -> list[ConfigChanged | Refusal]:
+        def plan() -> list[ConfigChanged | ChangeRejected]:
             repeated = {
                 entity for entity, n in Counter(one.entity for one in wanted).items() if n > 1
             }
-            plans: list[ConfigChanged | Refusal] = []
+            plans: list[ConfigChanged | ChangeRejected] = []
             for one in wanted:
                 problem = sharded_problem(self._settings, one)
                 if one.entity in repeated:
                     problem = "Ignoring duplicate entity"
                 if problem is not None:
-                    plans.append(Refusal(ErrorCode.INVALID_REQUEST, problem))
+                    plans.append(ChangeRejected(ErrorCode.INVALID_REQUEST, problem))
                 else:
                     plans.append(plan_change(self._image, one, unresolvable))
             return plans
@@ -306,9 +304,9 @@ class ClusterController(AclOffice):
 
     async def alter_credentials(
         self, wanted: Sequence[CredentialChange]
-    ) -> tuple[dict[str, Refusal | None], list[Update]]:
+    ) -> tuple[dict[str, ChangeRejected | None], list[Update]]:
         """Change the SCRAM credentials of users, each for itself: why not, and the updates."""
-        plans: dict[str, ConfigChanged | Refusal] = {}
+        plans: dict[str, ConfigChanged | ChangeRejected] = {}
 
         def plan() -> Plans:
             plans.update(plan_credentials(self._image, wanted))
@@ -410,7 +408,7 @@ class ClusterController(AclOffice):
         self,
         names: Collection[str],
         attempt: Callable[[], Awaitable[Done]],
-        refused: Callable[[Refusal], Done] | None = None,
+        refused: Callable[[ChangeRejected], Done] | None = None,
     ) -> Done:
         """Change topics; after a conflict, apply what other programs wrote and try again.
 
@@ -428,7 +426,7 @@ class ClusterController(AclOffice):
             except UnwritableError as error:
                 if refused is None:
                     raise
-                return refused(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+                return refused(ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
 
     async def _take_over_topic(self, name: str) -> str:
         """Why a topic was not taken over, empty if it was; what changes waits to be returned."""
@@ -482,7 +480,7 @@ class ClusterController(AclOffice):
                 await stored_configs.differences(self._store, self._image, planned)
             )
             plans = plan()
-            refusals = tuple(one if isinstance(one, Refusal) else None for one in plans)
+            refusals = tuple(one if isinstance(one, ChangeRejected) else None for one in plans)
             changes = [one for one in plans if isinstance(one, ConfigChanged)]
             if validate_only:
                 return ConfigOutcome(refusals, self._advance([]))
@@ -494,7 +492,7 @@ class ClusterController(AclOffice):
         )
 
     def _new_topic_id(self) -> Uuid:
-        return opening.new_uuid(self._random)
+        return bootstrap.new_uuid(self._random)
 
 
 def _repeated(names: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from minibroker.cluster.image import EMPTY, USER, ConfigChanged, Image
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.quotas.entity import desanitize, sanitize
 from minibroker.security.scram import (
     ITERATIONS_MAX,
@@ -44,7 +44,7 @@ class CredentialChange(NamedTuple):
 
 def plan_credentials(
     image: Image, wanted: Sequence[CredentialChange]
-) -> dict[str, ConfigChanged | Refusal]:
+) -> dict[str, ConfigChanged | ChangeRejected]:
     """Return by user the new config, or why nothing changes."""
     by_user: dict[str, list[CredentialChange]] = {}
     for change in wanted:
@@ -52,7 +52,9 @@ def plan_credentials(
     return {user: _plan(image, user, changes) for user, changes in by_user.items()}
 
 
-def _plan(image: Image, user: str, changes: Sequence[CredentialChange]) -> ConfigChanged | Refusal:
+def _plan(
+    image: Image, user: str, changes: Sequence[CredentialChange]
+) -> ConfigChanged | ChangeRejected:
     key = sanitize(user)
     config = image.configs.get((USER, key), EMPTY)
     # Errors in this order: invalid, duplicate, not found.
@@ -63,34 +65,34 @@ def _plan(image: Image, user: str, changes: Sequence[CredentialChange]) -> Confi
         mechanism = MECHANISM_NUMBERS[change.mechanism]
         if change.credential is None and mechanism not in config:
             text = "Attempt to delete a user credential that does not exist"
-            return Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
+            return ChangeRejected(ErrorCode.RESOURCE_NOT_FOUND, text)
         config = _changed(change, config)
     return ConfigChanged(USER, key, config)
 
 
-def _twice(changes: Sequence[CredentialChange]) -> Refusal | None:
+def _twice(changes: Sequence[CredentialChange]) -> ChangeRejected | None:
     if len({change.mechanism for change in changes}) == len(changes):
         return None
     text = "A user credential cannot be altered twice in the same request"
-    return Refusal(ErrorCode.DUPLICATE_RESOURCE, text)
+    return ChangeRejected(ErrorCode.DUPLICATE_RESOURCE, text)
 
 
-def _invalid(change: CredentialChange) -> Refusal | None:
+def _invalid(change: CredentialChange) -> ChangeRejected | None:
     if not change.user:
-        return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+        return ChangeRejected(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = MECHANISM_NUMBERS.get(change.mechanism)
     if mechanism is None:
-        return Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+        return ChangeRejected(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if change.credential is None:
         return None
     if change.credential.iterations < ITERATIONS_MIN:
-        return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+        return ChangeRejected(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if change.credential.iterations > ITERATIONS_MAX:
-        return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+        return ChangeRejected(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
     if _is_nobodys_secret(mechanism, change.credential):
         # Java rejects empty keys, and Kafka has no specific error code for it.
         text = "Empty key: the salted password is empty, so anybody could prove to be this user"
-        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        return ChangeRejected(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return None
 
 

@@ -44,7 +44,7 @@ class Sight(NamedTuple):
     config: Mapping[str, str] = EMPTY
 
 
-class Taken(NamedTuple):
+class AcceptedTopic(NamedTuple):
     """Changes of the image, and the topic that its node must describe.
 
     ``problem`` is a sentence about parts that were not accepted, empty if all were.
@@ -64,39 +64,41 @@ class TopicsTaken(NamedTuple):
 
 def take_over(
     image: Image, broker_id: int, name: str, sight: Sight | None, fresh_id: Callable[[], Uuid]
-) -> Taken:
+) -> AcceptedTopic:
     """What becomes of a topic; without a sight there is no node of that name."""
     known = image.topics.get(name)
     if sight is None:
         return _take_deletion(known)
     problem = _name_problem(name)
     if problem is not None:
-        return Taken(problem=f"{layout.topic_path(name)}: is no topic: {problem}")
+        return AcceptedTopic(problem=f"{layout.topic_path(name)}: is no topic: {problem}")
     try:
         node = layout.decode_topic(name, sight.data)
     except layout.LayoutError as error:
-        return Taken(rewritten=known, problem=f"{error}{_as_it_was(known)}")
+        return AcceptedTopic(rewritten=known, problem=f"{error}{_as_it_was(known)}")
     if known is not None and known.internal:
         return _restore(known, node)
     problem = _node_problem(image, broker_id, name, node)
     if problem:
         text = f"{layout.topic_path(name)}: {problem}{_as_it_was(known)}"
-        return Taken(rewritten=known, problem=text)
+        return AcceptedTopic(rewritten=known, problem=text)
     if known is not None and not _is_replaced(known, node, sight):
         return _take_growth(known, broker_id, node)
     made = topic_of(name, node, node.topic_id or fresh_id(), broker_id)
     gone = () if known is None else (TopicDeleted(name, known.topic_id),)
     rewritten = made if node.topic_id is None else None
-    return Taken((*gone, TopicCreated(made, sight.config)), rewritten)
+    return AcceptedTopic((*gone, TopicCreated(made, sight.config)), rewritten)
 
 
-def _take_deletion(known: Topic | None) -> Taken:
+def _take_deletion(known: Topic | None) -> AcceptedTopic:
     if known is None:
-        return Taken()
+        return AcceptedTopic()
     if known.internal:
         path = layout.topic_path(known.name)
-        return Taken(rewritten=known, problem=f"{path}: was deleted, but is needed: made again")
-    return Taken((TopicDeleted(known.name, known.topic_id),))
+        return AcceptedTopic(
+            rewritten=known, problem=f"{path}: was deleted, but is needed: made again"
+        )
+    return AcceptedTopic((TopicDeleted(known.name, known.topic_id),))
 
 
 def _name_problem(name: str) -> str | None:
@@ -107,12 +109,12 @@ def _as_it_was(known: Topic | None) -> str:
     return "; it is passed over" if known is None else "; the topic stays as it was"
 
 
-def _restore(known: Topic, node: layout.TopicNode) -> Taken:
+def _restore(known: Topic, node: layout.TopicNode) -> AcceptedTopic:
     replicas = tuple(partition.replicas for partition in known.partitions)
     if node == (known.topic_id, replicas):
-        return Taken()
+        return AcceptedTopic()
     path = layout.topic_path(known.name)
-    return Taken(rewritten=known, problem=f"{path}: was changed, but is internal: restored")
+    return AcceptedTopic(rewritten=known, problem=f"{path}: was changed, but is internal: restored")
 
 
 def _node_problem(image: Image, broker_id: int, name: str, node: layout.TopicNode) -> str:
@@ -134,13 +136,13 @@ def _is_replaced(known: Topic, node: layout.TopicNode, sight: Sight) -> bool:
     return bool(node.topic_id != known.topic_id)
 
 
-def _take_growth(known: Topic, broker_id: int, node: layout.TopicNode) -> Taken:
+def _take_growth(known: Topic, broker_id: int, node: layout.TopicNode) -> AcceptedTopic:
     told = topic_of(known.name, node, known.topic_id, broker_id)
     before, after = known.partitions, told.partitions
     if [each.replicas for each in before] != [each.replicas for each in after[: len(before)]]:
         path = layout.topic_path(known.name)
         text = "partitions can be added, but not taken away or moved; the topic stays as it was"
-        return Taken(rewritten=known, problem=f"{path}: {text}")
+        return AcceptedTopic(rewritten=known, problem=f"{path}: {text}")
     added = after[len(before) :]
     changes = (PartitionsAdded(known.name, added),) if added else ()
-    return Taken(changes, told if node.topic_id is None else None)
+    return AcceptedTopic(changes, told if node.topic_id is None else None)

@@ -14,7 +14,7 @@ from sys import intern
 from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.config.dynamic import BROKERS
-from minibroker.security.acl import Acls, Pattern, Rule
+from minibroker.security.acl import AclRule, Acls, Pattern
 
 Uuid: TypeAlias = bytes
 """16 bytes, as in `protocol`."""
@@ -138,7 +138,7 @@ class AclsChanged(NamedTuple):
     """All access rules of a pattern from now on; none means that there are none."""
 
     pattern: Pattern
-    rules: tuple[Rule, ...]
+    rules: tuple[AclRule, ...]
 
 
 class BrokerChanged(NamedTuple):

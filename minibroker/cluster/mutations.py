@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 Plan = TypeVar("Plan")
@@ -18,7 +18,7 @@ Plan = TypeVar("Plan")
 Take = Callable[[int], bool]
 """Called with a number of partitions; returns whether they may be created or deleted."""
 
-TOO_MUCH: Final = Refusal(
+TOO_MUCH: Final = ChangeRejected(
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
 )
 
@@ -56,14 +56,14 @@ class Allowance:
         self._answers: dict[str, bool] = {}
         self._needed_bytes: dict[str, int] = {}
 
-    def check(self, name: str, plan: Plan, partitions: int) -> Plan | Refusal:
+    def check(self, name: str, plan: Plan, partitions: int) -> Plan | ChangeRejected:
         """A plan for a topic, or why it is too much now."""
         self._needed_bytes[name] = partitions * PARTITION_BYTES
         needed, free = sum(self._needed_bytes.values()) + KEPT_FREE_BYTES, self._free_bytes()
         if 0 <= free < needed:
             del self._needed_bytes[name]
             text = f"{partitions} partitions need {needed} bytes, and {free} are free"
-            return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text)
+            return ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, text)
         if name not in self._answers:
             self._answers[name] = self._take(partitions)
         return plan if self._answers[name] else TOO_MUCH

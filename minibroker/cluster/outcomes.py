@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from minibroker.cluster.image import EMPTY, Topic, Update
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 
@@ -21,12 +21,12 @@ class TopicOutcome(NamedTuple):
     """
 
     name: str
-    refusal: Refusal | None
+    refusal: ChangeRejected | None
     topic: Topic | None = None
     config: Mapping[str, str] = EMPTY
 
 
-class Outcome(NamedTuple):
+class TopicOutcomes(NamedTuple):
     """The outcome for each topic, and the updates to publish."""
 
     topics: tuple[TopicOutcome, ...]
@@ -36,15 +36,15 @@ class Outcome(NamedTuple):
 class ConfigOutcome(NamedTuple):
     """Why each of several configs was not changed, None if it was, and the updates to publish."""
 
-    refusals: tuple[Refusal | None, ...]
+    refusals: tuple[ChangeRejected | None, ...]
     updates: list[Update]
 
 
 def refused_repetition(name: str) -> TopicOutcome:
     """The outcome for a topic that a request names twice."""
-    return TopicOutcome(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+    return TopicOutcome(name, ChangeRejected(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
 
 
-def all_refused(names: Iterable[str], refusal: Refusal) -> Outcome:
+def all_refused(names: Iterable[str], refusal: ChangeRejected) -> TopicOutcomes:
     """Return the outcome if all topics are rejected for the same reason."""
-    return Outcome(tuple(TopicOutcome(name, refusal) for name in names), [])
+    return TopicOutcomes(tuple(TopicOutcome(name, refusal) for name in names), [])

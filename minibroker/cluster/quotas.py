@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from minibroker.cluster.image import CLIENT, EMPTY, IP, USER, ConfigChanged, Image
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import ACCEPTOR_MODE, SHARDED, SHARDED_ADVICE, Settings
 from minibroker.config.dynamic import DEFAULT_NAME
 from minibroker.quotas.entity import (
@@ -63,7 +63,7 @@ class QuotaChange(NamedTuple):
 
 def plan_change(
     image: Image, wanted: QuotaChange, unresolvable: Collection[str]
-) -> ConfigChanged | Refusal:
+) -> ConfigChanged | ChangeRejected:
     """Return the new config of an entity, or why nothing changes.
 
     ``unresolvable`` are the hosts in it that have no address.
@@ -73,7 +73,7 @@ def plan_change(
     if problem is None and names.get(IP_TYPE) in unresolvable:
         problem = f"{names[IP_TYPE]} is not a valid IP or resolvable host."
     if problem is not None:
-        return Refusal(ErrorCode.INVALID_REQUEST, problem)
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
     key = config_key(names)
     config = dict(image.configs.get(key, EMPTY))
     seen: set[str] = set()
@@ -82,7 +82,7 @@ def plan_change(
         if quota in seen:
             problem = f"Duplicate quota key {quota}"
         if problem is not None:
-            return Refusal(ErrorCode.INVALID_REQUEST, problem)
+            return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
         seen.add(quota)
         if value is not None:
             config[quota] = value_text(quota, value)
@@ -164,25 +164,25 @@ def _value_problem(names: Names, quota: str, value: float | None) -> str | None:
     return value_problem(quota, value)
 
 
-def filter_problem(components: Sequence[Component]) -> Refusal | None:
+def filter_problem(components: Sequence[Component]) -> ChangeRejected | None:
     """Why a filter is none, or None if it is one."""
     types: set[str] = set()
     for entity_type, match_type, match in components:
         if not entity_type:
-            return Refusal(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+            return ChangeRejected(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
         if entity_type in types:
             text = f"Entity type {entity_type} cannot appear more than once in the filter."
-            return Refusal(ErrorCode.INVALID_REQUEST, text)
+            return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
         if entity_type not in TYPES:
             text = f"Unsupported entity type {entity_type}"
-            return Refusal(ErrorCode.UNSUPPORTED_VERSION, text)
+            return ChangeRejected(ErrorCode.UNSUPPORTED_VERSION, text)
         problem = _match_problem(match_type, match)
         if problem is not None:
-            return Refusal(ErrorCode.INVALID_REQUEST, problem)
+            return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
         types.add(entity_type)
     if IP_TYPE in types and len(types) > 1:
         text = "Invalid entity filter component combination: ip cannot stand with user or client-id"
-        return Refusal(ErrorCode.INVALID_REQUEST, text)
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
     return None
 
 

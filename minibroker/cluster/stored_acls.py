@@ -19,7 +19,7 @@ from minibroker.cluster.image import AclsChanged
 from minibroker.cluster.layout import LayoutError
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Set, Store
 from minibroker.cluster.store.tree import Operation as Step
-from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
+from minibroker.security.acl import AclRule, Operation, Pattern, PatternType, Permission, Resource
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -59,7 +59,7 @@ def path_of(pattern: Pattern) -> str:
     return f"{ROOTS[pattern.type]}/{_word(pattern.resource)}/{name}"
 
 
-def encode(rules: Sequence[Rule]) -> bytes:
+def encode(rules: Sequence[AclRule]) -> bytes:
     """The data of such a node."""
     acls = [
         {
@@ -73,11 +73,11 @@ def encode(rules: Sequence[Rule]) -> bytes:
     return json.dumps({"version": 1, "acls": acls}, separators=(",", ":")).encode()
 
 
-def decode(path: str, data: bytes) -> tuple[Rule, ...]:
+def decode(path: str, data: bytes) -> tuple[AclRule, ...]:
     """The rules in it; raises `LayoutError`."""
     try:
         return tuple(
-            Rule(
+            AclRule(
                 str(found["principal"]),
                 str(found["host"]),
                 _from_word(Operation, found["operation"]),
@@ -117,7 +117,7 @@ def decode_change(path: str, data: bytes) -> Pattern:
         raise LayoutError(f"{path}: does not say whose rules were written: {error!r}") from None
 
 
-async def load(store: Store, pattern: Pattern) -> tuple[Rule, ...]:
+async def load(store: Store, pattern: Pattern) -> tuple[AclRule, ...]:
     """A pattern's rules; none if there are none. Raises `LayoutError`."""
     path = path_of(pattern)
     try:

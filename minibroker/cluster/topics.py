@@ -49,7 +49,7 @@ RESERVED_TOPICS = ("__cluster_metadata",)
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class Refusal(NamedTuple):
+class ChangeRejected(NamedTuple):
     """Why something is not done: Kafka's error code, and a sentence for people."""
 
     code: ErrorCode
@@ -99,28 +99,30 @@ def colliding(name: str, existing: Iterable[str]) -> str | None:
 
 def plan_creation(
     image: Image, settings: Settings, new: NewTopic, topic_id: Uuid
-) -> TopicCreated | Refusal:
+) -> TopicCreated | ChangeRejected:
     """The change that creates one topic, or why it is not created."""
     refusal = _refuse_name(image, new.name) or _refuse_config(new)
     if refusal is not None:
         return refusal
     partitions = _assigned(image, new) if new.assignments else _placed(image, settings, new)
-    if isinstance(partitions, Refusal):
+    if isinstance(partitions, ChangeRejected):
         return partitions
     config = {name: value for name, value in new.config if value is not None}
     return TopicCreated(Topic(new.name, topic_id, partitions), config)
 
 
-def plan_growth(image: Image, growth: Growth) -> tuple[PartitionRegistration, ...] | Refusal:
+def plan_growth(image: Image, growth: Growth) -> tuple[PartitionRegistration, ...] | ChangeRejected:
     """The partitions that a topic gets in addition, or why it gets none."""
     topic = image.topics.get(growth.name)
     if topic is None:
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{growth.name}'.")
+        return ChangeRejected(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{growth.name}'."
+        )
     if topic.internal:
         return _refuse_internal(growth.name)
     present = len(topic.partitions)
     if growth.total <= present:
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic '{growth.name}' has {present} partition(s); {growth.total} is no increase.",
         )
@@ -131,7 +133,7 @@ def plan_growth(image: Image, growth: Growth) -> tuple[PartitionRegistration, ..
     if growth.assignments is None:
         return _place(image, indexes, factor)
     if len(growth.assignments) != len(indexes):
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{len(indexes)} partition(s) were to be added, but {len(growth.assignments)} "
             "assignment(s) were given.",
@@ -145,11 +147,11 @@ def plan_growth(image: Image, growth: Growth) -> tuple[PartitionRegistration, ..
     return tuple(made)
 
 
-def plan_deletion(image: Image, name: str) -> Topic | Refusal:
+def plan_deletion(image: Image, name: str) -> Topic | ChangeRejected:
     """The topic to delete, or why it is not deleted."""
     topic = image.topics.get(name)
     if topic is None:
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        return ChangeRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
     return _refuse_internal(name) if topic.internal else topic
 
 
@@ -202,44 +204,44 @@ def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topi
     return Topic(name, topic_id, partitions, internal=name in INTERNAL_TOPICS)
 
 
-def _refuse_name(image: Image, name: str) -> Refusal | None:
+def _refuse_name(image: Image, name: str) -> ChangeRejected | None:
     problem = name_problem(name)
     if problem is not None:
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name '{name}' is invalid: {problem}."
         )
     if name in RESERVED_TOPICS:
-        return Refusal(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is Kafka's own.")
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is Kafka's own.")
     if name in image.topics:
-        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        return ChangeRejected(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     other = colliding(name, image.topics)
     if other is not None:
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{name}' collides with existing topic: {other}",
         )
     return None
 
 
-def _refuse_config(new: NewTopic) -> Refusal | None:
+def _refuse_config(new: NewTopic) -> ChangeRejected | None:
     for name, value in new.config:
         try:
             parse_topic_value(name, value)
         except BadValueError as error:
-            return Refusal(ErrorCode.INVALID_CONFIG, str(error))
+            return ChangeRejected(ErrorCode.INVALID_CONFIG, str(error))
     return None
 
 
-def _refuse_internal(name: str) -> Refusal:
-    return Refusal(
+def _refuse_internal(name: str) -> ChangeRejected:
+    return ChangeRejected(
         ErrorCode.INVALID_REQUEST,
         f"Topic '{name}' is internal: the broker keeps its own records in it, so it stays as it "
         "is.",
     )
 
 
-def _refuse_many(count: int) -> Refusal:
-    return Refusal(
+def _refuse_many(count: int) -> ChangeRejected:
+    return ChangeRejected(
         ErrorCode.INVALID_PARTITIONS,
         f"{count} partitions are more than the {PARTITIONS_MAX} that a topic may have.",
     )
@@ -247,15 +249,15 @@ def _refuse_many(count: int) -> Refusal:
 
 def _placed(
     image: Image, settings: Settings, new: NewTopic
-) -> tuple[PartitionRegistration, ...] | Refusal:
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
     count, factor = new.num_partitions, new.replication_factor
     if factor < -1 or factor == 0:
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if count < -1 or count == 0:
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_PARTITIONS,
             "Number of partitions must be larger than 0, or -1 to use the default value.",
         )
@@ -268,11 +270,11 @@ def _placed(
 
 def _place(
     image: Image, indexes: range, factor: int
-) -> tuple[PartitionRegistration, ...] | Refusal:
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
     """Replicas round robin over the brokers, so that each leads its share."""
     ids = sorted(image.brokers)
     if factor > len(ids):
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): The target replication factor "
             f"of {factor} cannot be reached because only {len(ids)} broker(s) are registered.",
@@ -283,16 +285,16 @@ def _place(
     )
 
 
-def _assigned(image: Image, new: NewTopic) -> tuple[PartitionRegistration, ...] | Refusal:
+def _assigned(image: Image, new: NewTopic) -> tuple[PartitionRegistration, ...] | ChangeRejected:
     if new.replication_factor != -1 or new.num_partitions != -1:
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_REQUEST,
             "With a manual partition assignment, replication factor and number of partitions "
             "must both be -1.",
         )
     replicas_by_index: Mapping[int, Sequence[int]] = dict(new.assignments)
     if sorted(index for index, _ in new.assignments) != list(range(len(new.assignments))):
-        return Refusal(
+        return ChangeRejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence, each assigned once",
         )
@@ -309,21 +311,25 @@ def _assigned(image: Image, new: NewTopic) -> tuple[PartitionRegistration, ...] 
     )
 
 
-def _refuse_replicas(image: Image, replicas: Sequence[int], factor: int) -> Refusal | None:
+def _refuse_replicas(image: Image, replicas: Sequence[int], factor: int) -> ChangeRejected | None:
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     if not replicas:
-        return Refusal(code, "The manual partition assignment includes an empty replica list.")
+        return ChangeRejected(
+            code, "The manual partition assignment includes an empty replica list."
+        )
     for broker_id in replicas:
         if broker_id not in image.brokers:
-            return Refusal(
+            return ChangeRejected(
                 code,
                 f"The manual partition assignment includes broker {broker_id}, but no such "
                 "broker is registered.",
             )
     if len(set(replicas)) != len(replicas):
-        return Refusal(code, "The manual partition assignment includes a broker more than once.")
+        return ChangeRejected(
+            code, "The manual partition assignment includes a broker more than once."
+        )
     if len(replicas) != factor:
-        return Refusal(
+        return ChangeRejected(
             code, "The manual partition assignment includes partitions of unequal replication."
         )
     return None

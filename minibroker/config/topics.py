@@ -35,27 +35,27 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 
 
-class Synonym(NamedTuple):
+class ConfigSynonym(NamedTuple):
     """A broker setting that is a topic config's default, and the factor between their units."""
 
     setting: Setting[Any]
     factor: int = 1
 
 
-_SYNONYMS: dict[str, tuple[Synonym, ...]] = {}
+_SYNONYMS: dict[str, tuple[ConfigSynonym, ...]] = {}
 
 
 def _topic(
     name: str,
     type: SettingType[T],  # noqa: A002 - as in `setting`
     doc: str,
-    *synonyms: Setting[Any] | Synonym,
+    *synonyms: Setting[Any] | ConfigSynonym,
     default: T | None = None,
     valid: Valid[Any] | None = None,
     no_effect: str = "",
 ) -> Setting[T]:
     """Declare a topic config; the last synonym defines its default and its constraint."""
-    chain = tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms)
+    chain = tuple(s if isinstance(s, ConfigSynonym) else ConfigSynonym(s) for s in synonyms)
     if chain:
         last, factor = chain[-1]
         default = last.default if factor == 1 else last.default * factor
@@ -79,8 +79,8 @@ RETENTION_MS = _topic(
     LONG,
     "How long records are kept at least, in milliseconds; -1 means forever.",
     broker.LOG_RETENTION_MS,
-    Synonym(broker.LOG_RETENTION_MINUTES, _MINUTE_MS),
-    Synonym(broker.LOG_RETENTION_HOURS, _HOUR_MS),
+    ConfigSynonym(broker.LOG_RETENTION_MINUTES, _MINUTE_MS),
+    ConfigSynonym(broker.LOG_RETENTION_HOURS, _HOUR_MS),
 )
 RETENTION_BYTES = _topic(
     "retention.bytes",
@@ -99,7 +99,7 @@ SEGMENT_MS = _topic(
     LONG,
     "The age at which a partition rolls to a new segment file, in milliseconds.",
     broker.LOG_ROLL_MS,
-    Synonym(broker.LOG_ROLL_HOURS, _HOUR_MS),
+    ConfigSynonym(broker.LOG_ROLL_HOURS, _HOUR_MS),
 )
 SEGMENT_JITTER_MS = _topic(
     "segment.jitter.ms",
@@ -279,7 +279,7 @@ class TopicConfig:
         return value
 
 
-def synonyms_of(topic_setting: Setting[Any]) -> tuple[Synonym, ...]:
+def synonyms_of(topic_setting: Setting[Any]) -> tuple[ConfigSynonym, ...]:
     """Return the broker settings that are defaults of a topic config, in order of precedence."""
     return _SYNONYMS[topic_setting.name]
 

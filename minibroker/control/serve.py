@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from minibroker.config.listeners import META_ADDRESSES
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from minibroker.control.backend import Backend
 
-_log = Log("control")
+_log = EventLog("control")
 
 LOAD_RETRY_S: Final = 1.0
 """Pause before another attempt to import the control API."""

@@ -21,7 +21,7 @@ import trio
 from starlette.types import ASGIApp, Message
 
 from minibroker.control.errors import error_json
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 
 CONNECTIONS_MAX: Final = 64
 """Open connections: enough for a console, a scraper and a few dozen test workers."""
@@ -36,7 +36,7 @@ LINGER_MAX_BYTES: Final = 1024 * 1024
 
 _OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-_log = Log("control")
+_log = EventLog("control")
 
 
 async def serve_app(

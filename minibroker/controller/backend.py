@@ -22,7 +22,7 @@ from minibroker.config.dynamic import effective
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, Quotas
-from minibroker.controller.chronicle import Chronicle
+from minibroker.controller.connection_event_log import ConnectionEventLog
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
 from minibroker.observability.conditions import Condition, ConditionKind
@@ -52,8 +52,8 @@ from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from protocol.types import uuid_text
 
 if TYPE_CHECKING:
-    from minibroker.cluster.topics import Refusal
-    from minibroker.controller.subscribers import Subscribers
+    from minibroker.cluster.topics import ChangeRejected
+    from minibroker.controller.metadata_publisher import MetadataPublisher
 
 HEALTH_WAIT_S: Final = 1.0
 """How long, in real time, a process may take to report its health."""
@@ -75,14 +75,19 @@ class ControllerBackend:
     """Implements ``control.backend.Backend``."""
 
     def __init__(
-        self, env: Environment, scope: ControllerScope, subscribers: Subscribers, *, born: float
+        self,
+        env: Environment,
+        scope: ControllerScope,
+        subscribers: MetadataPublisher,
+        *,
+        born: float,
     ) -> None:
         """``born`` is the start of the controller on the broker's clock."""
         self._env = env
         self._scope = scope
         self._subscribers = subscribers
         self._born = born
-        self._chronicle = Chronicle(env.incarnation)
+        self._chronicle = ConnectionEventLog(env.incarnation)
 
     @property
     def _image(self) -> Image:
@@ -367,7 +372,7 @@ def _no_topic(name: str) -> NotFound:
     return NotFound("UNKNOWN_TOPIC_OR_PARTITION", f"there is no topic {name!r}")
 
 
-def _refused(refusal: Refusal) -> BackendError:
+def _refused(refusal: ChangeRejected) -> BackendError:
     if refusal.code == ErrorCode.TOPIC_ALREADY_EXISTS:
         return Conflict(refusal.code.name, refusal.text)
     if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

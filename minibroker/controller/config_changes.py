@@ -16,9 +16,9 @@ import trio
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Update
 from minibroker.cluster.layout import CONFIG_CHANGES, LayoutError, decode_config_change
-from minibroker.cluster.store.tree import Event, EventKind, NoNodeError, Store
-from minibroker.controller.following import Pause, follow
-from minibroker.observability.log import Log
+from minibroker.cluster.store.tree import NoNodeError, Store, StoreEvent, StoreEventKind
+from minibroker.controller.store_watch import Pause, follow
+from minibroker.observability.log import EventLog
 
 KEPT_S: Final = 15 * 60
 """How long a notification is kept, for brokers that were disconnected."""
@@ -47,7 +47,7 @@ class ConfigChanges:
         self._pause = pause
         self._seen: dict[str, float] = {}
         """When each existing notification was first seen, oldest first."""
-        self._log = Log("controller")
+        self._log = EventLog("controller")
 
     async def run(self) -> None:
         """Apply changes until the store is closed or the task is cancelled."""
@@ -69,12 +69,12 @@ class ConfigChanges:
         self._seen = dict(sorted(known.items(), key=lambda entry: entry[1]))
         await self._purge()
 
-    async def _heard(self, event: Event) -> None:
-        if event.kind is EventKind.CREATED and event.path != self.root:
+    async def _heard(self, event: StoreEvent) -> None:
+        if event.kind is StoreEventKind.CREATED and event.path != self.root:
             self._seen.setdefault(event.path, self._now())
             await self._take_over(event.path)
             await self._purge()
-        elif event.kind is EventKind.DELETED:
+        elif event.kind is StoreEventKind.DELETED:
             self._seen.pop(event.path, None)
 
     async def _take_over(self, path: str) -> None:

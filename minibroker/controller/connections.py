@@ -31,8 +31,8 @@ from minibroker.config import (
 from minibroker.config.setting import Setting, listener_name
 from minibroker.connections.counts import UNLIMITED
 from minibroker.control import backend as shown
-from minibroker.controller.chronicle import Chronicle
-from minibroker.controller.refusals import sentence
+from minibroker.controller.connection_event_log import ConnectionEventLog
+from minibroker.controller.rejections import sentence
 from minibroker.network.client_connection import ConnectionReport
 from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
@@ -69,7 +69,7 @@ class Place(NamedTuple):
 
 
 def connections(
-    place: Place, reports: Reports, chronicle: Chronicle, now: float
+    place: Place, reports: Reports, chronicle: ConnectionEventLog, now: float
 ) -> shown.Connections:
     """All figures of connections."""
     doors = reports.doors()

@@ -17,9 +17,9 @@ from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.foreign_topics import TopicsTaken
 from minibroker.cluster.image import Update
 from minibroker.cluster.layout import DELETE_TOPICS, TOPICS, topic_in
-from minibroker.cluster.store.tree import Event, EventKind, Store
-from minibroker.controller.following import Pause, follow
-from minibroker.observability.log import Log
+from minibroker.cluster.store.tree import Store, StoreEvent, StoreEventKind
+from minibroker.controller.store_watch import Pause, follow
+from minibroker.observability.log import EventLog
 
 LOOKED_AT_ONCE: Final = 50
 """Topics that are applied together when a watch starts."""
@@ -47,7 +47,7 @@ class TopicChanges:
         self._publish = publish
         self._pause = pause
         self._tells_leaders = tells_leaders
-        self._log = Log("controller")
+        self._log = EventLog("controller")
         self._said: dict[str, str] = {}
         """The last problem of each topic's node, while it persists."""
 
@@ -61,7 +61,7 @@ class TopicChanges:
         self,
         path: str,
         begin: Callable[[], Awaitable[None]],
-        heard: Callable[[Event], Awaitable[None]],
+        heard: Callable[[StoreEvent], Awaitable[None]],
     ) -> None:
         await follow(self._store, path, begin, heard, pause=self._pause, log=self._log)
 
@@ -72,7 +72,7 @@ class TopicChanges:
         for first in range(0, len(names), LOOKED_AT_ONCE):
             await self._take_over(names[first : first + LOOKED_AT_ONCE])
 
-    async def _heard(self, event: Event) -> None:
+    async def _heard(self, event: StoreEvent) -> None:
         name = topic_in(event.path)
         if name is not None:  # Otherwise it is a node below, where Kafka stores leaders.
             await self._take_over([name])
@@ -87,8 +87,8 @@ class TopicChanges:
         for name in await self._store.children(DELETE_TOPICS):
             await self._delete(name)
 
-    async def _asked(self, event: Event) -> None:
-        if event.kind is EventKind.CREATED and event.path != DELETE_TOPICS:
+    async def _asked(self, event: StoreEvent) -> None:
+        if event.kind is StoreEventKind.CREATED and event.path != DELETE_TOPICS:
             await self._delete(event.path.rpartition("/")[2])
 
     async def _delete(self, name: str) -> None:

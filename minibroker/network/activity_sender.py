@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from minibroker.activity.events import UNWRITTEN_MAX, Event, pack
+from minibroker.activity.events import UNWRITTEN_MAX, ActivityEvent, pack
 from minibroker.activity.sampling import is_sampled
 from minibroker.activity.schema import Happened
 from minibroker.admission.connection_events import ConnectionFacts
@@ -47,7 +47,7 @@ class ActivitySender:
         self._env = env
         self._share = env.settings[ACTIVITY_SAMPLE]
         self._epoch_us = env.clock.epoch_s * 1e6
-        self._pending: list[Event] = []
+        self._pending: list[ActivityEvent] = []
         self._some = trio.Event()
         self._full = trio.Event()
         self._sent = trio.Event()
@@ -66,7 +66,7 @@ class ActivitySender:
         """Convert seconds of the broker's clock to microseconds, the unit of events."""
         return int(self._epoch_us + now * 1e6)
 
-    def report(self, event: Event) -> None:
+    def report(self, event: ActivityEvent) -> None:
         """Report an event of a connection in the sample."""
         pending = self._pending
         if len(pending) >= PENDING_MAX:

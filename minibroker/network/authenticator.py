@@ -170,13 +170,13 @@ class Authenticator:
     async def _go_on(
         self, client: ClientConnection, reader: RequestReader, proofs: SaslAuthenticator
     ) -> bool:
-        from minibroker.security.authentication import State
+        from minibroker.security.authentication import AuthenticationState
 
         authentication = client.authentication
         assert authentication is not None
         size = self._settings.at_listener(client.caller.listener, SASL_SERVER_MAX_RECEIVE_SIZE)
         with reader.bounded(size, SASL_SERVER_MAX_RECEIVE_SIZE.name):
-            while authentication.state is not State.COMPLETE:
+            while authentication.state is not AuthenticationState.COMPLETE:
                 block = await reader.next()
                 if block is None:
                     return False

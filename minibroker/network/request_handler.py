@@ -32,12 +32,12 @@ from minibroker.network.open_files import OpenFiles
 from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.request_cost import RequestCost
 from minibroker.network.response_sender import Chunk, send_response
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.process.environment import Environment
 from minibroker.process.messages import ApiPart
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.arena import ArenaRef, Block
-from minibroker.runtime.link import Link, ask_together
+from minibroker.runtime.rpc import Link, ask_together
 from minibroker.storage.slices import FileSlice
 from protocol import registry
 from protocol.compiler import encoder, locating_decoder
@@ -82,7 +82,7 @@ class RequestHandler:
         self._unserved = unserved
         self._authorizers = Authorizers(env.settings)
         self._in_force = InForce(env.settings)
-        self._log = Log(env.name)
+        self._log = EventLog(env.name)
         self.quick = 0
         """Requests in flight whose owners answer without waiting."""
 

@@ -29,9 +29,14 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.quotas.entity import sanitize
-from minibroker.security.authentication import Answer, Authentication, IllegalStep, State
+from minibroker.security.authentication import (
+    Authentication,
+    AuthenticationAnswer,
+    AuthenticationState,
+    IllegalStep,
+)
 from minibroker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism
-from minibroker.security.oauth import OAuthBearer, Rules, Verifier, unsecured
+from minibroker.security.oauth import OAuthBearer, TokenRules, Verifier, unsecured
 from minibroker.security.plain import Plain
 from minibroker.security.scram import (
     ITERATIONS_MIN,
@@ -144,7 +149,7 @@ class SaslAuthenticator:
         """
         authentication = client.authentication
         assert authentication is not None
-        if authentication.state is State.RAW:
+        if authentication.state is AuthenticationState.RAW:
             answer = authentication.on_token(bytes(block.view), self._clock.wall_ms())
             if answer.failure is not None:
                 raise SaslFailed(answer.failure)
@@ -188,23 +193,27 @@ class SaslAuthenticator:
             return ApiVersionsResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE), 0, str(illegal)
         return response, version if low <= version <= high else 0, None
 
-    def _take(self, authentication: Authentication, header: RequestHeader, request: Any) -> Answer:
+    def _take(
+        self, authentication: Authentication, header: RequestHeader, request: Any
+    ) -> AuthenticationAnswer:
         try:
             if header.api_key == ApiKey.SASL_HANDSHAKE:
                 return authentication.on_handshake(request.mechanism, header.api_version)
             return authentication.on_token(bytes(request.auth_bytes), self._clock.wall_ms())
         except IllegalStep as illegal:
-            return Answer(ErrorCode.ILLEGAL_SASL_STATE, str(illegal), failure=str(illegal))
+            return AuthenticationAnswer(
+                ErrorCode.ILLEGAL_SASL_STATE, str(illegal), failure=str(illegal)
+            )
 
     def _note_worth(self, client: ClientConnection, lifetime_ms: int) -> None:
         authentication = client.authentication
         assert authentication is not None
-        if authentication.state is State.COMPLETE:
+        if authentication.state is AuthenticationState.COMPLETE:
             ends = self._clock.now() + lifetime_ms / 1000
             client.proof_ends = ends if authentication.expires else None
 
 
-def token_rules(settings: Settings, listener: str) -> tuple[Verifier, Rules]:
+def token_rules(settings: Settings, listener: str) -> tuple[Verifier, TokenRules]:
     """Return the verifier and the rules for tokens of a listener. Raises ``ConfigError``."""
 
     def at(key: Any) -> Any:
@@ -225,7 +234,7 @@ def token_rules(settings: Settings, listener: str) -> tuple[Verifier, Rules]:
         except ValueError:
             text = f"{SASL_JAAS_CONFIG.name}: {prefix}AllowableClockSkewMs must be a whole number"
             raise ConfigError([text]) from None
-        return unsecured, Rules(
+        return unsecured, TokenRules(
             options.get(f"{prefix}PrincipalClaimName", "sub"),
             options.get(f"{prefix}ScopeClaimName", "scope"),
             frozenset(options.get(f"{prefix}RequiredScope", "").split()),
@@ -245,10 +254,14 @@ def token_rules(settings: Settings, listener: str) -> tuple[Verifier, Rules]:
         raise ConfigError([text]) from None
     skew_ms = at(SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS) * 1000
     name_claim = at(SASL_OAUTHBEARER_SUB_CLAIM_NAME)
-    return verify, Rules(name_claim, skew_ms=skew_ms, issuer=issuer, audience=audience, signed=True)
+    return verify, TokenRules(
+        name_claim, skew_ms=skew_ms, issuer=issuer, audience=audience, signed=True
+    )
 
 
-def _as_response(header: RequestHeader, answer: Answer, authentication: Authentication) -> Any:
+def _as_response(
+    header: RequestHeader, answer: AuthenticationAnswer, authentication: Authentication
+) -> Any:
     if header.api_key == ApiKey.SASL_HANDSHAKE:
         mechanisms = list(authentication.mechanisms)
         return SaslHandshakeResponse(error_code=answer.error, mechanisms=mechanisms)

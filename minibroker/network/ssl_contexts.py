@@ -27,7 +27,7 @@ from minibroker.config import (
 from minibroker.config.dynamic import BROKERS, Configs, effective
 from minibroker.config.listeners import has_tls
 from minibroker.network.tls import TlsContext, tls_context
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.security.certificates import distinguished_name
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SslContexts:
         """Raises ``ConfigError`` for keys that cannot be used."""
         self._settings = settings
         self._own = (BROKERS, str(settings[NODE_ID]))
-        self._log = Log("network")
+        self._log = EventLog("network")
         self._config: Mapping[str, str] | None = None
         """Configs of this broker when the files were last checked."""
         self._held = {

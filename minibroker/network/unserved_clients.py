@@ -15,7 +15,7 @@ from minibroker.network.client_connection import SHOWN_MAX
 if TYPE_CHECKING:
     from minibroker.apis.unserved import Unserved
     from minibroker.network.client_connection import ClientConnection
-    from minibroker.observability.log import Log
+    from minibroker.observability.log import EventLog
 
 CLIENTS_MAX: Final = 100
 """Clients that one processor remembers."""
@@ -41,7 +41,7 @@ ClientKey: TypeAlias = tuple[str | None, tuple[str, str] | None, str]
 class UnservedClients:
     """Unserved clients of one processor."""
 
-    def __init__(self, log: Log, now: Callable[[], float]) -> None:
+    def __init__(self, log: EventLog, now: Callable[[], float]) -> None:
         self._log = log
         self._now = now
         self._known: dict[ClientKey, UnservedClient] = {}

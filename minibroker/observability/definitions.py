@@ -81,7 +81,7 @@ class CloseReason(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """What Prometheus calls the type of a metric."""
 
     COUNTER = "counter"
@@ -97,7 +97,7 @@ class Metric(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     meaning: str
     jmx: str = ""
@@ -110,12 +110,14 @@ _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=…"
 
 
 def _request_time(part: str, meaning: str, jmx: str) -> Metric:
-    return Metric(f"minibroker_request_{part}_seconds", Kind.HISTOGRAM, ("api",), meaning, jmx, _NS)
+    return Metric(
+        f"minibroker_request_{part}_seconds", MetricKind.HISTOGRAM, ("api",), meaning, jmx, _NS
+    )
 
 
 REQUESTS: Final = Metric(
     "minibroker_requests_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("api", "result"),
     "Requests answered. `result` is `error` where any part of the answer carries an error code, "
     "else `ok`.",
@@ -123,14 +125,14 @@ REQUESTS: Final = Metric(
 )
 REQUEST_BYTES: Final = Metric(
     "minibroker_request_size_bytes",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     ("api",),
     "Size of a request, header and body.",
     _REQUEST.format("RequestBytes"),
 )
 RESPONSE_BYTES: Final = Metric(
     "minibroker_response_size_bytes",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     ("api",),
     "Size of a response, header and body, records included.",
 )
@@ -164,28 +166,28 @@ THROTTLE_TIME: Final = _request_time(
 
 ACCEPTED: Final = Metric(
     "minibroker_connections_accepted_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("listener",),
     "Connections accepted.",
     "kafka.server:type=socket-server-metrics,name=connection-creation-total",
 )
 CLOSED: Final = Metric(
     "minibroker_connections_closed_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("listener", "reason"),
     "Connections closed, by reason.",
     "kafka.server:type=socket-server-metrics,name=connection-close-total",
 )
 OPEN: Final = Metric(
     "minibroker_connections_open",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "listener"),
     "Connections open.",
     "kafka.server:type=socket-server-metrics,name=connection-count",
 )
 ACCEPTOR_BLOCKED: Final = Metric(
     "minibroker_acceptor_blocked_seconds_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("listener",),
     "Time, on the broker's clock, that a listener's next connection was kept waiting: by full "
     "slots of all processors, by `max.connections` or by `max.connection.creation.rate`.",
@@ -195,14 +197,14 @@ ACCEPTOR_BLOCKED: Final = Metric(
 
 COUNTED: Final = Metric(
     "minibroker_connections_counted",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "listener"),
     "Connections that count against limits, as whoever accepts knows them: the acceptor, or in the "
     "mode `sharded` each processor its own.",
 )
 BROKER_ACCEPT_RATE: Final = Metric(
     "minibroker_broker_connection_accept_rate",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process",),
     "Connections accepted a second, without those of a protected inter-broker listener, over the "
     "quota window.",
@@ -210,7 +212,7 @@ BROKER_ACCEPT_RATE: Final = Metric(
 )
 ACCEPT_RATE: Final = Metric(
     "minibroker_connection_accept_rate",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "listener", "ip"),
     "The same of one listener, or of one address that has a limit; the other label is empty.",
     _SOCKET_SERVER.format("connection-accept-rate,listener=…")
@@ -219,7 +221,7 @@ ACCEPT_RATE: Final = Metric(
 )
 ACCEPT_THROTTLE: Final = Metric(
     "minibroker_connection_accept_throttle_time_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "listener"),
     "Average time that connections were delayed by the rate limits of broker and listener, over "
     "the last minute; absent if none was.",
@@ -228,7 +230,7 @@ ACCEPT_THROTTLE: Final = Metric(
 )
 IP_ACCEPT_THROTTLE: Final = Metric(
     "minibroker_ip_connection_accept_throttle_time_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "listener"),
     "Average time that connections were held by the rate limits of their addresses, over the last "
     "minute; absent if none was.",
@@ -238,24 +240,24 @@ IP_ACCEPT_THROTTLE: Final = Metric(
 
 QUEUE_USED: Final = Metric(
     "minibroker_queue_used",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "queue"),
     "How full a bounded queue is, in its own unit: slots, bytes of the arena, messages.",
     "kafka.network:type=RequestChannel,name=RequestQueueSize; "
     "kafka.network:type=SocketServer,name=MemoryPoolUsed",
 )
 QUEUE_CAPACITY: Final = Metric(
-    "minibroker_queue_capacity", Kind.GAUGE, ("process", "queue"), "The bound of the queue."
+    "minibroker_queue_capacity", MetricKind.GAUGE, ("process", "queue"), "The bound of the queue."
 )
 QUEUE_PEAK: Final = Metric(
     "minibroker_queue_peak",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "queue"),
     "The fullest the queue has been since its process started.",
 )
 QUEUE_WAITING: Final = Metric(
     "minibroker_queue_waiting",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "queue"),
     "Senders waiting for room in the queue.",
 )
@@ -265,7 +267,7 @@ _QUOTA: Final = "kafka.server:type={},user=…,client-id=…: {}"
 
 QUOTA_BYTE_RATE: Final = Metric(
     "minibroker_quota_byte_rate",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     _QUOTA_LABELS,
     "Bytes a second that count against a quota, over the quota window. `type` is `Produce` or "
     "`Fetch`.",
@@ -273,42 +275,42 @@ QUOTA_BYTE_RATE: Final = Metric(
 )
 QUOTA_REQUEST_TIME: Final = Metric(
     "minibroker_quota_request_time_percent",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     _QUOTA_LABELS,
     "Time that processes worked for requests, in percent of one process. `type` is `Request`.",
     _QUOTA.format("Request", "request-time"),
 )
 QUOTA_EXEMPT_TIME: Final = Metric(
     "minibroker_quota_exempt_request_time_percent",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     (),
     "The same of requests that no quota holds.",
     "kafka.server:type=Request: exempt-request-time",
 )
 QUOTA_MUTATION_RATE: Final = Metric(
     "minibroker_quota_controller_mutation_rate",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     _QUOTA_LABELS,
     "Partitions made and dropped a second. `type` is `ControllerMutation`.",
     _QUOTA.format("ControllerMutation", "mutation-rate"),
 )
 QUOTA_TOKENS: Final = Metric(
     "minibroker_quota_controller_tokens",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     _QUOTA_LABELS,
     "Partitions that may be made or dropped at once, as of the last request; below 0 if overdrawn.",
     _QUOTA.format("ControllerMutation", "tokens"),
 )
 QUOTA_BOUND: Final = Metric(
     "minibroker_quota_bound",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     _QUOTA_LABELS,
     "The quota that holds for these users and clients, in the unit of its rate; absent if none "
     "does.",
 )
 QUOTA_THROTTLE: Final = Metric(
     "minibroker_quota_throttle_time_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     _QUOTA_LABELS,
     "Average throttle time of those who were throttled in the last minute; absent if none was.",
     _QUOTA.format("Produce", "throttle-time") + " and of the other types",
@@ -316,7 +318,7 @@ QUOTA_THROTTLE: Final = Metric(
 )
 QUOTA_QUEUE: Final = Metric(
     "minibroker_quota_queue_size",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "type"),
     "Connections that are throttled now.",
     "kafka.server:type=Produce: queue-size and of the other types",
@@ -324,21 +326,21 @@ QUOTA_QUEUE: Final = Metric(
 
 RECORD_BYTES_IN: Final = Metric(
     "minibroker_record_bytes_in_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Bytes of record batches appended for clients.",
     "kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec",
 )
 RECORDS_IN: Final = Metric(
     "minibroker_records_in_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Records appended for clients.",
     "kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec",
 )
 RECORD_BYTES_OUT: Final = Metric(
     "minibroker_record_bytes_out_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Bytes of record batches handed out to consumers.",
     "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec",
@@ -346,19 +348,19 @@ RECORD_BYTES_OUT: Final = Metric(
 
 ACTIVITY_EVENTS: Final = Metric(
     "minibroker_activity_events_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Events written to the activity topic.",
 )
 ACTIVITY_BYTES: Final = Metric(
     "minibroker_activity_bytes_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Bytes that they took there, compressed.",
 )
 ACTIVITY_DROPPED: Final = Metric(
     "minibroker_activity_dropped_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Events that were dropped, because they could not be written in time or because the recorder "
     "died; of the latter some may have been written.",
@@ -366,28 +368,28 @@ ACTIVITY_DROPPED: Final = Metric(
 
 LOG_SIZE: Final = Metric(
     "minibroker_log_size_bytes",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("topic", "partition"),
     "Size of the partition's log files.",
     "kafka.log:type=Log,name=Size,topic=…,partition=…",
 )
 LOG_START_OFFSET: Final = Metric(
     "minibroker_log_start_offset",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("topic", "partition"),
     "First offset that can still be read.",
     "kafka.log:type=Log,name=LogStartOffset,topic=…,partition=…",
 )
 LOG_END_OFFSET: Final = Metric(
     "minibroker_log_end_offset",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("topic", "partition"),
     "Offset that the next record gets.",
     "kafka.log:type=Log,name=LogEndOffset,topic=…,partition=…",
 )
 PURGATORY: Final = Metric(
     "minibroker_purgatory_size",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "operation"),
     "Requests that wait for something to happen: data, members of a group.",
     "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=…",
@@ -395,21 +397,21 @@ PURGATORY: Final = Metric(
 
 BUSY: Final = Metric(
     "minibroker_process_busy_seconds_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("process",),
     "Time the process worked.",
     divisor=_NS,
 )
 ELAPSED: Final = Metric(
     "minibroker_process_elapsed_seconds_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("process",),
     "Time the process existed; busy ÷ elapsed is the share it worked.",
     divisor=_NS,
 )
 IDLE: Final = Metric(
     "minibroker_process_idle_ratio",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process",),
     "Share of time, 0 to 1, that the process had nothing to do, over a span of at least a second "
     "before the scrape.",
@@ -418,42 +420,42 @@ IDLE: Final = Metric(
 )
 MEMORY: Final = Metric(
     "minibroker_process_memory_bytes",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process",),
     "Memory of the process that lies in RAM; what it shares with the others counts in each.",
 )
 UP: Final = Metric(
-    "minibroker_process_up", Kind.GAUGE, ("process",), "1 while the process answers, else 0."
+    "minibroker_process_up", MetricKind.GAUGE, ("process",), "1 while the process answers, else 0."
 )
 RESTARTS: Final = Metric(
     "minibroker_process_restarts_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("process",),
     "How often the supervisor started the process again after it died.",
 )
 
 STORAGE_ERRORS: Final = Metric(
     "minibroker_storage_errors_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("error",),
     "Reads and writes of logs and of the config store that failed, by error, e.g. ENOSPC.",
     "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
 )
 TRUNCATED_RECORDS: Final = Metric(
     "minibroker_log_truncated_records_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Complete records that recovery removed, because a batch before them was damaged.",
 )
 TRUNCATED_BYTES: Final = Metric(
     "minibroker_log_truncated_bytes_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Bytes that recovery removed, including batches that were cut short while they were written.",
 )
 CONDITIONS: Final = Metric(
     "minibroker_conditions",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     ("process", "kind"),
     "Conditions that degrade the broker now, as `/v1/health` names them.",
 )

@@ -72,8 +72,8 @@ from minibroker.observability.definitions import (
     TRUNCATED_BYTES,
     TRUNCATED_RECORDS,
     UP,
-    Kind,
     Metric,
+    MetricKind,
 )
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT, log_gauges
 from minibroker.observability.totals import Totals
@@ -188,11 +188,11 @@ def api_name(api_key: int) -> str:
 
 def _family(metric: Metric) -> Family:
     match metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
 
 

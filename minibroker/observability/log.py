@@ -51,7 +51,7 @@ _ORDINARY: Final = frozenset(
 )
 
 
-class Log:
+class EventLog:
     """Where a part of the broker writes what happened: ``log.warning("what", key=value)``.
 
     The message says which event it is and is a constant; what differs goes into the fields.
@@ -95,7 +95,7 @@ class Log:
 class ConnectionCloses:
     """Counts and logs the end of each connection of a process."""
 
-    def __init__(self, metrics: ProcessMetrics, log: Log) -> None:
+    def __init__(self, metrics: ProcessMetrics, log: EventLog) -> None:
         self._metrics = metrics
         self._log = log
 

@@ -16,8 +16,8 @@ from minibroker.observability.definitions import (
     TIME_BUCKETS_NS,
     TOPIC_PARTITIONS_MAX,
     CloseReason,
-    Kind,
     Metric,
+    MetricKind,
 )
 
 _INTRODUCTION = """\
@@ -72,7 +72,11 @@ def _row(metric: Metric) -> str:
     )
 
 
-_KINDS = {Kind.COUNTER: "counter", Kind.GAUGE: "gauge", Kind.HISTOGRAM: "histogram"}
+_KINDS = {
+    MetricKind.COUNTER: "counter",
+    MetricKind.GAUGE: "gauge",
+    MetricKind.HISTOGRAM: "histogram",
+}
 
 
 if __name__ == "__main__":

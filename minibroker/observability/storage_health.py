@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minibroker.observability.conditions import ConditionKind, Conditions
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.storage.failures import describe, is_unwritable, probe
 from minibroker.storage.recovery import Truncation
@@ -25,7 +25,7 @@ class StorageHealth:
         directory: str,
         conditions: Conditions,
         metrics: ProcessMetrics,
-        log: Log,
+        log: EventLog,
         wall_ms: Callable[[], int],
     ) -> None:
         self._directory = directory

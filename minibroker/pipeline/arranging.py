@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from minibroker.activity.schema import EventKind
+from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.columns import KINDS, Keys, Run
 from minibroker.pipeline.held import overlap
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
@@ -20,7 +20,7 @@ from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
 from minibroker.pipeline.texts import texts_of
 
 _NONE: Final = -1
-_CONNECTION: Final = KINDS.index(str(EventKind.CONNECTION).encode())
+_CONNECTION: Final = KINDS.index(str(ActivityKind.CONNECTION).encode())
 
 
 class Arranged(NamedTuple):

@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, EventKind, Field, Type
+from minibroker.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    VERSION,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
+)
 from minibroker.pipeline import parsing
 from minibroker.pipeline.events import (
     INT_MAX,
@@ -40,19 +47,19 @@ TOGETHER: Final = 4_096
 """Largest number of events in one call of `Run.read`."""
 
 _KINDS: Final = {
-    Type.INT: parsing.INTEGER,
-    Type.LONG: parsing.INTEGER,
-    Type.DOUBLE: parsing.DECIMAL,
-    Type.TEXT: parsing.TEXT,
-    Type.FLAG: parsing.FLAG,
-    Type.CHECK: parsing.CHECK,
+    ActivityType.INT: parsing.INTEGER,
+    ActivityType.LONG: parsing.INTEGER,
+    ActivityType.DOUBLE: parsing.DECIMAL,
+    ActivityType.TEXT: parsing.TEXT,
+    ActivityType.FLAG: parsing.FLAG,
+    ActivityType.CHECK: parsing.CHECK,
 }
 
 
 class Leaf(NamedTuple):
     """Location of a field's value and of its presence bit."""
 
-    field: Field
+    field: ActivityField
     column: int
     """The value's column; a check has one without meaning."""
     mask: int
@@ -73,7 +80,7 @@ class _Schema:
     def __init__(self) -> None:
         self.leaves: dict[tuple[str, ...], Leaf] = {}
         keys, words = [], []
-        checks = [field for field in FIELDS if field.type is Type.CHECK]
+        checks = [field for field in FIELDS if field.type is ActivityType.CHECK]
         for bit, field in enumerate(FIELDS):
             words.append(field.name)
             keys.append(self._key((field.name,), field, 0, bit))
@@ -87,7 +94,7 @@ class _Schema:
         for key, text in zip(keys, spelled, strict=True):
             key[0] = len(text)
         masks = [b"\xff" * len(text) for text in spelled]
-        needs = [_mask([needed(f, kind) for f in FIELDS]) for kind in EventKind]
+        needs = [_mask([needed(f, kind) for f in FIELDS]) for kind in ActivityKind]
         needs.append(_mask([not field.may_lack for field in CHECK_FIELDS]))
         version, kind = (self.leaves[name,] for name in ("version", "kind"))
         self.masks = len(self.leaves)
@@ -116,11 +123,13 @@ class _Schema:
             guesses[first:last] = guesses[len(keys) + 1 + at] = first
         return guesses
 
-    def _key(self, name: tuple[str, ...], field: Field, mask: int, bit: int) -> list[int]:
+    def _key(self, name: tuple[str, ...], field: ActivityField, mask: int, bit: int) -> list[int]:
         leaf = self.leaves[name] = Leaf(field, len(self.leaves), mask, bit)
-        most = INT_MAX if field.type is Type.INT else LONG_MAX
+        most = INT_MAX if field.type is ActivityType.INT else LONG_MAX
         least = -most - 1 if field.name in SIGNED else 0
-        if field.type is Type.TEXT:  # A check's user and client-id usually equal the event's.
+        if (
+            field.type is ActivityType.TEXT
+        ):  # A check's user and client-id usually equal the event's.
             least = next((at for at, own in enumerate(FIELDS) if own.name == field.name), 0)
         return [0, _KINDS[field.type], leaf.column, least, most]
 
@@ -141,7 +150,7 @@ LEAVES: Final[Mapping[tuple[str, ...], Leaf]] = _SCHEMA.leaves
 """By the path of field names."""
 MASKS: Final = _SCHEMA.masks
 """The first of two columns of presence masks: of the event's fields, and of its checks' fields."""
-KINDS: Final = tuple(str(kind).encode() for kind in EventKind)
+KINDS: Final = tuple(str(kind).encode() for kind in ActivityKind)
 """The first strings of each run's string table, in this order."""
 
 
@@ -245,12 +254,12 @@ class Run:
         self.values[self.count, MASKS:] = np.array(masks, np.uint64).view(np.int64)
         self.count += 1
 
-    def _as_number(self, kind: Type, value: Any) -> Any:
-        if kind is Type.TEXT:
+    def _as_number(self, kind: ActivityType, value: Any) -> Any:
+        if kind is ActivityType.TEXT:
             return self._number(value.encode())
-        if kind is Type.DOUBLE:
+        if kind is ActivityType.DOUBLE:
             return np.float64(value).view(np.int64)
-        return 1 if kind is Type.CHECK else value
+        return 1 if kind is ActivityType.CHECK else value
 
     def _number(self, text: bytes) -> int:
         data = np.frombuffer(text + bytes(SLACK), np.uint8)

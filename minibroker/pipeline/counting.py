@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.activity.schema import EventKind, Happened
+from minibroker.activity.schema import ActivityKind, Happened
 from minibroker.pipeline.quantities import (
     CHECKS,
     CLIENT,
@@ -165,8 +165,8 @@ class Events:
             self.ints("network_ns") + self.ints("io_ns"),
         )
         # Reports of dropped events count too, or they would be invisible here.
-        where = self._is("kind", EventKind.REQUEST) & counts
-        where |= self._is("kind", EventKind.DROPPED)
+        where = self._is("kind", ActivityKind.REQUEST) & counts
+        where |= self._is("kind", ActivityKind.DROPPED)
         yield self._checked(REQUEST, where, worked)
         left = self.ints("mutations") - self.ints("mutations_refused")
         # A mutation check records the remaining tokens, not a rate.
@@ -212,7 +212,7 @@ class Events:
 
     @cached_property
     def _connections(self) -> Flags:
-        return self._is("kind", EventKind.CONNECTION)
+        return self._is("kind", ActivityKind.CONNECTION)
 
     @cached_property
     def _shares(self) -> Floats:

@@ -13,7 +13,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, EventKind, Field, Type
+from minibroker.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    VERSION,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
+)
 
 REASON_MAX: Final = 300
 """Characters of a reason, which quotes the input."""
@@ -27,7 +34,7 @@ SIGNED: Final = frozenset({"broker", "error_code", "clock_ms", "late_clock_ms", 
 """Numbers that may be negative."""
 
 
-def needed(field: Field, kind: EventKind) -> bool:
+def needed(field: ActivityField, kind: ActivityKind) -> bool:
     """Whether an event of ``kind`` must have ``field``."""
     return kind in field.kinds and (not field.may_lack or field.name in IDENTITY)
 
@@ -35,7 +42,7 @@ def needed(field: Field, kind: EventKind) -> bool:
 _NAMED: Final = {field.name: field for field in FIELDS}
 _CHECKS: Final = {field.name: field for field in CHECK_FIELDS}
 _NEEDED: Final = {
-    kind: [field.name for field in FIELDS if needed(field, kind)] for kind in EventKind
+    kind: [field.name for field in FIELDS if needed(field, kind)] for kind in ActivityKind
 }
 _CHECK_NEEDED: Final = [field.name for field in CHECK_FIELDS if not field.may_lack]
 
@@ -63,7 +70,7 @@ def parse_event(raw: bytes | None) -> dict[str, Any]:
         raise Malformed(_short(f"version is {has}, and only {VERSION} is known"))
     _check_fields(found, _NAMED, "")
     try:
-        kind = EventKind(found.get("kind") or "")
+        kind = ActivityKind(found.get("kind") or "")
     except ValueError:
         raise Malformed(_short(f"kind is {json.dumps(found.get('kind'))}, which is none")) from None
     _check_there(found, _NEEDED[kind], "")
@@ -89,18 +96,18 @@ def _check_there(found: Mapping[str, Any], names: Iterable[str], prefix: str) ->
             raise Malformed(f"field `{prefix}{name}` is missing")
 
 
-def _check_fields(found: dict[str, Any], known: Mapping[str, Field], prefix: str) -> None:
+def _check_fields(found: dict[str, Any], known: Mapping[str, ActivityField], prefix: str) -> None:
     for name, value in found.items():
         field = known.get(name)
         if field is None:
             raise Malformed(_short(f"version {VERSION} has no field `{prefix}{name}`"))
         if value is not None:
             _check_value(field, value, prefix)
-            if field.type is Type.DOUBLE:
+            if field.type is ActivityType.DOUBLE:
                 found[name] = float(value)  # JSON may spell it as a whole number.
 
 
-def _check_value(field: Field, value: Any, prefix: str) -> None:
+def _check_value(field: ActivityField, value: Any, prefix: str) -> None:
     if not _fits(field.type, value):
         raise Malformed(
             _short(
@@ -108,26 +115,26 @@ def _check_value(field: Field, value: Any, prefix: str) -> None:
                 f" {json.dumps(value)}"
             )
         )
-    if field.type is Type.CHECK:
+    if field.type is ActivityType.CHECK:
         _check_fields(value, _CHECKS, f"{field.name}.")
         _check_there(value, _CHECK_NEEDED, f"{field.name}.")
     elif field.type in _NUMBERS and value < 0 and field.name not in SIGNED:
         raise Malformed(f"field `{prefix}{field.name}` is negative: {value}")
 
 
-_NUMBERS: Final = frozenset({Type.INT, Type.LONG, Type.DOUBLE})
+_NUMBERS: Final = frozenset({ActivityType.INT, ActivityType.LONG, ActivityType.DOUBLE})
 
 
-def _fits(kind: Type, value: Any) -> bool:
-    if kind is Type.TEXT:
+def _fits(kind: ActivityType, value: Any) -> bool:
+    if kind is ActivityType.TEXT:
         return isinstance(value, str) and _encodable(value)
-    if kind is Type.FLAG:
+    if kind is ActivityType.FLAG:
         return isinstance(value, bool)
-    if kind is Type.CHECK:
+    if kind is ActivityType.CHECK:
         return isinstance(value, dict)
-    if kind is Type.DOUBLE:
+    if kind is ActivityType.DOUBLE:
         return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
-    most = INT_MAX if kind is Type.INT else LONG_MAX
+    most = INT_MAX if kind is ActivityType.INT else LONG_MAX
     return _whole(value) and -most - 1 <= value <= most
 
 

@@ -17,15 +17,15 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, Type
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, ActivityType
 from minibroker.pipeline.errors import RUN_AGAIN, BadInput
 
-TEXTS: Final = tuple(field.name for field in FIELDS if field.type is Type.TEXT)
+TEXTS: Final = tuple(field.name for field in FIELDS if field.type is ActivityType.TEXT)
 _IN_CHECKS: Final = tuple(
     f"{field.name}.{part.name}"
     for field in FIELDS
     for part in CHECK_FIELDS
-    if field.type is Type.CHECK and part.type is Type.TEXT
+    if field.type is ActivityType.CHECK and part.type is ActivityType.TEXT
 )
 """Columns that are read dictionary-encoded, like ``TEXTS``."""
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, Type
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, ActivityType
 from minibroker.pipeline.columns import LEAVES, MASKS, Leaf, Run
 from minibroker.pipeline.encoding import pages
 from minibroker.pipeline.encoding.footer import (
@@ -37,22 +37,22 @@ GROUP_ROWS: Final = 1 << 16
 """Rows of a row group, in which each column is one page of at most half a mebibyte."""
 
 _ARROW: Final = {
-    Type.INT: pa.int32(),
-    Type.LONG: pa.int64(),
-    Type.DOUBLE: pa.float64(),
-    Type.TEXT: pa.string(),
-    Type.FLAG: pa.bool_(),
+    ActivityType.INT: pa.int32(),
+    ActivityType.LONG: pa.int64(),
+    ActivityType.DOUBLE: pa.float64(),
+    ActivityType.TEXT: pa.string(),
+    ActivityType.FLAG: pa.bool_(),
 }
 _CHECK: Final = pa.struct([(field.name, _ARROW[field.type]) for field in CHECK_FIELDS])
 ACTIVITY: Final = pa.schema([(field.name, _ARROW.get(field.type, _CHECK)) for field in FIELDS])
 """The columns of an event in Arrow, as they are read back."""
 
 _HOW: Final = {
-    Type.INT: (Physical.INT32, Encoding.DELTA_BINARY_PACKED, pages.NARROW),
-    Type.LONG: (Physical.INT64, Encoding.DELTA_BINARY_PACKED, pages.WHOLE),
-    Type.DOUBLE: (Physical.DOUBLE, Encoding.PLAIN, pages.WORDS),
-    Type.TEXT: (Physical.BYTE_ARRAY, Encoding.RLE_DICTIONARY, pages.PLACES),
-    Type.FLAG: (Physical.BOOLEAN, Encoding.PLAIN, pages.BITS),
+    ActivityType.INT: (Physical.INT32, Encoding.DELTA_BINARY_PACKED, pages.NARROW),
+    ActivityType.LONG: (Physical.INT64, Encoding.DELTA_BINARY_PACKED, pages.WHOLE),
+    ActivityType.DOUBLE: (Physical.DOUBLE, Encoding.PLAIN, pages.WORDS),
+    ActivityType.TEXT: (Physical.BYTE_ARRAY, Encoding.RLE_DICTIONARY, pages.PLACES),
+    ActivityType.FLAG: (Physical.BOOLEAN, Encoding.PLAIN, pages.BITS),
 }
 _ASKED_FOR: Final = ("version", "broker", "sequence", "time_us")
 """Columns with statistics, by which readers skip files."""
@@ -77,7 +77,7 @@ class _Plan(NamedTuple):
 def _plan(path: tuple[str, ...], leaf: Leaf, numbers: dict[tuple[str, ...], int]) -> _Plan:
     physical, encoding, how = _HOW[leaf.field.type]
     # Delta-encoded times and durations do not compress any further.
-    compressed = leaf.field.type is not Type.LONG or path == ("connection",)
+    compressed = leaf.field.type is not ActivityType.LONG or path == ("connection",)
     codec = Codec.LZ4_RAW if compressed else Codec.UNCOMPRESSED
     return _Plan(
         Column(path, physical), encoding, how, codec, numbers[path], numbers[path[:1]],
@@ -89,7 +89,7 @@ def _plans() -> list[_Plan]:
     numbers = {path: number for number, path in enumerate(LEAVES)}
     paths: list[tuple[str, ...]] = []
     for field in FIELDS:
-        inner = CHECK_FIELDS if field.type is Type.CHECK else ()
+        inner = CHECK_FIELDS if field.type is ActivityType.CHECK else ()
         paths += [(field.name, part.name) for part in inner] or [(field.name,)]
     return [_plan(path, LEAVES[path], numbers) for path in paths]
 

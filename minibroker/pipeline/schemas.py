@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, Field, Type
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, ActivityField, ActivityType
 from minibroker.pipeline.errors import BadInput, WrongSchema
 from minibroker.pipeline.files import files_of, footer_of
 
@@ -32,21 +32,21 @@ HOUR: Final = "hour"
 BUCKET: Final = "bucket"
 """A hash of the event's user and client-id, or address: the inner partition."""
 
-_PLAIN: Final[dict[Type, DataType]] = {
-    Type.INT: IntegerType(),
-    Type.LONG: LongType(),
-    Type.DOUBLE: DoubleType(),
-    Type.TEXT: StringType(),
-    Type.FLAG: BooleanType(),
+_PLAIN: Final[dict[ActivityType, DataType]] = {
+    ActivityType.INT: IntegerType(),
+    ActivityType.LONG: LongType(),
+    ActivityType.DOUBLE: DoubleType(),
+    ActivityType.TEXT: StringType(),
+    ActivityType.FLAG: BooleanType(),
 }
 
 
-def _struct(fields: Iterable[Field]) -> StructType:
+def _struct(fields: Iterable[ActivityField]) -> StructType:
     return StructType([StructField(field.name, _type(field), True) for field in fields])
 
 
-def _type(field: Field) -> DataType:
-    return _struct(CHECK_FIELDS) if field.type is Type.CHECK else _PLAIN[field.type]
+def _type(field: ActivityField) -> DataType:
+    return _struct(CHECK_FIELDS) if field.type is ActivityType.CHECK else _PLAIN[field.type]
 
 
 ACTIVITY: Final = _struct(FIELDS)

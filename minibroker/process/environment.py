@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.observability.metrics import ProcessMetrics
     from minibroker.quotas.ledger import Ledger
+    from minibroker.runtime.addressing import Switchboard
     from minibroker.runtime.arena import Arena
     from minibroker.runtime.clock import ControlledClock
     from minibroker.runtime.listening import ConnectionSource
     from minibroker.runtime.roles import RoleStatus
-    from minibroker.runtime.switchboard import Switchboard
     from minibroker.runtime.worktime import WorkTime
 
 ACCEPTOR: Final = "acceptor"

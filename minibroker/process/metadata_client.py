@@ -34,7 +34,7 @@ from minibroker.process.messages import (
     MetricsRequest,
     Welcome,
 )
-from minibroker.runtime.link import Conversation, Link
+from minibroker.runtime.rpc import Conversation, Link
 
 ImageStep = Callable[[Image, Image], Awaitable[None] | None]
 """Called with the image before and after a change. If it returns an awaitable, the change counts as

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from minibroker.cluster.mutations import KEPT_FREE_BYTES
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.observability.storage_health import StorageHealth
 from minibroker.process.environment import Environment
 from minibroker.storage.failures import free_bytes
@@ -43,7 +43,7 @@ class StorageWatch:
     """The storage of one role; ``run`` must be running."""
 
     def __init__(
-        self, env: Environment, log: Log, changed: Callable[[bool], None] = _ignore_change
+        self, env: Environment, log: EventLog, changed: Callable[[bool], None] = _ignore_change
     ) -> None:
         self._directory = str(env.data_dir)
         self._sleep = env.clock.sleep_real

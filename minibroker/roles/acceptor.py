@@ -38,7 +38,7 @@ from minibroker.connections.counts import LastUse
 from minibroker.network.activity_sender import activity_sender
 from minibroker.network.reports import AcceptorReport
 from minibroker.observability.definitions import CloseReason
-from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import (
     FIRST_LIFE,
@@ -100,7 +100,7 @@ class _Acceptor:
         self._answered = trio.Event()
         self._offers: list[LastUse] = []
         self._accepted = 0
-        self._log = Log("acceptor")
+        self._log = EventLog("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
         self.descriptor_health = DescriptorHealth(env, self._log)
         self.activity = activity_sender(env)

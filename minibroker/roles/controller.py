@@ -19,10 +19,10 @@ import trio
 
 from minibroker.apis.base import Mutations, Mutator
 from minibroker.apis.registry import APIS
+from minibroker.cluster.bootstrap import ControllerStartError
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
-from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.tree import Store, StoreError, UnwritableError
 from minibroker.cluster.topic_recovery import FoundLogs
@@ -40,12 +40,12 @@ from minibroker.config import (
 from minibroker.control.serve import serve
 from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
 from minibroker.controller.config_changes import ConfigChanges
-from minibroker.controller.office import hold_office
+from minibroker.controller.leadership import hold_leadership
+from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.controller.stores import open_store
-from minibroker.controller.subscribers import Subscribers
 from minibroker.controller.topic_changes import TopicChanges
 from minibroker.network.authenticator import ssl_contexts
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import Series
 from minibroker.observability.quota_gauges import read_gauges
 from minibroker.process.environment import (
@@ -84,7 +84,7 @@ _logger = logging.getLogger(__name__)
 
 async def controller(env: Environment) -> None:
     """Run until ``env.stopping``, then close the store."""
-    storage = StorageWatch(env, Log(env.name))
+    storage = StorageWatch(env, EventLog(env.name))
     with _told_to_people():
         is_unmarked = lacks_mark(env.data_dir)
         store = await open_store(env.settings, env.data_dir, storage.failed)
@@ -153,7 +153,7 @@ class _Controller:
         self._deposed = ""
         self._born = env.clock.now()
         self.cluster = cluster
-        self._subscribers = Subscribers(
+        self._subscribers = MetadataPublisher(
             self._image, self._answer, cluster.image.number, _followers(env)
         )
         self._in_force = QuotasInForce(env.settings, env.ledger)
@@ -246,7 +246,7 @@ class _Controller:
         return ControllerBackend(self._env, self, self._subscribers, born=self._born)
 
     async def _serve_until_deposed(self, scope: trio.CancelScope) -> None:
-        self._deposed = await hold_office(self._store, self.settings[NODE_ID])
+        self._deposed = await hold_leadership(self._store, self.settings[NODE_ID])
         scope.cancel()
 
     async def _take_roles(self, nursery: trio.Nursery) -> None:

@@ -25,7 +25,7 @@ from minibroker.config.definitions import NODE_ID
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.observability.conditions import ConditionKind
-from minibroker.observability.log import Log as EventLog
+from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.process.environment import Environment
 from minibroker.process.messages import (
@@ -45,8 +45,8 @@ from minibroker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
-from minibroker.runtime.link import Conversation
 from minibroker.runtime.off_loop import OffLoop
+from minibroker.runtime.rpc import Conversation
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
 from minibroker.storage.manager import LogManager

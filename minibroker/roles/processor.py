@@ -57,7 +57,7 @@ from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize,
 from minibroker.network.response_sender import RecordsGone, RecordsUnreadable
 from minibroker.network.unserved_clients import UnservedClients
 from minibroker.observability.definitions import CloseReason
-from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import WORKER, Environment, handoff_name, role_name
 from minibroker.process.messages import Greeting
@@ -66,7 +66,7 @@ from minibroker.runtime.arena import Block
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
-from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
+from minibroker.runtime.rpc import Conversation, Link, PeerFailed, PeerLost
 from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
 
@@ -107,7 +107,7 @@ async def processor(env: Environment) -> None:
 class _Processor:
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._log = Log(env.name)
+        self._log = EventLog(env.name)
         self._closes = ConnectionCloses(env.metrics, self._log)
         self._descriptor_health = DescriptorHealth(env, self._log)
         self._activity = activity_sender(env)

@@ -19,13 +19,13 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.activity.events import UNWRITTEN_MAX, Event, unpack
+from minibroker.activity.events import UNWRITTEN_MAX, ActivityEvent, unpack
 from minibroker.activity.merging import Merger
 from minibroker.activity.schema import TOPIC
 from minibroker.activity.writing import Writer
 from minibroker.cluster.placement import partition_owner
 from minibroker.config import ACCEPTOR_MODE, ACTIVITY_SAMPLE, NODE_ID, SINGLE
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import RECORDER, WORKER, Environment, role_name
 from minibroker.process.messages import (
@@ -39,7 +39,7 @@ from minibroker.process.messages import (
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import now_ms
-from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost
+from minibroker.runtime.rpc import Conversation, Link, PeerFailed, PeerLost
 from protocol.compression import Compression
 from protocol.errors import DecodeError
 from protocol.records import Record, build_batch, iter_records
@@ -94,7 +94,7 @@ class _Sender:
 class _Recorder:
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._log = Log(env.name)
+        self._log = EventLog(env.name)
         self._writer = Writer(env.settings[NODE_ID], env.started_us, env.settings[ACTIVITY_SAMPLE])
         self._merger: Merger[_Sender] = Merger()
         self._senders: set[_Sender] = set()
@@ -245,7 +245,7 @@ class _Recorder:
         with suppress(ChannelClosed):  # The process died: it waits for no receipt.
             await sender.channel.send(receipt)
 
-    def _records(self, events: list[Event]) -> Iterator[Record]:
+    def _records(self, events: list[ActivityEvent]) -> Iterator[Record]:
         write = self._writer.event
         for event in events:
             self._sequence += 1

@@ -49,7 +49,7 @@ class Exit(enum.IntEnum):
     """A role died too often."""
 
 
-class EventKind(enum.Enum):
+class ProcessEventKind(enum.Enum):
     """Events that the supervisor reports."""
 
     STARTED = "started"
@@ -61,10 +61,10 @@ class EventKind(enum.Enum):
     GAVE_UP = "gave up"
 
 
-class Event(NamedTuple):
+class ProcessEvent(NamedTuple):
     """One report; `name` is empty and `pid` 0 for what concerns all."""
 
-    kind: EventKind
+    kind: ProcessEventKind
     name: str
     pid: int
     incarnation: int
@@ -95,7 +95,7 @@ def supervise(
     *,
     stop_groups: Sequence[Sequence[str]],
     on_ready: Callable[[], None],
-    on_event: Callable[[Event], None],
+    on_event: Callable[[ProcessEvent], None],
     drain_seconds: float = DRAIN_SECONDS,
     start_seconds: float = START_SECONDS_MAX,
     restart_policy: RestartPolicy | None = None,
@@ -142,7 +142,7 @@ class _Supervisor:
         children: Sequence[ChildSpec],
         stop_groups: Sequence[Sequence[str]],
         on_ready: Callable[[], None],
-        on_event: Callable[[Event], None],
+        on_event: Callable[[ProcessEvent], None],
         drain_seconds: float,
         policy: RestartPolicy,
     ) -> None:
@@ -232,7 +232,7 @@ class _Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._table.started(role.index, role.pid, role.incarnation)
-        self._tell(EventKind.STARTED, role)
+        self._tell(ProcessEventKind.STARTED, role)
 
     def _take_signals(self, now: float) -> None:
         with suppress(BlockingIOError):
@@ -248,7 +248,7 @@ class _Supervisor:
                 if role.pid and incarnation == role.incarnation and not role.is_ready:
                     role.is_ready = role.was_ready = True
                     self._table.ready(index)
-                    self._tell(EventKind.READY, role)
+                    self._tell(ProcessEventKind.READY, role)
         if self._phase is _Phase.STARTING and all(role.is_ready for role in self._roles):
             self._phase = _Phase.RUNNING
             self._on_ready()
@@ -271,12 +271,12 @@ class _Supervisor:
             # SIGTERM may come before the role handles it: its default action is a clean end.
             if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGTERM):
                 self._exit = self._exit or Exit.FAILED
-            self._tell(EventKind.ENDED, role, text, pid)
+            self._tell(ProcessEventKind.ENDED, role, text, pid)
             return
         failed_start = self._phase is _Phase.STARTING and not role.was_ready
         delay = None if failed_start else role.restarts.died(now)
         again = f"; the broker goes on, and starts it again in {delay} s" if role.spec.spare else ""
-        self._tell(EventKind.DIED, role, text if delay is None else f"{text}{again}", pid)
+        self._tell(ProcessEventKind.DIED, role, text if delay is None else f"{text}{again}", pid)
         self._table.ended(role.index, status, restarts=delay is not None)
         if delay is not None:
             role.restart_at = now + delay
@@ -303,7 +303,7 @@ class _Supervisor:
 
     def _give_up(self, now: float, code: Exit, text: str) -> None:
         sys.stderr.write(f"minibroker stops: {text}\n")
-        self._tell(EventKind.GAVE_UP, None, text)
+        self._tell(ProcessEventKind.GAVE_UP, None, text)
         self._stop(now, code, text)
 
     def _stop(self, now: float, code: Exit, text: str) -> None:
@@ -313,7 +313,7 @@ class _Supervisor:
         self._exit = code
         self._next_group_at = now
         self._kill_at = now + self._drain_seconds
-        self._tell(EventKind.STOPPING, None, text)
+        self._tell(ProcessEventKind.STOPPING, None, text)
 
     def _drain(self, now: float) -> None:
         if now >= self._kill_at:
@@ -336,7 +336,9 @@ class _Supervisor:
                 role.was_killed = True
                 os.kill(role.pid, signal.SIGKILL)
                 self._exit = self._exit or Exit.FAILED
-                self._tell(EventKind.KILLED, role, f"it did not end in {self._drain_seconds} s")
+                self._tell(
+                    ProcessEventKind.KILLED, role, f"it did not end in {self._drain_seconds} s"
+                )
 
     def _is_over(self, now: float) -> bool:
         return self._phase is _Phase.STOPPING and (
@@ -356,11 +358,15 @@ class _Supervisor:
             return None
         return max(0, int((min(due) - now) * 1000) + 1)
 
-    def _tell(self, kind: EventKind, role: _Role | None, text: str = "", pid: int = 0) -> None:
+    def _tell(
+        self, kind: ProcessEventKind, role: _Role | None, text: str = "", pid: int = 0
+    ) -> None:
         if role is None:
-            self._on_event(Event(kind, "", 0, 0, text))
+            self._on_event(ProcessEvent(kind, "", 0, 0, text))
         else:
-            self._on_event(Event(kind, role.spec.name, pid or role.pid, role.incarnation, text))
+            self._on_event(
+                ProcessEvent(kind, role.spec.name, pid or role.pid, role.incarnation, text)
+            )
 
 
 def _note(number: int, frame: object) -> None:

@@ -97,7 +97,7 @@ class Pattern(NamedTuple):
         return self.name in (name, WILDCARD)
 
 
-class Rule(NamedTuple):
+class AclRule(NamedTuple):
     """One ACL, without its pattern."""
 
     principal: str
@@ -106,7 +106,7 @@ class Rule(NamedTuple):
     permission: Permission
 
 
-Acls = Mapping[Pattern, tuple[Rule, ...]]
+Acls = Mapping[Pattern, tuple[AclRule, ...]]
 """All ACLs by pattern."""
 
 
@@ -163,7 +163,7 @@ class Authorizer:
             return True
         return any(not _is_covered(pattern, denied) for pattern in allowed)
 
-    def _found(self, resource: Resource, name: str) -> Iterator[tuple[Rule, ...]]:
+    def _found(self, resource: Resource, name: str) -> Iterator[tuple[AclRule, ...]]:
         acls = self._acls
         for literal in dict.fromkeys((name, WILDCARD)):
             yield acls.get(Pattern(resource, literal), ())
@@ -183,12 +183,12 @@ def _hosts(host: str) -> tuple[str, ...]:
     return host, ":".join(f"{int(number, 16):x}" for number in numbers), WILDCARD
 
 
-def _denies(rule: Rule, operation: Operation) -> bool:
+def _denies(rule: AclRule, operation: Operation) -> bool:
     is_meant = rule.operation in (operation, Operation.ALL)
     return rule.permission is Permission.DENY and is_meant
 
 
-def _allows(rule: Rule, operation: Operation) -> bool:
+def _allows(rule: AclRule, operation: Operation) -> bool:
     if rule.permission is not Permission.ALLOW:
         return False
     implying = IMPLIES.get(operation, (operation,))

@@ -17,13 +17,18 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven, Step
+from minibroker.security.mechanism import (
+    AuthenticationFailed,
+    AuthenticationStep,
+    Mechanism,
+    Proven,
+)
 from protocol.errors import ErrorCode
 
 _AGAIN: Final = "re-authentication"
 
 
-class State(StrEnum):
+class AuthenticationState(StrEnum):
     """State of an authentication."""
 
     START = "start"
@@ -40,7 +45,7 @@ class IllegalStep(Exception):
     """A request that is not allowed in this state; the text is logged."""
 
 
-class Answer(NamedTuple):
+class AuthenticationAnswer(NamedTuple):
     """Answer to the client.
 
     With ``failure``, which is logged, it is sent after a delay and is the last one. ``lifetime_ms``
@@ -60,7 +65,7 @@ class _Refusal:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def respond(self, _token: bytes) -> Step:
+    def respond(self, _token: bytes) -> AuthenticationStep:
         raise AuthenticationFailed(self._text, self._text)
 
 
@@ -79,7 +84,7 @@ class Authentication:
         self.mechanisms = tuple(mechanisms)
         self._make = make
         self._reauth_max_ms = reauth_max_ms
-        self.state = State.START
+        self.state = AuthenticationState.START
         self._mechanism: str | None = None
         self._exchange: Mechanism | None = None
         self.user: str | None = None
@@ -89,46 +94,53 @@ class Authentication:
 
     def on_versions(self, *, served: bool) -> None:
         """Handle ApiVersions, in a version that is ``served`` or not."""
-        if self.state is not State.START:
+        if self.state is not AuthenticationState.START:
             raise self._illegal("ApiVersions")
         if served:
-            self.state = State.NAMED
+            self.state = AuthenticationState.NAMED
 
-    def on_handshake(self, mechanism: str, version: int) -> Answer:
+    def on_handshake(self, mechanism: str, version: int) -> AuthenticationAnswer:
         """Handle SaslHandshake: the client chooses a mechanism."""
-        if self.state not in (State.START, State.NAMED, State.COMPLETE):
+        if self.state not in (
+            AuthenticationState.START,
+            AuthenticationState.NAMED,
+            AuthenticationState.COMPLETE,
+        ):
             raise self._illegal("SaslHandshake")
         if mechanism not in self.mechanisms:
-            self.state = State.FAILED
+            self.state = AuthenticationState.FAILED
             text = "the client wants another mechanism than those of sasl.enabled.mechanisms"
-            return Answer(ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure=text)
+            return AuthenticationAnswer(ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure=text)
         if self._mechanism in (None, mechanism):
             self._mechanism = mechanism
             self._exchange = self._make(mechanism)
         else:
             # The mechanism is served, so UNSUPPORTED_SASL_MECHANISM would mislead the client.
             self._exchange = _Refusal(f"Cannot change mechanism {self._mechanism} during {_AGAIN}")
-        self.state = State.TOKENS if version >= 1 else State.RAW
-        return Answer(ErrorCode.NONE)
+        self.state = AuthenticationState.TOKENS if version >= 1 else AuthenticationState.RAW
+        return AuthenticationAnswer(ErrorCode.NONE)
 
-    def on_token(self, token: bytes, wall_ms: int) -> Answer:
+    def on_token(self, token: bytes, wall_ms: int) -> AuthenticationAnswer:
         """Handle a token of the mechanism; ``wall_ms`` is the time since the epoch."""
-        if self.state not in (State.TOKENS, State.RAW) or self._exchange is None:
+        if (
+            self.state not in (AuthenticationState.TOKENS, AuthenticationState.RAW)
+            or self._exchange is None
+        ):
             raise self._illegal("SaslAuthenticate")
         try:
             response, proven = self._exchange.respond(token)
             if proven is None:
-                return Answer(ErrorCode.NONE, data=response)
+                return AuthenticationAnswer(ErrorCode.NONE, data=response)
             lifetime_ms = self._take(proven, wall_ms)
         except AuthenticationFailed as failure:
-            self.state, self._exchange = State.FAILED, None
+            self.state, self._exchange = AuthenticationState.FAILED, None
             told = failure.told or (
                 "Authentication failed during authentication due to invalid credentials with SASL "
                 f"mechanism {self._mechanism}"
             )
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
-            return Answer(code, told, failure=f"{self._mechanism}: {failure}")
-        return Answer(ErrorCode.NONE, data=response, lifetime_ms=lifetime_ms)
+            return AuthenticationAnswer(code, told, failure=f"{self._mechanism}: {failure}")
+        return AuthenticationAnswer(ErrorCode.NONE, data=response, lifetime_ms=lifetime_ms)
 
     def _take(self, proven: Proven, wall_ms: int) -> int:
         """Accept the user; return the session lifetime in milliseconds, 0 for unlimited."""
@@ -136,7 +148,7 @@ class Authentication:
             text = f"Cannot change principals during {_AGAIN}"
             raise AuthenticationFailed(text, text)
         assert self._mechanism is not None
-        self.user, self.state, self._exchange = proven.user, State.COMPLETE, None
+        self.user, self.state, self._exchange = proven.user, AuthenticationState.COMPLETE, None
         bounds = [bound for bound in (self._reauth_max_ms(self._mechanism),) if bound > 0]
         if proven.expires_ms is not None:
             bounds.append(proven.expires_ms - wall_ms)
@@ -144,5 +156,5 @@ class Authentication:
         return max(0, min(bounds, default=0))
 
     def _illegal(self, what: str) -> IllegalStep:
-        state, self.state = self.state, State.FAILED
+        state, self.state = self.state, AuthenticationState.FAILED
         return IllegalStep(f"{what} may not come when authentication is at: {state}")

@@ -48,7 +48,7 @@ class NoName(Exception):
     """No rule matches a subject."""
 
 
-class Rule(NamedTuple):
+class PrincipalMappingRule(NamedTuple):
     """One rule; without a pattern the subject is used unchanged."""
 
     pattern: re.Pattern[str] | None
@@ -76,7 +76,7 @@ def _pair(kind: str, value: str) -> str:
     return f"{_KEYWORDS.get(kind, kind)}={text}"
 
 
-def parse_rules(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str) -> tuple[PrincipalMappingRule, ...]:
     """Parse ``ssl.principal.mapping.rules``; empty rules are skipped. Raises `BadRules`."""
     rules, at = [], 0
     text = text.strip(f"{string.whitespace},") or DEFAULT
@@ -96,19 +96,19 @@ def _as_python(found: re.Match[str]) -> str:
     return found["plain"].replace("\\", "\\\\")
 
 
-def _rule(found: re.Match[str]) -> Rule:
+def _rule(found: re.Match[str]) -> PrincipalMappingRule:
     if found["default"]:
-        return Rule(None)
+        return PrincipalMappingRule(None)
     try:
         pattern = re.compile(found["pattern"])
         template = _TEMPLATE.sub(_as_python, found["replacement"])
         re.compile(f"(?:{found['pattern']})|").sub(template, "")  # groups may not exist
     except (re.error, IndexError) as error:
         raise BadRules(f"has the rule '{found.group().strip(' ,')}': {error}") from None
-    return Rule(pattern, template, found["case"])
+    return PrincipalMappingRule(pattern, template, found["case"])
 
 
-def user_name(name: str, rules: Sequence[Rule]) -> str:
+def user_name(name: str, rules: Sequence[PrincipalMappingRule]) -> str:
     """Apply the first matching rule to a distinguished name. Raises `NoName`."""
     for pattern, template, case in rules:
         if pattern is None:

@@ -34,7 +34,7 @@ class Proven(NamedTuple):
     expires_ms: int | None = None
 
 
-class Step(NamedTuple):
+class AuthenticationStep(NamedTuple):
     """Bytes to send, and the user if this is the last step."""
 
     response: bytes
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 class Mechanism(Protocol):
     """One exchange with one client."""
 
-    def respond(self, token: bytes) -> Step:
+    def respond(self, token: bytes) -> AuthenticationStep:
         """Return the answer to the client's next token. Raises ``AuthenticationFailed``."""
         ...
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from minibroker.security.mechanism import AuthenticationFailed, Proven, Step, text_of
+from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven, text_of
 
 Claims = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class BadToken(Exception):
     """A token is not accepted; the text is logged."""
 
 
-class Rules(NamedTuple):
+class TokenRules(NamedTuple):
     """Requirements for the claims of a token."""
 
     name_claim: str = "sub"
@@ -55,13 +55,13 @@ class Rules(NamedTuple):
 class OAuthBearer:
     """One exchange; ``now_ms`` returns the time in epoch milliseconds."""
 
-    def __init__(self, verify: Verifier, rules: Rules, now_ms: Callable[[], int]) -> None:
+    def __init__(self, verify: Verifier, rules: TokenRules, now_ms: Callable[[], int]) -> None:
         self._verify = verify
         self._rules = rules
         self._now_ms = now_ms
         self._refused: str | None = None
 
-    def respond(self, token: bytes) -> Step:
+    def respond(self, token: bytes) -> AuthenticationStep:
         """Check a token; if it is rejected, the client gets an error in JSON and then ends the
         exchange.
         """
@@ -78,19 +78,19 @@ class OAuthBearer:
             proven = judge(self._verify(bearer["token"]), self._rules, self._now_ms())
         except BadToken as bad:
             self._refused = str(bad)
-            return Step(_INVALID.encode())
+            return AuthenticationStep(_INVALID.encode())
         acting_as = (found["acting_as"] or "").replace("=2C", ",").replace("=3D", "=")
         if acting_as not in ("", proven.user):
             text = "Authentication failed: Client requested an authorization id that is different "
             text += "from the token's principal name"
             raise AuthenticationFailed(text, text)
-        return Step(b"", proven)
+        return AuthenticationStep(b"", proven)
 
 
 _INVALID: Final = '{"status":"invalid_token"}'
 
 
-def judge(claims: Claims, rules: Rules, now_ms: int) -> Proven:
+def judge(claims: Claims, rules: TokenRules, now_ms: int) -> Proven:
     """Return the user of the claims and their expiry. Raises ``BadToken``."""
     name = claims.get(rules.name_claim)
     if not isinstance(name, str) or not name.strip():
@@ -125,7 +125,7 @@ def _judge_beginning(issued_ms: int | None, begins_ms: int | None, latest_ms: in
         raise BadToken("it is not valid yet (nbf)")
 
 
-def _judge_scope(claims: Claims, rules: Rules) -> None:
+def _judge_scope(claims: Claims, rules: TokenRules) -> None:
     scope = claims.get(rules.scope_claim)
     # As in Kafka, a text is one scope even if it contains blanks; a list has several.
     parts = [scope] if isinstance(scope, str) else scope

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from minibroker.security.mechanism import AuthenticationFailed, Proven, Step, text_of
+from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven, text_of
 
 _NOBODYS = "\0"
 """A password that no token can contain."""
@@ -23,7 +23,7 @@ class Plain:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
 
-    def respond(self, token: bytes) -> Step:
+    def respond(self, token: bytes) -> AuthenticationStep:
         """Handle the only token of the exchange."""
         parts = text_of(token).split("\0")
         if len(parts) != 3:
@@ -40,7 +40,7 @@ class Plain:
         if acting_as not in ("", user):
             text = "Authentication failed: Client requested an authorization id that is different "
             raise AuthenticationFailed(text + "from username", text + "from username")
-        return Step(b"", Proven(user))
+        return AuthenticationStep(b"", Proven(user))
 
 
 def _same(expected: str, given: str) -> bool:

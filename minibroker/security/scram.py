@@ -22,8 +22,8 @@ from minibroker.security.mechanism import (
     SCRAM_SHA_256,
     SCRAM_SHA_512,
     AuthenticationFailed,
+    AuthenticationStep,
     Proven,
-    Step,
     text_of,
 )
 
@@ -155,10 +155,10 @@ class Scram:
         self._kept: Credential | None = None
         self._gs2 = self._client_first = self._server_first = ""
 
-    def respond(self, token: bytes) -> Step:
+    def respond(self, token: bytes) -> AuthenticationStep:
         """Answer the first token with the salt, and the second one with the result of the proof."""
         if self._kept is None:
-            return Step(self._first(text_of(token)))
+            return AuthenticationStep(self._first(text_of(token)))
         kept, self._kept = self._kept, None
         return self._final(text_of(token), kept)
 
@@ -185,7 +185,7 @@ class Scram:
         self._server_first = f"r={self._nonce},s={salt},i={kept.iterations}"
         return self._server_first.encode()
 
-    def _final(self, text: str, kept: Credential) -> Step:
+    def _final(self, text: str, kept: Credential) -> AuthenticationStep:
         found = _FINAL.fullmatch(text)
         if found is None:
             raise AuthenticationFailed("the client's final message is no message of SCRAM")
@@ -202,7 +202,7 @@ class Scram:
         if not (is_right and self._user):
             raise AuthenticationFailed("Invalid client credentials")
         verifier = _base64(hmac.digest(kept.server_key, signed, self._hash))
-        return Step(f"v={verifier}".encode(), Proven(self._user))
+        return AuthenticationStep(f"v={verifier}".encode(), Proven(self._user))
 
 
 def _user_name(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from minibroker.testing.lease import Ended, KeeperAddress, Lease, keeper_of_process
+from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_server_of_process
 
 if TYPE_CHECKING:
     from minibroker.testing.control import Control
@@ -38,12 +38,12 @@ class MiniBroker:
         self,
         *,
         settings: Mapping[str, object] | None = None,
-        keeper: KeeperAddress | None = None,
+        fork_server: ForkServerAddress | None = None,
         share: str | None = None,
         guarded: bool = False,
     ) -> None:
         self._settings = {name: _text(value) for name, value in (settings or {}).items()}
-        self._keeper = keeper
+        self._fork_server = fork_server
         self._share = share
         self._guarded = guarded
         self._lease: Lease | None = None
@@ -79,8 +79,8 @@ class MiniBroker:
     def begin(self) -> None:
         """Start without waiting, as a head start; `start` waits."""
         if self._lease is None:
-            keeper = self._keeper or keeper_of_process()
-            self._lease = Lease(keeper, self._settings, self._share)
+            fork_server = self._fork_server or fork_server_of_process()
+            self._lease = Lease(fork_server, self._settings, self._share)
 
     def start(self) -> Self:
         """Start, and wait until clients can connect.

@@ -1,8 +1,8 @@
-"""A test process's side of a keeper: starts one where there is none, and holds leases.
+"""A test process's side of a fork server: starts one if there is none, and holds leases.
 
-Owns the name by which processes of one run find the same keeper; it must never import the broker,
-whose imports the test process should not pay for. Invariant: of all processes that ask for the
-same name at once, exactly one starts a keeper, because only one can bind the name.
+Owns the name by which processes of one run find the same fork server. It must never import the
+broker, which would slow the test process down. Invariant: of all processes that use a name at the
+same time, exactly one starts a fork server, because only one can bind the name.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ READY_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 10.0
 CONNECT_ATTEMPTS_MAX: Final = 200
 CONNECT_PAUSE_S: Final = 0.005
-"""A name that is bound and not listened to is a keeper about to begin, or to end."""
+"""A name that is bound but not listened to belongs to a fork server that is starting or ending."""
 BACKLOG: Final = 128
 
 
-COMMAND: Final = (sys.executable, "-m", "minibroker.testing.keeper")
+COMMAND: Final = (sys.executable, "-m", "minibroker.testing.fork_server")
 
 
 class BrokerStartError(RuntimeError):
-    """A broker did not start; the message holds what it wrote to standard error."""
+    """A broker did not start; the message contains its standard error."""
 
 
 class Ended(NamedTuple):
-    """A broker that ended by itself: its exit code (negative: the signal) and its log's end.
+    """A broker that ended by itself: its exit code (negative: the signal) and the end of its log.
 
-    The code is None if the process that keeps brokers ended, too.
+    The code is None if the fork server ended too.
     """
 
     code: int | None
@@ -55,8 +55,8 @@ class Ended(NamedTuple):
         return f"it ended with exit code {self.code}"
 
 
-class KeeperAddress:
-    """Where the keeper of this run listens; starts it when it is first needed."""
+class ForkServerAddress:
+    """Address of the fork server of this run; starts it when it is first needed."""
 
     def __init__(self, run_id: str | None = None, command: Sequence[str] = COMMAND) -> None:
         self.run_id = run_id or uuid.uuid4().hex
@@ -66,7 +66,9 @@ class KeeperAddress:
         self._log: IO[bytes] | None = None
 
     def connect(self) -> socket.socket:
-        """A connection to the keeper, which is started at need; does not wait for it."""
+        """Return a connection to the fork server, which is started if needed; does not wait for
+        it.
+        """
         for _ in range(CONNECT_ATTEMPTS_MAX):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -80,17 +82,17 @@ class KeeperAddress:
         raise BrokerStartError(f"the process that keeps brokers does not start: {self.log()}")
 
     def warm(self) -> None:
-        """Have the keeper start importing the broker, which is likely to be wanted soon."""
+        """Let the fork server import the broker, which is likely to be needed soon."""
         if self._process is None:
             self.connect().close()
 
     @property
     def pid(self) -> int | None:
-        """The keeper's process, where this process started it."""
+        """Process id of the fork server, if this process started it."""
         return None if self._process is None else self._process.pid
 
     def log(self) -> str:
-        """What a keeper started by this process wrote to standard error."""
+        """Standard error of a fork server that this process started."""
         if self._log is None:
             return ""
         self._log.seek(0)
@@ -105,10 +107,10 @@ class KeeperAddress:
                     return False  # another process of this run was faster
                 raise
             listener.listen(BACKLOG)
-            self.close()  # an earlier keeper of this process has ended
+            self.close()  # an earlier fork server of this process has ended
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - read when a lease fails
-            # Its standard input is a pipe whose other end dies with this process, however it
-            # dies; its own session keeps it out of reach of the terminal's Ctrl-C.
+            # Its standard input is a pipe whose other end is closed when this process ends, however
+            # it ends; its own session protects it from the terminal's Ctrl-C.
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [*self._command, str(listener.fileno())],
                 stdin=subprocess.PIPE,
@@ -120,57 +122,57 @@ class KeeperAddress:
             return True
 
     def close(self) -> None:
-        """Let the keeper go: it ends by itself when nobody holds a broker of it any more."""
+        """Release the fork server: it ends by itself when no lease on its brokers is open."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             if self._process.poll() is None:
-                self._process.returncode = 0  # it may outlive this process, and that is no mistake
+                self._process.returncode = 0  # it may outlive this process, which is no error
         if self._log is not None:
             self._log.close()
         self._process = self._log = None
 
 
-_KEEPERS: Final[dict[int, KeeperAddress]] = {}
+_FORK_SERVERS: Final[dict[int, ForkServerAddress]] = {}
 
 
-def keeper_of_process(run_id: str | None = None) -> KeeperAddress:
-    """The keeper that everything in this process uses; ``run_id`` counts at the first call.
+def fork_server_of_process(run_id: str | None = None) -> ForkServerAddress:
+    """Return the fork server of this process; ``run_id`` counts at the first call.
 
-    A child that this process forks gets a keeper of its own.
+    A child that this process forks gets its own fork server.
     """
     pid = os.getpid()
-    if pid not in _KEEPERS:
-        _KEEPERS[pid] = keeper = KeeperAddress(run_id)
-        atexit.register(keeper.close)
-    return _KEEPERS[pid]
+    if pid not in _FORK_SERVERS:
+        _FORK_SERVERS[pid] = fork_server = ForkServerAddress(run_id)
+        atexit.register(fork_server.close)
+    return _FORK_SERVERS[pid]
 
 
 class Lease:
-    """The hold on one broker; closing it, or dying, lets the broker end."""
+    """A lease on one broker, which ends when its last lease is closed."""
 
     def __init__(
-        self, keeper: KeeperAddress, settings: Mapping[str, str], share: str | None = None
+        self, fork_server: ForkServerAddress, settings: Mapping[str, str], share: str | None = None
     ) -> None:
-        self._keeper = keeper
+        self._fork_server = fork_server
         self._request = {"ask": "broker", "settings": dict(settings), "share": share}
         self._ended: Ended | None = None
         self._open()
 
     def wait_ready(self) -> dict[str, Any]:
-        """What the broker said when it was ready; `BrokerStartError` with its log otherwise."""
+        """Return the broker's message when it is ready. Raises `BrokerStartError` with its log."""
         answer = self._answer(READY_SECONDS_MAX)
         if not answer:
             self.close()
-            self._open()  # that keeper was about to end, as its parent had; this is a new one
+            self._open()  # that fork server was about to end, as its parent had; this is a new one
             answer = self._answer(READY_SECONDS_MAX)
         if answer.get("event") == "ready":
             return answer
-        text = answer.get("text") or self._keeper.log() or "it said nothing"
+        text = answer.get("text") or self._fork_server.log() or "it said nothing"
         self.close()
         raise BrokerStartError(f"the broker did not start:\n{text}")
 
     def log(self) -> str:
-        """The end of what the broker wrote to standard error so far."""
+        """Return the end of the broker's standard error."""
         if self.ended() is None:
             self._ask({"ask": "log"})
             answer = self._answer(STOP_SECONDS_MAX)
@@ -181,38 +183,38 @@ class Lease:
         return self._ended.log
 
     def ended(self) -> Ended | None:
-        """How the broker ended, if it did so by itself; does not wait."""
+        """How the broker ended, if it ended by itself; does not wait."""
         if self._ended is None and select.select([self._connection], [], [], 0)[0]:
             self._note_end(self._answer(STOP_SECONDS_MAX))
         return self._ended
 
     def _note_end(self, answer: Mapping[str, Any]) -> None:
-        self._ended = Ended(answer.get("code"), str(answer.get("text") or self._keeper.log()))
+        self._ended = Ended(answer.get("code"), str(answer.get("text") or self._fork_server.log()))
 
     def stop(self) -> None:
-        """Give the broker back, and wait for its end if nobody else holds it."""
-        with suppress(OSError):  # the keeper may be gone, and the broker with it
+        """Close the lease, and wait for the broker's end if there is no other lease."""
+        with suppress(OSError):  # the fork server may be gone, and the broker with it
             self._connection.shutdown(socket.SHUT_WR)
             while self._answer(STOP_SECONDS_MAX):
                 pass
         self.close()
 
     def close(self) -> None:
-        """Give the broker back without waiting."""
+        """Close the lease without waiting."""
         self._reader.close()
         self._connection.close()
 
     def _open(self) -> None:
-        self._connection = self._keeper.connect()
+        self._connection = self._fork_server.connect()
         self._reader = self._connection.makefile("rb")
         self._ask(self._request)
 
     def _ask(self, request: Mapping[str, Any]) -> None:
-        with suppress(OSError):  # the answer will not come either, and says why
+        with suppress(OSError):  # the answer will not arrive either, and gives the reason
             self._connection.sendall(json.dumps(request).encode() + b"\n")
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
-        """The next message; empty when the keeper has ended the lease."""
+        """Return the next message; empty when the fork server has ended the lease."""
         self._connection.settimeout(timeout_s)
         try:
             line = self._reader.readline()

@@ -1,10 +1,10 @@
-"""The pytest plugin: a broker for the run, fresh topics and fresh groups.
+"""The pytest plugin: a broker for the test run, unique topics and unique groups.
 
-Owns three fixtures and when the broker starts; it must never load more than itself in a run that
+Owns three fixtures and when the broker starts. It must never import more than itself in a run that
 uses none of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two
 tests of any run get the same topic or group; a broker that dies fails one test and is replaced. The
-broker starts when the first test that wants it is collected, and its imports at once if the last
-run wanted it, so that it is ready in time.
+broker starts when the first test that uses it is collected, and is imported at once if the last run
+used it, so that it is ready in time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 FIXTURES: Final = frozenset({"minibroker", "minibroker_topic", "minibroker_group"})
 NAME_MAX: Final = 60
-"""How much of a test's name goes into a topic's."""
+"""Characters of a test's name in the name of its topic."""
 USED: Final = "minibroker/used"
-"""Key of pytest's cache: whether the last run wanted a broker."""
+"""Key of pytest's cache: whether the last run used a broker."""
 LOG_LINES_MAX: Final = 50
 
 
@@ -39,21 +39,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the run; start importing a broker if the last run used one."""
+    """Start importing a broker if the last run used one."""
     run = config.stash[RUN] = Run(config)
     cache = getattr(config, "cache", None)
     is_controller = run.run_id is None and getattr(config.option, "tx", None)
     likely = cache is not None and cache.get(USED, False) and not is_controller
     if run.run_id is not None or likely:
-        from minibroker.testing.lease import keeper_of_process
+        from minibroker.testing.lease import fork_server_of_process
 
-        keeper = keeper_of_process(run.run_id)
+        fork_server = fork_server_of_process(run.run_id)
         if likely:
-            keeper.warm()
+            fork_server.warm()
 
 
 class Run:
-    """What this process of a test run holds."""
+    """State of this process of a test run."""
 
     def __init__(self, config: pytest.Config) -> None:
         worker = getattr(config, "workerinput", None)
@@ -65,17 +65,17 @@ class Run:
         self.broker: MiniBroker | None = None
 
     def begin(self) -> MiniBroker:
-        """The broker of the run, starting if it is not running."""
+        """Return the broker of the run, starting it if it is not running."""
         if self.broker is None:
             from minibroker.testing.broker import MiniBroker
-            from minibroker.testing.lease import keeper_of_process
+            from minibroker.testing.lease import fork_server_of_process
 
-            keeper = keeper_of_process()
-            self.run_id = keeper.run_id
+            fork_server = fork_server_of_process()
+            self.run_id = fork_server.run_id
             pairs = (line.partition("=") for line in self.wanted)
             self.broker = MiniBroker(
                 settings={name.strip(): value.strip() for name, _, value in pairs},
-                keeper=keeper,
+                fork_server=fork_server,
                 share="session",
                 guarded=self.workers > 1,
             )
@@ -83,7 +83,7 @@ class Run:
         return self.broker
 
     def fresh_name(self, test: str) -> str:
-        """A name for a topic or a group that no other test of any run gets."""
+        """Return a unique name for a topic or a group, also across runs."""
         readable = re.sub(r"[^A-Za-z0-9-]+", "-", test)[:NAME_MAX].strip("-")
         return f"{readable}-{(self.run_id or '')[:12]}-{self.worker_id}-{next(self.counter)}"
 
@@ -92,14 +92,14 @@ RUN: Final = pytest.StashKey[Run]()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Start the broker as soon as one test is known to want it."""
+    """Start the broker as soon as one test is known to use it."""
     if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or item.config.option.collectonly:
         return
     item.config.stash[RUN].begin()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Remember for the next run whether a broker is wanted."""
+    """Remember for the next run whether a broker is used."""
     cache = getattr(session.config, "cache", None)
     used = session.config.stash[RUN].broker is not None
     if cache is not None and session.items and cache.get(USED, False) != used:
@@ -107,7 +107,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Give the broker back; the last worker to do so waits for its end."""
+    """Close the lease; the last worker waits for the broker's end."""
     broker = config.stash[RUN].broker
     if broker is not None:
         broker.stop()
@@ -121,7 +121,7 @@ def minibroker_fixture(request: pytest.FixtureRequest) -> MiniBroker:
 
 @pytest.fixture
 def minibroker_topic(request: pytest.FixtureRequest, minibroker: MiniBroker) -> Iterator[str]:
-    """The name of a topic that only this test has: one partition, and deleted afterwards."""
+    """Name of a topic for this test only: one partition, deleted afterwards."""
     from minibroker.testing.control import ControlError
 
     name = minibroker.create_topic(request.config.stash[RUN].fresh_name(request.node.name))
@@ -132,14 +132,14 @@ def minibroker_topic(request: pytest.FixtureRequest, minibroker: MiniBroker) -> 
 
 @pytest.fixture
 def minibroker_group(request: pytest.FixtureRequest) -> str:
-    """A group id that only this test has."""
+    """A group id for this test only."""
     request.config.stash[RUN].begin()
     return request.config.stash[RUN].fresh_name(request.node.name)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start a new broker if the shared one died, so that only one test suffers from it."""
+    """Start a new broker if the shared one died, so that only one test fails because of it."""
     broker = item.config.stash[RUN].broker
     if broker is not None and _uses_broker(item) and broker.ended() is not None:
         broker.restart()
@@ -149,7 +149,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of the broker's log, and whether it died, with a test that failed."""
+    """Add the end of the broker's log, and how it ended, to the report of a failed test."""
     report = yield
     broker = item.config.stash[RUN].broker
     if report.failed and broker is not None and _uses_broker(item):

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.activity.schema import FIELDS, TOPIC, EventKind
+from minibroker.activity.schema import FIELDS, TOPIC, ActivityKind
 from minibroker.quotas.rate import Rate
 from protocol.records import iter_batches, iter_records
 from system_tests.benchmarks.pipeline import generate
@@ -39,7 +39,7 @@ def test_as_many_events_as_wanted_each_once(table: Path) -> None:
 
 
 def test_each_event_has_the_fields_of_its_kind_and_no_other(table: Path) -> None:
-    for kind in (EventKind.REQUEST, EventKind.CONNECTION):
+    for kind in (ActivityKind.REQUEST, ActivityKind.CONNECTION):
         for field in FIELDS:
             ((there, of),) = ask(
                 table, f"select count(\"{field.name}\"), count(*) from EVENTS where kind = '{kind}'"

@@ -23,7 +23,7 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
-from minibroker.activity.schema import TOPIC, EventKind
+from minibroker.activity.schema import TOPIC, ActivityKind
 from minibroker.config import Settings
 from minibroker.pipeline.whatif import inputs
 from minibroker.pipeline.whatif.replay import Replay
@@ -116,7 +116,7 @@ def told(folder: Path) -> pa.Table:
         for position, header in iter_batches(data):
             batch = data[position : position + header.size]
             found += [json.loads(record.value or b"") for record in iter_records(batch)]
-    assert EventKind.DROPPED not in {event["kind"] for event in found}
+    assert ActivityKind.DROPPED not in {event["kind"] for event in found}
     return table(event for event in found if event.get("client_id") == SHARED)
 
 

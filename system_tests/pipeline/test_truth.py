@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from minibroker.activity.schema import EventKind, Happened
+from minibroker.activity.schema import ActivityKind, Happened
 from minibroker.config import Settings
 from system_tests.pipeline import recorded, work
 from system_tests.pipeline.recorded import FAST_IP
@@ -56,7 +56,7 @@ def events_of(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
     assert counts.malformed == 0
     events: list[dict[str, Any]] = read_activity(spark, path).toArrow().to_pylist()
     assert len(events) == counts.events
-    assert all(event["kind"] != EventKind.DROPPED for event in events)
+    assert all(event["kind"] != ActivityKind.DROPPED for event in events)
     return sorted(events, key=lambda event: event["sequence"])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
-from minibroker.cluster.store.zookeeper_client import Access
+from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess
 from minibroker.config.types import parse_connect_string
 from system_tests.conftest import without_toolchain
 from system_tests.harness.jars import ToolchainMissing, zookeeper_jars
@@ -18,8 +18,8 @@ from system_tests.harness.zookeeper import ZooKeeper, start_zookeeper
 pytest.register_assert_rewrite("tests.contracts.test_store")
 
 
-def access(connect: str, *, session_s: float = 10.0, patience_s: float = 10.0) -> Access:
-    return Access(parse_connect_string(connect), session_s, patience_s)
+def access(connect: str, *, session_s: float = 10.0, patience_s: float = 10.0) -> ZooKeeperAccess:
+    return ZooKeeperAccess(parse_connect_string(connect), session_s, patience_s)
 
 
 def chroot_of(directory: Path) -> str:

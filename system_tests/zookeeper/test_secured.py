@@ -12,9 +12,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from minibroker.cluster.store.tree import Event, EventKind, StoreError
+from minibroker.cluster.store.tree import StoreError, StoreEvent, StoreEventKind
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
-from minibroker.cluster.store.zookeeper_client import Access, access_from
+from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess, access_from
 from minibroker.config import Settings
 from system_tests.conftest import without_toolchain
 from system_tests.harness.brokers import free_port
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.minibroker
 PASSWORD = "for-this-test"
 
 
-def access(connect: str, **settings: object) -> Access:
+def access(connect: str, **settings: object) -> ZooKeeperAccess:
     pairs = [f"zookeeper.{name.replace('_', '.')}={value}" for name, value in settings.items()]
     found = access_from(Settings.from_sources(pairs=[f"zookeeper.connect={connect}", *pairs]))
     assert found is not None
@@ -126,7 +126,7 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
     store = await ZooKeeperStore.open(access(connect, **ours))
     with store.watch("/a") as events:
         await store.create("/a", b"x" * 500_000)
-        assert await anext(events) == Event(EventKind.CREATED, "/a")
+        assert await anext(events) == StoreEvent(StoreEventKind.CREATED, "/a")
     assert len((await store.get("/a")).data) == 500_000
     await store.close()
 

@@ -13,13 +13,13 @@ from kazoo.exceptions import ConnectionLoss
 
 from minibroker.cluster.store.tree import (
     Create,
-    Event,
-    EventKind,
     EventsLostError,
     Node,
     Set,
     Store,
     StoreError,
+    StoreEvent,
+    StoreEventKind,
     UnavailableError,
 )
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
@@ -48,12 +48,12 @@ async def lose_session(store: ZooKeeperStore, server: ZooKeeper) -> None:
     await trio.to_thread.run_sync(renewed)
 
 
-async def read_to_the_end(events: AsyncIterator[Event]) -> None:
+async def read_to_the_end(events: AsyncIterator[StoreEvent]) -> None:
     async for _ in events:
         pass
 
 
-async def hear_the_loss(events: AsyncIterator[Event]) -> None:
+async def hear_the_loss(events: AsyncIterator[StoreEvent]) -> None:
     with pytest.raises(EventsLostError, match=LOOK_AGAIN):
         await read_to_the_end(events)
 
@@ -85,7 +85,7 @@ async def test_while_the_server_is_down_operations_wait_and_are_then_done(
     assert await store.exists("/e")
     with store.watch("/") as events:
         await store.set("/a", b"two")
-        assert await anext(events) == Event(EventKind.CHANGED, "/a")
+        assert await anext(events) == StoreEvent(StoreEventKind.CHANGED, "/a")
     await store.close()
 
 
@@ -134,8 +134,8 @@ async def test_a_lost_session_brings_its_ephemeral_nodes_back_before_anything_el
     with store.watch("/e") as events, other.watch("/e") as seen:
         await lose_session(store, zookeeper_server)
         await hear_the_loss(events)
-        assert await anext(seen) == Event(EventKind.DELETED, "/e")
-        assert await anext(seen) == Event(EventKind.CREATED, "/e")
+        assert await anext(seen) == StoreEvent(StoreEventKind.DELETED, "/e")
+        assert await anext(seen) == StoreEvent(StoreEventKind.CREATED, "/e")
     assert store._session != session
     assert (await store.get("/e")).data == b"two"
     assert (await store.get(numbered)).data == b"x"
@@ -157,7 +157,7 @@ async def test_whose_node_was_taken_meanwhile_has_failed_and_says_so(
         make_again = store._make_again
         store._make_again = lambda path, own: None  # type: ignore[method-assign]
         await lose_session(store, zookeeper_server)
-        assert await anext(seen) == Event(EventKind.DELETED, "/e")
+        assert await anext(seen) == StoreEvent(StoreEventKind.DELETED, "/e")
         await rival.create("/e", b"theirs", ephemeral=True)
         await hear_the_loss(events)
         store._make_again = make_again  # type: ignore[method-assign]

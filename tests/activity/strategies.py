@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from minibroker.activity.events import Check, Event, Happening, Request
+from minibroker.activity.events import ActivityEvent, Check, Happening, Request
 from minibroker.activity.schema import Happened
 
 TIMES = st.integers(0, 2**60)
@@ -50,5 +50,5 @@ def happenings() -> st.SearchStrategy[Happening]:
     return st.tuples(TIMES, TIMES, peers, happened, st.none() | NAMES, st.none() | COUNTS)
 
 
-def events() -> st.SearchStrategy[Event]:
+def events() -> st.SearchStrategy[ActivityEvent]:
     return requests() | happenings()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.activity.events import Event, pack, unpack
+from minibroker.activity.events import ActivityEvent, pack, unpack
 from tests.activity.strategies import events
 
 
 @given(st.lists(events()))
-def test_a_chunk_is_unpacked_as_it_was_packed(told: list[Event]) -> None:
+def test_a_chunk_is_unpacked_as_it_was_packed(told: list[ActivityEvent]) -> None:
     assert unpack(pack(told)) == told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Type
+from minibroker.activity.schema import CHECK_FIELDS, FIELDS, ActivityKind, ActivityType
 
 
 def test_no_name_is_given_twice() -> None:
@@ -12,14 +12,14 @@ def test_no_name_is_given_twice() -> None:
 
 
 def test_every_event_has_what_identifies_and_orders_it() -> None:
-    everywhere = [field.name for field in FIELDS if field.kinds == set(EventKind)]
+    everywhere = [field.name for field in FIELDS if field.kinds == set(ActivityKind)]
     identity = ["version", "kind", "broker", "started_us", "sequence"]
     assert everywhere == [*identity, "time_us", "clock_ms"]
     assert not any(field.may_lack for field in FIELDS if field.name in everywhere)
 
 
 def test_what_is_not_in_every_event_seen_may_lack() -> None:
-    seen = {EventKind.REQUEST, EventKind.CONNECTION}
+    seen = {ActivityKind.REQUEST, ActivityKind.CONNECTION}
     assert all(field.may_lack for field in FIELDS if not field.kinds >= seen)
 
 
@@ -29,4 +29,8 @@ def test_quantities_have_units() -> None:
         for suffix, unit in suffixes.items():
             if field.name.endswith(suffix):
                 assert field.unit == unit, field.name
-        assert field.unit == "" or field.type not in {Type.TEXT, Type.FLAG, Type.CHECK}
+        assert field.unit == "" or field.type not in {
+            ActivityType.TEXT,
+            ActivityType.FLAG,
+            ActivityType.CHECK,
+        }

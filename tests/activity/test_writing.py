@@ -8,18 +8,24 @@ from collections.abc import Iterable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.activity.events import Event, Happening, Request
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Field, Type
+from minibroker.activity.events import ActivityEvent, Happening, Request
+from minibroker.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
+)
 from minibroker.activity.writing import KEPT_CHARACTERS_MAX, KEPT_MAX, Writer
 from tests.activity.strategies import events
 
-TYPES: dict[Type, type] = {
-    Type.INT: int,
-    Type.LONG: int,
-    Type.DOUBLE: float,
-    Type.TEXT: str,
-    Type.FLAG: bool,
-    Type.CHECK: dict,
+TYPES: dict[ActivityType, type] = {
+    ActivityType.INT: int,
+    ActivityType.LONG: int,
+    ActivityType.DOUBLE: float,
+    ActivityType.TEXT: str,
+    ActivityType.FLAG: bool,
+    ActivityType.CHECK: dict,
 }
 
 REQUEST: Request = (
@@ -30,7 +36,7 @@ REQUEST: Request = (
 )
 
 
-def check_fields(found: Mapping[str, object], fields: Iterable[Field]) -> None:
+def check_fields(found: Mapping[str, object], fields: Iterable[ActivityField]) -> None:
     """What is there is in order and of its type, and only what may lack is missing."""
     known = {field.name: field for field in fields}
     names = [name for name in known if name in found]
@@ -44,9 +50,9 @@ def check_fields(found: Mapping[str, object], fields: Iterable[Field]) -> None:
 
 
 @given(events(), st.integers(0, 2**62))
-def test_events_are_written_by_the_schema(event: Event, sequence: int) -> None:
+def test_events_are_written_by_the_schema(event: ActivityEvent, sequence: int) -> None:
     found = json.loads(Writer(3, 5, 0.5).event(event, sequence))
-    kind = EventKind(found["kind"])
+    kind = ActivityKind(found["kind"])
     check_fields(found, [field for field in FIELDS if kind in field.kinds])
     assert (found["broker"], found["sequence"], found["sample"]) == (3, sequence, 0.5)
 
@@ -111,7 +117,7 @@ def test_of_mutations_there_is_told_what_was_refused() -> None:
 
 def test_what_is_missing_is_told() -> None:
     found = json.loads(Writer(1, 5, 1.0).dropped(9, 42, 1000, 1))
-    check_fields(found, [field for field in FIELDS if EventKind.DROPPED in field.kinds])
+    check_fields(found, [field for field in FIELDS if ActivityKind.DROPPED in field.kinds])
     assert found["dropped"] == 9
 
 

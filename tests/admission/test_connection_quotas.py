@@ -47,8 +47,8 @@ from minibroker.process.messages import DetailsRequest, ImageApplied, Welcome
 from minibroker.roles.acceptor import acceptor
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Handoff
-from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
+from minibroker.runtime.rpc import Conversation
 from minibroker.runtime.stream import MemoryStream, StreamClosed
 from tests.process.conftest import MakeEnvironment
 

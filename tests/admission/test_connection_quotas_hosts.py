@@ -13,11 +13,11 @@ from minibroker.admission.connection_events import ExceededLimit
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
 from minibroker.observability.definitions import COUNTED
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.process.environment import ACCEPTOR, CONTROLLER, RoleRefusedError
 from minibroker.process.messages import ImageApplied, Welcome
 from minibroker.roles.acceptor import acceptor
-from minibroker.runtime.link import Conversation
+from minibroker.runtime.rpc import Conversation
 from tests.admission.test_connection_quotas import IP_RATE, PLAINTEXT, house, hung_up
 from tests.process.conftest import MakeEnvironment
 
@@ -107,7 +107,7 @@ async def test_a_broker_does_not_start_with_a_host_that_nobody_knows(
 ) -> None:
     pairs = ["max.connections.per.ip.overrides=no.such:1,10.0.0.1:2"]
     made = make_env(ACCEPTOR, settings=Settings.from_sources(pairs=pairs))
-    shut = connection_quotas.ConnectionQuotas(made, Log("test"))
+    shut = connection_quotas.ConnectionQuotas(made, EventLog("test"))
     assert shut.counts.limits.per_ip_overrides == {"10.0.0.1": 2}
     resolver.answer("no.such")
     async with trio.open_nursery() as nursery:

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.admission.acceptor_messages import AcceptedConnection, ConnectionsClosed
 from minibroker.admission.descriptor_health import CALM_S, RETRY_S, DescriptorHealth
 from minibroker.observability.definitions import CloseReason
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from tests.process.conftest import MakeEnvironment
 from tests.process.shortage import RealTime, conditions
 from tests.roles.running_processor import LISTENER, house
@@ -27,7 +27,7 @@ async def test_descriptor_health_of_repeated_failures_is_one_condition_and_two_l
     make_env: MakeEnvironment, real_time: RealTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = make_env("processor")
-    health = DescriptorHealth(env, Log("test"))
+    health = DescriptorHealth(env, EventLog("test"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(health.run)
         for _ in range(20):
@@ -47,7 +47,7 @@ async def test_descriptor_health_lasts_as_long_as_no_file_can_be_opened(
     make_env: MakeEnvironment, real_time: RealTime
 ) -> None:
     env = make_env("processor")
-    health = DescriptorHealth(env, Log("test"))
+    health = DescriptorHealth(env, EventLog("test"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(health.run)
         with no_descriptor_left():
@@ -71,7 +71,7 @@ async def test_descriptor_health_of_a_failed_accept_names_whose_limit_it_is(
     make_env: MakeEnvironment, autojump_clock: MockClock, error: int, found: list[str]
 ) -> None:
     env = make_env("acceptor")
-    health = DescriptorHealth(env, Log("test"))
+    health = DescriptorHealth(env, EventLog("test"))
     await health.accept_failed(LISTENER, OSError(error, os.strerror(error)))
     assert trio.current_time() == pytest.approx(RETRY_S)
     texts = [each.text for each in env.conditions.all()]

@@ -16,7 +16,7 @@ from minibroker.admission.rejected_connections import QUEUE, RejectedConnections
 from minibroker.connections import delayed_close
 from minibroker.connections.delayed_close import LET_IN_EVERY_S, PER_S, TICK_S
 from minibroker.observability.definitions import CLOSED, QUEUE_PEAK, QUEUE_USED, CloseReason
-from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.process.environment import ACCEPTOR, Environment
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
@@ -34,7 +34,7 @@ class Bouncer:
     def __init__(self, env: Environment) -> None:
         self.env = env
         self.events = ConnectionEvents(1, env.clock.now)
-        closes = ConnectionCloses(env.metrics, Log("test"))
+        closes = ConnectionCloses(env.metrics, EventLog("test"))
         self.rejected = RejectedConnections(env, self.events, closes, processor=2)
         self.clients: list[MemoryStream] = []
 

@@ -27,7 +27,7 @@ from minibroker.observability.definitions import (
     COUNTED,
     CloseReason,
 )
-from minibroker.observability.log import ConnectionCloses, Log
+from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.process.environment import Environment
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.listening import MemorySource
@@ -57,7 +57,7 @@ async def sharded(
 def gate_of(
     env: Environment,
     events: ConnectionEvents,
-    log: Log,
+    log: EventLog,
     take: Take,
     health: DescriptorHealth | None = None,
 ) -> ShardedAcceptor:
@@ -115,7 +115,7 @@ async def test_numbers_of_connections_differ_wherever_and_in_whichever_life_they
                 incarnation=life,
                 listeners={LISTENER: MemorySource()},
             )
-            log, events = Log("test"), ConnectionEvents(life, lambda: 0.0)
+            log, events = EventLog("test"), ConnectionEvents(life, lambda: 0.0)
             made = gate_of(env, events, log, print)
             for _ in range(4):
                 made._begin(LISTENER, memory_stream_pair()[1])
@@ -186,7 +186,7 @@ def test_limits_that_nobody_holds_are_told_of_once(make_env: MakeEnvironment) ->
     for index in (0, 1):
         env = make_env("processor", index, settings=settings, processors=2)
         told.append(Told())
-        log = Log("test")
+        log = EventLog("test")
         made = gate_of(env, ConnectionEvents(1, lambda: 0.0), log, print)
         made._log = told[-1]  # type: ignore[assignment]
         for number in (1, 2):
@@ -216,7 +216,7 @@ async def test_a_system_without_descriptors_is_tried_again(
     env = make_env("processor", 0, listeners={LISTENER: source})
     taken = []
     events = ConnectionEvents(1, lambda: 0.0)
-    made = gate_of(env, events, Log("test"), lambda *who: taken.append(who))
+    made = gate_of(env, events, EventLog("test"), lambda *who: taken.append(who))
     made.on_image(Image(1, 1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
@@ -232,9 +232,13 @@ async def test_gate_without_descriptors_shows_it_and_recovers_while_the_clock_is
     source = Short(failures=30)
     env = make_env("processor", 0, listeners={LISTENER: source})
     taken: list[AcceptedConnection] = []
-    health = DescriptorHealth(env, Log("test"))
+    health = DescriptorHealth(env, EventLog("test"))
     made = gate_of(
-        env, ConnectionEvents(1, lambda: 0.0), Log("test"), lambda who, _: taken.append(who), health
+        env,
+        ConnectionEvents(1, lambda: 0.0),
+        EventLog("test"),
+        lambda who, _: taken.append(who),
+        health,
     )
     made.on_image(Image(1, 1))
     async with trio.open_nursery() as nursery:

@@ -13,10 +13,10 @@ from minibroker.apis.config_alteration import (
     Wish,
     execute_at_controller,
 )
-from minibroker.cluster.configs import Op, Operation
+from minibroker.cluster.configs import ConfigOperation, Op
 from minibroker.runtime import hosts
 
-STEP = (Operation("max.connections", Op.SET, "5"),)
+STEP = (ConfigOperation("max.connections", Op.SET, "5"),)
 
 
 async def ask(
@@ -31,7 +31,7 @@ async def test_each_wish_is_answered_in_its_place(desk: Any) -> None:
         desk,
         Wish(8, "1", STEP),
         Wish(BROKER_TYPE, "1", STEP),
-        Wish(TOPIC_TYPE, "missing", (Operation("retention.ms", Op.SET, "5"),)),
+        Wish(TOPIC_TYPE, "missing", (ConfigOperation("retention.ms", Op.SET, "5"),)),
     )
     assert unknown == (42, "Unknown resource type 8")
     assert fine is None
@@ -41,7 +41,7 @@ async def test_each_wish_is_answered_in_its_place(desk: Any) -> None:
 
 
 async def test_a_resource_named_twice_is_not_touched(desk: Any) -> None:
-    other = (Operation("max.connections", Op.SET, "6"),)
+    other = (ConfigOperation("max.connections", Op.SET, "6"),)
     answers = await ask(desk, Wish(BROKER_TYPE, "1", STEP), Wish(BROKER_TYPE, "1", other))
     assert answers == [(42, "Each resource must appear at most once.")] * 2
     assert ("brokers", "1") not in desk.cluster.image.configs
@@ -64,7 +64,7 @@ async def test_limits_of_hosts_that_nobody_knows_are_refused(
 
     def overrides(text: str) -> Wish:
         name = "max.connections.per.ip.overrides"
-        return Wish(BROKER_TYPE, "1", (Operation(name, Op.SET, text),))
+        return Wish(BROKER_TYPE, "1", (ConfigOperation(name, Op.SET, text),))
 
     text = "max.connections.per.ip.overrides: cannot resolve gone.test; name hosts that can be "
     text += "looked up, or their addresses"
@@ -81,7 +81,7 @@ async def test_keys_that_cannot_be_used_change_nothing(desk: Any) -> None:
     name = "listener.name.ssl.ssl.keystore.location"
     desk.controller.bad_keys = ["bad.pem"]
     bad, good = (
-        Wish(BROKER_TYPE, "1", (Operation(name, Op.SET, location), *STEP))
+        Wish(BROKER_TYPE, "1", (ConfigOperation(name, Op.SET, location), *STEP))
         for location in ("bad.pem", "good.pem")
     )
     assert await ask(desk, bad) == [(42, "bad.pem")]

@@ -9,7 +9,7 @@ import pytest
 from minibroker.apis.config_alteration import BROKER_TYPE as BROKER
 from minibroker.apis.config_alteration import TOPIC_TYPE as TOPIC
 from minibroker.apis.describe_configs import API
-from minibroker.cluster.configs import Alteration, Op, Operation
+from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from minibroker.config.types import Kind
@@ -108,7 +108,7 @@ async def test_what_is_not_there_is_refused_for_itself(
 
 
 async def test_what_was_changed_for_all_brokers_is_described(desk: Any) -> None:
-    step = (Operation("max.connections", Op.SET, "5"),)
+    step = (ConfigOperation("max.connections", Op.SET, "5"),)
     outcome = await desk.cluster.alter_configs([Alteration("brokers", "", step)])
     await desk.controller.publish(outcome.updates)
     [config] = (await describe(desk, BROKER, "")).configs

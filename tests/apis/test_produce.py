@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.apis.base import CloseConnection
 from minibroker.apis.produce import API
-from minibroker.cluster.configs import Alteration, Op, Operation
+from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.storage.validation import STEP
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -96,7 +96,7 @@ async def test_other_acks_are_refused_and_nobody_is_asked(log_desk: Any, acks: i
 
 async def test_more_replicas_than_there_are_cannot_be_waited_for(log_desk: Any) -> None:
     async def set_replicas(count: str) -> None:
-        step = Operation("min.insync.replicas", Op.SET, count)
+        step = ConfigOperation("min.insync.replicas", Op.SET, count)
         outcome = await log_desk.cluster.alter_configs([Alteration("brokers", "", (step,))])
         await log_desk.controller.publish(outcome.updates)
 
@@ -151,7 +151,7 @@ async def test_what_the_log_refuses_is_told_with_words(
 async def test_records_without_a_key_for_a_compacted_topic_are_all_named(
     log_desk: Any, version: int
 ) -> None:
-    step = Operation("cleanup.policy", Op.SET, "compact")
+    step = ConfigOperation("cleanup.policy", Op.SET, "compact")
     outcome = await log_desk.cluster.alter_configs([Alteration("topics", "t", (step,))])
     await log_desk.controller.publish(outcome.updates)
     records = [Record(0, WALL_MS, None if i in (3, 7) else b"k", b"v") for i in range(10)]

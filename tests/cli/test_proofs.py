@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minibroker.cli.proofs import NotTheBroker, Proof, bearer, plain, scram, unsecured_token
 from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven
-from minibroker.security.oauth import OAuthBearer, Rules, unsecured
+from minibroker.security.oauth import OAuthBearer, TokenRules, unsecured
 from minibroker.security.plain import Plain
 from minibroker.security.scram import HASHES, Scram, credential, salted
 
@@ -91,12 +91,12 @@ def test_who_does_not_know_the_password_is_found_out(verdict: bytes) -> None:
 
 def test_a_token_names_its_bearer() -> None:
     token = unsecured_token({"sub": "alice"}, NOW_S, 60)
-    theirs = OAuthBearer(unsecured, Rules(), lambda: int(NOW_S * 1000))
+    theirs = OAuthBearer(unsecured, TokenRules(), lambda: int(NOW_S * 1000))
     assert converse(bearer(token), theirs) == Proven("alice", int(NOW_S + 60) * 1000)
 
 
 def test_a_refused_token_is_heard_of() -> None:
     token = unsecured_token({"sub": "alice"}, NOW_S, 60)
-    theirs = OAuthBearer(unsecured, Rules(), lambda: int(NOW_S + 61) * 1000)
+    theirs = OAuthBearer(unsecured, TokenRules(), lambda: int(NOW_S + 61) * 1000)
     with pytest.raises(AuthenticationFailed, match="it has expired"):
         converse(bearer(token), theirs)

@@ -17,7 +17,7 @@ from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.store import zookeeper_client
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
-from minibroker.cluster.store.zookeeper_client import Access
+from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
 from minibroker.config.types import parse_connect_string
@@ -102,10 +102,10 @@ def test_an_address_that_is_none_is_told_so() -> None:
 def test_a_server_that_is_not_there_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    access = Access(parse_connect_string("127.0.0.1:1"), 0.2, 0.2)
+    access = ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 0.2, 0.2)
     wanted: list[Settings] = []
 
-    def access_from(settings: Settings) -> Access:
+    def access_from(settings: Settings) -> ZooKeeperAccess:
         wanted.append(settings)
         return access
 

@@ -16,8 +16,8 @@ from minibroker.cluster.acls import (
     plan_deletion,
 )
 from minibroker.cluster.image import AclsChanged, Image, apply
-from minibroker.cluster.topics import Refusal
-from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
+from minibroker.cluster.topics import ChangeRejected
+from minibroker.security.acl import AclRule, Operation, Pattern, PatternType, Permission, Resource
 
 GOOD = Binding(2, "cats", 3, "User:alice", "*", 3, 3)
 ANY = Filter(1, None, 1, None, None, 1, 1)
@@ -34,8 +34,8 @@ def made(*bindings: Binding) -> Image:
 def test_a_rule_is_kept_once() -> None:
     image = made(GOOD, GOOD, GOOD._replace(operation=4))
     rules = (
-        Rule("User:alice", "*", Operation.READ, Permission.ALLOW),
-        Rule("User:alice", "*", Operation.WRITE, Permission.ALLOW),
+        AclRule("User:alice", "*", Operation.READ, Permission.ALLOW),
+        AclRule("User:alice", "*", Operation.WRITE, Permission.ALLOW),
     )
     assert image.acls == {Pattern(Resource.TOPIC, "cats"): rules}
 
@@ -60,9 +60,9 @@ def test_a_rule_is_kept_once() -> None:
 )
 def test_what_is_no_rule_is_refused_and_others_go_on(wrong: dict[str, Any]) -> None:
     plans = plan_creation(Image(), [GOOD._replace(**wrong), GOOD])
-    assert isinstance(plans[0], Refusal)
+    assert isinstance(plans[0], ChangeRejected)
     assert isinstance(plans[1], AclsChanged)
-    assert isinstance(check_binding(GOOD._replace(**wrong)), Refusal)
+    assert isinstance(check_binding(GOOD._replace(**wrong)), ChangeRejected)
 
 
 IMAGE = made(
@@ -104,7 +104,7 @@ def test_what_is_found_is_gone_and_a_filter_that_is_none_removes_nothing() -> No
     answers, changes = plan_deletion(IMAGE, [ANY._replace(resource=2), ANY._replace(operation=99)])
     assert isinstance(answers[0], list)
     assert len(answers[0]) == 3
-    assert isinstance(answers[1], Refusal)
+    assert isinstance(answers[1], ChangeRejected)
     image = IMAGE
     for change in changes:
         image = apply(image, change)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from minibroker.cluster.configs import (
     Alteration,
+    ConfigOperation,
     Op,
-    Operation,
     plan_alteration,
     usable_config,
 )
@@ -21,7 +21,7 @@ from minibroker.cluster.image import (
     TopicCreated,
     apply,
 )
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import Settings
 from minibroker.config.dynamic import Configs, effective
 from minibroker.config.topics import topic_config
@@ -35,8 +35,8 @@ OWN = apply(IMAGE, ConfigChanged("brokers", "1", {"message.max.bytes": "9", "col
 
 def plan(
     kind: str, name: str, *operations: tuple[str, int, str | None], image: Image = IMAGE
-) -> ConfigChanged | Refusal:
-    steps = tuple(Operation(*operation) for operation in operations)
+) -> ConfigChanged | ChangeRejected:
+    steps = tuple(ConfigOperation(*operation) for operation in operations)
     return plan_alteration(image, SETTINGS, Alteration(kind, name, steps))
 
 
@@ -74,7 +74,7 @@ def test_a_list_that_was_never_set_begins_with_its_default() -> None:
 
 
 def test_a_replacement_keeps_nothing() -> None:
-    steps = (Operation("segment.bytes", Op.SET, "1000"),)
+    steps = (ConfigOperation("segment.bytes", Op.SET, "1000"),)
     changed = plan_alteration(IMAGE, SETTINGS, Alteration("topics", "t", steps, replace=True))
     assert changed == ("topics", "t", {"segment.bytes": "1000"})
 
@@ -104,7 +104,7 @@ def test_what_is_refused_is_said_in_kafkas_codes(
     kind: str, name: str, operation: tuple[str, int, str | None], code: int, text: str
 ) -> None:
     refusal = plan(kind, name, operation)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ChangeRejected)
     assert refusal.code == code
     assert text in refusal.text
 
@@ -132,7 +132,7 @@ def test_what_is_set_for_one_and_for_all_must_fit_each_other() -> None:
     overrides = ("max.connections.per.ip.overrides", Op.SET, "127.0.0.1:5")
     nobody = ("max.connections.per.ip", Op.SET, "0")
     for name in ("1", ""):
-        assert isinstance(plan("brokers", name, nobody), Refusal)
+        assert isinstance(plan("brokers", name, nobody), ChangeRejected)
     for first, second in (("", "1"), ("1", "")):
         one = plan("brokers", first, overrides)
         assert isinstance(one, ConfigChanged)
@@ -141,22 +141,22 @@ def test_what_is_set_for_one_and_for_all_must_fit_each_other() -> None:
         assert isinstance(two, ConfigChanged)
         image = apply(image, two)
         gone = (overrides[0], Op.DELETE, None)
-        assert isinstance(plan("brokers", first, gone, image=image), Refusal)
+        assert isinstance(plan("brokers", first, gone, image=image), ChangeRejected)
         hidden = plan("brokers", first, (nobody[0], Op.SET, "x"), image=image)
-        assert isinstance(hidden, Refusal)
+        assert isinstance(hidden, ChangeRejected)
 
 
 def test_limits_that_need_one_acceptor_are_refused_without_one_but_may_be_unset() -> None:
     sharded = Settings.from_sources(pairs=["acceptor.mode=sharded"])
     image = apply(IMAGE, ConfigChanged("brokers", "1", {"max.connections": "5"}))
 
-    def plan_sharded(name: str, op: Op, value: str | None) -> ConfigChanged | Refusal:
-        wanted = Alteration("brokers", "1", (Operation(name, op, value),))
+    def plan_sharded(name: str, op: Op, value: str | None) -> ConfigChanged | ChangeRejected:
+        wanted = Alteration("brokers", "1", (ConfigOperation(name, op, value),))
         return plan_alteration(image, sharded, wanted)
 
     for name in ("max.connections", "listener.name.plaintext.max.connection.creation.rate"):
         refusal = plan_sharded(name, Op.SET, "7")
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, ChangeRejected)
         assert refusal.code == ErrorCode.INVALID_CONFIG
         assert refusal.text.startswith(f"{name}: not with acceptor.mode=sharded: ")
     assert plan_sharded("max.connections", Op.DELETE, None) == ConfigChanged("brokers", "1", {})
@@ -175,9 +175,9 @@ def test_keys_are_looked_at_before_they_are_set_for_this_broker() -> None:
         looked.append(configs)
         return [] if len(looked) > 1 else ["the first one never fits"]
 
-    wanted = Alteration("brokers", "1", (Operation(AT_LISTENER, Op.SET, "new.pem"),))
+    wanted = Alteration("brokers", "1", (ConfigOperation(AT_LISTENER, Op.SET, "new.pem"),))
     refusal = plan_alteration(OWN, SETTINGS, wanted, (), unusable)
-    assert refusal == Refusal(ErrorCode.INVALID_REQUEST, "the first one never fits")
+    assert refusal == ChangeRejected(ErrorCode.INVALID_REQUEST, "the first one never fits")
     assert plan_alteration(OWN, SETTINGS, wanted, (), unusable) == (
         "brokers",
         "1",
@@ -185,7 +185,7 @@ def test_keys_are_looked_at_before_they_are_set_for_this_broker() -> None:
     )
     assert looked[0]["brokers", "1"][AT_LISTENER] == "new.pem"
     assert looked[0]["topics", "t"] == OWN.configs["topics", "t"]
-    for_all = Alteration("brokers", "", (Operation("max.connections", Op.SET, "5"),))
+    for_all = Alteration("brokers", "", (ConfigOperation("max.connections", Op.SET, "5"),))
     plan_alteration(OWN, SETTINGS, for_all, (), unusable)
     assert len(looked) == 2
 
@@ -193,14 +193,14 @@ def test_keys_are_looked_at_before_they_are_set_for_this_broker() -> None:
 def test_secrets_are_not_kept_where_others_can_read_them() -> None:
     shared = Settings.from_sources(pairs=["zookeeper.connect=localhost:2181"])
     name = "listener.name.ssl.ssl.key.password"
-    wanted = Alteration("brokers", "1", (Operation(name, Op.SET, "secret"),))
+    wanted = Alteration("brokers", "1", (ConfigOperation(name, Op.SET, "secret"),))
     refusal = plan_alteration(OWN, shared, wanted)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ChangeRejected)
     assert refusal.code == ErrorCode.INVALID_CONFIG
     assert "Password encoder secret not configured" in refusal.text
     assert "secret" not in refusal.text.replace("secret not", "").replace("secrets", "")
     assert isinstance(plan_alteration(OWN, SETTINGS, wanted), ConfigChanged)
-    gone = Alteration("brokers", "1", (Operation(name, Op.DELETE),))
+    gone = Alteration("brokers", "1", (ConfigOperation(name, Op.DELETE),))
     assert isinstance(plan_alteration(OWN, shared, gone), ConfigChanged)
 
 

@@ -11,12 +11,12 @@ from random import Random
 import pytest
 import trio
 
-from minibroker.cluster.configs import Alteration, Op, Operation
+from minibroker.cluster.bootstrap import ControllerStartError, new_uuid
+from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.cluster.controller import (
     ClusterController,
 )
 from minibroker.cluster.image import Image, Update, apply_update
-from minibroker.cluster.opening import ControllerStartError, new_uuid
 from minibroker.cluster.producer_ids import PRODUCER_IDS_PER_BLOCK
 from minibroker.cluster.quotas import QuotaChange
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
@@ -273,7 +273,7 @@ RATE = "connection_creation_rate"
 
 
 def setting(kind: str, name: str, key: str, value: str) -> Alteration:
-    return Alteration(kind, name, (Operation(key, Op.SET, value),))
+    return Alteration(kind, name, (ConfigOperation(key, Op.SET, value),))
 
 
 async def test_altered_configs_are_kept_told_and_found_again(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_an_emptied_config_leaves_no_node(
     controller: ClusterController, store: Store
 ) -> None:
     await controller.alter_configs([setting("brokers", "1", "max.connections", "6")])
-    gone = Alteration("brokers", "1", (Operation("max.connections", Op.DELETE),))
+    gone = Alteration("brokers", "1", (ConfigOperation("max.connections", Op.DELETE),))
     outcome = await controller.alter_configs([gone])
     assert outcome.updates
     assert ("brokers", "1") not in controller.image.configs
@@ -335,7 +335,9 @@ async def test_a_refused_alteration_changes_nothing_and_others_go_on(
 ) -> None:
     await controller.create_topics([NewTopic("t")])
     bad = Alteration(
-        "topics", "t", (Operation("retention.ms", 0, "5"), Operation("segment.ms", 0, "x"))
+        "topics",
+        "t",
+        (ConfigOperation("retention.ms", 0, "5"), ConfigOperation("segment.ms", 0, "x")),
     )
     good = setting("brokers", "", "max.connections", "7")
     outcome = await controller.alter_configs([bad, good])

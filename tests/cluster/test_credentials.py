@@ -12,7 +12,7 @@ from minibroker.cluster.credentials import (
     users,
 )
 from minibroker.cluster.image import USER, ConfigChanged, Image, apply
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.security.scram import Credential, CredentialShape, credential_text
 from protocol.errors import ErrorCode
 
@@ -72,7 +72,7 @@ def test_a_refusal_leaves_the_user_as_it_was_and_others_alone(
 ) -> None:
     plans = plan_credentials(Image(), [*wanted, set_to("other")])
     refusal = plans[wanted[0].user]
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ChangeRejected)
     assert refusal.code == code
     assert isinstance(plans["other"], ConfigChanged)
 

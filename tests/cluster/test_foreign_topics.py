@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.cluster import layout
-from minibroker.cluster.foreign_topics import Sight, Taken, take_over
+from minibroker.cluster.foreign_topics import AcceptedTopic, Sight, take_over
 from minibroker.cluster.image import (
     Image,
     PartitionRegistration,
@@ -38,48 +38,48 @@ def node(partitions: Any, topic_id: bytes | None = None, version: int = 0) -> Si
     return Sight(json.dumps(fields).encode(), version)
 
 
-def taken(name: str, sight: Sight | None, image: Image = IMAGE) -> Taken:
+def taken(name: str, sight: Sight | None, image: Image = IMAGE) -> AcceptedTopic:
     return take_over(image, US, name, sight, lambda: FRESH)
 
 
 def test_what_we_wrote_ourselves_changes_nothing() -> None:
     for topic in IMAGE.topics.values():
-        assert taken(topic.name, Sight(layout.encode_topic(topic), 0)) == Taken()
-        assert taken(topic.name, Sight(layout.encode_topic(topic), 7)) == Taken()
-    assert taken("nobody-knows-it", None) == Taken()
+        assert taken(topic.name, Sight(layout.encode_topic(topic), 0)) == AcceptedTopic()
+        assert taken(topic.name, Sight(layout.encode_topic(topic), 7)) == AcceptedTopic()
+    assert taken("nobody-knows-it", None) == AcceptedTopic()
 
 
 def test_a_new_topic_with_an_id_is_taken_as_it_is() -> None:
     made = Topic("new", NEW, (LED, LED.__class__(1, US, 0, (2, US), (US,))))
     seen = node({"1": [2, 1], "0": [1]}, NEW)._replace(config={"retention.ms": "5"})
     found = taken("new", seen)
-    assert found == Taken((TopicCreated(made, {"retention.ms": "5"}),))
+    assert found == AcceptedTopic((TopicCreated(made, {"retention.ms": "5"}),))
 
 
 def test_a_new_topic_without_an_id_gets_one() -> None:
     made = Topic("new", FRESH, (LED,))
-    assert taken("new", node({"0": [1]})) == Taken((TopicCreated(made),), made)
+    assert taken("new", node({"0": [1]})) == AcceptedTopic((TopicCreated(made),), made)
 
 
 def test_a_topic_that_is_gone_is_deleted() -> None:
-    assert taken("t", None) == Taken((TopicDeleted("t", OLD),))
+    assert taken("t", None) == AcceptedTopic((TopicDeleted("t", OLD),))
 
 
 def test_a_topic_that_was_made_again_is_another() -> None:
     gone = TopicDeleted("t", OLD)
     other = Topic("t", NEW, (LED,))
-    assert taken("t", node({"0": [1]}, NEW, 3)) == Taken((gone, TopicCreated(other)))
+    assert taken("t", node({"0": [1]}, NEW, 3)) == AcceptedTopic((gone, TopicCreated(other)))
     fresh = Topic("t", FRESH, (LED,))
-    assert taken("t", node({"0": [1]})) == Taken((gone, TopicCreated(fresh)), fresh)
+    assert taken("t", node({"0": [1]})) == AcceptedTopic((gone, TopicCreated(fresh)), fresh)
 
 
 def test_partitions_are_added_and_an_id_that_a_tool_left_out_is_put_back() -> None:
     second = PartitionRegistration(1, US, 0, (US,), (US,))
     grown = KNOWN._replace(partitions=(LED, second))
     change = PartitionsAdded("t", (second,))
-    assert taken("t", node({"0": [1], "1": [1]}, OLD, 4)) == Taken((change,))
-    assert taken("t", node({"0": [1], "1": [1]}, None, 4)) == Taken((change,), grown)
-    assert taken("t", node({"0": [1]}, None, 4)) == Taken((), KNOWN)
+    assert taken("t", node({"0": [1], "1": [1]}, OLD, 4)) == AcceptedTopic((change,))
+    assert taken("t", node({"0": [1], "1": [1]}, None, 4)) == AcceptedTopic((change,), grown)
+    assert taken("t", node({"0": [1]}, None, 4)) == AcceptedTopic((), KNOWN)
 
 
 @pytest.mark.parametrize("partitions", [{"0": [1, 2]}, {"0": [2, 1], "1": [1]}])

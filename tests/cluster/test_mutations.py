@@ -9,7 +9,7 @@ from minibroker.cluster.mutations import (
     Allowance,
     freely,
 )
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 
@@ -34,7 +34,7 @@ def test_partitions_without_room_for_their_files_are_refused() -> None:
     allowance = Allowance(freely, free_bytes=lambda: free)
     assert allowance.check("a", "plan", 3) == "plan"
     refused = allowance.check("b", "plan", 4)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, ChangeRejected)
     assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert f"{free} are free" in refused.text
 
@@ -47,6 +47,6 @@ def test_topics_of_one_request_need_room_together() -> None:
     free = KEPT_FREE_BYTES + 3 * PARTITION_BYTES
     allowance = Allowance(freely, free_bytes=lambda: free)
     assert allowance.check("a", "plan", 2) == "plan"
-    assert isinstance(allowance.check("b", "plan", 2), Refusal)
+    assert isinstance(allowance.check("b", "plan", 2), ChangeRejected)
     assert allowance.check("a", "plan", 2) == "plan"  # tried again
     assert allowance.check("c", "plan", 1) == "plan"

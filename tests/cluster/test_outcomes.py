@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from minibroker.cluster.outcomes import all_refused, refused_repetition
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 
 def test_all_refused_has_an_outcome_for_each_name_in_order() -> None:
-    refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "full")
+    refusal = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, "full")
     topics, updates = all_refused(["b", "a"], refusal)
     assert [(each.name, each.refusal) for each in topics] == [("b", refusal), ("a", refusal)]
     assert updates == []

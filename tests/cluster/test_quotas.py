@@ -16,7 +16,7 @@ from minibroker.cluster.quotas import (
     find,
     plan_change,
 )
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 RATE = "connection_creation_rate"
@@ -37,7 +37,7 @@ def found_in(
 
 def change(
     *operations: tuple[str, float | None], name: str | None = "1.2.3.4"
-) -> ConfigChanged | Refusal:
+) -> ConfigChanged | ChangeRejected:
     return plan_change(IMAGE, QuotaChange((("ip", name),), operations), {"nowhere.test"})
 
 
@@ -66,7 +66,7 @@ def test_a_bad_value_is_an_invalid_request(
     operations: list[tuple[str, float | None]], text: str
 ) -> None:
     refusal = change(*operations)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ChangeRejected)
     assert refusal.code == ErrorCode.INVALID_REQUEST
     assert text in refusal.text
 
@@ -91,7 +91,7 @@ def test_who_can_have_no_quota_is_told_so(
     entity: list[tuple[str, str | None]], code: int, text: str
 ) -> None:
     refusal = plan_change(IMAGE, QuotaChange(tuple(entity), ((RATE, 1.0),)), {"nowhere.test"})
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ChangeRejected)
     assert refusal.code == code
     assert text in refusal.text
 
@@ -188,7 +188,7 @@ def test_users_and_clients_have_quotas(parts: dict[str, str | None], kind: str, 
 )
 def test_a_bad_quota_of_a_user_is_refused(key: str, value: float, text: str) -> None:
     refusal = plan_change(IMAGE, QuotaChange(entity(user="u"), ((key, value),)), ())
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ChangeRejected)
     assert refusal.code == ErrorCode.INVALID_REQUEST
     assert text in refusal.text
 

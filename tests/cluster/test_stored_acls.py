@@ -19,9 +19,9 @@ from minibroker.cluster.stored_acls import (
     path_of,
     told_steps,
 )
-from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
+from minibroker.security.acl import AclRule, Operation, Pattern, PatternType, Permission, Resource
 
-RULE = Rule("User:alice", "host1", Operation.IDEMPOTENT_WRITE, Permission.ALLOW)
+RULE = AclRule("User:alice", "host1", Operation.IDEMPOTENT_WRITE, Permission.ALLOW)
 LITERAL = Pattern(Resource.TRANSACTIONAL_ID, "tx")
 PREFIXED = Pattern(Resource.TOPIC, "a:b", PatternType.PREFIXED)
 

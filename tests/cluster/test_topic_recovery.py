@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from minibroker.cluster import layout
+from minibroker.cluster.bootstrap import ControllerStartError
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image
-from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
@@ -69,7 +69,7 @@ async def test_interrupted_recovery_leaves_a_store_that_counts_as_new(
         raise Killed
 
     with monkeypatch.context() as context:
-        context.setattr("minibroker.cluster.opening.keep_cluster_id", die)
+        context.setattr("minibroker.cluster.bootstrap.keep_cluster_id", die)
         with pytest.raises(Killed):
             await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))
     with pytest.raises(ControllerStartError, match="--recover-topics-from-logs"):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from minibroker.cluster.image import Broker, BrokerChanged, Image, TopicCreated, apply
 from minibroker.cluster.topics import (
     PARTITIONS_MAX,
+    ChangeRejected,
     Growth,
     NewTopic,
-    Refusal,
     colliding,
     name_problem,
     offsets_topic,
@@ -45,9 +45,9 @@ def planned(new: NewTopic, image: Image | None = None) -> TopicCreated:
     return plan
 
 
-def refused(new: NewTopic, image: Image | None = None) -> Refusal:
+def refused(new: NewTopic, image: Image | None = None) -> ChangeRejected:
     plan = plan_creation(image or cluster(), SETTINGS, new, ID)
-    assert isinstance(plan, Refusal), plan
+    assert isinstance(plan, ChangeRejected), plan
     return plan
 
 
@@ -109,7 +109,7 @@ def test_a_topic_exists_once_and_collides_with_its_like_in_metrics() -> None:
     image = with_topic(cluster(), "a.b_c")
     assert refused(NewTopic("a.b_c"), image).code == ErrorCode.TOPIC_ALREADY_EXISTS
     refusal = refused(NewTopic("a_b.c"), image)
-    assert refusal == Refusal(
+    assert refusal == ChangeRejected(
         ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic 'a_b.c' collides with existing topic: a.b_c"
     )
     assert colliding("abc", ["a.b.c"]) is None
@@ -151,10 +151,10 @@ def test_bad_assignments_are_refused(new: NewTopic, code: ErrorCode) -> None:
 def test_a_topic_grows_by_the_partitions_it_lacks() -> None:
     image = with_topic(cluster(1, 2), "a", 2)
     grown = plan_growth(image, Growth("a", 4))
-    assert not isinstance(grown, Refusal)
+    assert not isinstance(grown, ChangeRejected)
     assert [(p.index, p.replicas) for p in grown] == [(2, (1,)), (3, (2,))]
     by_hand = plan_growth(image, Growth("a", 4, [[2], [2]]))
-    assert not isinstance(by_hand, Refusal)
+    assert not isinstance(by_hand, ChangeRejected)
     assert [(p.index, p.replicas) for p in by_hand] == [(2, (2,)), (3, (2,))]
 
 
@@ -175,7 +175,7 @@ def test_a_topic_grows_by_the_partitions_it_lacks() -> None:
 def test_growth_that_cannot_be_is_refused(growth: Growth, code: ErrorCode) -> None:
     image = with_topic(apply(cluster(1, 2), offsets_topic(SETTINGS, 1, ID)), "a", 2)
     refusal = plan_growth(image, growth)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ChangeRejected)
     assert refusal.code == code
 
 
@@ -183,10 +183,10 @@ def test_only_topics_of_users_are_deleted() -> None:
     image = with_topic(apply(cluster(), offsets_topic(SETTINGS, 1, ID)), "a")
     assert plan_deletion(image, "a") == image.topics["a"]
     missing = plan_deletion(image, "b")
-    assert isinstance(missing, Refusal)
+    assert isinstance(missing, ChangeRejected)
     assert missing.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     internal = plan_deletion(image, "__consumer_offsets")
-    assert isinstance(internal, Refusal)
+    assert isinstance(internal, ChangeRejected)
     assert internal.code == ErrorCode.INVALID_REQUEST
 
 
@@ -223,7 +223,7 @@ def test_every_plan_can_be_carried_out(wishes: list[NewTopic]) -> None:
     image = cluster(1, 2)
     for serial, wish in enumerate(wishes):
         plan = plan_creation(image, SETTINGS, wish, bytes([serial]) * 16)
-        if isinstance(plan, Refusal):
+        if isinstance(plan, ChangeRejected):
             continue
         assert wish.name not in image.topics
         image = apply(image, plan)

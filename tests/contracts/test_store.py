@@ -25,8 +25,6 @@ from minibroker.cluster.store.tree import (
     Create,
     Delete,
     EphemeralParentError,
-    Event,
-    EventKind,
     EventsLostError,
     Node,
     NodeExistsError,
@@ -36,6 +34,8 @@ from minibroker.cluster.store.tree import (
     Set,
     Store,
     StoreError,
+    StoreEvent,
+    StoreEventKind,
     TooLargeError,
 )
 
@@ -234,11 +234,11 @@ async def test_a_watch_sees_its_node_and_all_below_in_order(store: Store) -> Non
         await store.set("/w", b"y")
         seen = [await anext(events) for _ in range(5)]
     assert seen == [
-        Event(EventKind.CREATED, "/w/a"),
-        Event(EventKind.CREATED, "/w/a/b"),
-        Event(EventKind.CHANGED, "/w/a"),
-        Event(EventKind.DELETED, "/w/a/b"),
-        Event(EventKind.CHANGED, "/w"),
+        StoreEvent(StoreEventKind.CREATED, "/w/a"),
+        StoreEvent(StoreEventKind.CREATED, "/w/a/b"),
+        StoreEvent(StoreEventKind.CHANGED, "/w/a"),
+        StoreEvent(StoreEventKind.DELETED, "/w/a/b"),
+        StoreEvent(StoreEventKind.CHANGED, "/w"),
     ]
 
 
@@ -247,7 +247,7 @@ async def test_a_watch_waits_for_what_does_not_exist_yet(store: Store) -> None:
         async with trio.open_nursery() as nursery:
 
             async def read() -> None:
-                assert await anext(events) == Event(EventKind.CREATED, "/later")
+                assert await anext(events) == StoreEvent(StoreEventKind.CREATED, "/later")
                 assert (await store.get("/later")).data == b"x"
 
             nursery.start_soon(read)
@@ -260,7 +260,7 @@ async def test_a_watch_hears_nothing_of_what_failed(store: Store) -> None:
         with pytest.raises(NoNodeError):
             await store.multi([Create("/a"), Create("/x/y")])
         await store.create("/b")
-        assert await anext(events) == Event(EventKind.CREATED, "/b")
+        assert await anext(events) == StoreEvent(StoreEventKind.CREATED, "/b")
 
 
 async def test_a_watch_that_nobody_reads_says_that_it_lost_events(store: Store) -> None:

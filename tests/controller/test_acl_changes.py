@@ -15,9 +15,9 @@ from minibroker.cluster.stored_acls import CHANGES, encode, encode_change, path_
 from minibroker.config import Settings
 from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
 from minibroker.controller.config_changes import KEPT_S
-from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource, Rule
+from minibroker.security.acl import AclRule, Operation, Pattern, PatternType, Permission, Resource
 
-RULE = Rule("User:alice", "*", Operation.READ, Permission.ALLOW)
+RULE = AclRule("User:alice", "*", Operation.READ, Permission.ALLOW)
 LITERAL = Pattern(Resource.TOPIC, "cats")
 PREFIXED = Pattern(Resource.TOPIC, "ca", PatternType.PREFIXED)
 

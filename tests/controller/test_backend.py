@@ -17,7 +17,7 @@ from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.admission.connection_events import ConnectionEvents, RecentConnectionEvents
 from minibroker.admission.connection_figures import ConnectionFigures
 from minibroker.apis.base import Mutations, Mutator
-from minibroker.cluster.configs import Alteration, Op, Operation
+from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import BROKER, Image, Update
 from minibroker.cluster.quotas import QuotaChange
@@ -30,7 +30,7 @@ from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.control.quota_shapes import QuotaQuestion
 from minibroker.controller.backend import ControllerBackend
-from minibroker.controller.subscribers import Subscribers
+from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.coordinator.description import (
     GroupDescription,
     GroupOverview,
@@ -56,8 +56,8 @@ from minibroker.process.messages import (
 from minibroker.quotas.ledger import Ledger
 from minibroker.quotas.manager import Quotas
 from minibroker.runtime.channel import memory_channel_pair
-from minibroker.runtime.link import Conversation
 from minibroker.runtime.roles import RoleState, RoleStatus
+from minibroker.runtime.rpc import Conversation
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.compiler import encode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
@@ -86,7 +86,7 @@ class Scope:
         def answer(question: Any) -> Any:
             raise AssertionError(f"nobody should ask {question}")
 
-        self.subscribers = Subscribers(lambda: cluster.image, answer, cluster.image.number)
+        self.subscribers = MetadataPublisher(lambda: cluster.image, answer, cluster.image.number)
 
     @property
     def image(self) -> Image:
@@ -110,7 +110,7 @@ class Scope:
 class Roles:
     """Those who are asked; each answers what was put down for it, by type of question."""
 
-    def __init__(self, nursery: trio.Nursery, subscribers: Subscribers) -> None:
+    def __init__(self, nursery: trio.Nursery, subscribers: MetadataPublisher) -> None:
         self._nursery = nursery
         self._subscribers = subscribers
         self.answers: dict[tuple[str, type], Any] = {}
@@ -145,7 +145,7 @@ class At:
 
     async def configure(self, config: dict[str, str]) -> None:
         """Set configs of all brokers."""
-        steps = tuple(Operation(name, Op.SET, value) for name, value in config.items())
+        steps = tuple(ConfigOperation(name, Op.SET, value) for name, value in config.items())
         outcome = await self.scope.cluster.alter_configs([Alteration(BROKER, "", steps)])
         await self.scope.publish(outcome.updates)
 

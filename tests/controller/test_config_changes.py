@@ -11,24 +11,24 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.cluster.configs import Alteration, Op, Operation
+from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import Event, EventsLostError, StoreError
+from minibroker.cluster.store.tree import EventsLostError, StoreError, StoreEvent
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import Settings
 from minibroker.controller.config_changes import KEPT_S, ConfigChanges
 
 
-class Failing(AsyncIterator[Event]):
+class Failing(AsyncIterator[StoreEvent]):
     """What a watch gives whose store goes away when the gate opens."""
 
     def __init__(self, gate: trio.Event, error: Exception) -> None:
         self._gate = gate
         self._error = error
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> StoreEvent:
         await self._gate.wait()
         raise self._error
 
@@ -117,7 +117,7 @@ async def test_what_was_written_before_is_taken_over(desk: Desk, nursery: trio.N
 
 async def test_its_own_changes_are_published_once(desk: Desk, nursery: trio.Nursery) -> None:
     await begin(desk, nursery)
-    step = Alteration("brokers", "", (Operation("max.connections", Op.SET, "5"),))
+    step = Alteration("brokers", "", (ConfigOperation("max.connections", Op.SET, "5"),))
     outcome = await desk.cluster.alter_configs([step])
     await desk.publish(outcome.updates)
     await wait_all_tasks_blocked()

@@ -20,7 +20,7 @@ from minibroker.admission.connection_figures import (
 from minibroker.apis.unserved import TRANSACTIONS
 from minibroker.config import Settings
 from minibroker.control import backend as shown
-from minibroker.controller.chronicle import Chronicle
+from minibroker.controller.connection_event_log import ConnectionEventLog
 from minibroker.controller.connections import Place, Reports, connections
 from minibroker.network.client_connection import ConnectionReport
 from minibroker.network.reports import AcceptorReport, ProcessorReport
@@ -73,10 +73,10 @@ def view(listener: str = "OUTSIDE", host: str = "10.0.0.7") -> ConnectionReport:
 def look(
     acceptor: AcceptorReport | None,
     *processors: ProcessorReport,
-    chronicle: Chronicle | None = None,
+    chronicle: ConnectionEventLog | None = None,
 ) -> shown.Connections:
     reports = Reports(acceptor, dict(enumerate(processors)))
-    return connections(PLACE, reports, chronicle or Chronicle(1), NOW)
+    return connections(PLACE, reports, chronicle or ConnectionEventLog(1), NOW)
 
 
 def test_an_acceptor_counts_and_processors_show_what_they_have() -> None:
@@ -129,7 +129,7 @@ def test_processors_that_accept_for_themselves_are_added_up() -> None:
 
     first = part(AddressFigures("10.0.0.1", 2, 8, None, None), AddressFigures("10.0.0.2", 1, 8))
     second = part(AddressFigures("10.0.0.3", 1, 8), AddressFigures("10.0.0.2", 2, 8))
-    found = connections(SHARDED, Reports(None, {0: first, 1: second}), Chronicle(1), NOW)
+    found = connections(SHARDED, Reports(None, {0: first, 1: second}), ConnectionEventLog(1), NOW)
     assert (found.mode, found.total, found.limit, found.rate) == ("sharded", 6, 30, 3.0)
     (listener,) = found.listeners
     assert (listener.connections, listener.rate, listener.waiting) == (6, 3.0, 2)
@@ -154,7 +154,7 @@ def test_processors_that_accept_for_themselves_are_added_up() -> None:
 )
 def test_the_smaller_limit_of_the_broker_is_shown(pairs: list[str], limit: int | None) -> None:
     place = Place(Settings.from_sources(pairs=pairs), {}, 1)
-    assert connections(place, Reports(None, {}), Chronicle(1), NOW).limit == limit
+    assert connections(place, Reports(None, {}), ConnectionEventLog(1), NOW).limit == limit
 
 
 def test_what_happened_is_told_newest_refusal_first_and_newest_happening_last() -> None:
@@ -164,7 +164,7 @@ def test_what_happened_is_told_newest_refusal_first_and_newest_happening_last() 
     kept.reject(who, "max_connections_per_ip", ExceededLimit("max.connections.per.ip", 2))
     kept.reject(who, "process_died", processor=1)
     kept.note("waiting", who, reason="processors")
-    chronicle = Chronicle(1)
+    chronicle = ConnectionEventLog(1)
     chronicle.take({"acceptor": kept.recent()}, NOW)
     found = look(None, chronicle=chronicle)
     assert [(each.reason, each.ago_ms) for each in found.refusals] == [

@@ -12,7 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster.configs import Alteration, Op
-from minibroker.cluster.configs import Operation as ConfigStep
+from minibroker.cluster.configs import ConfigOperation as ConfigStep
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.layout import decode_topic

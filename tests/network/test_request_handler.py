@@ -29,7 +29,7 @@ from minibroker.process.messages import ApiPart, ApiReply
 from minibroker.quotas.manager import UNCOUNTED
 from minibroker.runtime.arena import Part
 from minibroker.runtime.channel import Channel, memory_channel_pair
-from minibroker.runtime.link import Conversation, Link, PeerLost
+from minibroker.runtime.rpc import Conversation, Link, PeerLost
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from protocol.messages.api_versions import ApiVersionsRequest

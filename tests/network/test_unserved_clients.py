@@ -10,7 +10,7 @@ from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis.unserved import CONSUMER_GROUPS, TRANSACTIONS, Unserved
 from minibroker.network.client_connection import SHOWN_MAX, ClientConnection
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClients
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.runtime.stream import memory_stream_pair
 
 
@@ -29,7 +29,7 @@ def a_client(
 @pytest.fixture
 def clients() -> UnservedClients:
     times = iter(range(1_000_000))
-    return UnservedClients(Log("test"), lambda: float(next(times)))
+    return UnservedClients(EventLog("test"), lambda: float(next(times)))
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

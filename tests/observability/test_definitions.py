@@ -9,7 +9,7 @@ from minibroker.observability.definitions import (
     METRICS,
     SIZE_BUCKETS_BYTES,
     TIME_BUCKETS_NS,
-    Kind,
+    MetricKind,
 )
 from protocol.registry import ApiKey
 
@@ -19,7 +19,7 @@ def test_names_follow_prometheus_habits() -> None:
     assert len(set(names)) == len(names)
     for metric in METRICS:
         assert metric.name.startswith("minibroker_")
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
         assert metric.name.removesuffix("_total").endswith("_seconds") == (metric.divisor > 1)
 
 

@@ -19,7 +19,7 @@ from minibroker.observability.log import (
     WINDOW_S,
     Admission,
     ConnectionCloses,
-    Log,
+    EventLog,
     RepeatLimiter,
     configure,
     format_line,
@@ -58,14 +58,14 @@ def written(real: Seconds) -> Iterator[Written]:
 
 
 def test_a_line_has_time_process_level_message_and_fields(written: Written) -> None:
-    Log("network").info("listening", listener="PLAINTEXT", port=9092)
+    EventLog("network").info("listening", listener="PLAINTEXT", port=9092)
     assert written.lines() == [
         "2023-11-14T22:13:20.123Z processor-0 INFO listening listener=PLAINTEXT port=9092"
     ]
 
 
 def test_ordinary_events_are_only_told_when_asked_for(written: Written, real: Seconds) -> None:
-    log = Log("network")
+    log = EventLog("network")
     log.debug("quiet")
     assert written.lines() == []
     configure("p", lambda: WALL_MS, stream=written, level=logging.DEBUG, real=real)
@@ -106,7 +106,7 @@ def test_a_failure_says_where_it_was_raised(written: Written) -> None:
     try:
         raise KeyError("gone")
     except KeyError as error:
-        Log("apis").failure("request failed", error, api="Fetch")
+        EventLog("apis").failure("request failed", error, api="Fetch")
     (line,) = written.lines()
     assert "ERROR request failed api=Fetch error=\"KeyError: 'gone'\" at=" in line.replace("\\", "")
     assert "Traceback" not in line
@@ -122,7 +122,7 @@ def test_exceptions_of_other_libraries_become_one_line(written: Written) -> None
 
 
 def test_a_flood_is_told_in_a_few_lines_and_counted(written: Written, real: Seconds) -> None:
-    log = Log("network")
+    log = EventLog("network")
     for number in range(100):
         log.warning("bad frame", client=number)
     assert len(written.lines()) == BURST
@@ -134,7 +134,7 @@ def test_a_flood_is_told_in_a_few_lines_and_counted(written: Written, real: Seco
 
 def test_a_reader_that_went_away_does_not_hurt(real: Seconds, written: Written) -> None:
     written.close()
-    Log("network").warning("nobody listens")
+    EventLog("network").warning("nobody listens")
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), max_size=200))
@@ -165,7 +165,7 @@ def test_the_limiter_forgets_the_event_not_seen_for_longest() -> None:
 
 def test_closes_are_counted_and_bad_ones_told(written: Written) -> None:
     metrics = ProcessMetrics("processor-0")
-    closes = ConnectionCloses(metrics, Log("network"))
+    closes = ConnectionCloses(metrics, EventLog("network"))
     closes.closed("PLAINTEXT", CloseReason.CLIENT_CLOSED, client="127.0.0.1:5")
     closes.closed("PLAINTEXT", CloseReason.FRAME_TOO_LARGE, client="127.0.0.1:6", size=2**30)
     closes.refused("PLAINTEXT", CloseReason.LIMIT, client="127.0.0.1:7")

@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.observability import storage_health
 from minibroker.observability.conditions import ConditionKind, Conditions
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.observability.storage_health import StorageHealth
 from minibroker.storage.recovery import Truncation
@@ -24,7 +24,7 @@ class Watched:
         self.metrics = ProcessMetrics("worker-0")
         self.directory = str(directory)
         self._caplog = caplog
-        log = Log("worker-0")
+        log = EventLog("worker-0")
         self.health = StorageHealth(
             self.directory, self.conditions, self.metrics, log, lambda: 1000
         )

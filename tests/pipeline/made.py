@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, TOPIC, VERSION, EventKind, Field, Type
+from minibroker.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    TOPIC,
+    VERSION,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
+)
 from minibroker.pipeline.columns import Run
 from minibroker.pipeline.filing import raw_of
 from minibroker.pipeline.parquet import ACTIVITY, Encoder
@@ -26,23 +34,25 @@ START_US = 490_000 * HOUR_US
 USERS = ["alice", "bob", "carol", "dörte", ""]
 
 
-def value(field: Field, chance: random.Random) -> Any:
-    if field.type is Type.TEXT:
+def value(field: ActivityField, chance: random.Random) -> Any:
+    if field.type is ActivityType.TEXT:
         return chance.choice(USERS)
-    if field.type is Type.FLAG:
+    if field.type is ActivityType.FLAG:
         return chance.random() < 0.5
-    if field.type is Type.CHECK:
+    if field.type is ActivityType.CHECK:
         return {part.name: value(part, chance) for part in CHECK_FIELDS}
-    if field.type is Type.DOUBLE:
+    if field.type is ActivityType.DOUBLE:
         return chance.choice([0.0, 1.0, chance.random() * 1e6, chance.random() * 1e-7])
-    return chance.randrange(2**31 if field.type is Type.INT else 2**53)
+    return chance.randrange(2**31 if field.type is ActivityType.INT else 2**53)
 
 
 def event(
     sequence: int, chance: random.Random, *, broker: int = 1, hours: int = 2
 ) -> dict[str, Any]:
     """A whole event of some kind, with some of what it may lack."""
-    kind = chance.choice([EventKind.REQUEST] * 8 + [EventKind.CONNECTION, EventKind.DROPPED])
+    kind = chance.choice(
+        [ActivityKind.REQUEST] * 8 + [ActivityKind.CONNECTION, ActivityKind.DROPPED]
+    )
     made = {
         field.name: value(field, chance)
         for field in FIELDS

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Field, Type
+from minibroker.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
+)
 from minibroker.pipeline import parquet, schemas
 from minibroker.pipeline.columns import Run
 from minibroker.pipeline.events import INT_MAX, LONG_MAX, SIGNED, needed, parse_event
@@ -109,28 +115,28 @@ def test_a_text_may_be_as_long_as_it_is() -> None:
     assert pq.read_table(io.BytesIO(file_of(run)))["ip"].to_pylist() == [long, "y"]
 
 
-def whole(field: Field) -> st.SearchStrategy[int]:
-    most = INT_MAX if field.type is Type.INT else LONG_MAX
+def whole(field: ActivityField) -> st.SearchStrategy[int]:
+    most = INT_MAX if field.type is ActivityType.INT else LONG_MAX
     return st.integers(-most - 1 if field.name in SIGNED else 0, most)
 
 
-def value(field: Field) -> st.SearchStrategy[Any]:
-    if field.type is Type.CHECK:
+def value(field: ActivityField) -> st.SearchStrategy[Any]:
+    if field.type is ActivityType.CHECK:
         return st.fixed_dictionaries(
             {part.name: value(part) for part in CHECK_FIELDS if not part.may_lack},
             optional={part.name: value(part) for part in CHECK_FIELDS if part.may_lack},
         )
-    kinds: dict[Type, st.SearchStrategy[Any]] = {
-        Type.INT: whole(field),
-        Type.LONG: whole(field),
-        Type.DOUBLE: st.floats(0, allow_infinity=False),
-        Type.TEXT: st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-        Type.FLAG: st.booleans(),
+    kinds: dict[ActivityType, st.SearchStrategy[Any]] = {
+        ActivityType.INT: whole(field),
+        ActivityType.LONG: whole(field),
+        ActivityType.DOUBLE: st.floats(0, allow_infinity=False),
+        ActivityType.TEXT: st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+        ActivityType.FLAG: st.booleans(),
     }
     return kinds[field.type]
 
 
-def event(kind: EventKind) -> st.SearchStrategy[dict[str, Any]]:
+def event(kind: ActivityKind) -> st.SearchStrategy[dict[str, Any]]:
     fields = {f.name: value(f) for f in FIELDS if kind in f.kinds}
     fields |= {"version": st.just(1), "kind": st.just(str(kind))}
     lacking = [f.name for f in FIELDS if kind in f.kinds and not needed(f, kind)]
@@ -141,7 +147,7 @@ def event(kind: EventKind) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(EventKind).flatmap(event), min_size=1), st.integers(1, 40))
+@given(st.lists(st.sampled_from(ActivityKind).flatmap(event), min_size=1), st.integers(1, 40))
 def test_every_event_is_read_as_it_was(made: list[dict[str, Any]], times: int) -> None:
     raws: list[bytes | None] = [
         written({**each, "sequence": at}) for at, each in enumerate(made * times)

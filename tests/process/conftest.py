@@ -15,9 +15,9 @@ from minibroker.config import Settings
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import Environment, role_name
 from minibroker.quotas.ledger import Ledger
+from minibroker.runtime.addressing import MemorySwitchboard
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import SimulatedClock
-from minibroker.runtime.switchboard import MemorySwitchboard
 from minibroker.runtime.worktime import WorkTime
 from tests.process.shortage import RealTime
 

@@ -37,7 +37,7 @@ from minibroker.process.messages import (
 )
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.channel import MemoryChannel
-from minibroker.runtime.link import Conversation, PeerFailed
+from minibroker.runtime.rpc import Conversation, PeerFailed
 from tests.process.conftest import MakeEnvironment
 
 Answer = Callable[[Any], Any]

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.cluster.mutations import KEPT_FREE_BYTES
 from minibroker.observability import storage_health
 from minibroker.observability.conditions import ConditionKind
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.process import storage_watch
 from minibroker.process.environment import CONTROLLER, Environment
 from minibroker.process.storage_watch import PROBE_MAX_S, StorageWatch
@@ -30,7 +30,7 @@ class Watched:
         self.changes: list[tuple[float, bool]] = []
         monkeypatch.setattr(storage_health, "probe", self._probe)
         self.watch = StorageWatch(
-            env, Log("test"), lambda now: self.changes.append((trio.current_time(), now))
+            env, EventLog("test"), lambda now: self.changes.append((trio.current_time(), now))
         )
 
     def _probe(self, _directory: str) -> OSError | None:

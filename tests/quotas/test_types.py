@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from minibroker.activity.schema import FIELDS, Type
+from minibroker.activity.schema import FIELDS, ActivityType
 from minibroker.config import Settings
 from minibroker.observability.definitions import METRICS
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
@@ -22,7 +22,7 @@ def test_quota_types_have_unique_names() -> None:
 
 def test_client_quota_types_name_existing_metrics_settings_and_activity_fields() -> None:
     gauges = {each.name for each in METRICS}
-    checks = [field.name for field in FIELDS if field.type is Type.CHECK]
+    checks = [field.name for field in FIELDS if field.type is ActivityType.CHECK]
     assert [kind.row.check_field for kind in CLIENT_QUOTA_TYPES] == checks
     for kind in CLIENT_QUOTA_TYPES:
         assert kind.row.metric in gauges

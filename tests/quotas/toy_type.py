@@ -43,7 +43,7 @@ def use() -> None:
     from minibroker.cluster.image import Image, apply
     from minibroker.cluster.quotas import Component, Match, QuotaChange, find, plan_change
     from minibroker.cluster.quotas_in_force import QuotasInForce
-    from minibroker.cluster.topics import Refusal
+    from minibroker.cluster.topics import ChangeRejected
     from minibroker.config import Settings
     from minibroker.control.quota_shapes import QuotaQuestion
     from minibroker.controller.quotas import quota_explained, quotas_view
@@ -57,12 +57,12 @@ def use() -> None:
     assert parse("--alter --client app --add-config toy_rate=5", "f").lines[0].additions
 
     altered = plan_change(Image(), QuotaChange((("client-id", "app"),), (("toy_rate", 5.0),)), ())
-    assert not isinstance(altered, Refusal), altered
+    assert not isinstance(altered, ChangeRejected), altered
     image = apply(Image(), altered)
     described = find(image, [Component("client-id", Match.EXACT, "app")], strict=True)
     assert list(described) == [({"client-id": "app"}, {"toy_rate": 5.0})]
     refused = plan_change(Image(), QuotaChange((("ip", "::1"),), (("toy_rate", 5.0),)), ())
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, ChangeRejected)
 
     ledger = Ledger(11, 1000, shared=True)
     in_force = QuotasInForce(Settings.from_entries([]), ledger)

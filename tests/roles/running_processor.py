@@ -35,7 +35,7 @@ from minibroker.process.messages import (
 )
 from minibroker.roles.processor import processor
 from minibroker.runtime.handoff import Handoff
-from minibroker.runtime.link import Conversation
+from minibroker.runtime.rpc import Conversation
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.list_offsets import (

@@ -37,8 +37,8 @@ from minibroker.roles.acceptor import ACCEPTED_BEFORE_YIELD, acceptor
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
-from minibroker.runtime.link import Conversation
 from minibroker.runtime.listening import MemorySource
+from minibroker.runtime.rpc import Conversation
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
 from tests.process.conftest import MakeEnvironment
 from tests.process.shortage import RealTime, Short, conditions, frozen

@@ -16,7 +16,7 @@ from minibroker.apis import metadata
 from minibroker.apis.base import Mutator
 from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
 from minibroker.cluster import layout
-from minibroker.cluster.configs import Op, Operation
+from minibroker.cluster.configs import ConfigOperation, Op
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, Update
 from minibroker.cluster.layout import CONFIG_CHANGES
 from minibroker.cluster.layout import CONTROLLER as CONTROLLER_PATH
@@ -38,7 +38,7 @@ from minibroker.process.messages import (
 )
 from minibroker.process.storage_watch import PROBE_S
 from minibroker.roles.controller import controller
-from minibroker.runtime.link import Conversation, PeerFailed
+from minibroker.runtime.rpc import Conversation, PeerFailed
 from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.data_directory import META_PROPERTIES, read_meta_properties
 from minibroker.storage.failures import StorageFailed
@@ -189,7 +189,7 @@ async def test_configs_are_altered_and_their_old_notices_purged(
     async with house(make_env) as at:
         followers = {name: (await at.follow(name))[0] for name in NAMES}
         for value in ("5", "6"):
-            step = Operation("max.connections", Op.SET, value)
+            step = ConfigOperation("max.connections", Op.SET, value)
             part = Part((Wish(BROKER_TYPE, "1", (step,)),), replace=False, validate_only=False)
             asked = ApiPart(ApiKey.INCREMENTAL_ALTER_CONFIGS, part)
             reply = await followers["processor-0"].ask(asked)

@@ -51,7 +51,7 @@ from minibroker.process.messages import (
 from minibroker.process.storage_watch import PROBE_S
 from minibroker.roles.io_worker import io_worker
 from minibroker.runtime.arena import Block, Part
-from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
+from minibroker.runtime.rpc import Conversation, PeerFailed, PeerLost
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch
 from protocol.registry import ApiKey

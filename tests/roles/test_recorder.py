@@ -41,7 +41,7 @@ from minibroker.roles.recorder import (
 )
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.clock import SIMULATED_WALL_MS
-from minibroker.runtime.link import Conversation
+from minibroker.runtime.rpc import Conversation
 from protocol.records import (
     BatchHeader,
     Record,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from minibroker.security.acl import (
     IMPLIES,
+    AclRule,
     Acls,
     Authorizer,
     Operation,
@@ -17,7 +18,6 @@ from minibroker.security.acl import (
     PatternType,
     Permission,
     Resource,
-    Rule,
 )
 from minibroker.security.principal import Principal
 
@@ -38,11 +38,11 @@ def rule(
     permission: Permission = ALLOW,
     principal: str = "User:alice",
     host: str = "*",
-) -> Rule:
-    return Rule(principal, host, operation, permission)
+) -> AclRule:
+    return AclRule(principal, host, operation, permission)
 
 
-def topics(**rules: tuple[Rule, ...]) -> Acls:
+def topics(**rules: tuple[AclRule, ...]) -> Acls:
     """Rules by topic; a trailing underscore makes a prefix, ``any`` is the wildcard."""
     return {
         Pattern(Resource.TOPIC, "*" if name == "any" else name.rstrip("_"), kind): found
@@ -144,7 +144,7 @@ PATTERNS = st.builds(
     st.sampled_from([PatternType.LITERAL, PREFIXED]),
 )
 RULES = st.builds(
-    Rule,
+    AclRule,
     st.sampled_from(["User:alice", "User:bob", "User:*"]),
     st.sampled_from([HOST, "*", "10.9.9.9"]),
     st.sampled_from([READ, WRITE, DESCRIBE, ALL]),

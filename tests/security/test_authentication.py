@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from minibroker.security.authentication import Authentication, IllegalStep, State
-from minibroker.security.mechanism import AuthenticationFailed, Proven, Step
+from minibroker.security.authentication import Authentication, AuthenticationState, IllegalStep
+from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven
 from protocol.errors import ErrorCode
 
 GOOD, MORE, BAD = b"good", b"more", b"bad"
@@ -20,10 +20,14 @@ class Fake:
     def __init__(self, proven: Proven) -> None:
         self.proven = proven
 
-    def respond(self, token: bytes) -> Step:
+    def respond(self, token: bytes) -> AuthenticationStep:
         if token == BAD:
             raise AuthenticationFailed("no such proof")
-        return Step(b"challenge") if token == MORE else Step(b"end", self.proven)
+        return (
+            AuthenticationStep(b"challenge")
+            if token == MORE
+            else AuthenticationStep(b"end", self.proven)
+        )
 
 
 def made(*users: str, expires_ms: int | None = None, reauth_ms: int = 0) -> Authentication:
@@ -36,8 +40,10 @@ def made(*users: str, expires_ms: int | None = None, reauth_ms: int = 0) -> Auth
 
 
 @pytest.mark.parametrize("named", [False, True])
-@pytest.mark.parametrize(("version", "state"), [(0, State.RAW), (1, State.TOKENS)])
-def test_the_way_to_the_end(named: bool, version: int, state: State) -> None:
+@pytest.mark.parametrize(
+    ("version", "state"), [(0, AuthenticationState.RAW), (1, AuthenticationState.TOKENS)]
+)
+def test_the_way_to_the_end(named: bool, version: int, state: AuthenticationState) -> None:
     one = made()
     if named:
         one.on_versions(served=False)
@@ -81,11 +87,14 @@ STEPS: dict[str, Callable[[Authentication], object]] = {
     "token": lambda one: one.on_token(GOOD, 0),
 }
 LEGAL = {
-    State.START: {"versions": State.NAMED, "handshake": State.TOKENS},
-    State.NAMED: {"handshake": State.TOKENS},
-    State.TOKENS: {"token": State.COMPLETE},
-    State.COMPLETE: {"handshake": State.TOKENS},
-    State.FAILED: {},
+    AuthenticationState.START: {
+        "versions": AuthenticationState.NAMED,
+        "handshake": AuthenticationState.TOKENS,
+    },
+    AuthenticationState.NAMED: {"handshake": AuthenticationState.TOKENS},
+    AuthenticationState.TOKENS: {"token": AuthenticationState.COMPLETE},
+    AuthenticationState.COMPLETE: {"handshake": AuthenticationState.TOKENS},
+    AuthenticationState.FAILED: {},
 }
 
 
@@ -99,7 +108,7 @@ def test_in_any_other_order_it_has_failed_for_good(seed: int) -> None:
         if wanted is None:
             with pytest.raises(IllegalStep):
                 STEPS[step](one)
-            wanted = State.FAILED
+            wanted = AuthenticationState.FAILED
         else:
             STEPS[step](one)
         assert one.state is wanted
@@ -133,7 +142,7 @@ def test_who_proves_a_name_again_must_prove_the_same_in_the_same_way() -> None:
     one.on_handshake("PLAIN", 1)
     answer = one.on_token(GOOD, 0)
     assert answer.text == "Cannot change principals during re-authentication"
-    assert (one.state, one.user) == (State.FAILED, "alice")
+    assert (one.state, one.user) == (AuthenticationState.FAILED, "alice")
     other = made("alice", "alice")
     other.on_handshake("PLAIN", 1)
     other.on_token(GOOD, 0)
@@ -141,4 +150,4 @@ def test_who_proves_a_name_again_must_prove_the_same_in_the_same_way() -> None:
     answer = other.on_token(GOOD, 0)
     assert answer.error == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert answer.text == "Cannot change mechanism PLAIN during re-authentication"
-    assert (other.state, other.user) == (State.FAILED, "alice")
+    assert (other.state, other.user) == (AuthenticationState.FAILED, "alice")

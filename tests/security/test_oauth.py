@@ -6,30 +6,30 @@ from typing import Any
 
 import pytest
 
-from minibroker.security.mechanism import AuthenticationFailed, Proven, Step
-from minibroker.security.oauth import BadToken, OAuthBearer, Rules, judge, unsecured
+from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven
+from minibroker.security.oauth import BadToken, OAuthBearer, TokenRules, judge, unsecured
 from tests.security.tokens import bearer, unsigned
 
 NOW_MS = 1_000_000_500
 CLAIMS = {"sub": "carol", "exp": 1_000_100}
 
 
-def respond(message: bytes, rules: Rules | None = None) -> Step:
-    return OAuthBearer(unsecured, rules or Rules(), lambda: NOW_MS).respond(message)
+def respond(message: bytes, rules: TokenRules | None = None) -> AuthenticationStep:
+    return OAuthBearer(unsecured, rules or TokenRules(), lambda: NOW_MS).respond(message)
 
 
 def test_a_token_proves_a_name_until_it_expires() -> None:
     token = unsigned(CLAIMS)
-    assert respond(bearer(token)) == Step(b"", Proven("carol", 1_000_100_000))
+    assert respond(bearer(token)) == AuthenticationStep(b"", Proven("carol", 1_000_100_000))
     assert respond(bearer(token, "carol", "traceId=7\x01")).proven is not None
     with pytest.raises(AuthenticationFailed, match="authorization id"):
         respond(bearer(token, "mallory"))
 
 
 def test_a_refused_token_is_answered_first_and_fails_then() -> None:
-    exchange = OAuthBearer(unsecured, Rules(), lambda: NOW_MS)
+    exchange = OAuthBearer(unsecured, TokenRules(), lambda: NOW_MS)
     refused = exchange.respond(bearer(unsigned({"sub": "carol", "exp": 1})))
-    assert refused == Step(b'{"status":"invalid_token"}')
+    assert refused == AuthenticationStep(b'{"status":"invalid_token"}')
     with pytest.raises(AuthenticationFailed, match="it has expired") as caught:
         exchange.respond(b"\x01")
     assert caught.value.told == '{"status":"invalid_token"}'
@@ -68,7 +68,9 @@ def test_what_is_no_message_fails_at_once(message: bytes) -> None:
 )
 def test_claims_that_are_not_believed(claims: dict[str, Any], why: str) -> None:
     good = {**CLAIMS, "scope": ["read", " write "], "iss": "us", "aud": ["x", "broker"]}
-    rules = Rules(scope=frozenset({"write"}), issuer="us", audience=frozenset({"broker", "other"}))
+    rules = TokenRules(
+        scope=frozenset({"write"}), issuer="us", audience=frozenset({"broker", "other"})
+    )
     assert judge(good, rules, NOW_MS).user == "carol"
     assert judge({**good, "scope": " write "}, rules, NOW_MS).user == "carol"
     with pytest.raises(BadToken, match=why):
@@ -76,7 +78,7 @@ def test_claims_that_are_not_believed(claims: dict[str, Any], why: str) -> None:
 
 
 def test_a_skew_is_allowed_in_both_directions() -> None:
-    rules = Rules(skew_ms=1000)
+    rules = TokenRules(skew_ms=1000)
     judge({"sub": "c", "exp": 1_000_000, "iat": 999_999}, rules, NOW_MS)
     judge({"sub": "c", "exp": 1_000_100, "iat": 1_000_001}, rules, NOW_MS)
 
@@ -100,13 +102,13 @@ def test_signed_tokens_must_hold_by_now_and_be_for_nobody_else(
     claims: dict[str, Any], why: str
 ) -> None:
     good = {**CLAIMS, "iat": 999_000, "nbf": 1_000_001.5, "scope": 7}
-    rules = Rules(skew_ms=1000, signed=True)
+    rules = TokenRules(skew_ms=1000, signed=True)
     assert judge(good, rules, NOW_MS).user == "carol"
     with pytest.raises(BadToken, match=why):
         judge({**good, **claims}, rules, NOW_MS)
     if why != "no time":
         unsigned_one = {**good, "scope": "a", **claims}
-        assert judge(unsigned_one, Rules(skew_ms=1000), NOW_MS).user == "carol"
+        assert judge(unsigned_one, TokenRules(skew_ms=1000), NOW_MS).user == "carol"
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.security.mechanism import AuthenticationFailed, Proven, Step
+from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven
 from minibroker.security.plain import Plain
 from tests.security.tokens import plain
 
 PASSWORDS = {"alice": "secret", "bob": "päss"}
 
 
-def respond(token: bytes) -> Step:
+def respond(token: bytes) -> AuthenticationStep:
     return Plain(PASSWORDS).respond(token)
 
 
@@ -17,7 +17,7 @@ def respond(token: bytes) -> Step:
 @pytest.mark.parametrize("acting", [False, True])
 def test_the_right_password_proves_the_name(user: str, acting: bool) -> None:
     token = plain(user, PASSWORDS[user], user if acting else "")
-    assert respond(token) == Step(b"", Proven(user))
+    assert respond(token) == AuthenticationStep(b"", Proven(user))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import trio
 
+from minibroker.runtime.addressing import Listener, MemorySwitchboard
 from minibroker.runtime.channel import Channel, ChannelStatistics
-from minibroker.runtime.switchboard import Listener, MemorySwitchboard
 
 LAG_S: Final = 0.02
 """The longest delay of one message; the shares below say how many are delayed."""

@@ -1,4 +1,4 @@
-"""A keeper whose brokers only pretend, so that leases can be tested in milliseconds."""
+"""A fork server whose brokers only pretend, so that leases can be tested in milliseconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.testing.lease import KeeperAddress
+from minibroker.testing.lease import ForkServerAddress
 
 PATIENCE_S = 120.0
 
-FAKE_KEEPER = """
+FAKE_FORK_SERVER = """
 import json, os, signal, socket, sys
 from minibroker.config import NUM_PARTITIONS
-from minibroker.testing.keeper import Keeper
+from minibroker.testing.fork_server import ForkServer
 
 def start(settings):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -34,21 +34,21 @@ def start(settings):
         signal.pause()
 
 listener = socket.socket(fileno=int(sys.argv[1]))
-Keeper(listener, parent=0, start=start).run()
+ForkServer(listener, parent=0, start=start).run()
 """
 
 
 @pytest.fixture
 def fake_command(tmp_path: Path) -> tuple[str, str]:
-    """What starts a keeper of pretended brokers."""
-    script = tmp_path / "fake_keeper.py"
-    script.write_text(FAKE_KEEPER)
+    """What starts a fork server of pretended brokers."""
+    script = tmp_path / "fake_fork_server.py"
+    script.write_text(FAKE_FORK_SERVER)
     return (sys.executable, str(script))
 
 
 @pytest.fixture
-def keeper(fake_command: tuple[str, str]) -> Iterator[KeeperAddress]:
-    address = KeeperAddress(f"test-{uuid.uuid4().hex}", fake_command)
+def fork_server(fake_command: tuple[str, str]) -> Iterator[ForkServerAddress]:
+    address = ForkServerAddress(f"test-{uuid.uuid4().hex}", fake_command)
     yield address
     address.close()
 

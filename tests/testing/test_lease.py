@@ -9,17 +9,22 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.testing.lease import BrokerStartError, KeeperAddress, Lease, keeper_of_process
+from minibroker.testing.lease import (
+    BrokerStartError,
+    ForkServerAddress,
+    Lease,
+    fork_server_of_process,
+)
 
 HOLDER = """
 import sys
-from minibroker.testing.lease import KeeperAddress, Lease
-keeper = KeeperAddress(sys.argv[1], sys.argv[2:])
-lease = Lease(keeper, {}, share="session")
+from minibroker.testing.lease import ForkServerAddress, Lease
+fork_server = ForkServerAddress(sys.argv[1], sys.argv[2:])
+lease = Lease(fork_server, {}, share="session")
 print(lease.wait_ready()["pid"], flush=True)
 sys.stdin.read()
 lease.stop()
-keeper.close()
+fork_server.close()
 """
 
 
@@ -39,9 +44,9 @@ def read_pid(holder: subprocess.Popen[str]) -> int:
 
 
 def test_a_broker_lives_until_its_lease_is_given_back(
-    keeper: KeeperAddress, is_gone: Callable[[int], bool]
+    fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
-    lease = Lease(keeper, {"num.partitions": "7"})
+    lease = Lease(fork_server, {"num.partitions": "7"})
     ready = lease.wait_ready()
     assert ready["bootstrap_servers"] == "127.0.0.1:7"
     lease.stop()
@@ -49,9 +54,11 @@ def test_a_broker_lives_until_its_lease_is_given_back(
         os.kill(ready["pid"], 0)
 
 
-def test_each_lease_has_a_broker_of_its_own_unless_it_is_shared(keeper: KeeperAddress) -> None:
+def test_lease_without_share_has_its_own_broker(
+    fork_server: ForkServerAddress,
+) -> None:
     shares = [None, None, "session", "session"]
-    leases = [Lease(keeper, {}, share) for share in shares]
+    leases = [Lease(fork_server, {}, share) for share in shares]
     pids = [lease.wait_ready()["pid"] for lease in leases]
     assert len(set(pids[:3])) == 3
     assert pids[2] == pids[3]
@@ -60,9 +67,9 @@ def test_each_lease_has_a_broker_of_its_own_unless_it_is_shared(keeper: KeeperAd
 
 
 def test_a_shared_broker_ends_with_its_last_lease(
-    keeper: KeeperAddress, is_gone: Callable[[int], bool]
+    fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
-    first, second = Lease(keeper, {}, "session"), Lease(keeper, {}, "session")
+    first, second = Lease(fork_server, {}, "session"), Lease(fork_server, {}, "session")
     pid = first.wait_ready()["pid"]
     assert second.wait_ready()["pid"] == pid
     first.stop()
@@ -71,34 +78,38 @@ def test_a_shared_broker_ends_with_its_last_lease(
     assert is_gone(pid)
 
 
-def test_a_broker_that_does_not_start_shows_what_it_said(keeper: KeeperAddress) -> None:
-    lease = Lease(keeper, {"num.partitions": "13"})
+def test_a_broker_that_does_not_start_shows_what_it_said(fork_server: ForkServerAddress) -> None:
+    lease = Lease(fork_server, {"num.partitions": "13"})
     with pytest.raises(BrokerStartError, match="bad luck with 13 partitions"):
         lease.wait_ready()
 
 
-def test_settings_that_cannot_be_are_refused_in_the_broker_s_words(keeper: KeeperAddress) -> None:
-    lease = Lease(keeper, {"num.partition": "1"})
+def test_settings_that_cannot_be_are_refused_in_the_broker_s_words(
+    fork_server: ForkServerAddress,
+) -> None:
+    lease = Lease(fork_server, {"num.partition": "1"})
     with pytest.raises(BrokerStartError, match=r"did you mean num\.partitions\?"):
         lease.wait_ready()
 
 
-def test_what_a_broker_logs_can_be_read_while_it_runs(keeper: KeeperAddress) -> None:
-    lease = Lease(keeper, {})
+def test_what_a_broker_logs_can_be_read_while_it_runs(fork_server: ForkServerAddress) -> None:
+    lease = Lease(fork_server, {})
     lease.wait_ready()
     assert lease.log() == "about to start\n"
     lease.stop()
 
 
-def test_a_keeper_that_cannot_start_says_why() -> None:
-    keeper = KeeperAddress(uuid.uuid4().hex, (sys.executable, "-c", "raise SystemExit('no way')"))
-    lease = Lease(keeper, {})
+def test_a_fork_server_that_cannot_start_says_why() -> None:
+    fork_server = ForkServerAddress(
+        uuid.uuid4().hex, (sys.executable, "-c", "raise SystemExit('no way')")
+    )
+    lease = Lease(fork_server, {})
     with pytest.raises(BrokerStartError, match="no way"):
         lease.wait_ready()
-    keeper.close()
+    fork_server.close()
 
 
-def test_processes_that_ask_at_once_share_one_keeper(fake_command: tuple[str, str]) -> None:
+def test_processes_that_ask_at_once_share_one_fork_server(fake_command: tuple[str, str]) -> None:
     run_id = uuid.uuid4().hex
     holders = [hold(run_id, fake_command) for _ in range(4)]
     assert len({read_pid(holder) for holder in holders}) == 1
@@ -107,7 +118,7 @@ def test_processes_that_ask_at_once_share_one_keeper(fake_command: tuple[str, st
         assert holder.returncode == 0
 
 
-def test_the_broker_outlives_the_process_that_started_the_keeper_while_another_holds_it(
+def test_the_broker_outlives_the_process_that_started_the_fork_server_while_another_holds_it(
     fake_command: tuple[str, str], is_gone: Callable[[int], bool]
 ) -> None:
     run_id = uuid.uuid4().hex
@@ -131,30 +142,30 @@ def test_nothing_is_left_when_the_test_process_is_killed(
     assert is_gone(pid)
 
 
-def test_nothing_is_left_when_the_keeper_is_killed(
-    keeper: KeeperAddress, is_gone: Callable[[int], bool]
+def test_nothing_is_left_when_the_fork_server_is_killed(
+    fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
-    lease = Lease(keeper, {})
+    lease = Lease(fork_server, {})
     pid = lease.wait_ready()["pid"]
-    assert keeper.pid is not None
-    os.kill(keeper.pid, signal.SIGKILL)
+    assert fork_server.pid is not None
+    os.kill(fork_server.pid, signal.SIGKILL)
     assert is_gone(pid)
     lease.stop()
 
 
-def test_a_run_that_goes_on_after_its_keeper_ended_gets_a_new_one(
+def test_a_run_that_goes_on_after_its_fork_server_ended_gets_a_new_one(
     fake_command: tuple[str, str], is_gone: Callable[[int], bool]
 ) -> None:
     run_id = uuid.uuid4().hex
     holder = hold(run_id, fake_command)
     read_pid(holder)
     holder.communicate()
-    keeper = KeeperAddress(run_id, fake_command)
-    lease = Lease(keeper, {}, "session")
+    fork_server = ForkServerAddress(run_id, fake_command)
+    lease = Lease(fork_server, {}, "session")
     assert lease.wait_ready()["event"] == "ready"
     lease.stop()
-    keeper.close()
+    fork_server.close()
 
 
-def test_everything_in_a_process_uses_one_keeper() -> None:
-    assert keeper_of_process() is keeper_of_process("another run")
+def test_everything_in_a_process_uses_one_fork_server() -> None:
+    assert fork_server_of_process() is fork_server_of_process("another run")

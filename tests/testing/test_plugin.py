@@ -79,16 +79,16 @@ def test_a_run_begins_with_the_imports_if_the_last_one_needed_them(
 
         def test_it():
             lease = sys.modules.get("minibroker.testing.lease")
-            print("keeper:", lease and lease.keeper_of_process().pid)
+            print("fork_server:", lease and lease.fork_server_of_process().pid)
         """
     )
     runs = [
         pytester.runpytest_subprocess("-s", "-p", "no:randomly", path).stdout.str()
         for path in (look, uses, look, look)
     ]
-    assert "keeper: None" in runs[0]
-    assert re.search(r"keeper: \d+", runs[2])
-    assert "keeper: None" in runs[3]
+    assert "fork_server: None" in runs[0]
+    assert re.search(r"fork_server: \d+", runs[2])
+    assert "fork_server: None" in runs[3]
 
 
 def test_collecting_only_starts_nothing(pytester: pytest.Pytester) -> None:

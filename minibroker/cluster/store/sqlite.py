@@ -28,8 +28,6 @@ from minibroker.cluster.store.tree import (
     Create,
     Delete,
     EphemeralParentError,
-    Event,
-    EventKind,
     Node,
     NodeExistsError,
     NoNodeError,
@@ -39,6 +37,8 @@ from minibroker.cluster.store.tree import (
     Set,
     Store,
     StoreError,
+    StoreEvent,
+    StoreEventKind,
     UnavailableError,
     UnwritableError,
     check_data,
@@ -200,8 +200,10 @@ class SqliteStore(Store):
             self._watches.tell(event)
         return results
 
-    def _transaction(self, operations: Sequence[Operation]) -> tuple[list[Result], list[Event]]:
-        events: list[Event] = []
+    def _transaction(
+        self, operations: Sequence[Operation]
+    ) -> tuple[list[Result], list[StoreEvent]]:
+        events: list[StoreEvent] = []
         self._db.execute("BEGIN IMMEDIATE")
         try:
             results = [self._execute(operation, events) for operation in operations]
@@ -219,7 +221,7 @@ class SqliteStore(Store):
             self._path, f"cannot be written: {error}; {free} bytes are free; free some space"
         )
 
-    def watch(self, path: str) -> AbstractContextManager[AsyncIterator[Event]]:
+    def watch(self, path: str) -> AbstractContextManager[AsyncIterator[StoreEvent]]:
         check_path(path)
         return self._watches.open(path)
 
@@ -230,7 +232,7 @@ class SqliteStore(Store):
             self._db.execute("DELETE FROM node WHERE ephemeral")
         self._db.close()
 
-    def _execute(self, operation: Operation, events: list[Event]) -> Result:
+    def _execute(self, operation: Operation, events: list[StoreEvent]) -> Result:
         check_path(operation.path)
         match operation:
             case Create():
@@ -241,17 +243,17 @@ class SqliteStore(Store):
                 self._db.execute(
                     "UPDATE node SET data = ?, version = ? WHERE path = ?", (data, changed, path)
                 )
-                events.append(Event(EventKind.CHANGED, path))
+                events.append(StoreEvent(StoreEventKind.CHANGED, path))
                 return changed
             case Delete(path, version):
                 self._delete(path, version)
-                events.append(Event(EventKind.DELETED, path))
+                events.append(StoreEvent(StoreEventKind.DELETED, path))
                 return None
             case Check(path, version):
                 self._expect(path, version)
                 return None
 
-    def _create(self, operation: Create, events: list[Event]) -> str:
+    def _create(self, operation: Create, events: list[StoreEvent]) -> str:
         path, data, ephemeral, sequential = operation
         if path == "/":
             raise BadPathError(path, "the root exists always")
@@ -274,7 +276,7 @@ class SqliteStore(Store):
             "INSERT INTO node (path, parent, data, ephemeral) VALUES (?, ?, ?, ?)",
             (path, parent, data, ephemeral),
         )
-        events.append(Event(EventKind.CREATED, path))
+        events.append(StoreEvent(StoreEventKind.CREATED, path))
         return path
 
     def _delete(self, path: str, version: int) -> None:

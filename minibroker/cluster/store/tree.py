@@ -115,7 +115,7 @@ Result: TypeAlias = str | int | None
 """The path of a `Create`, the new version of a `Set`, None for the others."""
 
 
-class EventKind(enum.Enum):
+class StoreEventKind(enum.Enum):
     """What happened to a node."""
 
     CREATED = "created"
@@ -123,10 +123,10 @@ class EventKind(enum.Enum):
     DELETED = "deleted"
 
 
-class Event(NamedTuple):
+class StoreEvent(NamedTuple):
     """Something happened to a node at or below the watched one."""
 
-    kind: EventKind
+    kind: StoreEventKind
     path: str
 
 
@@ -150,7 +150,7 @@ class Store(abc.ABC):
         """All operations in order, or none: then the first one's error is raised."""
 
     @abc.abstractmethod
-    def watch(self, path: str) -> AbstractContextManager[AsyncIterator[Event]]:
+    def watch(self, path: str) -> AbstractContextManager[AsyncIterator[StoreEvent]]:
         """Events at and below a node, whether it exists or not, from now until the context ends.
 
         Events come in the order in which things happened, after they can be read.  Iterating

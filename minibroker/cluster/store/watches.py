@@ -12,20 +12,20 @@ from contextlib import contextmanager
 
 import trio
 
-from minibroker.cluster.store.tree import WATCH_MAX_EVENTS, Event, EventsLostError
+from minibroker.cluster.store.tree import WATCH_MAX_EVENTS, EventsLostError, StoreEvent
 
 
-class Watch(AsyncIterator[Event]):
+class Watch(AsyncIterator[StoreEvent]):
     """One reader's view of what happens at and below a path."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._below = path.rstrip("/") + "/"
-        self._send, self._receive = trio.open_memory_channel[Event](WATCH_MAX_EVENTS)
+        self._send, self._receive = trio.open_memory_channel[StoreEvent](WATCH_MAX_EVENTS)
         self._error: Exception | None = None
         self._ended = False
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: StoreEvent) -> None:
         """Queue an event, if it is of this subtree and there is room."""
         if event.path != self.path and not event.path.startswith(self._below):
             return
@@ -42,7 +42,7 @@ class Watch(AsyncIterator[Event]):
             self._ended, self._error = True, error
             self._send.close()
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> StoreEvent:
         try:
             return await self._receive.receive()
         except trio.EndOfChannel:
@@ -68,7 +68,7 @@ class Watches:
             self._watches.remove(watch)
             watch.end()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: StoreEvent) -> None:
         """Something happened."""
         for watch in self._watches:
             watch.tell(event)

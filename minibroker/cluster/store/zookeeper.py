@@ -8,9 +8,9 @@ the store has failed and says so. Kafka's ``KafkaZkClient``.
 kazoo keeps the connection in its own threads. They only enqueue calls into trio's loop, which has
 all state; all calls to kazoo enqueue a request and return. Time is the machine's, not the broker's
 clock, which an external server does not follow. Suspended is not lost: while kazoo reconnects,
-operations wait, for at most ``Access.patience_s`` since the connection was lost, and then fail
-until it is restored. Watches are lost in both cases, because they belong to a connection: readers
-get `EventsLostError`.
+operations wait, for at most ``ZooKeeperAccess.patience_s`` since the connection was lost, and then
+fail until it is restored. Watches are lost in both cases, because they belong to a connection:
+readers get `EventsLostError`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from minibroker.cluster.store.tree import (
     Check,
     Create,
     Delete,
-    Event,
     EventsLostError,
     Node,
     NodeExistsError,
@@ -41,6 +40,7 @@ from minibroker.cluster.store.tree import (
     Set,
     Store,
     StoreError,
+    StoreEvent,
     TooLargeError,
     UnavailableError,
     check_data,
@@ -48,7 +48,7 @@ from minibroker.cluster.store.tree import (
 )
 from minibroker.cluster.store.watches import Watches
 from minibroker.cluster.store.zookeeper_client import (
-    Access,
+    ZooKeeperAccess,
     acl_of,
     add_watch,
     away_text,
@@ -56,7 +56,7 @@ from minibroker.cluster.store.zookeeper_client import (
     make_client,
 )
 from minibroker.cluster.store.zookeeper_errors import AWAY, at_fault, translated
-from minibroker.cluster.store.zookeeper_outcome import Found, Tree, find_outcome
+from minibroker.cluster.store.zookeeper_outcome import FoundNode, Tree, find_outcome
 from minibroker.cluster.store.zookeeper_session import end_former_session, keep_session
 
 REQUEST_MAX_BYTES: Final = 0xFFFFF
@@ -69,7 +69,7 @@ OPERATION_BYTES: Final = 100
 class ZooKeeperStore(Store):
     """A `Store` in ZooKeeper; `open` is the way to get one."""
 
-    def __init__(self, access: Access, session_file: Path | None) -> None:
+    def __init__(self, access: ZooKeeperAccess, session_file: Path | None) -> None:
         self._access = access
         self._session_file = session_file
         self._token = trio.lowlevel.current_trio_token()
@@ -93,7 +93,9 @@ class ZooKeeperStore(Store):
         )
 
     @classmethod
-    async def open(cls, access: Access, session_file: Path | None = None) -> ZooKeeperStore:
+    async def open(
+        cls, access: ZooKeeperAccess, session_file: Path | None = None
+    ) -> ZooKeeperStore:
         """Connect, and create the chroot if it does not exist.
 
         ``session_file`` keeps the session for the next start of the program, which ends it first,
@@ -163,7 +165,7 @@ class ZooKeeperStore(Store):
             raise failed
 
     @contextmanager
-    def watch(self, path: str) -> Iterator[AsyncIterator[Event]]:
+    def watch(self, path: str) -> Iterator[AsyncIterator[StoreEvent]]:
         check_path(path)
         with self._watches.open(path) as watch:
 
@@ -319,7 +321,7 @@ class ZooKeeperStore(Store):
             return "/"
         return full.removeprefix(chroot) if full.startswith(f"{chroot}/") else None
 
-    def _heard(self, event: Event) -> None:
+    def _heard(self, event: StoreEvent) -> None:
         path = self._within(event.path)
         if path is not None:
             self._watches.tell(event._replace(path=path))
@@ -349,12 +351,12 @@ class ZooKeeperStore(Store):
         tree = Tree(self._look, self.children)
         return await find_outcome(operations, tree, since=since, session=self._session)
 
-    async def _look(self, path: str) -> Found | None:
+    async def _look(self, path: str) -> FoundNode | None:
         try:
             data, stat = await self._read(path, lambda: self._client.get_async(self._full(path)))
         except NoNodeError:
             return None
-        return Found(data or b"", stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+        return FoundNode(data or b"", stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
 
     def _result(self, answer: Any) -> Result:
         if isinstance(answer, str):

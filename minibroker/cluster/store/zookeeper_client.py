@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Watch, int_struct, write_string
 
 from minibroker import config
-from minibroker.cluster.store.tree import Event, EventKind, StoreError
+from minibroker.cluster.store.tree import StoreError, StoreEvent, StoreEventKind
 from minibroker.config import ConnectString, Settings
 from minibroker.security.handshakes import BadPem, Pem, client_context, why_no_tls
 
@@ -33,10 +33,10 @@ PRIVATE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token/t
 
 _LOG: Final = logging.getLogger("minibroker.zookeeper")  # below the root of our log lines
 
-_KINDS: Final = {1: EventKind.CREATED, 2: EventKind.DELETED, 3: EventKind.CHANGED}
+_KINDS: Final = {1: StoreEventKind.CREATED, 2: StoreEventKind.DELETED, 3: StoreEventKind.CHANGED}
 
 
-class Access(NamedTuple):
+class ZooKeeperAccess(NamedTuple):
     """How to get at ZooKeeper; ``protect`` makes nodes that only we may change."""
 
     connect: ConnectString
@@ -81,7 +81,7 @@ class Connecting:
             raise
 
 
-def away_text(access: Access, connecting: Connecting) -> str:
+def away_text(access: ZooKeeperAccess, connecting: Connecting) -> str:
     """Why no server can be spoken to, and what to do about it."""
     servers = ",".join(map(str, access.connect.servers))
     if connecting.tls:
@@ -90,7 +90,7 @@ def away_text(access: Access, connecting: Connecting) -> str:
     return f"{text}; is it running, and zookeeper.connect right?"
 
 
-def access_from(settings: Settings) -> Access | None:
+def access_from(settings: Settings) -> ZooKeeperAccess | None:
     """Return the access that settings describe; None if the store is not on ZooKeeper."""
     connect = settings[config.ZOOKEEPER_CONNECT]
     if connect is None:
@@ -106,7 +106,7 @@ def access_from(settings: Settings) -> Access | None:
             keystore=settings[config.ZOOKEEPER_SSL_KEYSTORE_LOCATION],
             key_password=settings[config.ZOOKEEPER_SSL_KEYSTORE_PASSWORD],
         )
-    return Access(
+    return ZooKeeperAccess(
         connect=connect,
         session_timeout_s=session_ms / 1000,
         patience_s=(settings[config.ZOOKEEPER_CONNECTION_TIMEOUT_MS] or session_ms) / 1000,
@@ -117,7 +117,7 @@ def access_from(settings: Settings) -> Access | None:
 
 
 def make_client(
-    access: Access, session: tuple[int, bytes] | None = None
+    access: ZooKeeperAccess, session: tuple[int, bytes] | None = None
 ) -> tuple[KazooClient, Connecting]:
     """A client that has not started, which will take up ``session`` if one is given.
 
@@ -150,7 +150,7 @@ def _context_of(tls: Pem) -> ssl.SSLContext:
         raise StoreError(str(file), f"{name} {error}") from None
 
 
-def acl_of(access: Access, path: str) -> list[Any]:
+def acl_of(access: ZooKeeperAccess, path: str) -> list[Any]:
     """Return the ACL of a node to create: Kafka's ``ZkData.defaultAcls``."""
     acl: list[Any] = security.OPEN_ACL_UNSAFE
     if access.protect:
@@ -186,13 +186,13 @@ def add_watch(client: KazooClient, path: str) -> Any:
     return result
 
 
-def hear_watches(client: KazooClient, tell: Callable[[Event], None]) -> None:
+def hear_watches(client: KazooClient, tell: Callable[[StoreEvent], None]) -> None:
     """Call ``tell``, in kazoo's thread, with every event that the server sends."""
 
     def read(buffer: bytes, offset: int) -> None:
         watched, _ = Watch.deserialize(buffer, offset)
         kind = _KINDS.get(watched.type)
         if kind is not None:
-            tell(Event(kind, watched.path))
+            tell(StoreEvent(kind, watched.path))
 
     client._connection._read_watch_event = read  # noqa: SLF001

@@ -21,7 +21,7 @@ from minibroker.cluster.store.tree import (
 )
 
 
-class Found(NamedTuple):
+class FoundNode(NamedTuple):
     """A node, with the numbers of the transactions that created it and last set its data.
 
     ``owner`` is the session that an ephemeral node belongs to, 0 for others.
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 class Tree(NamedTuple):
     """How to look: at one node (None if it is not there), and at the names below one."""
 
-    look: Callable[[str], Awaitable[Found | None]]
+    look: Callable[[str], Awaitable[FoundNode | None]]
     children: Callable[[str], Awaitable[list[str]]]
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from minibroker.cluster.store.zookeeper_client import Access, make_client
+from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess, make_client
 
 Session: TypeAlias = tuple[int, bytes]
 """A session's number and its password."""
@@ -38,7 +38,7 @@ def kept_session(file: Path) -> Session | None:
         return None
 
 
-def end_former_session(access: Access, file: Path) -> None:
+def end_former_session(access: ZooKeeperAccess, file: Path) -> None:
     """End the kept session and so its ephemeral nodes; blocks up to ``access.patience_s``.
 
     Without an answer nothing is lost: opening the new session reports the problem.

@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.activity.schema import EventKind, Happened
+from minibroker.activity.schema import ActivityKind, Happened
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.report.figures import (
     BROKERS_MAX,
@@ -92,7 +92,7 @@ def coverage(activity: DataFrame, quarantined: int | None) -> Coverage:
 
 def brokers(activity: DataFrame) -> DataFrame:
     """One row per broker: first and last time, events, dropped events, smallest sampling rate."""
-    seen = F.col("kind") != EventKind.DROPPED.value
+    seen = F.col("kind") != ActivityKind.DROPPED.value
     return activity.groupBy("broker").agg(
         F.min("time_us").alias("first_us"),
         F.max("time_us").alias("last_us"),
@@ -144,7 +144,7 @@ def latencies(activity: DataFrame, step_s: int, leaders: Sequence[Who]) -> DataF
 
 def _requests(activity: DataFrame) -> DataFrame:
     who = {name: F.coalesce(name, F.lit("")) for name in ("user", "client_id")}
-    return activity.where(F.col("kind") == EventKind.REQUEST.value).withColumns(who)
+    return activity.where(F.col("kind") == ActivityKind.REQUEST.value).withColumns(who)
 
 
 def _slot(step_s: int) -> Column:
@@ -268,7 +268,7 @@ def connections(activity: DataFrame, step_s: int) -> DataFrame:
         return F.sum(F.when(one, 1 / F.col("sample")).otherwise(0.0))
 
     return (
-        activity.where(F.col("kind") == EventKind.CONNECTION.value)
+        activity.where(F.col("kind") == ActivityKind.CONNECTION.value)
         .groupBy(_slot(step_s))
         .agg(
             so_many(Happened.ACCEPTED).alias("accepted"),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from minibroker.activity.schema import EventKind
+from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.counters import Floats
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
@@ -118,7 +118,7 @@ def codes(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
     return numbers.to_numpy().astype(np.int32, copy=False), texts
 
 
-def of_kind(table: pa.Table, kind: EventKind) -> pa.Table:
+def of_kind(table: pa.Table, kind: ActivityKind) -> pa.Table:
     """The events of one kind."""
     numbers, texts = codes(table, "kind")
     wanted = [at for at, text in enumerate(texts) if text == kind]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.activity.schema import EventKind
+from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.files import Bucket, buckets_of, read
 from minibroker.pipeline.schemas import BUCKET
@@ -118,7 +118,7 @@ def truth(
 ) -> Truth:
     """Compare the recorded decisions with a replay under the quotas that were in force."""
     dropped: dict[int, list[int]] = {}
-    missing = activity.where(F.col("kind") == EventKind.DROPPED.value)
+    missing = activity.where(F.col("kind") == ActivityKind.DROPPED.value)
     for row in missing.select("broker", "clock_ms").collect():
         dropped.setdefault(row.broker, []).append(row.clock_ms)
 
@@ -250,11 +250,13 @@ def _grouped(
     partitions: int | None,
 ) -> DataFrame:
     """The relevant events, grouped by component and sorted."""
-    seen = activity.where(F.col("kind").isin(EventKind.REQUEST.value, EventKind.CONNECTION.value))
+    seen = activity.where(
+        F.col("kind").isin(ActivityKind.REQUEST.value, ActivityKind.CONNECTION.value)
+    )
     seen = seen.select(*ALL, *checks)
     # Nulls would never match in the join.
     names = {name: F.coalesce(name, F.lit("")) for name in ("user", "client_id")}
-    of_connection = F.when(F.col("kind") == EventKind.CONNECTION.value, F.col("ip"))
+    of_connection = F.when(F.col("kind") == ActivityKind.CONNECTION.value, F.col("ip"))
     seen = seen.withColumns({**names, "ip_of_connection": of_connection})
     numbered = _components(seen, proposals, closed=closed)
     if numbered is None:
@@ -275,7 +277,7 @@ def _components(
     """Users and client-ids with the number of their component; None if each is a component of its
     own.
     """
-    requests = requests.where(F.col("kind") == EventKind.REQUEST.value)
+    requests = requests.where(F.col("kind") == ActivityKind.REQUEST.value)
     shared = _sharing_connections(requests) if closed else []
     if shares_alone(proposals) and not shared:
         return None
@@ -319,7 +321,7 @@ def buckets_alone(activity: DataFrame, path: str, proposals: Sequence[Proposal])
     buckets = buckets_of(path)
     if not buckets or shares_alone(proposals):
         return buckets
-    requests = activity.where(F.col("kind") == EventKind.REQUEST.value)
+    requests = activity.where(F.col("kind") == ActivityKind.REQUEST.value)
     names = (F.coalesce(name, F.lit("")).alias(name) for name in ("user", "client_id"))
     pairs = requests.select(*names, BUCKET).distinct().limit(SENDERS_MAX)
     return buckets if in_one_bucket(proposals, pairs.toLocalIterator()) else []

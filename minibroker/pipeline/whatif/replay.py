@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from minibroker.activity.schema import EventKind
+from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.addresses import Addresses
 from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
 from minibroker.pipeline.whatif.counters import Floats, more_counters, new_counters
@@ -110,11 +110,11 @@ class Replay:
 
     def feed(self, events: pa.Table) -> None:
         """Replay the next batch: events of any kind, in any order."""
-        connections = of_kind(events, EventKind.CONNECTION)
+        connections = of_kind(events, ActivityKind.CONNECTION)
         if len(connections):
             for addresses in self._addresses:
                 addresses.feed(connections, self.senders.lives)
-        seen = of_kind(events, EventKind.REQUEST)
+        seen = of_kind(events, ActivityKind.REQUEST)
         if not len(seen):
             return
         requests = requests_of(seen, self.senders, delays=self.counting.delays)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.activity.schema import EventKind
+from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.columns import CHECKS, check_field, longs, of_kind
 from minibroker.pipeline.whatif.counters import Floats
 from minibroker.pipeline.whatif.events import (
@@ -100,7 +100,7 @@ def compared(
     ((_, requests, answers),) = run.answered
     run.answered.clear()
     brokers = np.array([sender.broker for sender in run.senders.all], np.int64)[requests.group]
-    facts = _aligned(of_kind(events, EventKind.REQUEST), brokers, requests.sequence)
+    facts = _aligned(of_kind(events, ActivityKind.REQUEST), brokers, requests.sequence)
     replayed = answers.held[:, 0]
     rows = np.flatnonzero(replayed != requests.held_ms)
     whys = _reasons(run, requests, answers, facts, counting, _times(dropped, brokers), rows)

@@ -26,7 +26,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minibroker.activity import schema
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, EventKind, Field, Happened, Type
+from minibroker.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
+    Happened,
+)
 from minibroker.pipeline.layout import bucket_of
 from minibroker.pipeline.parquet import ACTIVITY
 from minibroker.storage.config import LogConfig
@@ -65,12 +72,14 @@ CLOSED_BECAUSE: Final = "client_closed"
 _LEAVES: Final = [
     (f"{field.name}.{inner.name}" if inner is not field else field.name, inner.type)
     for field in FIELDS
-    for inner in (CHECK_FIELDS if field.type is Type.CHECK else [field])
+    for inner in (CHECK_FIELDS if field.type is ActivityType.CHECK else [field])
 ]
-_WORDS: Final = [name for name, kind in _LEAVES if kind in (Type.TEXT, Type.DOUBLE)]
+_WORDS: Final = [name for name, kind in _LEAVES if kind in (ActivityType.TEXT, ActivityType.DOUBLE)]
 """Columns of texts, which repeat, and of rates, most of which are one."""
 _NUMBERS: Final = {
-    name: "DELTA_BINARY_PACKED" for name, kind in _LEAVES if kind in (Type.INT, Type.LONG)
+    name: "DELTA_BINARY_PACKED"
+    for name, kind in _LEAVES
+    if kind in (ActivityType.INT, ActivityType.LONG)
 }
 """As ingest has them: of events in their order differences are smaller than numbers."""
 _ERRORS: Final = np.array([3, 6, 7, 16])
@@ -218,7 +227,7 @@ class _Names:
         who = pa.array(entity, mask=~asked)
         happened = pa.array(seen.kind - ACCEPTED, mask=asked)
         zeros = np.zeros(len(entity), np.int64)
-        kinds = pa.array([str(EventKind.REQUEST), str(EventKind.CONNECTION)])
+        kinds = pa.array([str(ActivityKind.REQUEST), str(ActivityKind.CONNECTION)])
         return {
             "kind": _taken(kinds, (~asked).astype(np.int64)),
             "listener": _taken(pa.array(["PLAINTEXT"]), zeros),
@@ -335,9 +344,9 @@ def json_values(events: pa.Table) -> list[bytes]:
     return [b"{" + each[1:] + b"}" for each in whole]
 
 
-def _member(field: Field, values: pa.Array) -> pa.Array:
+def _member(field: ActivityField, values: pa.Array) -> pa.Array:
     """``,"name":value`` of each event, null where there is none."""
-    if field.type is not Type.CHECK:
+    if field.type is not ActivityType.CHECK:
         return pc.binary_join_element_wise(f',"{field.name}":', _as_json(values), "")
     inner = [_member(each, values.field(number)) for number, each in enumerate(CHECK_FIELDS)]
     first = pc.utf8_slice_codeunits(inner[0], 1)

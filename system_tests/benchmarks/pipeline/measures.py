@@ -105,7 +105,7 @@ def kernel(task: Task) -> Runs:
     """The compiled walk over requests alone, which lie in memory and in order."""
     import numpy as np
 
-    from minibroker.activity.schema import EventKind
+    from minibroker.activity.schema import ActivityKind
     from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
     from minibroker.pipeline.whatif.counters import new_counters
     from minibroker.pipeline.whatif.events import (
@@ -123,7 +123,7 @@ def kernel(task: Task) -> Runs:
     counting, senders = Counting(), Senders()
     parts, left = [], KERNEL_EVENTS
     for events in _read(task):
-        seen = of_kind(events, EventKind.REQUEST).slice(0, left)
+        seen = of_kind(events, ActivityKind.REQUEST).slice(0, left)
         left -= len(seen)
         parts.append(requests_of(seen, senders, delays=False))
         if not left:

@@ -3,12 +3,12 @@ from __future__ import annotations
 from minibroker.apis.access.authorizers import Authorizers
 from minibroker.cluster.image import AclsChanged, BrokerGone, Image, apply
 from minibroker.config import Settings
-from minibroker.security.acl import Operation, Pattern, Permission, Resource, Rule
+from minibroker.security.acl import AclRule, Operation, Pattern, Permission, Resource
 from minibroker.security.principal import ANONYMOUS
 from tests.apis.access.callers import ALICE, SETTINGS
 
 PATTERN = Pattern(Resource.TOPIC, "cats")
-RULE = Rule("User:*", "*", Operation.READ, Permission.ALLOW)
+RULE = AclRule("User:*", "*", Operation.READ, Permission.ALLOW)
 
 
 def test_it_follows_the_rules_and_is_made_anew_only_with_them() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.cluster.store.tree import WATCH_MAX_EVENTS, Event, EventKind, EventsLostError
+from minibroker.cluster.store.tree import (
+    WATCH_MAX_EVENTS,
+    EventsLostError,
+    StoreEvent,
+    StoreEventKind,
+)
 from minibroker.cluster.store.watches import Watches
 
 
-def changed(path: str) -> Event:
-    return Event(EventKind.CHANGED, path)
+def changed(path: str) -> StoreEvent:
+    return StoreEvent(StoreEventKind.CHANGED, path)
 
 
 async def test_a_watch_hears_of_its_node_and_those_below() -> None:

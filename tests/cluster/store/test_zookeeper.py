@@ -9,11 +9,11 @@ import pytest
 
 from minibroker.cluster.store.tree import NODE_MAX_BYTES, Create, StoreError, TooLargeError
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
-from minibroker.cluster.store.zookeeper_client import Access
+from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess
 from minibroker.cluster.store.zookeeper_session import keep_session
 from minibroker.config.types import parse_connect_string
 
-NOBODY = Access(parse_connect_string("127.0.0.1:1"), 5.0, 0.2)
+NOBODY = ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2)
 
 
 async def test_opening_takes_no_longer_than_its_patience(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from kazoo.protocol.serialization import int_struct, write_string
 
-from minibroker.cluster.store.tree import Event, EventKind, StoreError
+from minibroker.cluster.store.tree import StoreError, StoreEvent, StoreEventKind
 from minibroker.cluster.store.zookeeper_client import (
-    Access,
     AddWatch,
     Connecting,
+    ZooKeeperAccess,
     access_from,
     acl_of,
     away_text,
@@ -28,7 +28,7 @@ from minibroker.security.handshakes import Pem
 CONNECT = parse_connect_string("127.0.0.1:1")
 
 
-def access(*pairs: str) -> Access | None:
+def access(*pairs: str) -> ZooKeeperAccess | None:
     return access_from(Settings.from_sources(pairs=pairs))
 
 
@@ -49,7 +49,7 @@ def test_settings_become_access() -> None:
     )
     connect = parse_connect_string("a:1,b:2/c")
     tls = Pem(checks_host=False, truststore="/t.pem")
-    assert found == Access(connect, 5.0, 5.0, ("us", "secret"), protect=True, tls=tls)
+    assert found == ZooKeeperAccess(connect, 5.0, 5.0, ("us", "secret"), protect=True, tls=tls)
 
 
 def test_patience_can_differ_from_the_session() -> None:
@@ -60,7 +60,7 @@ def test_patience_can_differ_from_the_session() -> None:
 
 def test_a_client_is_told_all_of_it() -> None:
     tls = Pem(checks_host=True)
-    wanted = Access(parse_connect_string("a:1,b:2/c"), 5.0, 1.0, ("us", "pw:x"), tls=tls)
+    wanted = ZooKeeperAccess(parse_connect_string("a:1,b:2/c"), 5.0, 1.0, ("us", "pw:x"), tls=tls)
     client, _ = make_client(wanted, (7, b"p" * 16))
     assert client.hosts == [("a", 1), ("b", 2)]
     assert client.chroot == ""
@@ -76,7 +76,7 @@ def test_a_client_is_told_all_of_it() -> None:
 )
 def test_certificates_that_cannot_be_read_are_named(tls: Pem, named: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=f"no such file: {named}"):
-        make_client(Access(CONNECT, 5.0, 1.0, tls=tls))
+        make_client(ZooKeeperAccess(CONNECT, 5.0, 1.0, tls=tls))
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nothing")
     if tls.truststore is None:
@@ -84,7 +84,7 @@ def test_certificates_that_cannot_be_read_are_named(tls: Pem, named: str, tmp_pa
     else:
         tls = tls._replace(truststore=str(wrong))
     with pytest.raises(StoreError, match=named):
-        make_client(Access(CONNECT, 5.0, 1.0, tls=tls))
+        make_client(ZooKeeperAccess(CONNECT, 5.0, 1.0, tls=tls))
 
 
 def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
@@ -106,7 +106,7 @@ def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
     while errors:
         with suppress(OSError):
             handler.create_connection(hostname="a")
-        told.append(away_text(Access(CONNECT, 5.0, 1.0), connecting))
+        told.append(away_text(ZooKeeperAccess(CONNECT, 5.0, 1.0), connecting))
     named, trusted, spoken, *others = told
     assert "Hostname mismatch. Name it in zookeeper.connect as its certificate does" in named
     assert "is not trusted (unable to get local issuer certificate)" in trusted
@@ -141,7 +141,7 @@ def _certificate_error(code: int, text: str) -> Exception:
 
 
 def rights(protect: bool, path: str) -> list[tuple[str, int]]:
-    acl = acl_of(Access(CONNECT, 5.0, 1.0, protect=protect), path)
+    acl = acl_of(ZooKeeperAccess(CONNECT, 5.0, 1.0, protect=protect), path)
     return [(entry.id.scheme, entry.perms) for entry in acl]
 
 
@@ -155,16 +155,16 @@ def test_who_may_do_what() -> None:
 
 
 def test_what_the_server_tells_is_heard() -> None:
-    heard: list[Event] = []
-    client, _ = make_client(Access(CONNECT, 5.0, 1.0))
+    heard: list[StoreEvent] = []
+    client, _ = make_client(ZooKeeperAccess(CONNECT, 5.0, 1.0))
     hear_watches(client, heard.append)
     for number in (1, 2, 3, 4):
         told = int_struct.pack(number) + int_struct.pack(3) + write_string(f"/a/{number}")
         client._connection._read_watch_event(told, 0)
     assert heard == [
-        Event(EventKind.CREATED, "/a/1"),
-        Event(EventKind.DELETED, "/a/2"),
-        Event(EventKind.CHANGED, "/a/3"),
+        StoreEvent(StoreEventKind.CREATED, "/a/1"),
+        StoreEvent(StoreEventKind.DELETED, "/a/2"),
+        StoreEvent(StoreEventKind.CHANGED, "/a/3"),
     ]
 
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from minibroker.cluster.store.tree import Check, Create, Delete, Operation, Result, Set
-from minibroker.cluster.store.zookeeper_outcome import Found, Tree, find_outcome
+from minibroker.cluster.store.zookeeper_outcome import FoundNode, Tree, find_outcome
 
 SINCE, SESSION = 100, 7
 BEFORE, AFTER = 99, 101
 
 
-def tree(nodes: dict[str, Found]) -> Tree:
-    async def look(path: str) -> Found | None:
+def tree(nodes: dict[str, FoundNode]) -> Tree:
+    async def look(path: str) -> FoundNode | None:
         return nodes.get(path)
 
     async def children(path: str) -> list[str]:
@@ -24,8 +24,8 @@ def tree(nodes: dict[str, Found]) -> Tree:
     return Tree(look, children)
 
 
-def node(data: bytes = b"x", *, version: int = 0, at: int = AFTER, owner: int = 0) -> Found:
-    return Found(data, version, at, at, owner)
+def node(data: bytes = b"x", *, version: int = 0, at: int = AFTER, owner: int = 0) -> FoundNode:
+    return FoundNode(data, version, at, at, owner)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def node(data: bytes = b"x", *, version: int = 0, at: int = AFTER, owner: int = 
     ],
 )
 async def test_what_the_tree_proves(
-    operations: Sequence[Operation], nodes: dict[str, Found], results: list[Result] | None
+    operations: Sequence[Operation], nodes: dict[str, FoundNode], results: list[Result] | None
 ) -> None:
     found = await find_outcome(operations, tree(nodes), since=SINCE, session=SESSION)
     assert found == results

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.cluster.store.zookeeper_client import Access
+from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess
 from minibroker.cluster.store.zookeeper_session import (
     end_former_session,
     keep_session,
@@ -36,4 +36,4 @@ def test_a_damaged_file_is_as_none(tmp_path: Path, text: str) -> None:
 def test_a_server_that_is_away_ends_nothing_and_does_no_harm(tmp_path: Path) -> None:
     file = tmp_path / "session"
     keep_session(file, (7, b"p" * 16))
-    end_former_session(Access(parse_connect_string("127.0.0.1:1"), 5.0, 0.2), file)
+    end_former_session(ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2), file)

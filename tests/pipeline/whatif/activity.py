@@ -11,19 +11,19 @@ from minibroker.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
     VERSION,
-    EventKind,
-    Field,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
     Happened,
-    Type,
 )
 from tests.pipeline.whatif.oracle import Event
 
 _PLAIN = {
-    Type.INT: pa.int32(),
-    Type.LONG: pa.int64(),
-    Type.DOUBLE: pa.float64(),
-    Type.TEXT: pa.string(),
-    Type.FLAG: pa.bool_(),
+    ActivityType.INT: pa.int32(),
+    ActivityType.LONG: pa.int64(),
+    ActivityType.DOUBLE: pa.float64(),
+    ActivityType.TEXT: pa.string(),
+    ActivityType.FLAG: pa.bool_(),
 }
 METADATA = 3
 API_KEYS = {"produce": 0, "fetch": 1, "mutate": 19, "other": METADATA}
@@ -31,8 +31,8 @@ WALL_US = 1_700_000_000_000_000
 """The wall clock at the zero of the broker's clock."""
 
 
-def _type(field: Field) -> pa.DataType:
-    if field.type is Type.CHECK:
+def _type(field: ActivityField) -> pa.DataType:
+    if field.type is ActivityType.CHECK:
         return pa.struct([(inner.name, _type(inner)) for inner in CHECK_FIELDS])
     return _PLAIN[field.type]
 
@@ -44,7 +44,7 @@ def request_row(event: Event) -> dict[str, Any]:
     """As the broker writes it."""
     return {
         "version": VERSION,
-        "kind": EventKind.REQUEST.value,
+        "kind": ActivityKind.REQUEST.value,
         "broker": event.broker,
         "started_us": event.started_us,
         "sequence": event.sequence,
@@ -88,7 +88,7 @@ def connection_row(
     """As the broker writes it."""
     return {
         "version": VERSION,
-        "kind": EventKind.CONNECTION.value,
+        "kind": ActivityKind.CONNECTION.value,
         "broker": 0,
         "started_us": 1,
         "sequence": sequence,

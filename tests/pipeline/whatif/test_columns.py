@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from minibroker.activity.schema import EventKind
+from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.columns import Lives, Senders, codes, longs, of_kind, requests_of
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
@@ -80,10 +80,10 @@ def test_columns_that_were_not_read_are_as_if_empty() -> None:
 
 def test_kinds_are_told_started_wherever_they_stand() -> None:
     rows = [request_row(Event(0, 1)), connection_row(1, 1, 5, "10.0.0.1"), request_row(Event(2, 1))]
-    found = of_kind(table(rows), EventKind.REQUEST)
+    found = of_kind(table(rows), ActivityKind.REQUEST)
     assert found.column("sequence").to_pylist() == [0, 2]
-    assert len(of_kind(table(rows[:1]), EventKind.CONNECTION)) == 0
-    one = of_kind(table(rows), EventKind.CONNECTION)
+    assert len(of_kind(table(rows[:1]), ActivityKind.CONNECTION)) == 0
+    one = of_kind(table(rows), ActivityKind.CONNECTION)
     assert one.column("sequence").to_pylist() == [1]
 
 

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from minibroker.cluster import layout
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import EventsLostError, Node, StoreError, UnavailableError
-from minibroker.controller.office import hold_office
+from minibroker.controller.leadership import hold_leadership
 
 MINE = layout.broker_path(1)
 
@@ -50,7 +50,7 @@ class Holder:
         nursery.start_soon(self._hold, store)
 
     async def _hold(self, store: FlakyStore) -> None:
-        self.reason = await hold_office(store, 1)
+        self.reason = await hold_leadership(store, 1)
         self.ended.set()
 
 

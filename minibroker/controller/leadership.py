@@ -20,7 +20,7 @@ from minibroker.cluster.store.tree import (
 )
 
 
-async def hold_office(store: Store, broker_id: int) -> str:
+async def hold_leadership(store: Store, broker_id: int) -> str:
     """Wait until this controller is not active any more; returns why, empty if the store closed."""
     reasons: list[str] = []
     async with trio.open_nursery() as nursery:

@@ -18,16 +18,16 @@ import trio
 
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.publisher import Publisher
-from minibroker.observability.log import Log
+from minibroker.observability.log import EventLog
 from minibroker.process.environment import role_name
 from minibroker.process.messages import Greeting, ImageApplied, Welcome
 from minibroker.runtime.channel import Channel
-from minibroker.runtime.link import Conversation, PeerFailed, PeerLost
+from minibroker.runtime.rpc import Conversation, PeerFailed, PeerLost
 
 Answerer = Callable[[Any], Any]
 
 
-class Subscribers:
+class MetadataPublisher:
     """The roles that are connected to the controller."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Subscribers:
         self._completed = trio.Event()
         self._stale = set(expected)
         """Roles that may serve with an image of another incarnation, or that missed an update."""
-        self._log = Log("controller")
+        self._log = EventLog("controller")
 
     @property
     def complete(self) -> int:

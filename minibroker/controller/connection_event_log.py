@@ -28,7 +28,7 @@ class _Seen(NamedTuple):
     refused: int = 0
 
 
-class Chronicle:
+class ConnectionEventLog:
     """The recent connection events and rejections of a broker, oldest first."""
 
     def __init__(self, life: int) -> None:

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.runtime.arena import StaleReferenceError
 from minibroker.runtime.channel import Channel, SocketChannel, memory_channel_pair
-from minibroker.runtime.link import Conversation, Link, PeerFailed, PeerLost, ask_together
+from minibroker.runtime.rpc import Conversation, Link, PeerFailed, PeerLost, ask_together
 
 
 class Peers:

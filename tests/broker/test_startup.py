@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker import house
-from minibroker.broker.house import (
+from minibroker.broker import startup
+from minibroker.broker.startup import (
     MARK,
     PREFIX,
     StartError,
     bind,
-    house_secret,
-    open_house,
+    broker_secret,
+    open_directories,
     raise_descriptor_limit,
     sweep,
 )
@@ -34,7 +34,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where homes are made in these tests."""
     found = tmp_path / "memory"
     found.mkdir()
-    monkeypatch.setattr(house, "MEMORY_DIRECTORY", found)
+    monkeypatch.setattr(startup, "MEMORY_DIRECTORY", found)
     return found
 
 
@@ -43,7 +43,7 @@ def left_in(base: Path) -> list[str]:
 
 
 def test_a_temporary_broker_leaves_nothing_behind(base: Path) -> None:
-    with open_house(None, NODE_ID) as made:
+    with open_directories(None, NODE_ID) as made:
         assert made.temporary
         assert made.data_dir.is_dir()
         assert made.home.parent == base
@@ -53,7 +53,7 @@ def test_a_temporary_broker_leaves_nothing_behind(base: Path) -> None:
 
 
 def test_it_leaves_nothing_behind_when_it_breaks(base: Path) -> None:
-    with pytest.raises(ZeroDivisionError), open_house(None, NODE_ID):
+    with pytest.raises(ZeroDivisionError), open_directories(None, NODE_ID):
         raise ZeroDivisionError
     assert left_in(base) == []
 
@@ -61,7 +61,7 @@ def test_it_leaves_nothing_behind_when_it_breaks(base: Path) -> None:
 def test_a_named_data_directory_stays_and_can_be_used_again(base: Path, tmp_path: Path) -> None:
     data = tmp_path / "deep" / "data"
     for _ in range(2):
-        with open_house(str(data), NODE_ID) as made:
+        with open_directories(str(data), NODE_ID) as made:
             assert (made.data_dir, made.temporary) == (data, False)
             assert data.stat().st_mode & 0o077 == 0
             write_meta_properties(data, MetaProperties("cluster", NODE_ID))
@@ -75,7 +75,7 @@ def test_open_house_with_a_foreign_directory_leaves_it_as_it_was(
 ) -> None:
     data = tmp_path / "data"
     (data / "photos-2024").mkdir(parents=True)
-    with pytest.raises(StartError, match="was not created"), open_house(str(data), NODE_ID):
+    with pytest.raises(StartError, match="was not created"), open_directories(str(data), NODE_ID):
         pass
     assert left_in(data) == ["photos-2024"]
     assert left_in(base) == []
@@ -89,11 +89,11 @@ def test_open_house_with_a_lost_store_is_refused_if_the_store_is_needed(
     write_meta_properties(data, MetaProperties("cluster", NODE_ID))
     with (
         pytest.raises(StartError, match="--recover-topics-from-logs"),
-        open_house(str(data), NODE_ID, needs_store=True),
+        open_directories(str(data), NODE_ID, needs_store=True),
     ):
         pass
     assert left_in(data) == ["meta.properties"]
-    with open_house(str(data), NODE_ID):
+    with open_directories(str(data), NODE_ID):
         pass
 
 
@@ -107,7 +107,7 @@ def test_open_house_with_a_link_as_lock_file_leaves_its_target_unchanged(
     (data / ".lock").symlink_to(tmp_path / "notes")
     with (
         pytest.raises(StartError, match=r"can't be used: .*data/\.lock: .*links"),
-        open_house(str(data), NODE_ID),
+        open_directories(str(data), NODE_ID),
     ):
         pass
     assert (tmp_path / "notes").read_text() == "mine"
@@ -117,11 +117,11 @@ def test_a_data_directory_in_use_is_refused_and_its_holder_named(
     base: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    with open_house(str(data), NODE_ID) as made:
+    with open_directories(str(data), NODE_ID) as made:
         made.lock.describe("minibroker on 127.0.0.1:9092")
         with (
             pytest.raises(StartError, match=rf"in use by pid {os.getpid()}, minibroker on 127"),
-            open_house(str(data), NODE_ID),
+            open_directories(str(data), NODE_ID),
         ):
             pass
         assert len(left_in(base)) == 1
@@ -137,7 +137,7 @@ def test_a_data_directory_that_can_not_be_used_is_told(
     (tmp_path / "file").write_text("x")
     with (
         pytest.raises(StartError, match=f"can't be used: {why}; choose another one"),
-        open_house(str(tmp_path / name), NODE_ID),
+        open_directories(str(tmp_path / name), NODE_ID),
     ):
         pass
     assert left_in(base) == []
@@ -168,16 +168,16 @@ def test_what_killed_brokers_left_is_swept_and_all_else_stays(base: Path) -> Non
 
 def test_a_start_sweeps_but_does_not_sweep_others_that_run(base: Path) -> None:
     left_by(base, "dead")
-    with open_house(None, NODE_ID) as first, open_house(None, NODE_ID) as second:
+    with open_directories(None, NODE_ID) as first, open_directories(None, NODE_ID) as second:
         assert left_in(base) == sorted([first.home.name, second.home.name])
 
 
 def test_without_memory_the_usual_place_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house, "MEMORY_DIRECTORY", tmp_path / "none")
+    monkeypatch.setattr(startup, "MEMORY_DIRECTORY", tmp_path / "none")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with open_house(None, NODE_ID) as made:
+    with open_directories(None, NODE_ID) as made:
         assert made.home.parent == tmp_path
 
 
@@ -308,8 +308,8 @@ def test_memory_with_too_little_space_is_swept_and_not_used(
 ) -> None:
     left_by(base, "dead")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(house, "free_bytes", lambda path: 65536 if path == str(base) else 2**40)
-    with open_house(None, NODE_ID) as made:
+    monkeypatch.setattr(startup, "free_bytes", lambda path: 65536 if path == str(base) else 2**40)
+    with open_directories(None, NODE_ID) as made:
         assert made.home.parent == tmp_path
     assert left_in(base) == []
 
@@ -330,15 +330,15 @@ def test_secret_of_a_named_directory_stays_the_same_and_is_private(
     base: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    with open_house(str(data), NODE_ID) as made:
-        first = house_secret(made, 32)
-    with open_house(str(data), NODE_ID) as made:
-        assert house_secret(made, 32) == first
+    with open_directories(str(data), NODE_ID) as made:
+        first = broker_secret(made, 32)
+    with open_directories(str(data), NODE_ID) as made:
+        assert broker_secret(made, 32) == first
     (secret,) = (path for path in data.iterdir() if path.name == ".secret")
     assert secret.stat().st_mode & 0o777 == 0o600
 
 
 def test_secret_of_a_temporary_broker_is_not_stored(base: Path) -> None:
-    with open_house(None, NODE_ID) as made:
-        assert house_secret(made, 32) != house_secret(made, 32)
+    with open_directories(None, NODE_ID) as made:
+        assert broker_secret(made, 32) != broker_secret(made, 32)
         assert [path.name for path in made.data_dir.iterdir()] == []

@@ -15,14 +15,14 @@ from minibroker.cluster import stored_acls
 from minibroker.cluster.acls import Binding, Filter, plan_creation, plan_deletion
 from minibroker.cluster.image import AclsChanged, Change, Image, Update
 from minibroker.cluster.store.tree import Operation, Store, UnwritableError
-from minibroker.cluster.topics import Refusal
-from minibroker.security.acl import Pattern, Rule
+from minibroker.cluster.topics import ChangeRejected
+from minibroker.security.acl import AclRule, Pattern
 from protocol.errors import ErrorCode
 
-Found = list[tuple[Pattern, Rule]]
+Found = list[tuple[Pattern, AclRule]]
 
 
-class AclOffice:
+class AclController:
     """The half of the controller that keeps access rules."""
 
     _store: Store
@@ -31,28 +31,28 @@ class AclOffice:
 
     async def create_acls(
         self, wanted: Sequence[Binding]
-    ) -> tuple[tuple[Refusal | None, ...], list[Update]]:
+    ) -> tuple[tuple[ChangeRejected | None, ...], list[Update]]:
         """Add rules, each for itself: why not, and the updates to publish."""
         async with self._lock:
             plans = plan_creation(self._image, wanted)
             changes = [plan for plan in plans if isinstance(plan, AclsChanged)]
-            refusals = tuple(plan if isinstance(plan, Refusal) else None for plan in plans)
+            refusals = tuple(plan if isinstance(plan, ChangeRejected) else None for plan in plans)
             try:
                 return refusals, await self._keep_acls(changes)
             except UnwritableError as error:
-                unwritable = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                unwritable = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
                 return tuple(refusal or unwritable for refusal in refusals), []
 
     async def delete_acls(
         self, wanted: Sequence[Filter]
-    ) -> tuple[list[Found | Refusal], list[Update]]:
+    ) -> tuple[list[Found | ChangeRejected], list[Update]]:
         """Remove what each filter finds: that, or why it is none, and the updates to publish."""
         async with self._lock:
             answers, changes = plan_deletion(self._image, wanted)
             try:
                 return answers, await self._keep_acls(changes)
             except UnwritableError as error:
-                unwritable = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                unwritable = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
                 found = [unwritable if isinstance(one, list) and one else one for one in answers]
                 return found, []
 
@@ -65,12 +65,12 @@ class AclOffice:
     async def take_over_all_acls(self) -> list[Update]:
         """Take over the ACLs of all patterns."""
         async with self._lock:
-            kept = dict.fromkeys(self._image.acls, tuple[Rule, ...]())
+            kept = dict.fromkeys(self._image.acls, tuple[AclRule, ...]())
             async for pattern, rules in stored_acls.load_all(self._store):
                 kept[pattern] = rules
             return self._advance(self._acl_differences(kept))
 
-    def _acl_differences(self, kept: dict[Pattern, tuple[Rule, ...]]) -> list[AclsChanged]:
+    def _acl_differences(self, kept: dict[Pattern, tuple[AclRule, ...]]) -> list[AclsChanged]:
         known = self._image.acls
         return [
             AclsChanged(pattern, rules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.admission.connection_events import ConnectionEvent, ExceededLimit, Rejection
-from minibroker.controller.refusals import sentence
+from minibroker.controller.rejections import sentence
 
 
 def distrusted(reason: str, why: str) -> Rejection:

@@ -46,7 +46,7 @@ Start = Callable[[Settings], int]
 
 
 @dataclass(eq=False)
-class Kept:
+class LeasedBroker:
     """A running broker and its leases."""
 
     pid: int
@@ -55,22 +55,22 @@ class Kept:
     output: IO[bytes]
     log: IO[bytes]
     share: str | None
-    leases: set[Lease] = field(default_factory=set)
+    leases: set[BrokerLease] = field(default_factory=set)
     said: bytes = b""
     ready: bytes = b""
     ending: bool = False
 
 
 @dataclass(eq=False)
-class Lease:
+class BrokerLease:
     """One connection of a test process."""
 
     connection: socket.socket
     received: bytes = b""
-    broker: Kept | None = None
+    broker: LeasedBroker | None = None
 
 
-class Keeper:
+class ForkServer:
     """The loop over leases, outputs and ends of brokers."""
 
     def __init__(self, listener: socket.socket, parent: int, start: Start) -> None:
@@ -79,8 +79,8 @@ class Keeper:
         self._parent_descriptor = parent
         self._start = start
         self._selector = selectors.DefaultSelector()
-        self._leases: set[Lease] = set()
-        self._brokers: set[Kept] = set()
+        self._leases: set[BrokerLease] = set()
+        self._brokers: set[LeasedBroker] = set()
         self._libc = ctypes.CDLL(None)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(parent, selectors.EVENT_READ, self._parent_ended)
@@ -103,11 +103,11 @@ class Keeper:
         if peer_user(connection) != os.getuid():
             connection.close()
             return
-        lease = Lease(connection)
+        lease = BrokerLease(connection)
         self._leases.add(lease)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(lease))
 
-    def _receive(self, lease: Lease) -> None:
+    def _receive(self, lease: BrokerLease) -> None:
         try:
             chunk = lease.connection.recv(65536)
         except ConnectionResetError:
@@ -119,7 +119,7 @@ class Keeper:
         for line in lines:
             self._answer(lease, json.loads(line))
 
-    def _answer(self, lease: Lease, request: Mapping[str, Any]) -> None:
+    def _answer(self, lease: BrokerLease, request: Mapping[str, Any]) -> None:
         if request["ask"] == "log":
             text = tail(lease.broker.log) if lease.broker else ""
             tell(lease, {"event": "log", "text": text})
@@ -136,8 +136,8 @@ class Keeper:
         if kept.ready:
             send(lease, kept.ready)
 
-    def _release(self, lease: Lease) -> None:
-        """The lease has ended: its broker is told to end if this was the last one."""
+    def _release(self, lease: BrokerLease) -> None:
+        """End a lease: its broker is stopped if this was the last one."""
         self._selector.unregister(lease.connection)
         self._leases.discard(lease)
         kept = lease.broker
@@ -151,12 +151,12 @@ class Keeper:
 
     # ------------------------------------------------------------------------------- brokers
 
-    def _shared(self, share: str | None) -> Kept | None:
+    def _shared(self, share: str | None) -> LeasedBroker | None:
         if share is None:
             return None
         return next((k for k in self._brokers if k.share == share and not k.ending), None)
 
-    def _fork(self, settings: Settings, share: str | None) -> Kept:
+    def _fork(self, settings: Settings, share: str | None) -> LeasedBroker:
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the broker has ended
         reading, writing = os.pipe()
         pid = os.fork()
@@ -164,7 +164,9 @@ class Keeper:
             os.close(reading)
             self._become_broker(settings, writing, log.fileno())
         os.close(writing)
-        kept = Kept(pid, os.pidfd_open(pid), os.fdopen(reading, "rb", buffering=0), log, share)
+        kept = LeasedBroker(
+            pid, os.pidfd_open(pid), os.fdopen(reading, "rb", buffering=0), log, share
+        )
         self._brokers.add(kept)
         self._selector.register(kept.output, selectors.EVENT_READ, lambda: self._listen(kept))
         self._selector.register(kept.watch, selectors.EVENT_READ, lambda: self._bury(kept))
@@ -188,7 +190,7 @@ class Keeper:
             os._exit(code)
 
     def _let_go(self) -> None:
-        """Close in the child what belongs to the keeper: an open copy would keep leases alive."""
+        """Close inherited descriptors in the child: an open copy would keep leases alive."""
         self._selector.close()
         self._listener.close()
         for lease in self._leases:
@@ -198,7 +200,7 @@ class Keeper:
             os.close(kept.watch)
         os.dup2(os.open(os.devnull, os.O_RDONLY), self._parent_descriptor)
 
-    def _listen(self, kept: Kept) -> None:
+    def _listen(self, kept: LeasedBroker) -> None:
         chunk = kept.output.read(65536)
         if not chunk:
             self._selector.unregister(kept.output)
@@ -209,7 +211,7 @@ class Keeper:
             for lease in kept.leases:
                 send(lease, kept.ready)
 
-    def _bury(self, kept: Kept) -> None:
+    def _bury(self, kept: LeasedBroker) -> None:
         _, status = os.waitpid(kept.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         self._selector.unregister(kept.watch)
@@ -249,12 +251,12 @@ def tail(log: IO[bytes]) -> str:
     )
 
 
-def tell(lease: Lease, message: Mapping[str, Any]) -> None:
+def tell(lease: BrokerLease, message: Mapping[str, Any]) -> None:
     """Send one message to a test process."""
     send(lease, json.dumps(message).encode() + b"\n")
 
 
-def send(lease: Lease, line: bytes) -> None:
+def send(lease: BrokerLease, line: bytes) -> None:
     """Send one line; a test process that has gone needs none."""
     with suppress(BrokenPipeError, ConnectionResetError):
         lease.connection.sendall(line)
@@ -272,7 +274,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what is imported is shared with every broker, so let no collection touch it
     listener = socket.socket(fileno=int(sys.argv[1]))
-    Keeper(listener, parent=0, start=lambda it: broker.start(it, json_ready=True)).run()
+    ForkServer(listener, parent=0, start=lambda it: broker.start(it, json_ready=True)).run()
 
 
 if __name__ == "__main__":

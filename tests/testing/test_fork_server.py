@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from minibroker.config import LISTENERS, NUM_IO_THREADS, ConfigError, Listener
-from minibroker.testing.keeper import LOG_BYTES_MAX, peer_user, read_settings, tail
+from minibroker.testing.fork_server import LOG_BYTES_MAX, peer_user, read_settings, tail
 
 
 def test_a_test_broker_takes_free_ports_unless_told_otherwise() -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from minibroker.cluster.store.tree import Event, EventsLostError, Store, StoreError
-from minibroker.observability.log import Log
+from minibroker.cluster.store.tree import EventsLostError, Store, StoreError, StoreEvent
+from minibroker.observability.log import EventLog
 
 PAUSE_S: Final = 1.0
 """The pause before a store that could not be read is tried again."""
@@ -24,10 +24,10 @@ async def follow(
     store: Store,
     path: str,
     begin: Callable[[], Awaitable[None]],
-    heard: Callable[[Event], Awaitable[None]],
+    heard: Callable[[StoreEvent], Awaitable[None]],
     *,
     pause: Pause,
-    log: Log,
+    log: EventLog,
 ) -> None:
     """Read everything and then handle each event, until the store is closed. Start again when
     events were lost or the store is unavailable. A problem is logged once while it stays the same.

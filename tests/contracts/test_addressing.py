@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from minibroker.runtime.switchboard import MemorySwitchboard, Switchboard, UnixSwitchboard
+from minibroker.runtime.addressing import MemorySwitchboard, Switchboard, UnixSwitchboard
 
 
 @pytest.fixture(params=["memory", "unix"])

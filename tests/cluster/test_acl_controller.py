@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from minibroker.cluster.acls import Binding, Filter
+from minibroker.cluster.bootstrap import ControllerStartError
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import apply_update
-from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Create, UnwritableError
-from minibroker.cluster.topics import Refusal
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import Settings
 from minibroker.security.acl import Pattern, Resource
 from protocol.errors import ErrorCode
@@ -43,7 +43,7 @@ async def test_rules_are_there_again_after_a_restart() -> None:
     before = cluster.image
     refusals, updates = await cluster.create_acls([READ, READ._replace(operation=0)])
     assert refusals[0] is None
-    assert isinstance(refusals[1], Refusal)
+    assert isinstance(refusals[1], ChangeRejected)
     for update in updates:
         before = apply_update(before, update)
     assert before.acls == cluster.image.acls
@@ -107,7 +107,7 @@ async def test_rules_that_the_store_cannot_write_are_refused_and_not_in_the_imag
     everything = Filter(1, None, 1, None, None, 1, 1)
     nothing = everything._replace(name="dogs", resource=2, pattern_type=3)
     answers, updates = await cluster.delete_acls([everything, nothing])
-    assert isinstance(answers[0], Refusal)
+    assert isinstance(answers[0], ChangeRejected)
     assert answers[0].code is ErrorCode.KAFKA_STORAGE_ERROR
     assert answers[1:] == [[]]
     assert updates == []

@@ -11,9 +11,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import Event, EventsLostError, UnavailableError
-from minibroker.controller.following import PAUSE_S, follow
-from minibroker.observability.log import Log
+from minibroker.cluster.store.tree import EventsLostError, StoreEvent, UnavailableError
+from minibroker.controller.store_watch import PAUSE_S, follow
+from minibroker.observability.log import EventLog
 
 
 class Follower:
@@ -26,7 +26,7 @@ class Follower:
     async def begin(self) -> None:
         self.noted.append("begin")
 
-    async def heard(self, event: Event) -> None:
+    async def heard(self, event: StoreEvent) -> None:
         self.noted.append(f"{event.kind.value} {event.path}")
 
     async def pause(self, seconds: float) -> None:
@@ -35,7 +35,7 @@ class Follower:
         await self.go_on.wait()
 
     async def run(self, store: SqliteStore) -> None:
-        await follow(store, "/a", self.begin, self.heard, pause=self.pause, log=Log("test"))
+        await follow(store, "/a", self.begin, self.heard, pause=self.pause, log=EventLog("test"))
 
 
 async def test_it_looks_first_hears_then_and_ends_with_the_store(nursery: trio.Nursery) -> None:
@@ -89,7 +89,7 @@ async def test_the_same_complaint_is_made_once(
         for text in wrong:
             raise UnavailableError("/a", text)
 
-    async def heard(event: Event) -> None:
+    async def heard(event: StoreEvent) -> None:
         del event
 
     async def pause(seconds: float) -> None:
@@ -97,7 +97,7 @@ async def test_the_same_complaint_is_made_once(
         await trio.lowlevel.checkpoint()
 
     async def run() -> None:
-        await follow(store, "/a", begin, heard, pause=pause, log=Log("test"))
+        await follow(store, "/a", begin, heard, pause=pause, log=EventLog("test"))
 
     nursery.start_soon(run)
     await wait_all_tasks_blocked()

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from minibroker.cluster import layout, opening
+from minibroker.cluster import bootstrap, layout
+from minibroker.cluster.bootstrap import ControllerStartError
 from minibroker.cluster.image import (
     Broker,
     BrokerChanged,
@@ -18,7 +19,6 @@ from minibroker.cluster.image import (
     TopicCreated,
     apply,
 )
-from minibroker.cluster.opening import ControllerStartError
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
 from minibroker.cluster.topic_recovery import FoundLogs
@@ -38,14 +38,14 @@ async def store() -> AsyncIterator[Store]:
 
 
 async def opened(store: Store, *with_records: str) -> Image:
-    return await opening.with_topics(IMAGE, store, Random(1), with_records)
+    return await bootstrap.with_topics(IMAGE, store, Random(1), with_records)
 
 
 async def test_a_topic_without_an_id_gets_one_that_it_keeps(store: Store) -> None:
     await store.create("/brokers/topics/t", b'{"version":2,"partitions":{"0":[1],"1":[1]}}')
     image = await opened(store)
     assert len(image.topics["t"].partitions) == 2
-    again = await opening.with_topics(IMAGE, store, Random(2))
+    again = await bootstrap.with_topics(IMAGE, store, Random(2))
     assert again.topics == image.topics
 
 
@@ -80,12 +80,12 @@ def test_unmarked_directory_with_a_known_topic_fits(
     settings: Settings, found_logs: FoundLogs
 ) -> None:
     topic = Topic("users", b"\x02" * 16, (PartitionRegistration(0, 1, 0, (1,), (1,)),))
-    opening.check_fit(apply(IMAGE, TopicCreated(topic, {})), settings, found_logs)
+    bootstrap.check_fit(apply(IMAGE, TopicCreated(topic, {})), settings, found_logs)
 
 
 def test_unmarked_directory_of_another_zookeeper_cluster_is_refused() -> None:
     text = "has partitions of 2 topics, and cluster c has none of them"
     with pytest.raises(ControllerStartError, match=text):
-        opening.check_fit(
+        bootstrap.check_fit(
             dataclasses.replace(IMAGE, cluster_id="c"), WITH_ZOOKEEPER, FoundLogs(None, LOGGED)
         )

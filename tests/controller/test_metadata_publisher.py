@@ -10,10 +10,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster.image import BrokerGone, Image, Update, apply_update
-from minibroker.controller.subscribers import Subscribers
+from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.process.messages import Greeting, ImageApplied, Welcome
 from minibroker.runtime.channel import memory_channel_pair
-from minibroker.runtime.link import Conversation, PeerLost
+from minibroker.runtime.rpc import Conversation, PeerLost
 
 
 class Role:
@@ -55,7 +55,7 @@ class Controller:
     def __init__(self, nursery: trio.Nursery, *expected: str) -> None:
         self.nursery = nursery
         self.image = Image(controller_epoch=1)
-        self.subscribers = Subscribers(lambda: self.image, self.answer, 0, expected)
+        self.subscribers = MetadataPublisher(lambda: self.image, self.answer, 0, expected)
         self.done: list[int] = []
         nursery.start_soon(self.subscribers.run)
 

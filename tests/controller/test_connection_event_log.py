@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.admission.connection_events import EVENTS_MAX, REJECTIONS_MAX, ConnectionEvents
-from minibroker.controller.chronicle import Chronicle
+from minibroker.controller.connection_event_log import ConnectionEventLog
 
 LATER = 1e9
 
@@ -25,16 +25,16 @@ class Process:
             self.kept.note("accepted", who)
 
 
-def numbers(chronicle: Chronicle) -> list[int]:
+def numbers(chronicle: ConnectionEventLog) -> list[int]:
     return [happening.number for _, happening in chronicle.events]
 
 
-def take(chronicle: Chronicle, until: float = LATER, **told: Process) -> None:
+def take(chronicle: ConnectionEventLog, until: float = LATER, **told: Process) -> None:
     chronicle.take({name: process.kept.recent() for name, process in told.items()}, until)
 
 
 def test_what_processes_tell_stands_in_the_order_of_time() -> None:
-    a, b, chronicle = Process(), Process(), Chronicle(1)
+    a, b, chronicle = Process(), Process(), ConnectionEventLog(1)
     for number, at in ((1, 1.0), (3, 3.0), (4, 3.0)):
         a.note(number, at)
     b.note(2, 2.0, refused=True)
@@ -45,7 +45,7 @@ def test_what_processes_tell_stands_in_the_order_of_time() -> None:
 
 
 def test_everything_is_taken_once_and_keeps_its_number() -> None:
-    a, chronicle = Process(), Chronicle(1)
+    a, chronicle = Process(), ConnectionEventLog(1)
     a.note(1, 1.0)
     take(chronicle, a=a)
     take(chronicle, a=a)
@@ -59,7 +59,7 @@ def test_everything_is_taken_once_and_keeps_its_number() -> None:
 
 
 def test_what_came_after_the_question_waits_for_the_next_one() -> None:
-    a, b, chronicle = Process(), Process(), Chronicle(1)
+    a, b, chronicle = Process(), Process(), ConnectionEventLog(1)
     b.note(2, 2.0, refused=True)
     take(chronicle, a=a, b=b, until=1.5)
     assert numbers(chronicle) == []
@@ -71,7 +71,7 @@ def test_what_came_after_the_question_waits_for_the_next_one() -> None:
 
 
 def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> None:
-    chronicle, a = Chronicle(1), Process()
+    chronicle, a = ConnectionEventLog(1), Process()
     a.note(1, 1.0)
     take(chronicle, a=a)
     reborn = Process(life=2)
@@ -82,7 +82,7 @@ def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> N
 
 
 def test_who_is_answered_late_is_told_nothing_twice() -> None:
-    a, chronicle = Process(), Chronicle(1)
+    a, chronicle = Process(), ConnectionEventLog(1)
     a.note(1, 1.0, refused=True)
     early = a.kept.recent()
     a.note(2, 2.0, refused=True)
@@ -100,7 +100,7 @@ def test_who_is_answered_late_is_told_nothing_twice() -> None:
 
 
 def test_a_reborn_controller_numbers_higher() -> None:
-    before, after, a = Chronicle(1), Chronicle(2), Process()
+    before, after, a = ConnectionEventLog(1), ConnectionEventLog(2), Process()
     for number in range(EVENTS_MAX):
         a.note(number, 1.0)
     take(before, a=a)
@@ -109,7 +109,7 @@ def test_a_reborn_controller_numbers_higher() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    a, b, chronicle = Process(), Process(), Chronicle(1)
+    a, b, chronicle = Process(), Process(), ConnectionEventLog(1)
     for number in range(EVENTS_MAX):
         a.note(number, 1.0, refused=True)
         b.note(number, 2.0, refused=True)

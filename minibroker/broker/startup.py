@@ -73,7 +73,7 @@ class StartError(Exception):
     """The broker cannot start; the message says why and how to fix it."""
 
 
-class House(NamedTuple):
+class BrokerDirectories(NamedTuple):
     """Directories of a broker."""
 
     home: Path
@@ -84,7 +84,9 @@ class House(NamedTuple):
 
 
 @contextmanager
-def open_house(data_dir: str | None, node_id: int, *, needs_store: bool = False) -> Iterator[House]:
+def open_directories(
+    data_dir: str | None, node_id: int, *, needs_store: bool = False
+) -> Iterator[BrokerDirectories]:
     """Create the directories for one run; without ``data_dir`` the data is temporary too.
 
     Raises ``StartError`` if ``data_dir`` is in use, cannot be written, belongs to another node or
@@ -103,7 +105,7 @@ def open_house(data_dir: str | None, node_id: int, *, needs_store: bool = False)
         else:
             data = Path(data_dir)
             lock = _lock_named(data, node_id, needs_store)
-        yield House(home, data, data_dir is None, lock)
+        yield BrokerDirectories(home, data, data_dir is None, lock)
         if lock is not home_lock:
             lock.release()
         home_lock.release()
@@ -129,14 +131,14 @@ def _lock_named(data: Path, node_id: int, needs_store: bool) -> DirLock:
         ) from None
 
 
-def house_secret(house: House, size: int) -> bytes:
+def broker_secret(directories: BrokerDirectories, size: int) -> bytes:
     """Return a secret of this broker that no client knows; a named data directory keeps it.
 
     Values derived from it stay the same after a restart. Raises ``StartError``.
     """
-    if house.temporary:
+    if directories.temporary:
         return os.urandom(size)
-    path = house.data_dir / SECRET_FILE
+    path = directories.data_dir / SECRET_FILE
     try:
         with open(path, "rb", opener=_owner_only) as file:
             if len(kept := file.read(size)) == size:
