@@ -1,8 +1,8 @@
-"""DeleteRecords (21): move the start of partitions forward, so that older records are gone.
+"""DeleteRecords (21): delete the records of partitions before an offset.
 
-Versions 0-2.  An offset of -1 means the end.  Internal topics are refused, and topics whose
-cleanup policy does not delete, as in Kafka.  Whole segments below the start go with the next
-round of retention.  Echoes ``ReplicaManager.deleteRecords``.
+Versions 0-2. Offset -1 stands for the high watermark. Internal topics, and topics without
+``delete`` in their cleanup policy, are rejected, as in Kafka. Segments that end before the new log
+start are removed by the next retention. Kafka's ``ReplicaManager.deleteRecords``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocol.registry import ApiKey
 NO_WATERMARK = -1
 
 
-class Wanted(NamedTuple):
+class DeletionQuery(NamedTuple):
     """One partition and the first offset to keep."""
 
     topic: str
@@ -33,27 +33,27 @@ class Wanted(NamedTuple):
     offset: int
 
 
-class Done(NamedTuple):
-    """The offset that a partition begins with now, or the error instead."""
+class DeletionResult(NamedTuple):
+    """The new log start offset of a partition, or an error."""
 
     error: int = ErrorCode.NONE
     low_watermark: int = NO_WATERMARK
 
 
-Part = tuple[Wanted, ...]
-Reply = dict[tuple[str, int], Done]
+DeletionPart = tuple[DeletionQuery, ...]
+DeletionReply = dict[tuple[str, int], DeletionResult]
 
 
-def split(ctx: Context, request: DeleteRecordsRequest) -> Mapping[Owner, Part]:
-    """By owner, the partitions that exist and may lose records."""
-    parts: dict[Owner, list[Wanted]] = {}
+def split(ctx: Context, request: DeleteRecordsRequest) -> Mapping[Owner, DeletionPart]:
+    """The existing partitions by owner, without those whose topic is rejected."""
+    parts: dict[Owner, list[DeletionQuery]] = {}
     for topic in request.topics:
         if _refuse(ctx, topic.name) != ErrorCode.NONE:
             continue
         for asked in topic.partitions:
             if ctx.image.partition(topic.name, asked.partition_index) is not None:
                 owner = ctx.partition_owner(topic.name, asked.partition_index)
-                wanted = Wanted(topic.name, asked.partition_index, asked.offset)
+                wanted = DeletionQuery(topic.name, asked.partition_index, asked.offset)
                 parts.setdefault(owner, []).append(wanted)
     return {owner: tuple(entries) for owner, entries in parts.items()}
 
@@ -69,32 +69,34 @@ def _refuse(ctx: Context, name: str) -> ErrorCode:
     return ErrorCode.NONE if "delete" in policy else ErrorCode.POLICY_VIOLATION
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply:
-    """Each in its log."""
+def execute(scope: WorkerScope, part: DeletionPart) -> DeletionReply:
+    """Delete the records of each partition."""
     return {(wanted.topic, wanted.partition): _delete(scope, wanted) for wanted in part}
 
 
-def _delete(scope: WorkerScope, wanted: Wanted) -> Done:
+def _delete(scope: WorkerScope, wanted: DeletionQuery) -> DeletionResult:
     try:
         partition = scope.partition(wanted.topic, wanted.partition)
         if partition is None:
-            return Done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return Done(low_watermark=partition.delete_records(wanted.offset))
+            return DeletionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return DeletionResult(low_watermark=partition.delete_records(wanted.offset))
     except LogError as error:
-        return Done(error.code)
+        return DeletionResult(error.code)
 
 
 def merge(
-    ctx: Context, request: DeleteRecordsRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: DeleteRecordsRequest, replies: Mapping[Owner, DeletionReply]
 ) -> DeleteRecordsResponse:
-    """Every partition in the order of the request."""
-    done: Reply = {}
+    """All partitions in the order of the request."""
+    done: DeletionReply = {}
     for reply in replies.values():
         done.update(reply)
     results = []
     for topic in request.topics:
         error = _refuse(ctx, topic.name)
-        missing = Done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error == ErrorCode.NONE else error)
+        missing = DeletionResult(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error == ErrorCode.NONE else error
+        )
         partitions = []
         for asked in topic.partitions:
             found = done.get((topic.name, asked.partition_index), missing)
@@ -109,7 +111,7 @@ def merge(
     return DeleteRecordsResponse(topics=results)
 
 
-API: Api[DeleteRecordsRequest, Part, Reply, DeleteRecordsResponse] = Api(
+API: Api[DeleteRecordsRequest, DeletionPart, DeletionReply, DeleteRecordsResponse] = Api(
     key=ApiKey.DELETE_RECORDS,
     versions=(0, 2),
     split=split,

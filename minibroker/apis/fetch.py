@@ -1,12 +1,12 @@
-"""Fetch (1): read record batches from partitions, waiting for some if told to.
+"""Fetch (1): read record batches from partitions, and wait until there are ``min_bytes`` of them.
 
-Versions 4-18. Owners answer with the place of the bytes in their files, never with the bytes. One
-owner waits for ``min_bytes`` by itself; several are first asked for what they have, and if that
-is too little each is asked to tell when it has more, until together they have enough or
-``max_wait_ms`` is over. ``max_bytes`` bounds each owner's answer and, in the order of the request,
-the merged one; the first partition with records always gets in, so a large batch can't block.
-Every fetch is a full one: session id 0 tells the client so, as a broker does whose session cache
-is full (KIP-227). Echoes ``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
+Versions 4-18. Owners answer with the position of the bytes in their files, never with the bytes. A
+single owner waits for ``min_bytes`` by itself. Several owners first answer with what is there; if
+that is not enough, each answers again when it has more, until the sum is enough or ``max_wait_ms``
+have passed. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
+merged response. The first partition with records is never cut, so a large batch cannot block.
+Every fetch is a full one: session id 0 in the response says so, as from a broker with a full
+session cache (KIP-227). Kafka's ``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocol.registry import ApiKey
 READ_COMMITTED = 1
 
 
-class Wanted(NamedTuple):
+class FetchQuery(NamedTuple):
     """One partition to read."""
 
     topic: str
@@ -45,29 +45,30 @@ class Wanted(NamedTuple):
     last_fetched_epoch: int
 
 
-class Part(NamedTuple):
-    """What one owner reads. It answers when it has ``enough`` bytes or at ``deadline``."""
+class FetchPart(NamedTuple):
+    """The partitions of one owner, which answers with ``enough`` bytes or at ``deadline``."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[FetchQuery, ...]
     max_bytes: int
     enough: int
     deadline: float
 
 
-class Found(NamedTuple):
-    """What one partition had."""
+class FetchResult(NamedTuple):
+    """The records of one partition, or an error."""
 
     error: int
     records: FileSlice | None = None
     high_watermark: int = -1
+    last_stable_offset: int = -1
     log_start_offset: int = -1
     diverging: EpochEnd | None = None
 
 
-class Reply(NamedTuple):
-    """What one owner had; ``due`` when it answered because it was enough or time was over."""
+class FetchReply(NamedTuple):
+    """The results of one owner; ``due`` if it has enough bytes or an error, or at the deadline."""
 
-    found: dict[tuple[str, int], Found]
+    found: dict[tuple[str, int], FetchResult]
     size: int
     failed: bool
     due: bool
@@ -79,11 +80,11 @@ def _topic_name(ctx: Context, topic: FetchTopic) -> str | None:
     return topic.topic if topic.topic in ctx.image.topics else None
 
 
-def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, Part]:
-    """By owner; several owners are at first asked only for what they have."""
+def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
+    """The existing partitions by owner. In the first round several owners do not wait."""
     if _session_error(request):
         return {}
-    wanted: dict[Owner, list[Wanted]] = {}
+    wanted: dict[Owner, list[FetchQuery]] = {}
     failed = False
     for topic in request.topics:
         name = _topic_name(ctx, topic)
@@ -96,13 +97,13 @@ def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, Part]:
     # An error is answered at once, as in Kafka.
     enough = _bytes_min(ctx, request) if len(wanted) == 1 and not failed else 0
     return {
-        owner: Part(tuple(entries), _bytes_max(ctx, request), enough, _deadline(ctx, request))
+        owner: FetchPart(tuple(entries), _bytes_max(ctx, request), enough, _deadline(ctx, request))
         for owner, entries in wanted.items()
     }
 
 
-def _wanted(name: str, asked: FetchPartition) -> Wanted:
-    return Wanted(
+def _wanted(name: str, asked: FetchPartition) -> FetchQuery:
+    return FetchQuery(
         name,
         asked.partition,
         asked.fetch_offset,
@@ -117,7 +118,7 @@ def _bytes_max(ctx: Context, request: FetchRequest) -> int:
 
 
 def _bytes_min(ctx: Context, request: FetchRequest) -> int:
-    """More than can be sent is not waited for."""
+    """``min_bytes``, at most what one response can contain."""
     return min(request.min_bytes, _bytes_max(ctx, request))
 
 
@@ -125,26 +126,26 @@ def _deadline(ctx: Context, request: FetchRequest) -> float:
     return ctx.received + max(request.max_wait_ms, 0) / 1000
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
-    """Read at once; wait only when that is not enough."""
+def execute(scope: WorkerScope, part: FetchPart) -> FetchReply | Awaitable[FetchReply]:
+    """Read at once; wait only if that is not enough."""
     reply = _read(scope, part)
     if reply.due or scope.now() >= part.deadline:
         return reply._replace(due=True)
     return _wait_and_read(scope, part)
 
 
-async def _wait_and_read(scope: WorkerScope, part: Part) -> Reply:
+async def _wait_and_read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     partitions = frozenset((wanted.topic, wanted.partition) for wanted in part.wanted)
     while True:
-        # First of all read again: a log may have grown between the first reading and this task.
+        # Read again first: a log may have grown between the first read and this task.
         reply = _read(scope, part)
         if reply.due or scope.now() >= part.deadline:
             return reply
         await scope.wait_appended(partitions, part.deadline)
 
 
-def _read(scope: WorkerScope, part: Part) -> Reply:
-    found: dict[tuple[str, int], Found] = {}
+def _read(scope: WorkerScope, part: FetchPart) -> FetchReply:
+    found: dict[tuple[str, int], FetchResult] = {}
     left = part.max_bytes
     size = 0
     failed = False
@@ -155,14 +156,16 @@ def _read(scope: WorkerScope, part: Part) -> Reply:
             size += len(result.records)
             left -= len(result.records)
         found[wanted.topic, wanted.partition] = result
-    return Reply(found, size, failed, due=failed or size >= part.enough)
+    return FetchReply(found, size, failed, due=failed or size >= part.enough)
 
 
-def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: bool) -> Found:
+def _read_partition(
+    scope: WorkerScope, wanted: FetchQuery, left: int, *, first: bool
+) -> FetchResult:
     try:
         partition = scope.partition(wanted.topic, wanted.partition)
         if partition is None:
-            return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition.check_leader(wanted.leader_epoch)
         records = diverging = None
         if wanted.last_fetched_epoch >= 0:
@@ -171,13 +174,19 @@ def _read_partition(scope: WorkerScope, wanted: Wanted, left: int, *, first: boo
             max_bytes = min(wanted.max_bytes, max(left, 0))
             records = partition.read(wanted.offset, max_bytes, min_one=first)
     except LogError as error:
-        return Found(error.code)
-    start, end = partition.log.log_start_offset, partition.high_watermark
-    return Found(ErrorCode.NONE, records, end, start, diverging)
+        return FetchResult(error.code)
+    return FetchResult(
+        ErrorCode.NONE,
+        records,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
+        diverging,
+    )
 
 
-def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> Round | None:
-    """Several owners with too little so far: ask each to tell when it has more."""
+def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]) -> Round | None:
+    """If several owners have too little together, let each answer again when it has more."""
     size = sum(reply.size for reply in replies.values())
     over = ctx.now >= _deadline(ctx, request)
     if len(replies) < 2 or over or size >= _bytes_min(ctx, request) or _any_error(request, replies):
@@ -190,19 +199,21 @@ def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -
     return Round(parts, first_only=True)
 
 
-def _any_error(request: FetchRequest, replies: Mapping[Owner, Reply]) -> bool:
+def _any_error(request: FetchRequest, replies: Mapping[Owner, FetchReply]) -> bool:
     if any(reply.failed for reply in replies.values()):
         return True
     asked = sum(len(topic.partitions) for topic in request.topics)
     return asked > sum(len(reply.found) for reply in replies.values())
 
 
-def merge(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -> FetchResponse:
-    """Every partition in the order of the request, within ``max_bytes``."""
+def merge(
+    ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]
+) -> FetchResponse:
+    """All partitions in the order of the request, within ``max_bytes``."""
     error = _session_error(request)
     if error:
         return FetchResponse(error_code=error)
-    found: dict[tuple[str, int], Found] = {}
+    found: dict[tuple[str, int], FetchResult] = {}
     for reply in replies.values():
         found.update(reply.found)
     budget = _Budget(_bytes_max(ctx, request))
@@ -219,7 +230,7 @@ def merge(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Reply]) -
 
 
 class _Budget:
-    """Bytes that the response may still take; the first records always fit."""
+    """The bytes left in the response; the first records always fit."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
@@ -237,23 +248,22 @@ def _partitions(
     ctx: Context,
     request: FetchRequest,
     topic: FetchTopic,
-    found: Mapping[tuple[str, int], Found],
+    found: Mapping[tuple[str, int], FetchResult],
     budget: _Budget,
 ) -> Iterator[PartitionData]:
     name = _topic_name(ctx, topic) or topic.topic
     by_id = ctx.version >= 13
     unknown_topic = by_id and topic.topic_id not in ctx.image.topic_names
-    missing = Found(
+    missing = FetchResult(
         ErrorCode.UNKNOWN_TOPIC_ID if unknown_topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
     for asked in topic.partitions:
         result = found.get((name, asked.partition), missing)
-        failed = result.error != ErrorCode.NONE
         yield PartitionData(
             partition_index=asked.partition,
             error_code=result.error,
             high_watermark=result.high_watermark,
-            last_stable_offset=-1 if failed else result.high_watermark,
+            last_stable_offset=result.last_stable_offset,
             log_start_offset=result.log_start_offset,
             aborted_transactions=[] if request.isolation_level == READ_COMMITTED else None,
             diverging_epoch=_diverging_epoch(result.diverging),
@@ -266,18 +276,18 @@ def _diverging_epoch(found: EpochEnd | None) -> EpochEndOffset | None:
 
 
 def _session_error(request: FetchRequest) -> ErrorCode | None:
-    """No session was ever handed out, so a request that continues one names an unknown one."""
-    whole = request.session_epoch in (-1, 0)  # Whoever ends a session, or begins one, asks for all.
+    """The error of a request that continues a session, as no session is ever created."""
+    whole = request.session_epoch in (-1, 0)  # The end and the start of a session fetch all.
     return None if whole else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def is_follower_fetch(request: FetchRequest) -> bool:
-    """Whether a fetch says to be another broker's."""
+    """Whether the fetch has the id of a replica."""
     state = request.replica_state
     return (request.replica_id if state is None else state.replica_id) >= 0
 
 
-API: Api[FetchRequest, Part, Reply, FetchResponse] = Api(
+API: Api[FetchRequest, FetchPart, FetchReply, FetchResponse] = Api(
     key=ApiKey.FETCH,
     versions=(4, 18),
     split=split,

@@ -1,9 +1,9 @@
 """ListOffsets (2): find offsets by time, or the ends of a partition.
 
-Versions 1-11. A timestamp gets the first record at or after it; -1 the end, -2 the start, -3
-(from 7 on) the record with the largest timestamp, -4 (8) the local start. -5 (9) and -6 (11) ask
-about tiered storage, which there is none of: no offset, no error, as Kafka without it answers.
-Echoes ``KafkaApis.handleListOffsetRequest`` and ``UnifiedLog.fetchOffsetByTimestamp``.
+Versions 1-11. A timestamp finds the first record at or after it, -1 the end, -2 the start, -3
+(since version 7) the record with the largest timestamp, -4 (8) the local start. -5 (9) and -6 (11)
+concern tiered storage: no offset and no error, as from Kafka without tiered storage. Kafka's
+``KafkaApis.handleListOffsetRequest`` and ``UnifiedLog.fetchOffsetByTimestamp``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SINCE_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The first version in which a special timestamp may be asked for."""
+"""The first version with each special timestamp."""
 
 
-class Wanted(NamedTuple):
-    """One partition and what is sought in it."""
+class OffsetQuery(NamedTuple):
+    """One partition and the timestamp to search for."""
 
     topic: str
     partition: int
@@ -52,8 +52,8 @@ class Wanted(NamedTuple):
     leader_epoch: int
 
 
-class Found(NamedTuple):
-    """An offset, or the error instead; -1 where there is none."""
+class OffsetResult(NamedTuple):
+    """An offset or an error; -1 where there is none."""
 
     error: int = ErrorCode.NONE
     offset: int = -1
@@ -61,13 +61,13 @@ class Found(NamedTuple):
     leader_epoch: int = -1
 
 
-Part = tuple[Wanted, ...]
-Reply = dict[tuple[str, int], Found]
+ListOffsetsPart = tuple[OffsetQuery, ...]
+ListOffsetsReply = dict[tuple[str, int], OffsetResult]
 
 
-def split(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, Part]:
-    """By owner, the partitions that exist and are asked for once."""
-    parts: dict[Owner, list[Wanted]] = {}
+def split(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, ListOffsetsPart]:
+    """The existing partitions by owner, without those that the request contains twice."""
+    parts: dict[Owner, list[OffsetQuery]] = {}
     twice = _asked_twice(request)
     for topic in request.topics:
         for asked in topic.partitions:
@@ -78,7 +78,7 @@ def split(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, Part]:
             ):
                 continue
             owner = ctx.partition_owner(topic.name, asked.partition_index)
-            wanted = Wanted(
+            wanted = OffsetQuery(
                 topic.name, asked.partition_index, asked.timestamp, asked.current_leader_epoch
             )
             parts.setdefault(owner, []).append(wanted)
@@ -101,10 +101,12 @@ def _may_ask(ctx: Context, asked: ListOffsetsPartition) -> bool:
     return since is not None and ctx.version >= since
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
-    """Look each up in its log."""
-    found: Reply = {}
-    large: list[tuple[Wanted, LargeBatchError]] = []
+def execute(
+    scope: WorkerScope, part: ListOffsetsPart
+) -> ListOffsetsReply | Awaitable[ListOffsetsReply]:
+    """Search the log of each partition."""
+    found: ListOffsetsReply = {}
+    large: list[tuple[OffsetQuery, LargeBatchError]] = []
     for wanted in part:
         try:
             found[wanted.topic, wanted.partition] = _look_up(scope, wanted)
@@ -114,67 +116,69 @@ def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
 
 
 async def _search(
-    scope: WorkerScope, large: list[tuple[Wanted, LargeBatchError]], found: Reply
-) -> Reply:
-    """Search large batches in a thread, and go on behind those that do not have the record."""
+    scope: WorkerScope, large: list[tuple[OffsetQuery, LargeBatchError]], found: ListOffsetsReply
+) -> ListOffsetsReply:
+    """Search large batches in a thread; continue after those without the record."""
     for wanted, batch in large:
         found[wanted.topic, wanted.partition] = await _search_one(scope, wanted, batch)
     return found
 
 
-async def _search_one(scope: WorkerScope, wanted: Wanted, batch: LargeBatchError) -> Found:
+async def _search_one(
+    scope: WorkerScope, wanted: OffsetQuery, batch: LargeBatchError
+) -> OffsetResult:
     while True:
         at = await scope.off_loop(batch.search)
         try:
             partition = scope.partition(wanted.topic, wanted.partition)
             if partition is None:
-                return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             partition.check_leader(wanted.leader_epoch)
             if at is None and wanted.timestamp != MAX_TIMESTAMP:
                 at = partition.log.offset_for_time(wanted.timestamp, batch.next_offset)
         except LargeBatchError as following:
             batch = following
         except LogError as error:
-            return Found(error.code)
+            return OffsetResult(error.code)
         else:
             return _found_at(partition, at)
 
 
-def _found_at(partition: Partition, at: TimestampOffset | None) -> Found:
+def _found_at(partition: Partition, at: TimestampOffset | None) -> OffsetResult:
     if at is None or at.offset >= partition.high_watermark:
-        return Found()
-    return Found(offset=at.offset, timestamp=at.timestamp, leader_epoch=at.leader_epoch)
+        return OffsetResult()
+    return OffsetResult(offset=at.offset, timestamp=at.timestamp, leader_epoch=at.leader_epoch)
 
 
-def _look_up(scope: WorkerScope, wanted: Wanted) -> Found:
+def _look_up(scope: WorkerScope, wanted: OffsetQuery) -> OffsetResult:
     try:
         partition = scope.partition(wanted.topic, wanted.partition)
         if partition is None:
-            return Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition.check_leader(wanted.leader_epoch)
         return _find(partition, wanted.timestamp)
     except LogError as error:
-        return Found(error.code)
+        return OffsetResult(error.code)
 
 
-def _find(partition: Partition, timestamp: int) -> Found:
+def _find(partition: Partition, timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
-        return Found(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
+        return OffsetResult(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
-        return Found(offset=start, leader_epoch=log.leader_epochs.epoch_for_offset(start))
+        return OffsetResult(offset=start, leader_epoch=log.leader_epochs.epoch_for_offset(start))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return Found()
+        return OffsetResult()
     at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
     return _found_at(partition, at)
 
 
 def merge(
-    ctx: Context, request: ListOffsetsRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: ListOffsetsRequest, replies: Mapping[Owner, ListOffsetsReply]
 ) -> ListOffsetsResponse:
-    """Every partition in the order of the request."""
-    found: Reply = {}
+    """All partitions in the order of the request."""
+    found: ListOffsetsReply = {}
     for reply in replies.values():
         found.update(reply)
     twice = _asked_twice(request)
@@ -189,16 +193,16 @@ def merge(
 
 
 def _partitions(
-    ctx: Context, topic: ListOffsetsTopic, found: Reply, twice: set[tuple[str, int]]
+    ctx: Context, topic: ListOffsetsTopic, found: ListOffsetsReply, twice: set[tuple[str, int]]
 ) -> Iterator[ListOffsetsPartitionResponse]:
     for asked in topic.partitions:
         key = (topic.name, asked.partition_index)
         if key in twice:
-            result = Found(ErrorCode.INVALID_REQUEST)
+            result = OffsetResult(ErrorCode.INVALID_REQUEST)
         elif not _may_ask(ctx, asked):
-            result = Found(ErrorCode.UNSUPPORTED_VERSION)
+            result = OffsetResult(ErrorCode.UNSUPPORTED_VERSION)
         else:
-            result = found.get(key, Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            result = found.get(key, OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         yield ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
             error_code=result.error,
@@ -208,7 +212,7 @@ def _partitions(
         )
 
 
-API: Api[ListOffsetsRequest, Part, Reply, ListOffsetsResponse] = Api(
+API: Api[ListOffsetsRequest, ListOffsetsPart, ListOffsetsReply, ListOffsetsResponse] = Api(
     key=ApiKey.LIST_OFFSETS,
     versions=(1, 11),
     split=split,

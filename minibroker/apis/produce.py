@@ -5,8 +5,8 @@ librdkafka cannot compress (KAFKA-18659), and close connections that use them. T
 partition appends or rejects its batch; the response waits for all owners. With one replica acks=1
 and acks=all are the same. With acks=0 there is no response, and the connection is closed if a batch
 was rejected, as Kafka does. Record bytes stay in the request's memory until the owner has written
-them. A batch that takes long to check is copied and checked in a thread, so that other requests of
-its owner are served in the meantime. Echoes ``KafkaApis.handleProduceRequest``.
+them. A batch whose validation takes long is copied and validated in a thread, so that the owner
+serves other requests in the meantime. Kafka's ``KafkaApis.handleProduceRequest``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from protocol.registry import ApiKey
 VALID_ACKS = (0, 1, -1)
 ALL_REPLICAS = -1
 ZSTD_SINCE_VERSION = 7
-"""Clients that ask in an older version can't know the codec (KIP-110)."""
+"""Clients with older versions do not know the codec (KIP-110)."""
 NO_OFFSET = -1
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 """Topics of Kafka's that only coordinators write."""
@@ -53,16 +53,16 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 """A client with this id may write them, as with Kafka (``AuthHelper``, ``ReplicaManager``)."""
 
 
-class Batch(NamedTuple):
-    """One partition's records and where they lie; ``ref`` is None where the client sent none."""
+class ProduceBatch(NamedTuple):
+    """The records of one partition; ``ref`` is None if the client sent none."""
 
     topic: str
     partition: int
     ref: ArenaRef | None
 
 
-class Outcome(NamedTuple):
-    """What became of one partition's records."""
+class ProduceOutcome(NamedTuple):
+    """The result of one partition."""
 
     error: int
     base_offset: int = NO_OFFSET
@@ -72,14 +72,14 @@ class Outcome(NamedTuple):
     record_errors: tuple[RecordError, ...] = ()
 
 
-class Part(NamedTuple):
-    """What one owner appends."""
+class ProducePart(NamedTuple):
+    """The batches of one owner."""
 
-    batches: tuple[Batch, ...]
+    batches: tuple[ProduceBatch, ...]
     zstd_allowed: bool
 
 
-Reply = dict[tuple[str, int], Outcome]
+ProduceReply = dict[tuple[str, int], ProduceOutcome]
 
 
 def _topic_name(ctx: Context, topic: TopicProduceData) -> str | None:
@@ -89,11 +89,11 @@ def _topic_name(ctx: Context, topic: TopicProduceData) -> str | None:
     return topic.name if topic.name in ctx.image.topics else None
 
 
-def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, Part]:
-    """By owner, the partitions that exist; what is wrong with the others ``merge`` tells."""
+def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, ProducePart]:
+    """The existing partitions by owner. ``merge`` adds the errors of the others."""
     if request.acks not in VALID_ACKS:
         return {}
-    parts: dict[Owner, list[Batch]] = {}
+    parts: dict[Owner, list[ProduceBatch]] = {}
     for topic in request.topic_data:
         name = _topic_name(ctx, topic)
         if name is None or _is_reserved(ctx, name):
@@ -103,9 +103,9 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, Part]:
             if ctx.image.partition(name, data.index) is not None and not too_few:
                 ref = None if data.records is None else ctx.reference(data.records)
                 owner = ctx.partition_owner(name, data.index)
-                parts.setdefault(owner, []).append(Batch(name, data.index, ref))
+                parts.setdefault(owner, []).append(ProduceBatch(name, data.index, ref))
     zstd_allowed = ctx.version >= ZSTD_SINCE_VERSION
-    return {owner: Part(tuple(batches), zstd_allowed) for owner, batches in parts.items()}
+    return {owner: ProducePart(tuple(batches), zstd_allowed) for owner, batches in parts.items()}
 
 
 def _is_reserved(ctx: Context, topic: str) -> bool:
@@ -113,23 +113,23 @@ def _is_reserved(ctx: Context, topic: str) -> bool:
 
 
 def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool:
-    """Whether acks=all can't be had: a partition of one broker has one replica in sync."""
+    """Whether acks=all needs more in-sync replicas than the only one."""
     if request.acks != ALL_REPLICAS:
         return False
     settings = ctx.in_force.of(ctx.image.configs)
     return topic_value(settings, ctx.image.topic_overrides(topic), MIN_INSYNC_REPLICAS) > 1
 
 
-def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
+def execute(scope: WorkerScope, part: ProducePart) -> ProduceReply | Awaitable[ProduceReply]:
     """Append each partition's records to its log."""
-    outcomes: Reply = {}
-    large: list[tuple[Batch, bytes]] = []
+    outcomes: ProduceReply = {}
+    large: list[tuple[ProduceBatch, bytes]] = []
     for batch in part.batches:
         try:
             outcome = _append(scope, batch, zstd_allowed=part.zstd_allowed)
         except TooMuchForAStepError:
             assert batch.ref is not None
-            # The request's memory is freed when its connection closes, and a thread goes on.
+            # Copied, as the memory of the request is freed when its connection closes.
             large.append((batch, bytes(scope.records(batch.ref))))
         else:
             outcomes[batch.topic, batch.partition] = outcome
@@ -137,23 +137,25 @@ def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
 
 
 async def _append_large(
-    scope: WorkerScope, large: list[tuple[Batch, bytes]], outcomes: Reply
-) -> Reply:
+    scope: WorkerScope, large: list[tuple[ProduceBatch, bytes]], outcomes: ProduceReply
+) -> ProduceReply:
     for batch, records in large:
         outcomes[batch.topic, batch.partition] = await _append_one_large(scope, batch, records)
     return outcomes
 
 
-async def _append_one_large(scope: WorkerScope, batch: Batch, records: bytes) -> Outcome:
+async def _append_one_large(
+    scope: WorkerScope, batch: ProduceBatch, records: bytes
+) -> ProduceOutcome:
     try:
         partition = scope.partition(batch.topic, batch.partition)
         if partition is None:
-            return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         prepare = partial(prepare_batch, records, partition.log.config, now_ms=scope.wall_ms())
         prepared = await scope.off_loop(prepare)
         partition = scope.partition(batch.topic, batch.partition)
         if partition is None:  # The topic was deleted in the meantime.
-            return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return _append_prepared(scope, batch, partition, prepared)
     except LogError as error:
         return _rejected(error)
@@ -163,21 +165,21 @@ def _is_zstd(records: memoryview) -> bool:
     try:
         return parse_batch_header(records).codec == Compression.ZSTD
     except DecodeError:
-        return False  # The log says what is wrong with it.
+        return False  # The validation reports the error.
 
 
-def _append(scope: WorkerScope, batch: Batch, *, zstd_allowed: bool) -> Outcome:
+def _append(scope: WorkerScope, batch: ProduceBatch, *, zstd_allowed: bool) -> ProduceOutcome:
     try:
         partition = scope.partition(batch.topic, batch.partition)
     except LogError as error:
         return _rejected(error)
     if partition is None:
-        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if batch.ref is None:
-        return Outcome(ErrorCode.INVALID_RECORD, message="the partition's records are null")
+        return ProduceOutcome(ErrorCode.INVALID_RECORD, message="the partition's records are null")
     records = scope.records(batch.ref)
     if not zstd_allowed and _is_zstd(records):
-        return Outcome(
+        return ProduceOutcome(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             message=f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later",
         )
@@ -188,13 +190,13 @@ def _append(scope: WorkerScope, batch: Batch, *, zstd_allowed: bool) -> Outcome:
     return _append_prepared(scope, batch, partition, prepared)
 
 
-def _rejected(error: LogError) -> Outcome:
-    return Outcome(error.code, message=error.text, record_errors=error.records)
+def _rejected(error: LogError) -> ProduceOutcome:
+    return ProduceOutcome(error.code, message=error.text, record_errors=error.records)
 
 
 def _append_prepared(
-    scope: WorkerScope, batch: Batch, partition: Partition, prepared: PreparedBatch
-) -> Outcome:
+    scope: WorkerScope, batch: ProduceBatch, partition: Partition, prepared: PreparedBatch
+) -> ProduceOutcome:
     try:
         appended = partition.append_prepared_as_leader(prepared, now_ms=scope.wall_ms())
     except LogError as error:
@@ -203,7 +205,7 @@ def _append_prepared(
         assert batch.ref is not None
         count = appended.last_offset - appended.base_offset + 1
         scope.appended(batch.topic, batch.partition, batch.ref.length, count)
-    return Outcome(
+    return ProduceOutcome(
         ErrorCode.NONE,
         appended.base_offset,
         appended.log_append_time_ms,
@@ -212,10 +214,10 @@ def _append_prepared(
 
 
 def merge(
-    ctx: Context, request: ProduceRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: ProduceRequest, replies: Mapping[Owner, ProduceReply]
 ) -> ProduceResponse | None:
     """Every partition's outcome, in the order of the request."""
-    outcomes: Reply = {}
+    outcomes: ProduceReply = {}
     for reply in replies.values():
         outcomes.update(reply)
     response = ProduceResponse(
@@ -235,7 +237,7 @@ def merge(
 
 
 def _partitions(
-    ctx: Context, request: ProduceRequest, topic: TopicProduceData, outcomes: Reply
+    ctx: Context, request: ProduceRequest, topic: TopicProduceData, outcomes: ProduceReply
 ) -> Iterator[PartitionProduceResponse]:
     name = _topic_name(ctx, topic)
     for data in topic.partition_data:
@@ -247,27 +249,29 @@ def _partitions(
 
 def _why_missing(
     ctx: Context, request: ProduceRequest, name: str | None, partition: int
-) -> Outcome:
+) -> ProduceOutcome:
     """The outcome of a partition that was sent to no owner."""
     if request.acks not in VALID_ACKS:
-        return Outcome(ErrorCode.INVALID_REQUIRED_ACKS)
+        return ProduceOutcome(ErrorCode.INVALID_REQUIRED_ACKS)
     if name is None and ctx.version >= 13:
-        return Outcome(ErrorCode.UNKNOWN_TOPIC_ID)
+        return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
     exists = name is not None and ctx.image.partition(name, partition) is not None
     if name is not None and exists and _too_few_replicas(ctx, request, name):
-        return Outcome(
+        return ProduceOutcome(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             message=f"acks=all: min.insync.replicas of {name} is above the one replica there is",
         )
     if name is not None and exists and _is_reserved(ctx, name):
-        return Outcome(
+        return ProduceOutcome(
             ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients may not append to {name}"
         )
-    # One that exists by now was created while the request was processed.
-    return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    # If it exists by now, it was created while the request was processed.
+    return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _partition_response(data: PartitionProduceData, outcome: Outcome) -> PartitionProduceResponse:
+def _partition_response(
+    data: PartitionProduceData, outcome: ProduceOutcome
+) -> PartitionProduceResponse:
     return PartitionProduceResponse(
         index=data.index,
         error_code=outcome.error,
@@ -293,7 +297,7 @@ def _hang_up_on_errors(response: ProduceResponse) -> None:
                 )
 
 
-API: Api[ProduceRequest, Part, Reply, ProduceResponse] = Api(
+API: Api[ProduceRequest, ProducePart, ProduceReply, ProduceResponse] = Api(
     key=ApiKey.PRODUCE,
     versions=(0, 13),
     served_from=3,

@@ -23,7 +23,7 @@ NO_LEADER_EPOCH: Final = -1
 """Leader epoch of a request from a client that does not know it, which is not checked."""
 
 HIGH_WATERMARK: Final = -1
-"""Offset of a DeleteRecords request that stands for the high watermark."""
+"""The offset by which a DeleteRecords request means the high watermark."""
 
 
 class Partition:

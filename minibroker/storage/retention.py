@@ -18,7 +18,7 @@ from minibroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 
-class Extent(NamedTuple):
+class SegmentExtent(NamedTuple):
     """What the rules need to know of a segment; times in ms, ``latest_ms`` of its newest record."""
 
     base_offset: int
@@ -26,7 +26,7 @@ class Extent(NamedTuple):
     latest_ms: int
 
 
-class Growth(NamedTuple):
+class SegmentGrowth(NamedTuple):
     """The state of the segment that is appended to."""
 
     base_offset: int
@@ -39,7 +39,7 @@ class Growth(NamedTuple):
 
 
 def must_roll(
-    growth: Growth,
+    growth: SegmentGrowth,
     config: LogConfig,
     *,
     batch_size: int,
@@ -67,7 +67,7 @@ def must_roll(
 
 
 def expired(
-    segments: Sequence[Extent], config: LogConfig, *, log_start_offset: int, now_ms: int
+    segments: Sequence[SegmentExtent], config: LogConfig, *, log_start_offset: int, now_ms: int
 ) -> int:
     """How many segments, from the oldest on, are to be deleted."""
     gone = 0
@@ -84,7 +84,7 @@ def expired(
     return gone
 
 
-def _over_size(segments: Sequence[Extent], retention_bytes: int) -> int:
+def _over_size(segments: Sequence[SegmentExtent], retention_bytes: int) -> int:
     """Only what leaves at least ``retention_bytes`` behind goes."""
     if retention_bytes < 0:
         return 0

@@ -25,7 +25,7 @@ from minibroker.storage.index import (
     search_file,
 )
 from minibroker.storage.paths import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
-from minibroker.storage.retention import Extent, Growth
+from minibroker.storage.retention import SegmentExtent, SegmentGrowth
 from minibroker.storage.segment_files import SegmentFiles
 from protocol.errors import DecodeError
 from protocol.records import (
@@ -75,9 +75,9 @@ class Segment:
         self.modified_ms = modified_ms
 
     @property
-    def extent(self) -> Extent:
+    def extent(self) -> SegmentExtent:
         latest = self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
-        return Extent(self.base_offset, self.size, latest)
+        return SegmentExtent(self.base_offset, self.size, latest)
 
     def locate(self, offset: int) -> tuple[int, int] | None:
         """(position, size) of the batch that holds ``offset``, or of the first one after it."""
@@ -192,8 +192,8 @@ class ActiveSegment(Segment):
         self._recent_positions = array("q")
 
     @property
-    def growth(self) -> Growth:
-        return Growth(
+    def growth(self) -> SegmentGrowth:
+        return SegmentGrowth(
             self.base_offset,
             self.size,
             len(self.offset_index),

@@ -12,10 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis import metadata
 from minibroker.apis.base import CONTROLLER, CloseConnection
-from minibroker.apis.fetch import Found
-from minibroker.apis.fetch import Reply as FetchReply
-from minibroker.apis.produce import Outcome
-from minibroker.apis.produce import Part as ProducePart
+from minibroker.apis.fetch import FetchReply, FetchResult
+from minibroker.apis.produce import ProduceOutcome, ProducePart
 from minibroker.cluster.image import Image, PartitionRegistration, Topic, TopicCreated, apply
 from minibroker.network.activity_sender import ActivitySender
 from minibroker.network.client_connection import ClientConnection
@@ -137,8 +135,8 @@ def produce(*partitions: int, acks: int = 1) -> ProduceRequest:
     return ProduceRequest(acks=acks, topic_data=[TopicProduceData(name="t", partition_data=data)])
 
 
-async def accept(part: ProducePart) -> dict[tuple[str, int], Outcome]:
-    return {(batch.topic, batch.partition): Outcome(0, 7, -1, 0) for batch in part.batches}
+async def accept(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
+    return {(batch.topic, batch.partition): ProduceOutcome(0, 7, -1, 0) for batch in part.batches}
 
 
 async def test_a_request_nobody_need_be_asked_about(desk: Desk) -> None:
@@ -177,9 +175,9 @@ async def test_records_are_shown_in_place_and_freed_afterwards(desk: Desk) -> No
 
 
 async def test_error_of_a_single_partition_counts_as_an_error(desk: Desk) -> None:
-    async def reject_one(part: ProducePart) -> dict[tuple[str, int], Outcome]:
+    async def reject_one(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
         return {
-            (batch.topic, batch.partition): Outcome(87 if batch.partition else 0)
+            (batch.topic, batch.partition): ProduceOutcome(87 if batch.partition else 0)
             for batch in part.batches
         }
 
@@ -259,7 +257,7 @@ def fetch(*partitions: int, min_bytes: int = 1) -> FetchRequest:
 
 
 def nothing(part: Any, *, due: bool = True) -> FetchReply:
-    found = {(wanted.topic, wanted.partition): Found(0, None, 0, 0) for wanted in part.wanted}
+    found = {(wanted.topic, wanted.partition): FetchResult(0, None, 0, 0) for wanted in part.wanted}
     return FetchReply(found, 0, failed=False, due=due)
 
 
@@ -331,7 +329,7 @@ async def test_acks_zero_gets_no_response(desk: Desk) -> None:
 
 async def test_acks_zero_hangs_up_on_a_refusal(desk: Desk) -> None:
     async def refuse(part: ProducePart) -> Any:
-        refused = Outcome(ErrorCode.CORRUPT_MESSAGE)
+        refused = ProduceOutcome(ErrorCode.CORRUPT_MESSAGE)
         return {(batch.topic, batch.partition): refused for batch in part.batches}
 
     for worker in desk.workers:

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.apis.fetch import Reply as FetchReply
+from minibroker.apis.fetch import FetchReply
 from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.process.environment import PROCESSOR
 from minibroker.quotas.entity import Tags

@@ -146,8 +146,8 @@ class House:
 
     def append(self, block: Block, name: str = "t", partition: int | None = None) -> ApiPart:
         index = mine(name) if partition is None else partition
-        batch = produce.Batch(name, index, block.ref(0, len(block.view)))
-        return ApiPart(ApiKey.PRODUCE, produce.Part((batch,), zstd_allowed=True))
+        batch = produce.ProduceBatch(name, index, block.ref(0, len(block.view)))
+        return ApiPart(ApiKey.PRODUCE, produce.ProducePart((batch,), zstd_allowed=True))
 
 
 @asynccontextmanager
@@ -164,15 +164,15 @@ async def house(make_env: MakeEnvironment, *pairs: str) -> AsyncIterator[House]:
         nursery.cancel_scope.cancel()
 
 
-def outcome(reply: ApiReply) -> produce.Outcome:
+def outcome(reply: ApiReply) -> produce.ProduceOutcome:
     (found,) = reply.reply.values()
-    assert isinstance(found, produce.Outcome)
+    assert isinstance(found, produce.ProduceOutcome)
     return found
 
 
 def wait_for(offset: int, deadline: float) -> ApiPart:
-    wanted = fetch.Wanted("t", mine("t"), offset, 1000, -1, -1)
-    return ApiPart(ApiKey.FETCH, fetch.Part((wanted,), 1000, 1, deadline))
+    wanted = fetch.FetchQuery("t", mine("t"), offset, 1000, -1, -1)
+    return ApiPart(ApiKey.FETCH, fetch.FetchPart((wanted,), 1000, 1, deadline))
 
 
 async def test_parts_are_executed_and_their_work_is_measured(

@@ -10,8 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.admission.acceptor_messages import ProcessorConnections
-from minibroker.apis.fetch import Found
-from minibroker.apis.fetch import Reply as FetchReply
+from minibroker.apis.fetch import FetchReply, FetchResult
 from minibroker.observability.definitions import CloseReason
 from minibroker.process.environment import (
     handoff_name,
@@ -184,7 +183,7 @@ async def test_records_that_are_deleted_before_they_are_sent_end_the_connection(
     make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with house(make_env) as at:
-        gone = Found(0, FileSlice(str(tmp_path / "gone.log"), 0, 10), 1, 0)
+        gone = FetchResult(0, FileSlice(str(tmp_path / "gone.log"), 0, 10), 1, 0)
         at.reply = FetchReply({("t", 0): gone}, 10, failed=False, due=True)
         client = await at.connect()
         positions = {("t", 0): 0}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.storage.config import LogConfig
-from minibroker.storage.retention import Extent, Growth, expired, must_roll
+from minibroker.storage.retention import SegmentExtent, SegmentGrowth, expired, must_roll
 
 NOW_MS = 1_000_000
 
@@ -25,7 +25,7 @@ def rolls(
     max_timestamp: int = NOW_MS,
     **settings: Any,
 ) -> bool:
-    growth = Growth(
+    growth = SegmentGrowth(
         base_offset, size, index_entries, time_index_entries, first_timestamp, created_ms
     )
     return must_roll(
@@ -67,14 +67,14 @@ def test_records_without_a_time_roll_by_the_clock() -> None:
 
 
 SEGMENTS = [
-    Extent(0, 100, NOW_MS - 300),
-    Extent(10, 100, NOW_MS - 200),
-    Extent(20, 100, NOW_MS - 100),
+    SegmentExtent(0, 100, NOW_MS - 300),
+    SegmentExtent(10, 100, NOW_MS - 200),
+    SegmentExtent(20, 100, NOW_MS - 100),
 ]
-EMPTY_END = Extent(30, 0, NOW_MS - 400)
+EMPTY_END = SegmentExtent(30, 0, NOW_MS - 400)
 
 
-def gone(segments: list[Extent], start: int = 0, **settings: Any) -> int:
+def gone(segments: list[SegmentExtent], start: int = 0, **settings: Any) -> int:
     config = LogConfig(**{"retention_ms": -1, **settings})
     return expired(segments, config, log_start_offset=start, now_ms=NOW_MS)
 
@@ -102,7 +102,11 @@ def test_an_empty_last_segment_stays() -> None:
 
 
 def test_one_young_segment_protects_those_after_it() -> None:
-    segments = [Extent(0, 100, NOW_MS - 100), Extent(10, 100, NOW_MS - 300), EMPTY_END]
+    segments = [
+        SegmentExtent(0, 100, NOW_MS - 100),
+        SegmentExtent(10, 100, NOW_MS - 300),
+        EMPTY_END,
+    ]
     assert gone(segments, retention_ms=150) == 0
 
 
@@ -111,7 +115,7 @@ def test_one_young_segment_protects_those_after_it() -> None:
     limit=st.integers(0, 5000),
 )
 def test_size_never_takes_too_much_nor_too_little(sizes: list[int], limit: int) -> None:
-    segments = [Extent(i, size, NOW_MS) for i, size in enumerate(sizes)]
+    segments = [SegmentExtent(i, size, NOW_MS) for i, size in enumerate(sizes)]
     count = gone(segments, retention_bytes=limit)
     if count:
         assert sum(sizes[count:]) >= limit
