@@ -19,7 +19,14 @@ def main() -> None:
     import click
 
     from minibroker.cli.app import app
-    from minibroker.cli.errors import CliError, ExitCode, OutputFailed
+    from minibroker.cli.errors import (
+        CliError,
+        ExitCode,
+        OutputFailed,
+        error_message,
+        exit_code,
+    )
+    from minibroker.client.errors import ClientError
 
     try:
         with app.make_context("minibroker", sys.argv[1:]) as context:
@@ -39,6 +46,6 @@ def main() -> None:
             sys.exit(ExitCode.OK)
         print(f"minibroker: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except CliError as error:
-        print(f"minibroker: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    except (CliError, ClientError) as error:
+        print(f"minibroker: {error_message(error)}", file=sys.stderr)
+        sys.exit(exit_code(error))

@@ -1,7 +1,7 @@
 """The options of every command that connects to a broker.
 
 Owns ``--bootstrap-server`` and ``--command-config``. It must never import what TLS and SASL need
-unless a file is given. Invariant: a command gets them as one `Servers`.
+unless a file is given. Invariant: a command gets them as one `BootstrapServers`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from minibroker.cli.servers import DEFAULT_BOOTSTRAP, OPEN, Servers
+from minibroker.client.bootstrap import DEFAULT_BOOTSTRAP, PLAINTEXT, BootstrapServers
 
 _BOOTSTRAP = click.option(
     "--bootstrap-server",
@@ -40,11 +40,11 @@ def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_servers(
         *arguments: Any, bootstrap: str, command_config: str | None, **others: Any
     ) -> Any:
-        access = OPEN
+        access = PLAINTEXT
         if command_config is not None:
-            from minibroker.cli.client_file import read_access
+            from minibroker.client.config import read_client_security
 
-            access = read_access(command_config)
-        return command(*arguments, servers=Servers(bootstrap, access), **others)
+            access = read_client_security(command_config)
+        return command(*arguments, servers=BootstrapServers(bootstrap, access), **others)
 
     return _BOOTSTRAP(_COMMAND_CONFIG(with_servers))

@@ -18,11 +18,12 @@ from click.core import ParameterSource
 
 from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.client import Client
 from minibroker.cli.commands import Command
-from minibroker.cli.errors import CliError, ExitCode, UsageMistake, check
+from minibroker.cli.errors import CliError, ExitCode, UsageMistake, error_message
 from minibroker.cli.output import emit
-from minibroker.cli.servers import OPEN, Servers
+from minibroker.client.bootstrap import PLAINTEXT, BootstrapServers
+from minibroker.client.errors import ClientError, check
+from minibroker.client.kafka_client import KafkaClient
 from minibroker.quotas.arguments import (
     BROKERS,
     DEFAULTS,
@@ -135,6 +136,8 @@ class KafkaCommand(Command):
         except CliError as error:
             error.exit_code = ExitCode.REFUSED
             raise
+        except ClientError as error:
+            raise CliError(error_message(error)) from None
 
 
 def _occurrences(values: dict[str, Any], order: list[str]) -> Iterator[tuple[str, str]]:
@@ -178,7 +181,7 @@ def _entity_options(function: Any) -> Any:
 )
 @_entity_options
 @click.pass_context
-def configs(ctx: click.Context, /, servers: Servers, **given: Any) -> None:
+def configs(ctx: click.Context, /, servers: BootstrapServers, **given: Any) -> None:
     """Describe and alter configs and quotas as kafka-configs.sh does."""
     if given["describe"] == given["alter"]:
         raise UsageMistake("Command must include exactly one action: --describe, --alter")
@@ -198,18 +201,18 @@ def configs(ctx: click.Context, /, servers: Servers, **given: Any) -> None:
     if given["zookeeper"] is not None:
         if ctx.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
             raise UsageMistake("Only one of --bootstrap-server or --zookeeper must be specified")
-        if servers.access is not OPEN:
+        if servers.security is not PLAINTEXT:
             raise UsageMistake("--command-config goes with --bootstrap-server, not --zookeeper")
         _in_zookeeper(given, entities, additions, deletions)
         return
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         if given["alter"]:
             _alter(client, entities, additions, deletions)
         else:
             _describe(client, entities, everything=given["everything"])
 
 
-def _apply_file(ctx: click.Context, servers: Servers, given: dict[str, Any]) -> None:
+def _apply_file(ctx: click.Context, servers: BootstrapServers, given: dict[str, Any]) -> None:
     names = [param.name for param in ctx.command.params if param.name not in _WITH_QUOTA_FILE]
     beside = [name for name in names if name and given.get(name)]
     if beside or not given["alter"]:
@@ -220,7 +223,7 @@ def _apply_file(ctx: click.Context, servers: Servers, given: dict[str, Any]) -> 
     from minibroker.cli import quota_file  # asks as this module does, and for nothing else
 
     file = quota_file.read(given["quota_file"])
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         quota_file.apply(client, file)
 
 
@@ -291,7 +294,7 @@ def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def _alter(
-    client: Client, entities: Entities, additions: dict[str, str], deletions: list[str]
+    client: KafkaClient, entities: Entities, additions: dict[str, str], deletions: list[str]
 ) -> None:
     kind, name = entities.types[0], entities.names[0]
     if kind in RESOURCE_TYPES:
@@ -313,7 +316,7 @@ def _check_present(deletions: list[str], present: Sequence[str]) -> None:
 
 
 def _alter_resource(
-    client: Client, kind: str, name: str, additions: dict[str, str], deletions: list[str]
+    client: KafkaClient, kind: str, name: str, additions: dict[str, str], deletions: list[str]
 ) -> None:
     found = _resource_configs(client, kind, name, everything=False)
     _check_present(deletions, [config.name for config in found])
@@ -328,7 +331,7 @@ def _alter_resource(
             *(AlterableConfig(name=key, config_operation=DELETE, value="") for key in deletions),
         ],
     )
-    reply = client.ask(
+    reply = client.send(
         IncrementalAlterConfigsRequest(resources=[resource]),
         IncrementalAlterConfigsResponse,
         _broker(client, kind, name),
@@ -338,7 +341,7 @@ def _alter_resource(
         check(what, answer.error_code, answer.error_message)
 
 
-def _broker(client: Client, kind: str, name: str) -> int | None:
+def _broker(client: KafkaClient, kind: str, name: str) -> int | None:
     """The broker to ask, None for any: a broker's own config is known to that broker."""
     if kind != BROKERS or not name:
         return None
@@ -348,14 +351,14 @@ def _broker(client: Client, kind: str, name: str) -> int | None:
 
 
 def _resource_configs(
-    client: Client, kind: str, name: str, *, everything: bool
+    client: KafkaClient, kind: str, name: str, *, everything: bool
 ) -> list[DescribeConfigsResourceResult]:
     """The configs of one resource, by name: all, or those that were set for itself."""
     resource = DescribeConfigsResource(
         resource_type=RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
     )
     request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    reply = client.ask(request, DescribeConfigsResponse, _broker(client, kind, name))
+    reply = client.send(request, DescribeConfigsResponse, _broker(client, kind, name))
     [result] = reply.results
     check(f"{SHORT_NAMES[kind]} {name}".rstrip(), result.error_code, result.error_message)
     own = 1 if kind == TOPICS else 2 if name else 3
@@ -363,7 +366,7 @@ def _resource_configs(
     return sorted(shown, key=lambda config: config.name)
 
 
-def _describe(client: Client, entities: Entities, *, everything: bool) -> None:
+def _describe(client: KafkaClient, entities: Entities, *, everything: bool) -> None:
     kind = entities.types[0]
     if kind not in RESOURCE_TYPES:
         _describe_quotas(client, entities)
@@ -380,7 +383,7 @@ def _describe(client: Client, entities: Entities, *, everything: bool) -> None:
             emit(_config_line(config))
 
 
-def _all_names(client: Client, kind: str) -> list[str]:
+def _all_names(client: KafkaClient, kind: str) -> list[str]:
     cluster = client.metadata()
     if kind == TOPICS:
         return sorted(topic.name or "" for topic in cluster.topics)
@@ -404,7 +407,7 @@ def _or_null(value: str | None) -> str:
     return "null" if value is None else value
 
 
-def _quotas(client: Client, entities: Entities) -> list[EntryData]:
+def _quotas(client: KafkaClient, entities: Entities) -> list[EntryData]:
     """The entities of exactly these types, those without a name whatever theirs is."""
     components = []
     for position, kind in enumerate(entities.types):
@@ -415,12 +418,12 @@ def _quotas(client: Client, entities: Entities) -> list[EntryData]:
         )
         components.append(component)
     request = DescribeClientQuotasRequest(components=components, strict=True)
-    reply = client.ask(request, DescribeClientQuotasResponse)
+    reply = client.send(request, DescribeClientQuotasResponse)
     check("quotas", reply.error_code, reply.error_message)
     return reply.entries or []
 
 
-def _describe_quotas(client: Client, entities: Entities) -> None:
+def _describe_quotas(client: KafkaClient, entities: Entities) -> None:
     for entry in _quotas(client, entities):
         names = {part.entity_type: part.entity_name for part in entry.entity}
         who = ", ".join(
@@ -433,7 +436,7 @@ def _describe_quotas(client: Client, entities: Entities) -> None:
 
 
 def _alter_quotas(
-    client: Client, entities: Entities, additions: dict[str, str], deletions: list[str]
+    client: KafkaClient, entities: Entities, additions: dict[str, str], deletions: list[str]
 ) -> None:
     unknown = [key for key in (*additions, *deletions) if key != CONNECTION_CREATION_RATE]
     if entities.types == (IPS,) and unknown:
@@ -455,6 +458,6 @@ def _alter_quotas(
             *(OpData(key=key, value=0.0, remove=True) for key in deletions),
         ],
     )
-    reply = client.ask(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse)
+    reply = client.send(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse)
     for answer in reply.entries:
         check("quotas", answer.error_code, answer.error_message)

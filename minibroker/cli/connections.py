@@ -24,7 +24,7 @@ from minibroker.cli.commands import Command
 from minibroker.cli.connections_view import Line, Paint, Room, picture
 from minibroker.cli.control import Control, control_option, find_control
 from minibroker.cli.output import emit
-from minibroker.cli.servers import Servers
+from minibroker.client.bootstrap import BootstrapServers
 
 PATH: Final = "/v1/connections"
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -59,7 +59,7 @@ command, too, is asked through its control API: give --control.
     help="How long to wait before looking again.",
 )
 def connections(
-    servers: Servers, control: str | None, once: bool, as_json: bool, interval: float
+    servers: BootstrapServers, control: str | None, once: bool, as_json: bool, interval: float
 ) -> None:
     """Show who is connected, live, and why somebody was turned away."""
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -17,15 +17,14 @@ from typing import Final, NoReturn
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Command
-from minibroker.cli.committed import committed_offsets
 from minibroker.cli.errors import ExitCode, TooFew, UsageMistake
-from minibroker.cli.membership import Membership
-from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, text_or_none
-from minibroker.cli.reader import Message, Reader
-from minibroker.cli.servers import Servers
+from minibroker.client.bootstrap import BootstrapServers
+from minibroker.client.consumer_coordinator import ConsumerCoordinator
+from minibroker.client.fetcher import ConsumerRecord, Fetcher
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.client.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 
 POLL_MS: Final = 500
 HEARTBEAT_S: Final = 1.0
@@ -43,15 +42,15 @@ Run it twice with the same --group, and the two share the partitions.
 """
 
 
-def _value(message: Message) -> str:
+def _value(message: ConsumerRecord) -> str:
     return text_or_none(message.record.value) or ""
 
 
-def _key_value(message: Message) -> str:
+def _key_value(message: ConsumerRecord) -> str:
     return f"{text_or_none(message.record.key) or ''}\t{_value(message)}"
 
 
-def _json(message: Message) -> str:
+def _json(message: ConsumerRecord) -> str:
     record = message.record
     return json_line(
         {
@@ -66,7 +65,7 @@ def _json(message: Message) -> str:
     )
 
 
-FORMATS: Final[dict[str, Callable[[Message], str]]] = {
+FORMATS: Final[dict[str, Callable[[ConsumerRecord], str]]] = {
     "value": _value,
     "key-value": _key_value,
     "json": _json,
@@ -146,7 +145,7 @@ class Limits:
 )
 def consume(
     topic: str,
-    servers: Servers,
+    servers: BootstrapServers,
     from_beginning: bool,
     offset: str | None,
     partition: int | None,
@@ -165,7 +164,7 @@ def consume(
     start = EARLIEST if from_beginning else read_offset(offset)
     limits = Limits(max_messages, timeout)
     try:
-        with _ending_on_sigterm(), Client(*servers) as client:
+        with _ending_on_sigterm(), KafkaClient(*servers) as client:
             if group is None:
                 messages = read_alone(client, topic, partition, start, limits)
             else:
@@ -205,7 +204,7 @@ def read_offset(text: str | None) -> int:
 
 
 def start_positions(
-    client: Client, topic: str, wanted: Sequence[int] | None, start: int
+    client: KafkaClient, topic: str, wanted: Sequence[int] | None, start: int
 ) -> dict[int, int]:
     """Where to begin in each partition of ``wanted`` (all if None)."""
     found = client.topic(topic)
@@ -223,11 +222,11 @@ def start_positions(
 
 
 def read_alone(
-    client: Client, topic: str, partition: int | None, start: int, limits: Limits
-) -> Iterator[Message]:
+    client: KafkaClient, topic: str, partition: int | None, start: int, limits: Limits
+) -> Iterator[ConsumerRecord]:
     """Messages of one partition or all, without a group, until the limits say stop."""
     wanted = None if partition is None else [partition]
-    reader = Reader(client, topic, start_positions(client, topic, wanted, start))
+    reader = Fetcher(client, topic, start_positions(client, topic, wanted, start))
     while True:
         for message in reader.poll(limits.wait_ms):
             yield message
@@ -238,11 +237,11 @@ def read_alone(
 
 
 def read_in_group(
-    client: Client, topic: str, group: str, start: int, limits: Limits
-) -> Iterator[Message]:
+    client: KafkaClient, topic: str, group: str, start: int, limits: Limits
+) -> Iterator[ConsumerRecord]:
     """Messages of the partitions that the group gives this member, until the limits say stop."""
     client.topic(topic)
-    membership = Membership(client, group, topic)
+    membership = ConsumerCoordinator(client, group, topic)
     try:
         while True:
             partitions = membership.join()
@@ -251,15 +250,15 @@ def read_in_group(
             positions = start_positions(client, topic, partitions, start)
             for index in partitions:
                 positions[index] = committed.get((topic, index), positions[index])
-            if (yield from _one_generation(membership, Reader(client, topic, positions), limits)):
+            if (yield from _one_generation(membership, Fetcher(client, topic, positions), limits)):
                 return
     finally:
         membership.leave()
 
 
 def _one_generation(
-    membership: Membership, reader: Reader, limits: Limits
-) -> Generator[Message, None, bool]:
+    membership: ConsumerCoordinator, reader: Fetcher, limits: Limits
+) -> Generator[ConsumerRecord, None, bool]:
     """Messages until the limits say stop (returns True) or the group rebalances (False)."""
     printed: dict[int, int] = {}
     heartbeat = Every(HEARTBEAT_S)

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from minibroker.cli.client import Client, parse_bootstrap
 from minibroker.cli.errors import CliError, Unreachable, UsageMistake
-from minibroker.cli.servers import Servers
+from minibroker.client.bootstrap import BootstrapServers, parse_bootstrap
+from minibroker.client.errors import BrokerUnreachable
+from minibroker.client.kafka_client import KafkaClient
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
 from protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -27,7 +28,7 @@ from protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 
-PATIENCE_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
 SETTING: Final = "control.listener"
 BROKER: Final = 4
 """Kafka's number of the type of resource."""
@@ -73,7 +74,7 @@ class Control:
     def _get(self, path: str) -> bytes:
         if self._connection is None:
             host, port = self._address
-            self._connection = HTTPConnection(host, port, timeout=PATIENCE_S)
+            self._connection = HTTPConnection(host, port, timeout=TIMEOUT_S)
         self._connection.request("GET", path)
         response = self._connection.getresponse()
         body = response.read()
@@ -108,7 +109,7 @@ def _refusal(status: int, body: bytes) -> str:
         return f"HTTP status {status}: is it the control API?"
 
 
-def find_control(url: str | None, servers: Servers) -> Control:
+def find_control(url: str | None, servers: BootstrapServers) -> Control:
     """The control API that was named, or that of a broker of ``servers``."""
     return Control(_from_url(url) if url else _from_broker(servers))
 
@@ -121,9 +122,9 @@ def _from_url(url: str) -> HostPort:
         raise UsageMistake(f"--control {url}: {error}; write e.g. http://127.0.0.1:8080") from None
 
 
-def _from_broker(servers: Servers) -> HostPort:
+def _from_broker(servers: BootstrapServers) -> HostPort:
     try:
-        with Client(*servers) as client:
+        with KafkaClient(*servers) as client:
             (broker, *_) = client.metadata([]).brokers
             resource = DescribeConfigsResource(
                 resource_type=BROKER,
@@ -131,8 +132,8 @@ def _from_broker(servers: Servers) -> HostPort:
                 configuration_keys=[SETTING],
             )
             request = DescribeConfigsRequest(resources=[resource])
-            (found,) = client.ask(request, DescribeConfigsResponse, broker.node_id).results
-    except Unreachable as error:
+            (found,) = client.send(request, DescribeConfigsResponse, broker.node_id).results
+    except BrokerUnreachable as error:
         raise Unreachable(f"{error}; or {NAME_IT}") from None
     value = next((each.value for each in found.configs if each.name == SETTING), None)
     if not value:

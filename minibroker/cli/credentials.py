@@ -12,9 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import UsageMistake, check
+from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import emit
+from minibroker.client.errors import check
+from minibroker.client.kafka_client import KafkaClient
 from minibroker.quotas.arguments import USERS, Entities
 from minibroker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
 from protocol.errors import ErrorCode
@@ -71,7 +72,7 @@ def mechanisms_in(
 
 
 def alter(
-    client: Client, user: str, additions: Mapping[str, str], deletions: Sequence[str]
+    client: KafkaClient, user: str, additions: Mapping[str, str], deletions: Sequence[str]
 ) -> None:
     """Set and remove credentials of one user."""
     request = AlterUserScramCredentialsRequest(
@@ -80,7 +81,7 @@ def alter(
         ],
         upsertions=[_upsertion(user, name, value) for name, value in additions.items()],
     )
-    for result in client.ask(request, AlterUserScramCredentialsResponse).results:
+    for result in client.send(request, AlterUserScramCredentialsResponse).results:
         check(f"user {result.user}", result.error_code, result.error_message)
 
 
@@ -111,14 +112,14 @@ def made_of(mechanism: str, value: str) -> Salted:
     return Salted(count, salt, salted(mechanism, found["password"], salt, count))
 
 
-def describe(client: Client, entities: Entities) -> None:
+def describe(client: KafkaClient, entities: Entities) -> None:
     """Print who of the users has which credentials, where quotas of clients are not asked for."""
     if entities.types != (USERS,) or "" in entities.names:
         return
     request = DescribeUserScramCredentialsRequest(
         users=[UserName(name=name) for name in entities.names]
     )
-    reply = client.ask(request, DescribeUserScramCredentialsResponse)
+    reply = client.send(request, DescribeUserScramCredentialsResponse)
     check("users", reply.error_code, reply.error_message)
     for result in reply.results:
         if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:

@@ -1,14 +1,23 @@
-"""What the commands say when something is wrong, and the code they exit with.
+"""Errors of commands, exit codes, and hints.
 
-Owns the exit codes, which scripts rely on, and the error that carries one. It must never print or
-exit itself: a command raises, the entry point reports. Invariant: a message says what is wrong,
-where, and how to mend it. Kafka's scripts exit with 1 for everything; these tell causes apart.
+Owns the exit codes, which scripts rely on, and the error messages of the command line. It must
+never print or exit: a command raises an error, and the entry point reports it. Invariant: a message
+says what is wrong, where, and how to fix it. Kafka's scripts exit with 1 for every error.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ClientError,
+    ConnectionDropped,
+    InvalidArgument,
+    InvalidClientConfig,
+)
 from protocol.errors import ErrorCode
 
 
@@ -17,13 +26,13 @@ class ExitCode(IntEnum):
 
     OK = 0
     REFUSED = 1
-    """The broker answered with an error."""
+    """The broker answered with an error, or the command failed."""
     USAGE = 2
-    """The command line itself is wrong."""
+    """The command line is invalid."""
     UNREACHABLE = 3
-    """There is no broker there, or it stopped answering."""
+    """No broker answers at the address."""
     CONFIG = 4
-    """A setting, or the file that holds it, is wrong."""
+    """A setting or a configuration file is invalid."""
     TOO_FEW = 5
     """``consume`` timed out before ``--max-messages``."""
     INTERRUPTED = 130
@@ -39,29 +48,25 @@ Exit codes: 0 done · 1 the broker refused · 2 wrong command line · 3 no broke
 
 
 class CliError(Exception):
-    """A mistake or a failure to report to the person who typed the command."""
+    """A failure that is reported to the user of the command."""
 
     exit_code = ExitCode.REFUSED
 
 
 class UsageMistake(CliError):
-    """Options or arguments that contradict each other, or a file that is not there."""
+    """An invalid option or argument, conflicting options, or a missing file."""
 
     exit_code = ExitCode.USAGE
 
 
 class Unreachable(CliError):
-    """Nothing that speaks Kafka's protocol answers at the address."""
+    """The control API or ZooKeeper does not answer at the address."""
 
     exit_code = ExitCode.UNREACHABLE
 
 
-class Dropped(Unreachable):
-    """A connection that had served ended."""
-
-
 class BadConfig(CliError):
-    """A setting is refused."""
+    """A setting is invalid."""
 
     exit_code = ExitCode.CONFIG
 
@@ -71,12 +76,12 @@ class OutputFailed(CliError):
 
 
 class TooFew(CliError):
-    """Fewer messages came than were asked for."""
+    """``consume`` timed out before ``--max-messages``."""
 
     exit_code = ExitCode.TOO_FEW
 
 
-HINTS: dict[ErrorCode, str] = {
+HINTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see `minibroker topics list`, "
     "or create it with `minibroker topics create`",
     ErrorCode.TOPIC_ALREADY_EXISTS: "use --if-not-exists to leave it as it is",
@@ -87,18 +92,23 @@ HINTS: dict[ErrorCode, str] = {
     ErrorCode.NON_EMPTY_GROUP: "stop its members first: see `minibroker groups describe`",
 }
 
-
-class Refused(CliError):
-    """The broker answered with an error code."""
-
-    def __init__(self, what: str, code: int, text: str | None = None) -> None:
-        self.code = ErrorCode(code)
-        hint = HINTS.get(self.code)
-        reason = f"{self.code.name}: {text}" if text else self.code.name
-        super().__init__(f"{what}: {reason}" + (f" ({hint})" if hint else ""))
+EXIT_CODES: Final[dict[type[ClientError], ExitCode]] = {
+    InvalidArgument: ExitCode.USAGE,
+    InvalidClientConfig: ExitCode.CONFIG,
+    BrokerUnreachable: ExitCode.UNREACHABLE,
+    ConnectionDropped: ExitCode.UNREACHABLE,
+}
+"""Exit codes of the client's errors; all others are REFUSED."""
 
 
-def check(what: str, code: int, text: str | None = None) -> None:
-    """Raise `Refused` unless ``code`` is 0."""
-    if code:
-        raise Refused(what, code, text)
+def exit_code(error: CliError | ClientError) -> ExitCode:
+    """Choose the exit code for an error."""
+    if isinstance(error, CliError):
+        return error.exit_code
+    return EXIT_CODES.get(type(error), ExitCode.REFUSED)
+
+
+def error_message(error: CliError | ClientError) -> str:
+    """Describe an error, with a hint at the command that helps."""
+    hint = HINTS.get(error.code) if isinstance(error, BrokerError) else None
+    return f"{error} ({hint})" if hint else str(error)

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Group
-from minibroker.cli.committed import committed_offsets
-from minibroker.cli.errors import Refused, check
-from minibroker.cli.offsets import LATEST, list_offsets
 from minibroker.cli.output import emit, json_line, note, table
-from minibroker.cli.servers import Servers
 from minibroker.cli.topics import report_each
+from minibroker.client.bootstrap import BootstrapServers
+from minibroker.client.errors import BrokerError, check
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.client.offsets import LATEST, committed_offsets, list_offsets
 from protocol.compiler import decoder
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
@@ -55,12 +54,12 @@ DELETE_EXAMPLES = """Examples:
 @app.command("list", epilog=LIST_EXAMPLES)
 @bootstrap_option
 @click.option("--json", is_flag=True, help="One JSON object a line.")
-def list_(servers: Servers, json: bool) -> None:
+def list_(servers: BootstrapServers, json: bool) -> None:
     """List groups and their states."""
     rows = []
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         for broker in client.metadata([]).brokers:
-            reply = client.ask(ListGroupsRequest(), ListGroupsResponse, broker.node_id)
+            reply = client.send(ListGroupsRequest(), ListGroupsResponse, broker.node_id)
             check("list of groups", reply.error_code)
             rows += [(item.group_id, item.group_state, item.protocol_type) for item in reply.groups]
     rows.sort()
@@ -76,16 +75,16 @@ def list_(servers: Servers, json: bool) -> None:
 @app.command("describe", epilog=DESCRIBE_EXAMPLES)
 @click.argument("group_id", cls=Argument, metavar="GROUP", about="The group.")
 @bootstrap_option
-def describe(group_id: str, servers: Servers) -> None:
+def describe(group_id: str, servers: BootstrapServers) -> None:
     """Show a group's members, committed offsets and lag."""
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         request = DescribeGroupsRequest(groups=[group_id])
-        reply = client.ask(request, DescribeGroupsResponse, client.coordinator(group_id))
+        reply = client.send(request, DescribeGroupsResponse, client.coordinator(group_id))
         (group,) = reply.groups
         check(f"group {group_id}", group.error_code, group.error_message)
         offsets = committed_offsets(client, group_id)
         if group.group_state == "Dead" and not offsets:
-            raise Refused(f"group {group_id}", ErrorCode.GROUP_ID_NOT_FOUND)
+            raise BrokerError(f"group {group_id}", ErrorCode.GROUP_ID_NOT_FOUND)
         rows = lag_rows(client, offsets)
     emit(f"group {group_id}: {group.group_state}, {len(group.members)} members")
     if group.members:
@@ -99,13 +98,13 @@ def describe(group_id: str, servers: Servers) -> None:
     "group_ids", cls=Argument, nargs=-1, required=True, metavar="GROUP...", about="The groups."
 )
 @bootstrap_option
-def delete(group_ids: Sequence[str], servers: Servers) -> None:
+def delete(group_ids: Sequence[str], servers: BootstrapServers) -> None:
     """Delete groups that have no members, with their offsets."""
     outcomes: list[tuple[str, int, str | None]] = []
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         for group_id in group_ids:
             request = DeleteGroupsRequest(groups_names=[group_id])
-            reply = client.ask(request, DeleteGroupsResponse, client.coordinator(group_id))
+            reply = client.send(request, DeleteGroupsResponse, client.coordinator(group_id))
             outcomes += [
                 (f"group {item.group_id}", item.error_code, None) for item in reply.results
             ]
@@ -138,7 +137,7 @@ def assigned(assignment: bytes) -> str:
     )
 
 
-def lag_rows(client: Client, offsets: dict[tuple[str, int], int]) -> list[tuple[object, ...]]:
+def lag_rows(client: KafkaClient, offsets: dict[tuple[str, int], int]) -> list[tuple[object, ...]]:
     """Topic, partition, committed offset, end of the log and lag; ``-`` where a topic is gone."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in offsets:
@@ -148,7 +147,7 @@ def lag_rows(client: Client, offsets: dict[tuple[str, int], int]) -> list[tuple[
         ends: dict[int, int] = {}
         try:
             ends = list_offsets(client, client.topic(topic), LATEST)
-        except Refused as refusal:
+        except BrokerError as refusal:
             if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
         for partition in sorted(partitions):

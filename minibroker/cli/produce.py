@@ -15,12 +15,12 @@ from typing import BinaryIO, Final
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import note
-from minibroker.cli.sender import Sender
-from minibroker.cli.servers import Servers
+from minibroker.client.bootstrap import BootstrapServers
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.client.producer import Producer
 from protocol.compression import Compression
 from protocol.records import Record
 
@@ -62,7 +62,7 @@ EXAMPLES = """Examples:
 def produce(
     topic: str,
     messages: Sequence[str],
-    servers: Servers,
+    servers: BootstrapServers,
     key: str | None,
     key_separator: str | None,
     header: Sequence[str],
@@ -79,14 +79,16 @@ def produce(
         raise UsageMistake(f"--acks {acks}: must be all, 1 or 0")
     groups = iter([[text.encode() for text in messages]]) if messages else read_lines(stdin())
     sent = 0
-    with Client(*servers) as client:
-        sender = Sender(client, topic, acks=ACKS[acks], compression=codec, partition=partition)
+    with KafkaClient(*servers) as client:
+        producer = Producer(client, topic, acks=ACKS[acks], compression=codec, partition=partition)
         for lines in groups:
             for line in lines:
                 record_key, value = split_line(line, key, key_separator)
                 now_ms = time.time_ns() // 1_000_000
-                sender.add(Record(timestamp=now_ms, key=record_key, value=value, headers=headers))
-            sent += sum(batch.records for batch in sender.flush())
+                producer.send(
+                    Record(timestamp=now_ms, key=record_key, value=value, headers=headers)
+                )
+            sent += sum(batch.records for batch in producer.flush())
     note(f"sent {sent} {'message' if sent == 1 else 'messages'} to {topic}")
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import CliError, Refused, UsageMistake, check
+from minibroker.cli.errors import CliError, UsageMistake, error_message
 from minibroker.cli.output import emit
+from minibroker.client.errors import BrokerError, check
+from minibroker.client.kafka_client import KafkaClient
 from minibroker.quotas.arguments import QUOTA_TYPES
 from minibroker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
 from minibroker.quotas.values import value_text
@@ -51,7 +52,7 @@ def read(path: str) -> QuotaFile:
     return found
 
 
-def apply(client: Client, file: QuotaFile) -> None:
+def apply(client: KafkaClient, file: QuotaFile) -> None:
     """Change everything that the file says, if the broker takes all of it."""
     _check_deletions(client, file)
     batches = list(_batches(file.lines))
@@ -97,11 +98,11 @@ def _parts(line: QuotaLine) -> Parts:
     return frozenset((QUOTA_TYPES[kind], name or None) for kind, name in pairs)
 
 
-def _check_deletions(client: Client, file: QuotaFile) -> None:
+def _check_deletions(client: KafkaClient, file: QuotaFile) -> None:
     if not any(line.deletions for line in file.lines):
         return
     request = DescribeClientQuotasRequest(components=[], strict=False)
-    reply = client.ask(request, DescribeClientQuotasResponse)
+    reply = client.send(request, DescribeClientQuotasResponse)
     check("quotas", reply.error_code, reply.error_message)
     present = {
         frozenset((part.entity_type, part.entity_name) for part in entry.entity): {
@@ -122,19 +123,23 @@ def _check_deletions(client: Client, file: QuotaFile) -> None:
 
 
 def _alter(
-    client: Client, lines: list[QuotaLine], *, validate_only: bool
+    client: KafkaClient, lines: list[QuotaLine], *, validate_only: bool
 ) -> list[tuple[QuotaLine, str]]:
     """Each line, with why it was refused, which is empty if it wasn't."""
     request = AlterClientQuotasRequest(
         entries=[_entry(line) for line in lines], validate_only=validate_only
     )
-    reply = client.ask(request, AlterClientQuotasResponse)
+    reply = client.send(request, AlterClientQuotasResponse)
     return [
-        (line, str(Refused(line.who, answer.error_code, answer.error_message)).rstrip("."))
+        (line, _rejection(line, answer.error_code, answer.error_message))
         if answer.error_code
         else (line, "")
         for line, answer in zip(lines, reply.entries, strict=True)
     ]
+
+
+def _rejection(line: QuotaLine, code: int, message: str | None) -> str:
+    return error_message(BrokerError(line.who, code, message)).rstrip(".")
 
 
 def _entry(line: QuotaLine) -> AlterClientQuotasRequestEntryData:

@@ -18,7 +18,7 @@ from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Group
 from minibroker.cli.control import control_option, find_control
 from minibroker.cli.output import emit, table
-from minibroker.cli.servers import Servers
+from minibroker.client.bootstrap import BootstrapServers
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.quotas.values import limit_text, measured_text
 
@@ -56,7 +56,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The control 
 @bootstrap_option
 @control_option
 @json_option
-def list_(servers: Servers, control: str | None, as_json: bool) -> None:
+def list_(servers: BootstrapServers, control: str | None, as_json: bool) -> None:
     """Who uses what, those who were active last first."""
     answer = _ask(control, servers, "/v1/quotas")
     if as_json:
@@ -115,7 +115,7 @@ def _throttled(throttle: dict[str, Any]) -> list[str]:
     help="A request that was throttled lately, in place of user, client-id and type.",
 )
 def explain(
-    servers: Servers,
+    servers: BootstrapServers,
     control: str | None,
     as_json: bool,
     user: str,
@@ -171,7 +171,7 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
     yield f"          {found['formula']}"
 
 
-def _ask(control: str | None, servers: Servers, path: str) -> str:
+def _ask(control: str | None, servers: BootstrapServers, path: str) -> str:
     api = find_control(control, servers)
     try:
         return api.get(path).decode()

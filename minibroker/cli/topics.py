@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.client import Client
 from minibroker.cli.commands import Argument, Group
-from minibroker.cli.errors import Refused, UsageMistake, check
-from minibroker.cli.offsets import EARLIEST, LATEST, list_offsets
+from minibroker.cli.errors import UsageMistake, error_message
 from minibroker.cli.output import emit, json_line, note, table
-from minibroker.cli.servers import Servers
+from minibroker.client.bootstrap import BootstrapServers
+from minibroker.client.errors import BrokerError, check
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.client.offsets import EARLIEST, LATEST, list_offsets
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import (
     CreatableTopic,
@@ -77,9 +78,9 @@ DELETE_EXAMPLES = """Examples:
 @bootstrap_option
 @click.option("--internal", is_flag=True, help="Also the broker's own.")
 @click.option("--json", is_flag=True, help="One JSON object a line.")
-def list_(servers: Servers, internal: bool, json: bool) -> None:
+def list_(servers: BootstrapServers, internal: bool, json: bool) -> None:
     """List topics and their numbers of partitions."""
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         topics = client.metadata().topics
     shown = sorted(
         (topic.name or "", len(topic.partitions))
@@ -119,7 +120,7 @@ def list_(servers: Servers, internal: bool, json: bool) -> None:
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 def create(
     names: Sequence[str],
-    servers: Servers,
+    servers: BootstrapServers,
     partitions: int,
     replication_factor: int,
     config: Sequence[str],
@@ -139,9 +140,9 @@ def create(
         ],
         timeout_ms=ADMIN_TIMEOUT_MS,
     )
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         controller = client.metadata([]).controller_id
-        results = client.ask(request, CreateTopicsResponse, controller).topics
+        results = client.send(request, CreateTopicsResponse, controller).topics
     outcomes = []
     for item in results:
         if if_not_exists and item.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -155,9 +156,9 @@ def create(
 @names_argument
 @bootstrap_option
 @click.option("--json", is_flag=True, help="One JSON object a partition.")
-def describe(names: Sequence[str], servers: Servers, json: bool) -> None:
+def describe(names: Sequence[str], servers: BootstrapServers, json: bool) -> None:
     """Show partitions, their leaders and offsets, and the settings given to a topic."""
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         for name in names:
             topic = client.topic(name)
             rows = partition_rows(client, topic)
@@ -176,16 +177,16 @@ def describe(names: Sequence[str], servers: Servers, json: bool) -> None:
 @app.command("delete", epilog=DELETE_EXAMPLES)
 @names_argument
 @bootstrap_option
-def delete(names: Sequence[str], servers: Servers) -> None:
+def delete(names: Sequence[str], servers: BootstrapServers) -> None:
     """Delete topics and everything in them."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names],
         topic_names=list(names),
         timeout_ms=ADMIN_TIMEOUT_MS,
     )
-    with Client(*servers) as client:
+    with KafkaClient(*servers) as client:
         controller = client.metadata([]).controller_id
-        results = client.ask(request, DeleteTopicsResponse, controller).responses
+        results = client.send(request, DeleteTopicsResponse, controller).responses
     report_each(
         "deleted",
         [(f"topic {item.name}", item.error_code, item.error_message) for item in results],
@@ -200,7 +201,7 @@ def read_pair(pair: str) -> tuple[str, str]:
     return name, value
 
 
-def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[tuple[object, ...]]:
+def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> list[tuple[object, ...]]:
     """Partition, leader, replicas, in-sync replicas, first and next offset, for each partition."""
     starts = list_offsets(client, topic, EARLIEST)
     ends = list_offsets(client, topic, LATEST)
@@ -217,12 +218,12 @@ def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[tuple[o
     ]
 
 
-def topic_configs(client: Client, name: str) -> list[tuple[str, str | None]]:
+def topic_configs(client: KafkaClient, name: str) -> list[tuple[str, str | None]]:
     """The settings given to this topic, without defaults."""
     resource = DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
     )
-    reply = client.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    reply = client.send(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
     (result,) = reply.results
     check(f"topic {name}", result.error_code, result.error_message)
     return sorted(
@@ -233,14 +234,14 @@ def topic_configs(client: Client, name: str) -> list[tuple[str, str | None]]:
 
 
 def report_each(done: str, outcomes: list[tuple[str, int, str | None]]) -> None:
-    """Say what was done; raise `Refused` for the first that was not, after telling all."""
+    """Say what was done; raise `BrokerError` for the first that was not, after telling all."""
     refusals = []
     for what, code, text in outcomes:
         if code:
-            refusals.append(Refused(what, code, text))
+            refusals.append(BrokerError(what, code, text))
         else:
             emit(f"{done} {what}")
     for refusal in refusals[1:]:
-        note(f"minibroker: {refusal}")
+        note(f"minibroker: {error_message(refusal)}")
     if refusals:
         raise refusals[0]

@@ -15,8 +15,9 @@ from typing import TypeVar
 import trio
 
 from minibroker.cli import credentials
-from minibroker.cli.client import PATIENCE_S
-from minibroker.cli.errors import CliError, Refused, Unreachable, UsageMistake
+from minibroker.cli.errors import CliError, Unreachable, UsageMistake
+from minibroker.client.connection import REQUEST_TIMEOUT_S
+from minibroker.client.errors import BrokerError
 from minibroker.cluster import layout, stored_configs
 from minibroker.cluster.configs import Alteration, ConfigOperation, Op, hosts_named, plan_alteration
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
@@ -59,7 +60,7 @@ def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
             pairs=[
                 f"zookeeper.connect={connect}",
                 # People who mistype an address are not to sit out a broker's session timeout.
-                f"zookeeper.connection.timeout.ms={PATIENCE_S * 1000:g}",
+                f"zookeeper.connection.timeout.ms={REQUEST_TIMEOUT_S * 1000:g}",
             ]
         )
         from minibroker.cluster.store.zookeeper import ZooKeeperStore
@@ -99,7 +100,7 @@ async def alter(
         raise CliError(f"Invalid config(s): {','.join(missing)}")
     plan = await _plan(store, entities, additions, deletions)
     if isinstance(plan, ChangeRejected):
-        raise Refused(_who(kind, stored_name), *plan)
+        raise BrokerError(_who(kind, stored_name), *plan)
     for path in (layout.configs_path(kind), layout.CONFIG_CHANGES):
         await store.ensure(path)
     await store.multi(await stored_configs.told_steps(store, [plan]))

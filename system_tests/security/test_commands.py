@@ -1,4 +1,4 @@
-"""minibroker's own commands at a broker that wants to know who asks."""
+"""Commands of minibroker with a broker that requires TLS or SASL."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_certificate_is_a_name(secured: Secured, command: Command, tmp_path: P
 @pytest.mark.parametrize(
     ("listener", "lines", "why"),
     [
-        ("sasl_ssl", "", "if it is a Kafka listener with TLS, say how to get in with --command-"),
+        ("sasl_ssl", "", "if it is a Kafka listener with TLS, pass the client's security settings"),
         ("sasl_ssl", "security.protocol=SSL\n", "its certificate is not trusted"),
         ("plaintext", "security.protocol=SSL\n", "is its port in --bootstrap-server one for TLS?"),
     ],

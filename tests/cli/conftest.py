@@ -1,97 +1,23 @@
-"""Commands run in this process, against a real broker or one that only pretends."""
+"""Runs commands in this process, against a real or a fake broker."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trio
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
 from minibroker.testing import MiniBroker
-from protocol.compiler import decoder, encode
-from protocol.headers import decode_request_header, encode_response_header
-from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message
+from tests.client.fake_broker import fake_broker
 
-Answer = Callable[[Any], Message | None]
-
-
-class FakeBroker:
-    """Serves the APIs that it was given answers for; keeps what it was asked.
-
-    Instead of an answer it closes the connection, once for each API in ``hang_up_on``.
-    """
-
-    def __init__(self) -> None:
-        self.answers: dict[ApiKey, Answer] = {ApiKey.API_VERSIONS: self._api_versions}
-        self.versions: dict[ApiKey, tuple[int, int]] = {}
-        self.asked: list[tuple[int, Message]] = []
-        self.hang_up_on: list[ApiKey] = []
-        self.port = 0
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def _api_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        keys = []
-        for key in self.answers:
-            low, high = self.versions.get(key, schema(key).valid_versions)
-            keys.append(ApiVersion(api_key=key, min_version=low, max_version=high))
-        return ApiVersionsResponse(api_keys=keys)
-
-    async def listen(self, nursery: trio.Nursery) -> None:
-        """Serve in ``nursery``, on a free port."""
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        self.port = listeners[0].socket.getsockname()[1]
-        nursery.start_soon(trio.serve_listeners, self._converse, listeners)
-
-    async def _converse(self, stream: trio.SocketStream) -> None:
-        received = bytearray()
-        async for chunk in stream:
-            received += chunk
-            while len(received) >= 4:
-                size = 4 + struct.unpack_from(">i", received)[0]
-                if len(received) < size:
-                    break
-                reply = self._reply(bytes(received[4:size]))
-                del received[:size]
-                if reply == b"":
-                    await stream.aclose()
-                    return
-                if reply is not None:
-                    await stream.send_all(struct.pack(">i", len(reply)) + reply)
-
-    def _reply(self, frame: bytes) -> bytes | None:
-        header, body = decode_request_header(frame)
-        key = ApiKey(header.api_key)
-        request, _ = decoder(schema(key).request, header.api_version)(frame, body)
-        self.asked.append((header.api_version, request))
-        if key in self.hang_up_on:
-            self.hang_up_on.remove(key)
-            return b""
-        answer = self.answers[key](request)
-        if answer is None:
-            return None
-        prefix = encode_response_header(key, header.api_version, header.correlation_id)
-        return prefix + encode(answer, header.api_version)
-
-
-@pytest.fixture
-async def fake_broker(nursery: trio.Nursery) -> FakeBroker:
-    broker = FakeBroker()
-    await broker.listen(nursery)
-    return broker
+__all__ = ["fake_broker"]
 
 
 @pytest.fixture
 def command(minibroker: MiniBroker) -> Callable[..., Any]:
-    """Runs a command against the broker of the run, or that of ``-b``; raises what it raises."""
+    """Run a command against the shared broker, or that of ``-b``; pass on its exception."""
 
     def run(*words: str, stdin: bytes | None = None) -> Any:
         server = [] if "-b" in words else ["-b", minibroker.bootstrap_servers]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from minibroker.cli.consume import Every, Limits, read_offset
-from minibroker.cli.errors import ExitCode, Refused, TooFew, UsageMistake
-from minibroker.cli.offsets import EARLIEST, LATEST
+from minibroker.cli.errors import ExitCode, TooFew, UsageMistake
+from minibroker.client.errors import BrokerError
+from minibroker.client.offsets import EARLIEST, LATEST
 from minibroker.testing import MiniBroker
 
 
@@ -92,7 +93,7 @@ def test_producing_creates_the_topic(
 
 
 def test_a_topic_that_is_not_there_is_told(command: Any, minibroker_group: str) -> None:
-    with pytest.raises(Refused, match="UNKNOWN_TOPIC_OR_PARTITION"):
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         command("consume", minibroker_group)
 
 

@@ -11,7 +11,7 @@ import trio
 from minibroker.cli import control as module
 from minibroker.cli.control import Control, find_control
 from minibroker.cli.errors import CliError, ExitCode, Unreachable, UsageMistake
-from minibroker.cli.servers import Servers
+from minibroker.client.bootstrap import BootstrapServers
 from minibroker.config.types import HostPort
 from minibroker.testing import MiniBroker
 
@@ -86,22 +86,22 @@ async def test_what_is_no_answer_is_told(answer: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:80", "127.0.0.1:80", "http://127.0.0.1:80/v1"])
 def test_it_may_be_named(url: str) -> None:
-    assert find_control(url, Servers("unused")).url == "http://127.0.0.1:80"
+    assert find_control(url, BootstrapServers("unused")).url == "http://127.0.0.1:80"
 
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(UsageMistake, match=r"--control http://nowhere: must be host:port"):
-        find_control("http://nowhere", Servers("unused"))
+        find_control("http://nowhere", BootstrapServers("unused"))
 
 
 def test_a_broker_is_asked_where_it_is(minibroker: MiniBroker) -> None:
-    found = find_control(None, Servers(minibroker.bootstrap_servers))
+    found = find_control(None, BootstrapServers(minibroker.bootstrap_servers))
     assert found.url == minibroker.control_url.rstrip("/")
 
 
 def test_without_a_broker_it_is_told_how_to_name_it() -> None:
     with pytest.raises(Unreachable, match=r"nothing listens on .* or name its control API with"):
-        find_control(None, Servers("127.0.0.1:1"))
+        find_control(None, BootstrapServers("127.0.0.1:1"))
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,58 @@
 from __future__ import annotations
 
-import pytest
-
-from minibroker.cli.errors import CliError, Refused, TooFew, Unreachable, check
+from minibroker.cli.errors import (
+    BadConfig,
+    CliError,
+    TooFew,
+    Unreachable,
+    UsageMistake,
+    error_message,
+    exit_code,
+)
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ConnectionDropped,
+    InvalidArgument,
+    InvalidClientConfig,
+    UnsupportedVersion,
+)
 from protocol.errors import ErrorCode
 
 
-def test_no_error_is_no_exception() -> None:
-    check("topic cats", 0)
+def test_error_message_of_missing_topic_names_the_command_that_helps() -> None:
+    message = error_message(BrokerError("topic cats", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert message.startswith("topic cats: UNKNOWN_TOPIC_OR_PARTITION (")
+    assert "minibroker topics create" in message
 
 
-def test_a_refusal_says_what_why_and_how_to_mend_it() -> None:
-    with pytest.raises(Refused) as caught:
-        check("topic cats", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert str(caught.value).startswith("topic cats: UNKNOWN_TOPIC_OR_PARTITION (")
-    assert "minibroker topics create" in str(caught.value)
+def test_error_message_of_existing_topic_names_if_not_exists() -> None:
+    message = error_message(BrokerError("topic cats", ErrorCode.TOPIC_ALREADY_EXISTS))
+    assert "--if-not-exists" in message
 
 
-def test_an_offset_that_is_not_there_says_where_to_look() -> None:
-    refusal = Refused("cats-0", ErrorCode.OFFSET_OUT_OF_RANGE)
-    assert "minibroker topics describe" in str(refusal)
+def test_error_message_of_offset_out_of_range_names_topics_describe() -> None:
+    message = error_message(BrokerError("cats-0", ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert "minibroker topics describe" in message
 
 
-def test_the_broker_s_own_words_are_passed_on() -> None:
-    refusal = Refused("topic cats", ErrorCode.INVALID_PARTITIONS, "must be larger than 0")
-    assert str(refusal) == "topic cats: INVALID_PARTITIONS: must be larger than 0"
+def test_error_message_without_hint_is_the_error() -> None:
+    error = BrokerError("topic cats", ErrorCode.INVALID_PARTITIONS, "must be larger than 0")
+    assert error_message(error) == "topic cats: INVALID_PARTITIONS: must be larger than 0"
 
 
-def test_exit_codes_are_the_ones_that_scripts_rely_on() -> None:
-    codes = [int(error.exit_code) for error in (CliError, Refused, Unreachable, TooFew)]
-    assert codes == [1, 1, 3, 5]
+def test_exit_codes_of_cli_errors_are_stable() -> None:
+    errors = (CliError(), UsageMistake(), Unreachable(), BadConfig(), TooFew())
+    assert [int(exit_code(error)) for error in errors] == [1, 2, 3, 4, 5]
+
+
+def test_exit_codes_of_client_errors_are_stable() -> None:
+    errors = (
+        BrokerError("topic cats", ErrorCode.INVALID_PARTITIONS),
+        UnsupportedVersion(),
+        InvalidArgument(),
+        BrokerUnreachable(),
+        ConnectionDropped(),
+        InvalidClientConfig(),
+    )
+    assert [int(exit_code(error)) for error in errors] == [1, 1, 2, 3, 3, 4]

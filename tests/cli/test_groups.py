@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import Refused
 from minibroker.cli.groups import assigned, lag_rows
+from minibroker.client.errors import BrokerError
+from minibroker.client.kafka_client import KafkaClient
 from minibroker.testing import MiniBroker
 from protocol.compiler import encode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
@@ -43,7 +43,7 @@ def test_a_group_is_listed_described_and_deleted(
     assert described[2].split() == [minibroker_topic, "0", "2", "3", "1"]
     deleted = command("groups", "delete", minibroker_group)
     assert deleted.stdout == f"deleted group {minibroker_group}\n"
-    with pytest.raises(Refused, match="groups list"):
+    with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
         command("groups", "describe", minibroker_group)
 
 
@@ -51,7 +51,7 @@ def test_the_lag_of_a_topic_that_is_gone_is_not_made_up(
     minibroker: MiniBroker, minibroker_topic: str, minibroker_group: str
 ) -> None:
     offsets = {(minibroker_topic, 0): 0, (minibroker_group, 7): 42}
-    with Client(minibroker.bootstrap_servers) as client:
+    with KafkaClient(minibroker.bootstrap_servers) as client:
         rows = lag_rows(client, offsets)
     assert sorted(rows) == sorted(
         [(minibroker_topic, 0, 0, 0, 0), (minibroker_group, 7, 42, "-", "-")]

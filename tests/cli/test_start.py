@@ -101,7 +101,7 @@ def test_recovery_without_a_data_directory_is_refused() -> None:
 def test_start_loads_no_client_and_no_other_command() -> None:
     loaded = loaded_by("start", "--help")
     assert "minibroker.cli.start" in loaded
-    assert not loaded & {*HEAVY, "minibroker.cli.client", "minibroker.cli.topics"}
+    assert not loaded & {*HEAVY, "minibroker.client.kafka_client", "minibroker.cli.topics"}
 
 
 def test_the_commands_load_nothing_of_the_broker() -> None:

@@ -68,7 +68,7 @@ def test_the_question_has_an_end_whatever_takes_it_long(monkeypatch: pytest.Monk
             "nothing listens; name another with --from HOST:PORT",
         ),
         (
-            "minibroker: x does not let us in with PLAIN: SASL_AUTHENTICATION_FAILED: Wrong!\n",
+            "minibroker: x rejected authentication: SASL_AUTHENTICATION_FAILED: Wrong!\n",
             "FILE:3: there:9092 can't be asked (Wrong!): is sasl.jaas.config right?",
         ),
         (

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import Refused
-from minibroker.cli.reader import Message, Reader
+from minibroker.client.errors import BrokerError
+from minibroker.client.fetcher import ConsumerRecord, Fetcher
+from minibroker.client.kafka_client import KafkaClient
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -48,12 +48,12 @@ def leader(fake_broker: Any) -> Any:
     return fake_broker
 
 
-async def poll(broker: Any, position: int, times: int = 1) -> tuple[list[Message], int]:
+async def poll(broker: Any, position: int, times: int = 1) -> tuple[list[ConsumerRecord], int]:
     """What is read from ``position`` on, and where the reader stands then."""
 
-    def run() -> tuple[list[Message], int]:
-        with Client(broker.address) as client:
-            reader = Reader(client, "cats", {0: position})
+    def run() -> tuple[list[ConsumerRecord], int]:
+        with KafkaClient(broker.address) as client:
+            reader = Fetcher(client, "cats", {0: position})
             found = [message for _ in range(times) for message in reader.poll(1)]
             return found, reader.positions[0]
 
@@ -63,7 +63,7 @@ async def poll(broker: Any, position: int, times: int = 1) -> tuple[list[Message
 
 async def test_records_come_in_order_and_the_position_follows(leader: Any) -> None:
     found, position = await poll(leader, 10)
-    assert found == [Message("cats", 0, record) for record in RECORDS]
+    assert found == [ConsumerRecord("cats", 0, record) for record in RECORDS]
     assert position == 14
 
 
@@ -101,12 +101,12 @@ async def test_a_leader_that_moved_is_looked_up_again(leader: Any) -> None:
     leader.answers[ApiKey.FETCH] = lambda _: replies.pop(0)
     found, _ = await poll(leader, 10, times=2)
     assert len(found) == 4
-    assert len([item for _, item in leader.asked if isinstance(item, MetadataRequest)]) == 2
+    assert len([item for _, item in leader.requests if isinstance(item, MetadataRequest)]) == 2
 
 
 async def test_an_offset_that_is_not_there_is_told(leader: Any) -> None:
     leader.answers[ApiKey.FETCH] = lambda _: answer(code=ErrorCode.OFFSET_OUT_OF_RANGE)
-    with pytest.raises(Refused, match="cats-0: OFFSET_OUT_OF_RANGE"):
+    with pytest.raises(BrokerError, match="cats-0: OFFSET_OUT_OF_RANGE"):
         await poll(leader, 99)
-    (request,) = [item for _, item in leader.asked if isinstance(item, FetchRequest)]
+    (request,) = [item for _, item in leader.requests if isinstance(item, FetchRequest)]
     assert request.topics[0].partitions[0].fetch_offset == 99

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import trustme
 
-from minibroker.cli.client_file import read_access
-from minibroker.cli.errors import BadConfig
-from minibroker.cli.servers import Access
+from minibroker.client.bootstrap import ClientSecurity
+from minibroker.client.config import read_client_security
+from minibroker.client.errors import InvalidClientConfig
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
-Read = Callable[..., Access]
+Read = Callable[..., ClientSecurity]
 
 
 @pytest.fixture
 def read(properties: Callable[..., str]) -> Read:
-    return lambda *lines: read_access(properties(*lines))
+    return lambda *lines: read_client_security(properties(*lines))
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_said_is_an_open_door(read: Read) -> None:
-    assert read("bootstrap.servers=x:1", "acks=all") == Access()
+    assert read("bootstrap.servers=x:1", "acks=all") == ClientSecurity()
 
 
 def test_tls_checks_the_host_unless_told_not_to(read: Read, authority: Path) -> None:
@@ -75,15 +75,15 @@ def test_each_mechanism_begins(read: Read, mechanism: str, module: str, first: b
     lines = ("security.protocol=sasl_plaintext", f"sasl.mechanism={mechanism}")
     access = read(*lines, f"sasl.jaas.config={module}")
     assert (access.tls, access.mechanism) == (None, mechanism)
-    assert access.prove is not None
-    assert next(access.prove()).startswith(first)
+    assert access.start_exchange is not None
+    assert next(access.start_exchange()).startswith(first)
 
 
 def test_no_nonce_is_used_twice(read: Read) -> None:
     jaas = f'sasl.jaas.config={SCRAM} username="alice" password="s";'
     access = read("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", jaas)
-    assert access.prove is not None
-    assert next(access.prove()) != next(access.prove())
+    assert access.start_exchange is not None
+    assert next(access.start_exchange()) != next(access.start_exchange())
 
 
 def test_a_token_in_a_file_is_read_when_it_is_needed(read: Read, tmp_path: Path) -> None:
@@ -91,13 +91,15 @@ def test_a_token_in_a_file_is_read_when_it_is_needed(read: Read, tmp_path: Path)
     url = f"sasl.oauthbearer.token.endpoint.url=file:{tmp_path}/a%20token"
     jaas = f"sasl.jaas.config={BEARER} ;"
     access = read("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER", jaas, url)
-    assert access.prove is not None
+    assert access.start_exchange is not None
     for token in ("one", "another"):
         file.write_text(f"{token}\n")
-        assert next(access.prove()) == f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        assert next(access.start_exchange()) == f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     file.unlink()
-    with pytest.raises(BadConfig, match=r"client.properties:4: sasl.oauth.* can't be read"):
-        access.prove()
+    with pytest.raises(
+        InvalidClientConfig, match=r"client.properties:4: sasl.oauth.* can't be read"
+    ):
+        access.start_exchange()
 
 
 SASL = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN")
@@ -130,20 +132,22 @@ OAUTH = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER")
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line(read: Read, lines: list[str], why: str) -> None:
-    with pytest.raises(BadConfig, match=why) as raised:
+    with pytest.raises(InvalidClientConfig, match=why) as raised:
         read(*lines)
     assert "hush" not in str(raised.value)
 
 
 def test_tokens_are_not_fetched(read: Read) -> None:
     url = "sasl.oauthbearer.token.endpoint.url=https://issuer/token"
-    with pytest.raises(BadConfig, match=r"properties:4: .* must be a file with the token"):
+    with pytest.raises(
+        InvalidClientConfig, match=r"properties:4: .* must be a file with the token"
+    ):
         read(*OAUTH, f"sasl.jaas.config={BEARER} ;", url)
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadConfig, match="/no/such: cannot be read: No such file"):
-        read_access("/no/such")
+    with pytest.raises(InvalidClientConfig, match="/no/such: cannot be read: No such file"):
+        read_client_security("/no/such")
 
 
 def test_a_certificate_of_one_s_own_is_taken(read: Read, authority: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner import murmur2 as oracle
 
-from minibroker.cli.partitioner import murmur2, partition_of
+from minibroker.client.partitioner import murmur2, partition_of
 
 
 @given(st.binary(max_size=64))

@@ -1,9 +1,9 @@
-"""Records out: one batch a partition, one Produce request a leader.
+"""A producer for one topic: one batch for each partition, one Produce request for each leader.
 
-Owns where records without a key go and what an answer to Produce means; it must never know where
-records come from. Invariant: `flush` returns only when every record given before has been
-acknowledged (with acks 0: handed to the system), or raises. Kafka's ``RecordAccumulator`` and
-``Sender`` do the same in the background.
+Owns the choice of partitions for records without a key, and the meaning of Produce responses. It
+must never know the source of the records. Invariant: `Producer.flush` raises, or returns when all
+previous records are acknowledged (with acks 0: written to the socket). Kafka's
+``RecordAccumulator`` and ``Sender`` do this in the background.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final, NamedTuple
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import UsageMistake, check
-from minibroker.cli.partitioner import partition_of
+from minibroker.client.errors import InvalidArgument, check
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.client.partitioner import partition_of
 from protocol.compression import Compression
 from protocol.messages.metadata import MetadataResponseTopic
 from protocol.messages.produce import (
@@ -27,20 +27,20 @@ from protocol.records import Record, build_batch
 PRODUCE_TIMEOUT_MS: Final = 10_000
 
 
-class Acknowledged(NamedTuple):
-    """One batch that the broker took; offsets are -1 with acks 0."""
+class BatchAcknowledgement(NamedTuple):
+    """A batch that the broker appended; its offset is -1 with acks 0."""
 
     partition: int
     first_offset: int
     records: int
 
 
-class Sender:
-    """Sends records to one topic, which is created at need if the broker allows it."""
+class Producer:
+    """Sends records to one topic, and creates the topic if the broker allows it."""
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         topic: str,
         *,
         acks: int,
@@ -52,60 +52,62 @@ class Sender:
         self._acks = acks
         self._compression = compression
         self._leaders = leaders(client.topic(topic, create=True))
-        self._fixed = partition
+        self._fixed_partition = partition
         if partition is not None and partition not in self._leaders:
-            raise UsageMistake(
+            raise InvalidArgument(
                 f"--partition {partition}: topic {topic} has partitions 0 to "
                 f"{len(self._leaders) - 1}"
             )
-        self._turn = 0
-        self._waiting: dict[int, list[Record]] = defaultdict(list)
+        self._rotation = 0
+        self._buffered: dict[int, list[Record]] = defaultdict(list)
 
-    def add(self, record: Record) -> None:
-        """Keep a record for the next `flush`."""
-        self._waiting[self._partition(record.key)].append(record)
+    def send(self, record: Record) -> None:
+        """Buffer a record until the next `flush`."""
+        self._buffered[self._partition(record.key)].append(record)
 
-    def flush(self) -> list[Acknowledged]:
-        """Send what was added since the last flush; `Refused` if the broker takes not all of it."""
-        waiting, self._waiting = self._waiting, defaultdict(list)
-        self._turn += 1
+    def flush(self) -> list[BatchAcknowledgement]:
+        """Send all buffered records. Raises `BrokerError` if the broker rejects a batch."""
+        batches, self._buffered = self._buffered, defaultdict(list)
+        self._rotation += 1
         by_leader: dict[int, list[PartitionProduceData]] = defaultdict(list)
-        for partition, records in waiting.items():
+        for partition, records in batches.items():
             batch = build_batch(records, compression=self._compression)
             data = PartitionProduceData(index=partition, records=batch)
             by_leader[self._leaders[partition]].append(data)
         sent = []
         for leader, parts in by_leader.items():
-            offsets = self._send(leader, parts)
+            offsets = self._produce(leader, parts)
             sent += [
-                Acknowledged(part.index, offsets.get(part.index, -1), len(waiting[part.index]))
+                BatchAcknowledgement(
+                    part.index, offsets.get(part.index, -1), len(batches[part.index])
+                )
                 for part in parts
             ]
         return sent
 
-    def _send(self, leader: int, parts: list[PartitionProduceData]) -> dict[int, int]:
+    def _produce(self, leader: int, parts: list[PartitionProduceData]) -> dict[int, int]:
         request = ProduceRequest(
             acks=self._acks,
             timeout_ms=PRODUCE_TIMEOUT_MS,
             topic_data=[TopicProduceData(name=self._topic, partition_data=parts)],
         )
         if self._acks == 0:
-            self._client.tell(request, leader)
+            self._client.send_without_response(request, leader)
             return {}
-        answers = self._client.ask(request, ProduceResponse, leader).responses[0]
+        answers = self._client.send(request, ProduceResponse, leader).responses[0]
         for answer in answers.partition_responses:
             what = f"partition {answer.index} of topic {self._topic}"
             check(what, answer.error_code, answer.error_message)
         return {answer.index: answer.base_offset for answer in answers.partition_responses}
 
     def _partition(self, key: bytes | None) -> int:
-        if self._fixed is not None:
-            return self._fixed
+        if self._fixed_partition is not None:
+            return self._fixed_partition
         if key is None:
-            return self._turn % len(self._leaders)
+            return self._rotation % len(self._leaders)
         return partition_of(key, len(self._leaders))
 
 
 def leaders(topic: MetadataResponseTopic) -> dict[int, int]:
-    """Leader's broker id by partition."""
+    """Map each partition to the broker id of its leader."""
     return {item.partition_index: item.leader_id for item in topic.partitions}

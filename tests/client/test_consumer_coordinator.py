@@ -8,9 +8,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import Refused
-from minibroker.cli.membership import Membership, assign_range
+from minibroker.client.consumer_coordinator import ConsumerCoordinator, assign_range
+from minibroker.client.errors import BrokerError
+from minibroker.client.kafka_client import KafkaClient
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from protocol.messages.heartbeat import HeartbeatResponse
@@ -34,7 +34,7 @@ from protocol.messages.offset_commit import (
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from protocol.registry import ApiKey
 
-Work = Callable[[Membership], Any]
+Work = Callable[[ConsumerCoordinator], Any]
 
 
 @given(st.lists(st.text(min_size=1), unique=True, min_size=1), st.integers(0, 100))
@@ -106,15 +106,15 @@ def coordinator(fake_broker: Any) -> Any:
 
 async def as_member(broker: Any, work: Work) -> Any:
     def run() -> Any:
-        with Client(broker.address) as client:
-            return work(Membership(client, "g", "cats"))
+        with KafkaClient(broker.address) as client:
+            return work(ConsumerCoordinator(client, "g", "cats"))
 
     with trio.fail_after(10):
         return await trio.to_thread.run_sync(run)
 
 
 def requests(broker: Any, kind: type) -> list[Any]:
-    return [request for _, request in broker.asked if isinstance(request, kind)]
+    return [request for _, request in broker.requests if isinstance(request, kind)]
 
 
 async def test_a_member_joins_with_the_id_it_was_told_and_as_leader_assigns(
@@ -142,7 +142,7 @@ async def test_a_member_that_was_forgotten_asks_for_a_new_id(coordinator: Any) -
     codes = [ErrorCode.UNKNOWN_MEMBER_ID]
     coordinator.answers[ApiKey.HEARTBEAT] = lambda _: HeartbeatResponse(error_code=codes.pop(0))
 
-    def work(member: Membership) -> None:
+    def work(member: ConsumerCoordinator) -> None:
         member.join()
         assert member.must_rejoin()
         member.join()
@@ -157,7 +157,7 @@ async def test_a_member_that_was_forgotten_asks_for_a_new_id(coordinator: Any) -
 
 
 async def test_a_heartbeat_without_news_changes_nothing(coordinator: Any) -> None:
-    def work(member: Membership) -> bool:
+    def work(member: ConsumerCoordinator) -> bool:
         member.join()
         return member.must_rejoin()
 
@@ -167,7 +167,7 @@ async def test_a_heartbeat_without_news_changes_nothing(coordinator: Any) -> Non
 async def test_offsets_are_committed_under_the_generation_that_assigned_them(
     coordinator: Any,
 ) -> None:
-    def work(member: Membership) -> None:
+    def work(member: ConsumerCoordinator) -> None:
         member.join()
         member.commit({})
         member.commit({0: 42})
@@ -182,5 +182,5 @@ async def test_a_group_that_refuses_says_why(coordinator: Any) -> None:
     coordinator.answers[ApiKey.JOIN_GROUP] = lambda _: JoinGroupResponse(
         error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, protocol_name=""
     )
-    with pytest.raises(Refused, match="group g: INCONSISTENT_GROUP_PROTOCOL"):
+    with pytest.raises(BrokerError, match="group g: INCONSISTENT_GROUP_PROTOCOL"):
         await as_member(coordinator, lambda member: member.join())

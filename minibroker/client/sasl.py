@@ -1,9 +1,9 @@
-"""The client's half of SASL: what it sends, step by step, to prove who it is.
+"""The client side of SASL mechanisms: PLAIN, OAUTHBEARER and SCRAM.
 
-Owns the messages of each mechanism as generators: they yield what to send and are sent what came
-back, and end when nothing more is to be said. They must never know a connection. Invariant: SCRAM
-ends only after the broker has shown that it knows the password too. Kafka's ``PlainSaslClient``,
-``ScramSaslClient`` and ``OAuthBearerSaslClient``; RFC 4616, 5802 and 7628.
+Owns each mechanism's exchange as a generator that yields the client's messages and receives the
+server's. It must never know a connection. Invariant: a SCRAM exchange ends only after the server's
+signature has been verified. Kafka's counterparts are ``ScramSaslClient`` and
+``OAuthBearerSaslClient``; RFC 4616, 5802 and 7628.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from typing import Final, TypeAlias
 
 from minibroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, credential, salted
 
-Proof: TypeAlias = Generator[bytes, bytes, None]
+SaslExchange: TypeAlias = Generator[bytes, bytes, None]
 
 _SERVER_FIRST = re.compile(r"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<i>\d{1,9})")
 _NO_BINDING: Final = "n,,"
 
 
-class NotTheBroker(Exception):
-    """Who answers does not know what the broker must know; the text says what was wrong."""
+class ServerNotVerified(Exception):
+    """The server did not prove that it knows the password; the message says why."""
 
 
-def plain(user: str, password: str) -> Proof:
-    """Name and password as they are."""
+def plain(user: str, password: str) -> SaslExchange:
+    """Send user name and password unencrypted."""
     yield f"\0{user}\0{password}".encode()
 
 
-def bearer(token: str) -> Proof:
-    """A token; the broker's complaint about it is acknowledged, upon which it says no."""
-    complaint = yield f"{_NO_BINDING}\x01auth=Bearer {token}\x01\x01".encode()
-    if complaint:
+def oauthbearer(token: str) -> SaslExchange:
+    """Send a token. If the server answers with an error, acknowledge it: then the server fails."""
+    error = yield f"{_NO_BINDING}\x01auth=Bearer {token}\x01\x01".encode()
+    if error:
         yield b"\x01"
 
 
-def scram(mechanism: str, user: str, password: str, nonce: str) -> Proof:
-    """A proof that the password is known; ``nonce`` is used once. Raises `NotTheBroker`."""
+def scram(mechanism: str, user: str, password: str, nonce: str) -> SaslExchange:
+    """Prove knowledge of the password; ``nonce`` is used once. Raises `ServerNotVerified`."""
     name = user.replace("=", "=3D").replace(",", "=2C")
     first = f"n={name},r={nonce}"
     answer = (yield f"{_NO_BINDING}{first}".encode()).decode(errors="replace")
     found = _SERVER_FIRST.match(answer)
     if found is None or not found["nonce"].startswith(nonce) or found["nonce"] == nonce:
-        raise NotTheBroker("its first answer is no message of SCRAM for us")
+        raise ServerNotVerified("its first message is not a valid SCRAM message for this client")
     if not ITERATIONS_MIN <= int(found["i"]) <= ITERATIONS_MAX:
-        raise NotTheBroker(f"it wants {found['i']} iterations of the password's hash")
+        raise ServerNotVerified(f"it requires {found['i']} iterations")
     salt = _decoded(found["salt"])
     secret = salted(mechanism, password, salt, int(found["i"]))
     binding = base64.b64encode(_NO_BINDING.encode()).decode()
@@ -59,22 +59,25 @@ def scram(mechanism: str, user: str, password: str, nonce: str) -> Proof:
     client_key = hmac.digest(secret, b"Client Key", HASHES[mechanism])
     signature = hmac.digest(known.stored_key, signed, HASHES[mechanism])
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-    verdict = yield f"{final},p={base64.b64encode(proof).decode()}".encode()
-    theirs = hmac.digest(known.server_key, signed, HASHES[mechanism])
-    if not hmac.compare_digest(b"v=" + base64.b64encode(theirs), verdict.partition(b",")[0]):
-        raise NotTheBroker("it does not know the password itself")
+    server_final = yield f"{final},p={base64.b64encode(proof).decode()}".encode()
+    server_signature = hmac.digest(known.server_key, signed, HASHES[mechanism])
+    if not hmac.compare_digest(
+        b"v=" + base64.b64encode(server_signature), server_final.partition(b",")[0]
+    ):
+        raise ServerNotVerified("its signature is wrong, so it does not know the password")
 
 
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise NotTheBroker("the salt that it sent is no base64") from None
+        raise ServerNotVerified("its salt is not base64") from None
 
 
 def unsecured_token(claims: dict[str, str], now_s: float, lifetime_s: float) -> str:
-    """A token that nobody has signed, as Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``
-    makes it; for tests only.
+    """Create an unsigned token, like Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``.
+
+    For tests only.
     """
     body = {**claims, "iat": now_s, "exp": now_s + lifetime_s}
     parts = (json.dumps(part).encode() for part in ({"alg": "none"}, body))

@@ -1,8 +1,8 @@
-"""Which partition a record goes to: the same one that Kafka's Java client would choose.
+"""The partition of a record with a key: the same that Kafka's Java client chooses.
 
 Owns the hash of keys and nothing else; it must never know a topic. Invariant: records with equal
-keys go to the same partition of a topic as long as it keeps its number of partitions, whichever
-client sent them. Kafka's counterpart is ``BuiltInPartitioner``, which uses ``Utils.murmur2``.
+keys are sent to the same partition, by any client, while the number of partitions stays the same.
+Kafka's counterpart is ``BuiltInPartitioner``, which uses ``Utils.murmur2``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash of ``data``, as a non-negative number."""
+    """Hash ``data`` to a non-negative 32-bit number."""
     length = len(data)
     value = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -34,5 +34,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition for ``key`` in a topic of ``partitions`` partitions."""
+    """Choose the partition for ``key`` in a topic with ``partitions`` partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

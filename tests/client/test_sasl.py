@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.cli.proofs import NotTheBroker, Proof, bearer, plain, scram, unsecured_token
+from minibroker.client.sasl import (
+    SaslExchange,
+    ServerNotVerified,
+    oauthbearer,
+    plain,
+    scram,
+    unsecured_token,
+)
 from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven
 from minibroker.security.oauth import OAuthBearer, TokenRules, unsecured
 from minibroker.security.plain import Plain
@@ -19,7 +26,7 @@ names = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text)
 scrams = st.sampled_from(list(HASHES))
 
 
-def converse(proof: Proof, mechanism: Mechanism) -> Proven | None:
+def converse(proof: SaslExchange, mechanism: Mechanism) -> Proven | None:
     """Carry what each says to the other until the client has nothing more to say."""
     proven, token = None, next(proof)
     while True:
@@ -63,20 +70,20 @@ SALT = base64.b64encode(b"salt").decode()
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"", "no message of SCRAM"),
-        (b"e=other-error", "no message of SCRAM"),
-        (b"\xff\xfe", "no message of SCRAM"),
-        (f"r=somebody's,s={SALT},i=4096".encode(), "for us"),
-        (f"r=ours,s={SALT},i=4096".encode(), "for us"),
-        (f"r=ours+,s={SALT},i=1".encode(), "wants 1 iterations"),
-        (f"r=ours+,s={SALT},i=999999999".encode(), "wants 999999999 iterations"),
-        (b"r=ours+,s=abc,i=4096", "no base64"),
+        (b"", "not a valid SCRAM message"),
+        (b"e=other-error", "not a valid SCRAM message"),
+        (b"\xff\xfe", "not a valid SCRAM message"),
+        (f"r=somebody's,s={SALT},i=4096".encode(), "for this client"),
+        (f"r=ours,s={SALT},i=4096".encode(), "for this client"),
+        (f"r=ours+,s={SALT},i=1".encode(), "requires 1 iterations"),
+        (f"r=ours+,s={SALT},i=999999999".encode(), "requires 999999999 iterations"),
+        (b"r=ours+,s=abc,i=4096", "not base64"),
     ],
 )
 def test_who_answers_something_else_is_not_told_more(answer: bytes, why: str) -> None:
     proof = scram("SCRAM-SHA-256", "alice", "secret", "ours")
     next(proof)
-    with pytest.raises(NotTheBroker, match=why):
+    with pytest.raises(ServerNotVerified, match=why):
         proof.send(answer)
 
 
@@ -85,18 +92,18 @@ def test_who_does_not_know_the_password_is_found_out(verdict: bytes) -> None:
     proof = scram("SCRAM-SHA-512", "alice", "secret", "ours")
     next(proof)
     proof.send(f"r=ours+,s={SALT},i=4096".encode())
-    with pytest.raises(NotTheBroker, match="does not know the password"):
+    with pytest.raises(ServerNotVerified, match="does not know the password"):
         proof.send(verdict)
 
 
 def test_a_token_names_its_bearer() -> None:
     token = unsecured_token({"sub": "alice"}, NOW_S, 60)
     theirs = OAuthBearer(unsecured, TokenRules(), lambda: int(NOW_S * 1000))
-    assert converse(bearer(token), theirs) == Proven("alice", int(NOW_S + 60) * 1000)
+    assert converse(oauthbearer(token), theirs) == Proven("alice", int(NOW_S + 60) * 1000)
 
 
 def test_a_refused_token_is_heard_of() -> None:
     token = unsecured_token({"sub": "alice"}, NOW_S, 60)
     theirs = OAuthBearer(unsecured, TokenRules(), lambda: int(NOW_S + 61) * 1000)
     with pytest.raises(AuthenticationFailed, match="it has expired"):
-        converse(bearer(token), theirs)
+        converse(oauthbearer(token), theirs)

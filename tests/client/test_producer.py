@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import Refused, UsageMistake
-from minibroker.cli.partitioner import partition_of
-from minibroker.cli.sender import Acknowledged, Sender
+from minibroker.client.errors import BrokerError, InvalidArgument
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.client.partitioner import partition_of
+from minibroker.client.producer import BatchAcknowledgement, Producer
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import (
@@ -59,12 +59,12 @@ def leader(fake_broker: Any) -> Any:
     return fake_broker
 
 
-async def send(broker: Any, work: Callable[[Sender], Any], **options: Any) -> Any:
+async def send(broker: Any, work: Callable[[Producer], Any], **options: Any) -> Any:
     choices = {"acks": -1, "compression": Compression.NONE, **options}
 
     def run() -> Any:
-        with Client(broker.address) as client:
-            result = work(Sender(client, "cats", **choices))
+        with KafkaClient(broker.address) as client:
+            result = work(Producer(client, "cats", **choices))
             client.metadata([])  # an answer to this shows that what was told before has arrived
             return result
 
@@ -72,17 +72,17 @@ async def send(broker: Any, work: Callable[[Sender], Any], **options: Any) -> An
         return await trio.to_thread.run_sync(run)
 
 
-def flush(*records: Record) -> Callable[[Sender], list[Acknowledged]]:
-    def work(sender: Sender) -> list[Acknowledged]:
+def flush(*records: Record) -> Callable[[Producer], list[BatchAcknowledgement]]:
+    def work(sender: Producer) -> list[BatchAcknowledgement]:
         for record in records:
-            sender.add(record)
+            sender.send(record)
         return sender.flush()
 
     return work
 
 
 def produced(broker: Any) -> dict[int, list[Record]]:
-    (request,) = [item for _, item in broker.asked if isinstance(item, ProduceRequest)]
+    (request,) = [item for _, item in broker.requests if isinstance(item, ProduceRequest)]
     return {
         item.index: list(iter_records(item.records))
         for item in request.topic_data[0].partition_data
@@ -108,7 +108,7 @@ async def test_a_named_partition_gets_everything(leader: Any) -> None:
 
 
 async def test_a_partition_that_is_not_there_is_refused(leader: Any) -> None:
-    with pytest.raises(UsageMistake, match="topic cats has partitions 0 to 2"):
+    with pytest.raises(InvalidArgument, match="topic cats has partitions 0 to 2"):
         await send(leader, flush(), partition=3)
 
 
@@ -125,5 +125,7 @@ async def test_a_batch_that_is_refused_is_told(leader: Any) -> None:
     leader.answers[ApiKey.PRODUCE] = lambda _: ProduceResponse(
         responses=[TopicProduceResponse(name="cats", partition_responses=[answer])]
     )
-    with pytest.raises(Refused, match="partition 1 of topic cats: MESSAGE_TOO_LARGE: too large"):
+    with pytest.raises(
+        BrokerError, match="partition 1 of topic cats: MESSAGE_TOO_LARGE: too large"
+    ):
         await send(leader, flush(Record(value=b"a")))

@@ -1,8 +1,8 @@
-"""Records in: positions of partitions, and Fetch requests to their leaders.
+"""Fetches records of one topic from the leaders of its partitions.
 
-Owns how far each partition has been read; it must never know groups or print. Invariant: a
-partition's position is the offset after the last record handed out, so it is what a group would
-commit. Kafka's ``Fetcher`` and ``SubscriptionState`` do the same.
+Owns the position of each partition; it must never know groups or print. Invariant: a partition's
+position is the offset after the last returned record, which is the offset that a group commits.
+Kafka's counterparts are ``Fetcher`` and ``SubscriptionState``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import check
+from minibroker.client.errors import check
+from minibroker.client.kafka_client import KafkaClient
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.records import Record, iter_batches, iter_records
 
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 1024 * 1024
-MOVED: Final = frozenset(
+LEADER_CHANGED: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -27,28 +27,28 @@ MOVED: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Answers after which the leader is looked up again."""
+"""Errors after which the leader is looked up again."""
 
 
-class Message(NamedTuple):
-    """A record and where it stands."""
+class ConsumerRecord(NamedTuple):
+    """A record with its topic and partition."""
 
     topic: str
     partition: int
     record: Record
 
 
-class Reader:
-    """Reads partitions of one topic from given positions on."""
+class Fetcher:
+    """Fetches partitions of one topic, starting at the given positions."""
 
-    def __init__(self, client: Client, topic: str, positions: Mapping[int, int]) -> None:
+    def __init__(self, client: KafkaClient, topic: str, positions: Mapping[int, int]) -> None:
         self._client = client
         self._topic = topic
         self.positions = dict(positions)
         self._leaders: dict[int, int] = {}
 
-    def poll(self, wait_ms: int) -> Iterator[Message]:
-        """What there is; waits up to ``wait_ms`` at each leader that has nothing."""
+    def poll(self, wait_ms: int) -> Iterator[ConsumerRecord]:
+        """Fetch available records; a leader without any waits up to ``wait_ms``."""
         if not self._leaders:
             found = self._client.topic(self._topic).partitions
             self._leaders = {item.partition_index: item.leader_id for item in found}
@@ -67,7 +67,7 @@ class Reader:
 
     def _fetch(
         self, leader: int, partitions: list[FetchPartition], wait_ms: int
-    ) -> Iterator[Message]:
+    ) -> Iterator[ConsumerRecord]:
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
@@ -75,19 +75,19 @@ class Reader:
             session_epoch=-1,
             topics=[FetchTopic(topic=self._topic, partitions=partitions)],
         )
-        reply = self._client.ask(request, FetchResponse, leader)
+        reply = self._client.send(request, FetchResponse, leader)
         check(f"fetch from topic {self._topic}", reply.error_code)
         for topic in reply.responses:
             for answer in topic.partitions:
-                if answer.error_code in MOVED:
+                if answer.error_code in LEADER_CHANGED:
                     self._leaders = {}
                     continue
                 check(f"{self._topic}-{answer.partition_index}", answer.error_code)
                 records = answer.records
                 if isinstance(records, bytes | memoryview):
-                    yield from self._messages(answer.partition_index, records)
+                    yield from self._records(answer.partition_index, records)
 
-    def _messages(self, partition: int, records: bytes | memoryview) -> Iterator[Message]:
+    def _records(self, partition: int, records: bytes | memoryview) -> Iterator[ConsumerRecord]:
         view = memoryview(records)
         for start, header in iter_batches(view):
             if header.is_control:
@@ -96,4 +96,4 @@ class Reader:
             for record in iter_records(view[start : start + header.size]):
                 if record.offset >= self.positions[partition]:
                     self.positions[partition] = record.offset + 1
-                    yield Message(self._topic, partition, record)
+                    yield ConsumerRecord(self._topic, partition, record)

@@ -1,9 +1,9 @@
-"""One member of a consumer group that reads one topic.
+"""Membership in a consumer group that reads one topic.
 
-Owns joining, the assignment that a leader makes, heartbeats and commits; it must never know what is
-read or printed. Invariant: offsets are committed under the generation that assigned the partitions,
-so a commit after a rebalance that this member missed is refused by the broker, not misplaced.
-Kafka's ``ConsumerCoordinator`` with the ``RangeAssignor`` does the same (KIP-394 for member ids).
+Owns joining, the leader's assignment of partitions, heartbeats and offset commits. It must never
+fetch or print records. Invariant: offsets are committed with the generation that assigned the
+partitions, so the broker rejects a commit after a rebalance that this member missed. Kafka's
+counterparts are ``ConsumerCoordinator`` and ``RangeAssignor`` (KIP-394 for member ids).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from minibroker.cli.client import Client
-from minibroker.cli.errors import Refused, check
+from minibroker.client.errors import BrokerError, check
+from minibroker.client.kafka_client import KafkaClient
 from protocol.compiler import decoder, encode
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_protocol import (
@@ -43,7 +43,7 @@ from protocol.messages.sync_group import (
 
 SESSION_TIMEOUT_MS: Final = 10_000
 REBALANCE_TIMEOUT_MS: Final = 8_000
-"""Below the client's patience: the answer to JoinGroup comes when all have joined."""
+"""Below the request timeout, because JoinGroup is answered when all members have joined."""
 PROTOCOL_TYPE: Final = "consumer"
 ASSIGNOR: Final = "range"
 CONSUMER_PROTOCOL_VERSION: Final = 0
@@ -61,10 +61,10 @@ REJOIN: Final = frozenset(
 )
 
 
-class Membership:
-    """This process's place in a group."""
+class ConsumerCoordinator:
+    """One member of a consumer group."""
 
-    def __init__(self, client: Client, group_id: str, topic: str) -> None:
+    def __init__(self, client: KafkaClient, group_id: str, topic: str) -> None:
         self._client = client
         self._group_id = group_id
         self._topic = topic
@@ -73,30 +73,30 @@ class Membership:
         self._coordinator = client.coordinator(group_id)
 
     def join(self) -> list[int]:
-        """Join, or join again; the partitions that this member is given, perhaps none."""
+        """Join or rejoin the group; return the assigned partitions, which may be none."""
         for _ in range(JOIN_ATTEMPTS_MAX):
             reply = self._join_once()
             if reply.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id = reply.member_id
                 continue
             if reply.error_code in REJOIN:
-                self._start_over(reply.error_code)
+                self._prepare_rejoin(reply.error_code)
                 continue
             check(f"group {self._group_id}", reply.error_code)
             self._member_id, self._generation = reply.member_id, reply.generation_id
             partitions = self._sync(reply)
             if partitions is not None:
                 return partitions
-        raise Refused(f"group {self._group_id}", ErrorCode.REBALANCE_IN_PROGRESS)
+        raise BrokerError(f"group {self._group_id}", ErrorCode.REBALANCE_IN_PROGRESS)
 
     def must_rejoin(self) -> bool:
-        """Send a heartbeat; whether the group wants its members to join again."""
+        """Send a heartbeat; return whether this member must rejoin."""
         request = HeartbeatRequest(
             group_id=self._group_id, generation_id=self._generation, member_id=self._member_id
         )
-        code = self._client.ask(request, HeartbeatResponse, self._coordinator).error_code
+        code = self._client.send(request, HeartbeatResponse, self._coordinator).error_code
         if code in REJOIN:
-            self._start_over(code)
+            self._prepare_rejoin(code)
             return True
         check(f"group {self._group_id}", code)
         return False
@@ -117,19 +117,19 @@ class Membership:
             member_id=self._member_id,
             topics=[OffsetCommitRequestTopic(name=self._topic, partitions=partitions)],
         )
-        reply = self._client.ask(request, OffsetCommitResponse, self._coordinator)
+        reply = self._client.send(request, OffsetCommitResponse, self._coordinator)
         for item in reply.topics[0].partitions:
             if item.error_code not in REJOIN:
                 what = f"commit of {self._topic}-{item.partition_index} in group {self._group_id}"
                 check(what, item.error_code)
 
     def leave(self) -> None:
-        """Leave, so that the others need not wait for the session to time out."""
+        """Leave the group, so that it rebalances before the session times out."""
         identity = MemberIdentity(member_id=self._member_id, reason="the command ended")
         request = LeaveGroupRequest(
             group_id=self._group_id, member_id=self._member_id, members=[identity]
         )
-        self._client.ask(request, LeaveGroupResponse, self._coordinator)
+        self._client.send(request, LeaveGroupResponse, self._coordinator)
 
     def _join_once(self) -> JoinGroupResponse:
         subscription = ConsumerProtocolSubscription(topics=[self._topic])
@@ -142,7 +142,7 @@ class Membership:
             protocol_type=PROTOCOL_TYPE,
             protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=metadata)],
         )
-        return self._client.ask(request, JoinGroupResponse, self._coordinator)
+        return self._client.send(request, JoinGroupResponse, self._coordinator)
 
     def _sync(self, joined: JoinGroupResponse) -> list[int] | None:
         assignments = []
@@ -157,9 +157,9 @@ class Membership:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        reply = self._client.ask(request, SyncGroupResponse, self._coordinator)
+        reply = self._client.send(request, SyncGroupResponse, self._coordinator)
         if reply.error_code in REJOIN:
-            self._start_over(reply.error_code)
+            self._prepare_rejoin(reply.error_code)
             return None
         check(f"group {self._group_id}", reply.error_code)
         return self._read_assignment(reply.assignment)
@@ -167,7 +167,7 @@ class Membership:
     def _assign(
         self, members: Sequence[JoinGroupResponseMember], count: int
     ) -> list[SyncGroupRequestAssignment]:
-        ids = [member.member_id for member in members if self._wants_topic(member.metadata)]
+        ids = [member.member_id for member in members if self._subscribes_topic(member.metadata)]
         shares = assign_range(ids, count)
         return [
             SyncGroupRequestAssignment(
@@ -177,7 +177,7 @@ class Membership:
             for member in members
         ]
 
-    def _wants_topic(self, metadata: bytes) -> bool:
+    def _subscribes_topic(self, metadata: bytes) -> bool:
         read = decoder(ConsumerProtocolSubscription, CONSUMER_PROTOCOL_VERSION)
         subscription, _ = read(metadata, 2)
         return self._topic in subscription.topics
@@ -199,7 +199,7 @@ class Membership:
             for partition in item.partitions
         ]
 
-    def _start_over(self, code: int) -> None:
+    def _prepare_rejoin(self, code: int) -> None:
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self._member_id = ""
         elif code != ErrorCode.REBALANCE_IN_PROGRESS:
@@ -211,7 +211,7 @@ def _versioned(body: bytes) -> bytes:
 
 
 def assign_range(member_ids: Sequence[str], partitions: int) -> dict[str, list[int]]:
-    """Contiguous shares in the order of the ids; the first ones get one more where it is uneven."""
+    """Assign contiguous ranges in the order of ids; the first members receive the remainder."""
     shares: dict[str, list[int]] = {}
     start = 0
     ordered = sorted(member_ids)

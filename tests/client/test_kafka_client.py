@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+)
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.config import HostPort
+from protocol.errors import ErrorCode
+from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.registry import ApiKey
+from tests.client.fake_broker import in_thread
+
+
+async def test_closed_connection_is_reconnected(fake_broker: Any) -> None:
+    fake_broker.answers[ApiKey.LIST_GROUPS] = lambda _: ListGroupsResponse()
+    with await in_thread(lambda: KafkaClient(fake_broker.address)) as client:
+        client._bootstrap_connection.close()
+        await in_thread(lambda: client.send(ListGroupsRequest(), ListGroupsResponse))
+
+
+async def test_idempotent_request_is_retried_once_on_dropped_connection(
+    fake_broker: Any,
+) -> None:
+    fake_broker.answers[ApiKey.LIST_GROUPS] = lambda _: ListGroupsResponse()
+    with await in_thread(lambda: KafkaClient(fake_broker.address)) as client:
+        fake_broker.drop_once = [ApiKey.LIST_GROUPS]
+        await in_thread(lambda: client.send(ListGroupsRequest(), ListGroupsResponse))
+        fake_broker.drop_once = [ApiKey.LIST_GROUPS, ApiKey.LIST_GROUPS]
+        with pytest.raises(
+            BrokerUnreachable, match=r":\d+ closed the connection; if it requires authentication"
+        ):
+            await in_thread(lambda: client.send(ListGroupsRequest(), ListGroupsResponse))
+
+
+async def test_produce_request_is_not_retried_on_dropped_connection(fake_broker: Any) -> None:
+    fake_broker.answers[ApiKey.PRODUCE] = lambda _: ProduceResponse()
+    fake_broker.drop_once = [ApiKey.PRODUCE]
+    with await in_thread(lambda: KafkaClient(fake_broker.address)) as client:
+        with pytest.raises(BrokerUnreachable, match="closed the connection"):
+            await in_thread(lambda: client.send(ProduceRequest(), ProduceResponse))
+        assert [type(request) for _, request in fake_broker.requests].count(ProduceRequest) == 1
+
+
+async def test_bootstrap_skips_unreachable_server(fake_broker: Any, unused_port: int) -> None:
+    client = await in_thread(lambda: KafkaClient(f"127.0.0.1:{unused_port},{fake_broker.address}"))
+    with client:
+        assert client._bootstrap_connection.address == HostPort("127.0.0.1", fake_broker.port)
+
+
+def metadata(broker: Any, code: int, *partition_codes: int) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=broker.port)],
+        topics=[
+            MetadataResponseTopic(
+                error_code=code,
+                name="cats",
+                partitions=[
+                    MetadataResponsePartition(partition_index=index, leader_id=1, error_code=item)
+                    for index, item in reversed(list(enumerate(partition_codes)))
+                ],
+            )
+        ],
+    )
+
+
+async def test_topic_when_created_waits_for_leaders(fake_broker: Any) -> None:
+    replies = [
+        metadata(fake_broker, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        metadata(fake_broker, 0, ErrorCode.LEADER_NOT_AVAILABLE, 0),
+        metadata(fake_broker, 0, 0, 0),
+    ]
+    fake_broker.answers[ApiKey.METADATA] = lambda _: replies.pop(0)
+    with await in_thread(lambda: KafkaClient(fake_broker.address)) as client:
+        topic = await in_thread(lambda: client.topic("cats", create=True))
+    assert [item.partition_index for item in topic.partitions] == [0, 1]
+    assert not replies
+
+
+async def test_unknown_topic_raises_at_once(fake_broker: Any) -> None:
+    unknown = metadata(fake_broker, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    fake_broker.answers[ApiKey.METADATA] = lambda _: unknown
+    with (
+        await in_thread(lambda: KafkaClient(fake_broker.address)) as client,
+        pytest.raises(BrokerError, match=r"topic cats: UNKNOWN_TOPIC_OR_PARTITION"),
+    ):
+        await in_thread(lambda: client.topic("cats"))
+
+
+@pytest.mark.parametrize("newest", [2, 6])
+async def test_coordinator_is_found_in_old_and_new_versions(fake_broker: Any, newest: int) -> None:
+    codes = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE]
+
+    def answer(_: object) -> FindCoordinatorResponse:
+        found = Coordinator(
+            key="g", node_id=3, host="127.0.0.1", port=fake_broker.port, error_code=codes.pop(0)
+        )
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+            coordinators=[found],
+        )
+
+    fake_broker.answers[ApiKey.FIND_COORDINATOR] = answer
+    fake_broker.versions[ApiKey.FIND_COORDINATOR] = (0, newest)
+    with await in_thread(lambda: KafkaClient(fake_broker.address)) as client:
+        assert await in_thread(lambda: client.coordinator("g")) == 3
