@@ -1,11 +1,10 @@
-"""The small files beside a partition's segments: what a restart must know that they don't say.
+"""The checkpoint and the topic id of a partition, in files next to its segments.
 
-Owns ``checkpoint.json`` (where the log begins, from where it may be torn, whether it was closed
-cleanly, the producers' last batches) and ``partition.metadata`` (the topic id). It must never
-know segments. Its invariant: a file is replaced whole or not at all. Echoes Kafka's
-``log-start-offset-checkpoint``, ``recovery-point-offset-checkpoint`` and ``.kafka_cleanshutdown``,
-which are one per data directory there; one per partition lets each owner write its own. Kafka
-ignores files that it doesn't know.
+Owns ``checkpoint.json`` (log start offset, recovery point, clean shutdown, last batches of the
+producers) and ``partition.metadata`` (topic id). It must never know segments. Invariant: a file is
+replaced completely or not at all. Kafka has ``log-start-offset-checkpoint``,
+``recovery-point-offset-checkpoint`` and ``.kafka_cleanshutdown``, one per data directory. Here,
+there is one file per partition, so each worker writes its own. Kafka ignores unknown files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a partition's log is told about sizes, times and checks.
+"""The settings of a log: sizes, times and validation.
 
 Owns the shape only: the settings' names, defaults and scopes are the business of
 ``minibroker.config``, which this must never import, so that a log can be tested with two lines.
@@ -22,7 +22,7 @@ UNBOUNDED: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Each field is Kafka's topic config of nearly that name; bytes, ms, and -1 for no limit."""
+    """Each field is a topic config of Kafka with a similar name; bytes, ms, and -1 for no limit."""
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 3600 * 1000

@@ -26,7 +26,7 @@ ROOM_BYTES: Final = 1024 * 1024
 
 
 def ignore_failure(path: str, error: OSError) -> None:
-    """For logs that nobody watches."""
+    """Ignore the failure, for logs without monitoring."""
     del path, error
 
 

@@ -5,7 +5,7 @@ to offset, 12 bytes an entry) formats and the binary searches over them. It must
 batch is. Its invariant: entries only grow, in both columns of either index; a lookup gives the
 last entry at or below what was asked. Echoes ``OffsetIndex`` and ``TimeIndex``.
 
-A growing index is two arrays; the caller writes them out when it likes, for an index that is lost
+A growing index is two arrays; the caller decides when to write them, for an index that is lost
 or behind is rebuilt from the segment. A sealed index is searched in its file, entry by entry: about
 17 reads of 12 bytes for a full one, and nothing kept in memory or open.
 """

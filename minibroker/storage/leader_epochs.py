@@ -1,7 +1,7 @@
 """The leader epochs of a log, each with its first offset, and their checkpoint file.
 
 Owns the table by which a client or a follower finds out where an epoch ended, and so whether its
-records still exist. It must never know batches or who leads. Invariant: epochs and start offsets
+records still exist. It must never know batches or leaders. Invariant: epochs and start offsets
 both strictly increase. The file has Kafka's name and format (KIP-101), and is replaced whenever the
 table has changed. Kafka's ``LeaderEpochFileCache``.
 """

@@ -144,7 +144,7 @@ class Log:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._active.next_offset
 
     @property
@@ -336,7 +336,7 @@ class Log:
             return max(segments, key=lambda segment: segment.max_timestamp).find_max_timestamp()
 
     def next_segment_offset(self, offset: int) -> int:
-        """Where the segment behind the one with ``offset`` begins; the log's end for the last."""
+        """Base offset of the segment after the one with ``offset``, or the log end offset."""
         bases = [*self._bases, self._active.base_offset]
         following = bisect_right(bases, offset)
         return bases[following] if following < len(bases) else self.log_end_offset
@@ -351,7 +351,7 @@ class Log:
                 self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> None:
-        # In this order: an empty file named by this offset must not lie there if sealing fails.
+        # In this order, so that no empty file with this offset remains if sealing fails.
         self._active.finish_indexes()
         end_offset = self.log_end_offset
         following = ActiveSegment(self.directory, end_offset, self._files, now_ms=now_ms)

@@ -1,4 +1,4 @@
-"""The logs that one I/O worker owns: opened on demand, maintained, and closed.
+"""The logs of one I/O worker: opened on demand, maintained, and closed.
 
 Owns the set of open logs and this worker's partition directories. It must never know clients, nor
 decide which topics exist: the cluster image does. Invariant: an open log belongs to a topic id of
@@ -50,7 +50,7 @@ _TIMESTAMP_TYPES = {
 
 
 def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
-    """What a topic's logs are told: its own settings over the broker's over the defaults."""
+    """The settings of a topic's logs: topic overrides, then broker configs, then defaults."""
     settings = effective(settings, image.configs)
     config = topics.topic_config(settings, image.topic_overrides(topic))
     codec = config[topics.COMPRESSION_TYPE]
@@ -219,7 +219,7 @@ class LogManager:
         return False
 
     def follow(self, before: Image, after: Image) -> None:
-        """Deletes the logs of topics that are gone and tells the others of changed settings."""
+        """Delete the logs of deleted topics and update the settings of the others."""
         gone = {
             name
             for topic_id, name in before.topic_names.items()

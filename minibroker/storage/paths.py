@@ -49,7 +49,7 @@ def partition_directory(data_dir: str | os.PathLike[str], topic: str, partition:
 
 
 def parse_directory(name: str) -> tuple[str, int] | None:
-    """(topic, partition) that a directory's name stands for, or None for any other name."""
+    """(topic, partition) of a directory with this name, or None for any other name."""
     topic, dash, digits = name.rpartition("-")
     if not (topic and dash and digits.isascii() and digits.isdigit()):
         return None

@@ -269,7 +269,7 @@ def _rebuilt(
 
 
 def replay(tables: Sequence[ProducerTable], header: BatchHeader) -> None:
-    """Bring the producers' states up to a batch that lies in the log, where they don't know it."""
+    """Update the producer states by a batch of the log, if it is newer than they are."""
     for table in tables:
         if header.last_offset >= table.end_offset:
             if header.has_producer_id and not header.is_control:

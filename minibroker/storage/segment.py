@@ -1,6 +1,6 @@
 """One segment of a log: a file of record batches, and its two indexes.
 
-Owns where batches lie in the file, for one that is sealed (``Segment``) and for the one that grows
+Owns the positions of batches in a file: of a sealed one (``Segment``) and of the one that grows
 (``ActiveSegment``). It must never know offsets' meaning to clients, producers or retention. Its
 invariant: ``size`` covers whole batches only, ``max_timestamp`` is the largest in any of them, and
 only the active segment uses a file that stays open. Echoes ``LogSegment`` and ``FileRecords``.
@@ -226,7 +226,7 @@ class ActiveSegment(Segment):
         *,
         index_interval_bytes: int,
     ) -> None:
-        """Take in that a batch of ``size`` bytes lies at the end of the file."""
+        """Record that a batch of ``size`` bytes was written at the end of the file."""
         position = self.size
         if position == 0:
             self.first_timestamp = max_timestamp

@@ -1,6 +1,6 @@
 """A stretch of a log file, named instead of copied.
 
-Owns the name: path, position, length. It must never know what lies there. Its invariant: it is
+Owns the name: path, position, length. It must never know the content. Invariant: it is
 immutable, cheap to pickle, and ``len()`` is the length in bytes, so that an encoder can hold it in
 place of the bytes. Echoes the region a Kafka ``FileRecords`` slice hands to ``sendfile``.
 """
