@@ -143,7 +143,7 @@ def kill(broker: RunningBroker, name: str) -> None:
 
 
 @MODES
-def test_no_count_is_wrong_whoever_is_killed(
+def test_counts_are_right_after_any_kill(
     settings: tuple[str, ...], limited: Limited, dial: Dial
 ) -> None:
     broker = limited(*settings)

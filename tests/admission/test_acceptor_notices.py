@@ -10,7 +10,7 @@ from minibroker.admission.acceptor_notices import AcceptorNotices
 from minibroker.runtime.handoff import memory_handoff_pair
 
 
-async def test_what_is_told_is_delivered_in_order() -> None:
+async def test_notices_are_delivered_in_order() -> None:
     here, there = memory_handoff_pair()
     notices = AcceptorNotices(["first"])
     notices.report("second")
@@ -36,7 +36,7 @@ async def test_telling_does_not_wait_for_a_slow_acceptor() -> None:
         notices.report("to nobody")
 
 
-async def test_what_is_done_in_one_turn_is_one_packet_and_comes_before_what_is_told_later() -> None:
+async def test_notices_of_one_turn_are_one_packet_before_later_ones() -> None:
     here, there = memory_handoff_pair()
     notices = AcceptorNotices(())
     async with trio.open_nursery() as nursery:

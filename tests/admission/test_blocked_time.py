@@ -14,7 +14,7 @@ def waits() -> BlockedTime:
     return BlockedTime([A, B])
 
 
-def test_waiting_and_held_are_counted_by_listener(waits: BlockedTime) -> None:
+def test_waiting_and_delayed_connections_are_counted_by_listener(waits: BlockedTime) -> None:
     waits.begin(A, 1.0, blocks=True)
     waits.begin(A, 1.0, blocks=False)
     waits.hold(A)
@@ -35,7 +35,7 @@ def test_the_share_is_that_of_the_last_seconds(waits: BlockedTime) -> None:
     assert waits.blocked_share(B, 112.0) == 0
 
 
-def test_a_block_that_goes_on_counts_up_to_now(waits: BlockedTime) -> None:
+def test_current_block_counts_up_to_now(waits: BlockedTime) -> None:
     waits.begin(A, 100.25, blocks=True)
     assert waits.blocked_share(A, 101.0) == pytest.approx(0.75 / 9)
     assert waits.blocked_share(A, 5000.0) == 1
@@ -44,7 +44,7 @@ def test_a_block_that_goes_on_counts_up_to_now(waits: BlockedTime) -> None:
     assert waits.blocked_share(A, 5004.5) == pytest.approx(5 / 9.5)
 
 
-def test_two_who_wait_at_once_block_once(waits: BlockedTime) -> None:
+def test_two_concurrent_waits_block_once(waits: BlockedTime) -> None:
     waits.begin(A, 100.0, blocks=True)
     waits.begin(A, 101.0, blocks=True)
     waits.end(A, 102.0, blocks=True)
@@ -52,7 +52,7 @@ def test_two_who_wait_at_once_block_once(waits: BlockedTime) -> None:
     assert waits.blocked_share(A, 109.5) == pytest.approx(3 / 9.5)
 
 
-def test_who_waits_without_being_in_the_way_does_not_block(waits: BlockedTime) -> None:
+def test_wait_that_blocks_no_other_connection_is_not_blocked_time(waits: BlockedTime) -> None:
     waits.begin(A, 100.0, blocks=False)
     assert waits.blocked_share(A, 105.0) == 0
 

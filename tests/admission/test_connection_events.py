@@ -20,7 +20,7 @@ def kept() -> ConnectionEvents:
     return ConnectionEvents(3, count(100.0).__next__)
 
 
-def test_what_happened_is_told_in_order_with_its_time(kept: ConnectionEvents) -> None:
+def test_events_are_reported_in_order_with_their_times(kept: ConnectionEvents) -> None:
     kept.note("accepted", who(7))
     kept.note("handed", who(7), processor=1)
     recent = kept.recent()
@@ -31,7 +31,7 @@ def test_what_happened_is_told_in_order_with_its_time(kept: ConnectionEvents) ->
     )
 
 
-def test_a_storm_of_others_does_not_push_refusals_out(kept: ConnectionEvents) -> None:
+def test_many_accepted_connections_keep_the_rejections(kept: ConnectionEvents) -> None:
     limit = ExceededLimit("max.connections.per.ip", 2)
     kept.reject(who(1), "max_connections_per_ip", limit)
     for number in range(connection_events.EVENTS_MAX):
@@ -44,7 +44,7 @@ def test_a_storm_of_others_does_not_push_refusals_out(kept: ConnectionEvents) ->
     assert (refusal.event.reason, refusal.limit) == ("max_connections_per_ip", limit)
 
 
-def test_who_does_not_say_who_it_is_is_kept_with_the_words(kept: ConnectionEvents) -> None:
+def test_failed_authentication_is_kept_with_its_text(kept: ConnectionEvents) -> None:
     kept.fail_authentication(who(1), "tls_failed", "w" * 1000, 0)
     (refusal,) = kept.recent().rejections
     assert (refusal.event.kind, refusal.limit) == ("closed", None)

@@ -79,7 +79,7 @@ def test_without_limits_there_are_none_to_show() -> None:
     assert door.figures().addresses == (AddressFigures("10.0.0.1", 1, None, None, None),)
 
 
-def test_who_comes_too_fast_to_be_let_in_is_shown_behind_those_who_are(
+def test_rate_limited_addresses_are_shown_after_connected_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_figures, "ADDRESSES_SHOWN_MAX", 3)

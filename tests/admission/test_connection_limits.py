@@ -37,7 +37,7 @@ def test_a_listener_takes_the_brokers_limit_unless_it_has_one() -> None:
     assert rates.of_listener("INTERNAL") == 3
 
 
-def test_the_inter_broker_listener_is_protected_only_beside_others() -> None:
+def test_inter_broker_listener_is_protected_only_with_other_listeners() -> None:
     assert protected_listener(made(), LISTENERS) == "PLAINTEXT"
     settings = made("inter.broker.listener.name=internal")
     assert protected_listener(settings, LISTENERS) == "INTERNAL"
@@ -76,7 +76,7 @@ def test_rates_of_addresses_are_quotas_of_the_cluster() -> None:
     assert rate_limits(made(), {}, LISTENERS, find).ip_default is None
 
 
-def test_what_has_a_limit_of_its_own_is_a_host() -> None:
+def test_hosts_of_are_the_hosts_with_own_limits() -> None:
     settings = made("max.connections.per.ip.overrides=two.example:2,10.0.0.1:1")
     configs = {
         ("ips", "<default>"): {"connection_creation_rate": "7"},

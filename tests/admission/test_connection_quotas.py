@@ -321,7 +321,7 @@ async def test_a_lowered_limit_sends_as_many_away_as_are_too_many(
         assert at.open == [6, 7, 8, 9, 10, 11]
 
 
-async def test_lower_limits_of_listeners_and_addresses_send_nobody_away(
+async def test_lowered_listener_and_ip_limits_close_no_connection(
     make_env: MakeEnvironment,
 ) -> None:
     async with house(make_env) as at:
@@ -354,7 +354,7 @@ async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
         assert at.gauge(COUNTED.name, PLAINTEXT) == 1
 
 
-async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_slots(
+async def test_all_listeners_that_wait_for_a_processor_get_slots(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env, TWO) as at:
@@ -374,7 +374,7 @@ async def test_all_listeners_whose_connections_wait_for_a_processor_get_their_sl
         assert at.blocked_ms(EXTERNAL) == pytest.approx(2000)
 
 
-async def test_what_a_reborn_acceptor_finds_counts(make_env: MakeEnvironment) -> None:
+async def test_restarted_acceptor_counts_open_connections(make_env: MakeEnvironment) -> None:
     async with house(make_env, "max.connections=2", "max.connections.per.ip=1") as at:
         processor = await at.processor(OpenConnection(7, PLAINTEXT, "10.0.0.1"))
         clients = await at.connect(1) + await at.connect(1, "10.0.0.2")
@@ -422,7 +422,7 @@ async def test_a_rate_and_a_slot_are_waited_for_both(
 
 
 @pytest.mark.parametrize("recheck", [True, False])
-async def test_who_comes_too_fast_is_held_then_let_in_or_hung_up_on(
+async def test_rate_limited_connection_is_delayed_then_admitted_or_closed(
     recheck: bool, make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env, f"connection.ip.throttle.recheck={recheck}") as at:
@@ -467,7 +467,7 @@ async def test_a_rate_of_nothing_shuts_an_address_out(
         assert await at.rejections() == [quota]
 
 
-async def test_only_so_many_are_held(
+async def test_delayed_connections_are_bounded(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_quotas, "HELD_MAX", 2)

@@ -52,7 +52,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     return made
 
 
-async def test_the_limit_of_a_host_holds_once_it_is_known_and_all_others_meanwhile(
+async def test_limit_of_host_applies_once_it_is_resolved(
     make_env: MakeEnvironment, resolver: Resolver
 ) -> None:
     async with house(make_env) as at:
@@ -102,7 +102,7 @@ async def test_a_host_with_a_quota_is_looked_up_once(
         assert resolver.asked == ["here.test", "gone.test", "here.test"]
 
 
-async def test_a_broker_does_not_start_with_a_host_that_nobody_knows(
+async def test_broker_with_unresolvable_host_does_not_start(
     make_env: MakeEnvironment, resolver: Resolver
 ) -> None:
     pairs = ["max.connections.per.ip.overrides=no.such:1,10.0.0.1:2"]

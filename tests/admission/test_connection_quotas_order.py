@@ -52,7 +52,7 @@ async def pass_time(clock: MockClock, seconds: float) -> None:
     await wait_all_tasks_blocked()
 
 
-async def test_who_has_too_many_connections_is_in_the_rates_all_the_same(
+async def test_connection_over_ip_limit_counts_in_the_rates(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, "max.connections.per.ip=1", TWO_SAMPLES) as at:
@@ -62,7 +62,7 @@ async def test_who_has_too_many_connections_is_in_the_rates_all_the_same(
         assert at.gauge(BROKER_ACCEPT_RATE.name) == at.gauge(ACCEPT_RATE.name, PLAINTEXT, "") == 3
 
 
-async def test_whom_redpandas_limits_turn_away_is_in_no_rate(
+async def test_connection_rejected_by_redpandas_limits_is_in_no_rate(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, "kafka_connections_max=1", f"{RATE}=2", TWO_SAMPLES) as at:
@@ -86,7 +86,7 @@ async def test_the_rate_is_waited_for_before_an_address_s_connections_are_counte
         assert await hung_up(last)
 
 
-async def test_an_address_s_rate_comes_before_the_number_of_its_connections(
+async def test_ip_rate_is_checked_before_ip_count(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, "max.connections.per.ip=1") as at:
@@ -99,7 +99,7 @@ async def test_an_address_s_rate_comes_before_the_number_of_its_connections(
         assert at.closed() == {CloseReason.PER_IP: 50}
 
 
-async def test_who_waits_for_a_slot_is_in_the_rates_once(
+async def test_connection_that_waits_for_slot_is_in_the_rates_once(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, "max.connections=1", TWO_SAMPLES) as at:
@@ -111,7 +111,7 @@ async def test_who_waits_for_a_slot_is_in_the_rates_once(
         assert at.gauge(BROKER_ACCEPT_RATE.name) == 2
 
 
-async def test_a_held_connection_waits_for_a_slot_when_its_time_is_up(
+async def test_delayed_connection_waits_for_slot_after_its_delay(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, "max.connections=51") as at:
@@ -153,7 +153,7 @@ async def test_time_that_passes_before_the_wait_begins_is_part_of_it(
         assert not await hung_up(last)
 
 
-async def test_who_was_held_for_nothing_is_no_longer_in_redpandas_count(
+async def test_connection_closed_after_delay_is_not_in_redpandas_count(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, "kafka_connections_max=1") as at:
@@ -166,7 +166,7 @@ async def test_who_was_held_for_nothing_is_no_longer_in_redpandas_count(
         assert not await hung_up(*await at.connect(1, "10.0.0.2"))
 
 
-async def test_who_is_not_with_its_processor_yet_is_sent_away_as_soon_as_it_is(
+async def test_excess_connection_is_closed_once_its_processor_has_it(
     make_env: MakeEnvironment,
 ) -> None:
     own = "listener.name.plaintext.max.connections=2"
@@ -186,7 +186,7 @@ async def test_who_is_not_with_its_processor_yet_is_sent_away_as_soon_as_it_is(
         assert (await handoff.receive())[0] == CloseConnections((waiting.number,))
 
 
-async def test_a_raised_limit_lets_in_who_waits(make_env: MakeEnvironment) -> None:
+async def test_raised_limit_admits_waiting_connections(make_env: MakeEnvironment) -> None:
     async with house(make_env, "max.connections=1") as at:
         await at.processor()
         await at.connect(3)
@@ -208,7 +208,7 @@ async def test_a_raised_rate_does_not_shorten_a_wait(
         assert at.open == [1, 2, 3]
 
 
-async def test_whoever_is_held_on_the_inter_broker_listener_is_not_taken_back_from_the_broker(
+async def test_delayed_inter_broker_connection_is_not_in_the_broker_rate(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, TWO, TWO_SAMPLES) as at:
@@ -220,7 +220,7 @@ async def test_whoever_is_held_on_the_inter_broker_listener_is_not_taken_back_fr
         assert at.gauge(ACCEPT_RATE.name, PLAINTEXT, "") == 1
 
 
-async def test_each_held_connection_ends_when_its_own_time_is_up(
+async def test_each_delayed_connection_is_closed_after_its_own_delay(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     never = "connection.ip.throttle.recheck=False"
@@ -236,7 +236,7 @@ async def test_each_held_connection_ends_when_its_own_time_is_up(
         assert await hung_up(slow)
 
 
-async def test_a_held_connection_ends_though_its_listener_waits(
+async def test_delayed_connection_is_closed_while_its_listener_waits(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     pairs = ("connection.ip.throttle.recheck=False", "max.connections=2", TWO_SAMPLES)
@@ -250,7 +250,7 @@ async def test_a_held_connection_ends_though_its_listener_waits(
         assert await hung_up(held)
 
 
-async def test_who_is_held_is_hung_up_on_when_the_broker_stops(
+async def test_delayed_connections_are_closed_when_the_broker_stops(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, TWO_SAMPLES) as at:
@@ -269,7 +269,7 @@ async def come_at_once(at: House, host: str, count: int = 60) -> int:
     return int((at.gauge(COUNTED.name, PLAINTEXT) or 0) - before)
 
 
-async def test_an_address_s_own_rate_holds_whatever_becomes_of_the_default(
+async def test_rate_of_address_is_independent_of_the_default(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     async with house(make_env, "connection.ip.throttle.recheck=False", TWO_SAMPLES) as at:

@@ -67,7 +67,7 @@ async def test_descriptor_health_lasts_as_long_as_no_file_can_be_opened(
         (errno.ENOBUFS, []),
     ],
 )
-async def test_descriptor_health_of_a_failed_accept_names_whose_limit_it_is(
+async def test_descriptor_health_of_failed_accept_names_the_limit(
     make_env: MakeEnvironment, autojump_clock: MockClock, error: int, found: list[str]
 ) -> None:
     env = make_env("acceptor")

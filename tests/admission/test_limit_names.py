@@ -55,13 +55,13 @@ COUNTS = ConnectionCountLimits(
         ),
     ],
 )
-def test_an_override_is_told_from_what_holds_for_all(
+def test_override_is_distinguished_from_the_default(
     refusal: ExceededCount, ip: str, met: ExceededLimit
 ) -> None:
     assert count_limit(COUNTS, refusal, ip) == met
 
 
-def test_an_addresss_own_quota_is_told_from_the_one_of_all() -> None:
+def test_quota_of_address_is_distinguished_from_the_default() -> None:
     limits = ConnectionRateLimits(ips={"10.0.0.1": 2.5}, ip_default=4)
     own = ExceededLimit("connection_creation_rate", 2.5, "10.0.0.1")
     assert rate_limit(limits, "10.0.0.1") == own
@@ -70,7 +70,7 @@ def test_an_addresss_own_quota_is_told_from_the_one_of_all() -> None:
     )
 
 
-def test_a_host_is_called_what_the_limit_calls_it() -> None:
+def test_host_has_the_name_used_in_its_limit() -> None:
     known = {"here.test": ["10.0.0.1", "::ffff:10.0.0.2"], "::1": ["::1"]}
     pair = "max.connections.per.ip.overrides=here.test:1,[::1]:2"
     assert override_hosts(Settings.from_sources(pairs=[pair]), known.__getitem__) == {

@@ -62,12 +62,12 @@ def run(crowds: list[int], *, served: bool, pause: int = 0) -> Crowd:
     return crowd
 
 
-def test_where_nobody_else_is_served_all_get_past_at_once() -> None:
+def test_pacer_without_served_connections_delays_none() -> None:
     crowd = run([50], served=False)
     assert crowd.most_in_a_turn() == 50
 
 
-def test_beside_others_a_few_get_past_in_each_turn() -> None:
+def test_pacer_with_served_connections_admits_a_few_per_turn() -> None:
     crowd = run([50], served=True)
     assert len(crowd.past) == 50
     turns = Counter(turn for turn, _ in crowd.past)
@@ -76,7 +76,7 @@ def test_beside_others_a_few_get_past_in_each_turn() -> None:
     assert max(turns) - min(turns) <= 50 // PER_TURN + 2, "each turn lets some past"
 
 
-def test_a_while_after_others_were_served_last_all_get_past_at_once_again() -> None:
+def test_pacer_stops_delaying_some_turns_after_the_last_request() -> None:
     assert run([50], served=True, pause=LATELY_TURNS).most_in_a_turn() == 50
 
 
@@ -86,13 +86,13 @@ def test_few_people_do_not_wait_for_a_turn() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=12))
-def test_everybody_gets_past_and_never_many_in_a_turn(crowds: list[int]) -> None:
+def test_every_connection_proceeds_and_never_many_in_one_turn(crowds: list[int]) -> None:
     crowd = run(crowds, served=True)
     assert sorted(number for _, number in crowd.past) == list(range(sum(crowds)))
     assert not crowd.past or crowd.most_in_a_turn() <= 2 * PER_TURN
 
 
-async def test_whoever_waits_gets_past_in_order_and_who_gives_up_is_left_out(
+async def test_waiting_connections_proceed_in_order_without_cancelled_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(new_connection_pacer, "PER_TURN", 1)

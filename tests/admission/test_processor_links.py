@@ -45,7 +45,7 @@ async def living(*lives: Life) -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
 
 
-async def test_everybody_is_linked_to_everybody_and_order_is_kept(
+async def test_all_processors_are_linked_and_order_is_kept(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     lives = [Life(make_env, index, of=3) for index in range(3)]
@@ -63,7 +63,7 @@ async def test_everybody_is_linked_to_everybody_and_order_is_kept(
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-async def test_a_death_is_told_once_and_so_is_the_next_life(
+async def test_death_and_restart_of_peer_are_reported_once(
     make_env: MakeEnvironment, autojump_clock: MockClock, victim: int
 ) -> None:
     lives = [Life(make_env, index) for index in range(2)]
@@ -83,7 +83,7 @@ async def test_a_death_is_told_once_and_so_is_the_next_life(
         assert other.heard[3:] == [(victim, "hello")]
 
 
-async def test_who_is_reborn_before_its_death_was_noticed_ends_its_former_life(
+async def test_restart_before_death_was_noticed_ends_the_former_link(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     life = Life(make_env, 0)
@@ -103,7 +103,7 @@ async def test_who_is_reborn_before_its_death_was_noticed_ends_its_former_life(
         assert life.heard[3:] == [(1, "alive")]
 
 
-async def test_a_call_that_a_dead_life_left_behind_changes_nothing(
+async def test_connection_attempt_of_dead_process_changes_nothing(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     life = Life(make_env, 0)

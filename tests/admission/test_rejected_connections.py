@@ -74,7 +74,9 @@ async def at_work(make_env: MakeEnvironment) -> AsyncIterator[Bouncer]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_few_are_closed_at_once_told_of_and_counted(make_env: MakeEnvironment) -> None:
+async def test_first_rejected_connections_are_closed_at_once_and_counted(
+    make_env: MakeEnvironment,
+) -> None:
     async with at_work(make_env) as bouncer:
         bouncer.turn_away(AT_ONCE)
         assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
@@ -83,7 +85,7 @@ async def test_a_few_are_closed_at_once_told_of_and_counted(make_env: MakeEnviro
         assert (refusal.event.kind, refusal.event.processor) == ("refused", 2)
 
 
-async def test_of_more_each_is_told_of_now_and_counted_when_it_is_closed(
+async def test_delayed_rejections_are_recorded_at_once_and_counted_when_closed(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     held = round(PER_S * TICK_S)
@@ -113,7 +115,7 @@ async def test_storms_come_again_after_a_calm(
             assert bouncer.hung_up() == len(bouncer.clients)
 
 
-async def test_a_clock_that_stands_still_leaves_nobody_hanging(
+async def test_frozen_clock_does_not_delay_closes(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = trio.Event()
@@ -132,7 +134,7 @@ async def test_a_clock_that_stands_still_leaves_nobody_hanging(
         assert bouncer.hung_up() == AT_ONCE + 1
 
 
-async def test_when_it_is_over_those_who_are_held_are_closed(make_env: MakeEnvironment) -> None:
+async def test_delayed_connections_are_closed_at_the_end(make_env: MakeEnvironment) -> None:
     async with at_work(make_env) as bouncer:
         bouncer.turn_away(AT_ONCE + 4)
     assert bouncer.hung_up() == bouncer.counted() == AT_ONCE + 4
@@ -146,7 +148,7 @@ async def test_all_are_closed_where_their_descriptors_are_needed(make_env: MakeE
         assert bouncer.queue()[0] == 0
 
 
-async def test_whoever_lets_somebody_in_pauses_while_some_are_held(
+async def test_acceptor_pauses_after_admission_during_a_storm(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with at_work(make_env) as bouncer:

@@ -76,7 +76,7 @@ def figure(broker: TaskBroker, part: int, name: str, *labels: str) -> int:
     return int({**snapshot.counters, **snapshot.gauges}.get(series, 0))
 
 
-async def test_who_is_too_many_is_closed_unheard_and_counted(
+async def test_connection_over_limit_is_closed_and_counted(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with sharded(tmp_path, autojump_clock, "kafka_connections_max=1") as broker:
@@ -124,7 +124,7 @@ async def test_numbers_of_connections_differ_wherever_and_in_whichever_life_they
     assert len(set(numbers)) == len(numbers) == 24
 
 
-async def test_while_the_home_is_away_newcomers_wait_and_then_come_in(
+async def test_connections_wait_while_the_home_is_away(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with sharded(tmp_path, autojump_clock, "kafka_connections_max=2") as broker:
@@ -153,7 +153,7 @@ async def test_no_more_wait_than_may_and_the_rest_is_accepted_later(
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
-async def test_who_waits_when_it_ends_is_closed(
+async def test_waiting_connections_are_closed_at_the_end(
     autojump_clock: MockClock, tmp_path: Path, way: str
 ) -> None:
     async with sharded(tmp_path, autojump_clock, "kafka_connections_max=9") as broker:
@@ -177,7 +177,7 @@ class Told:
         self.warnings.append(fields)
 
 
-def test_limits_that_nobody_holds_are_told_of_once(make_env: MakeEnvironment) -> None:
+def test_limits_without_effect_are_logged_once(make_env: MakeEnvironment) -> None:
     settings = Settings.from_sources(pairs=["acceptor.mode=sharded"])
     told: list[Told] = []
     rate = {"connection_creation_rate": "5"}
@@ -226,7 +226,7 @@ async def test_a_system_without_descriptors_is_tried_again(
         nursery.cancel_scope.cancel()
 
 
-async def test_gate_without_descriptors_shows_it_and_recovers_while_the_clock_is_frozen(
+async def test_sharded_acceptor_without_descriptors_shows_it_and_recovers_on_a_frozen_clock(
     autojump_clock: MockClock, make_env: MakeEnvironment, real_time: RealTime
 ) -> None:
     source = Short(failures=30)
@@ -256,7 +256,7 @@ async def test_gate_without_descriptors_shows_it_and_recovers_while_the_clock_is
         nursery.cancel_scope.cancel()
 
 
-async def test_in_a_storm_newcomers_are_let_in_one_by_one(
+async def test_connections_are_admitted_one_by_one_during_a_storm(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     limit = "kafka_connections_max_overrides=10.0.0.9:0"

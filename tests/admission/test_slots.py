@@ -21,7 +21,7 @@ def test_a_processor_has_as_many_slots_as_kafkas() -> None:
     assert [one.take() for _ in range(21)] == [0] * 20 + [None]
 
 
-def test_turns_go_round_and_pass_over_who_is_full_or_away() -> None:
+def test_round_robin_skips_full_and_absent_processors() -> None:
     slots = joined(3, 2)
     assert [slots.take() for _ in range(3)] == [0, 1, 2]
     slots.left(1)
@@ -32,7 +32,7 @@ def test_turns_go_round_and_pass_over_who_is_full_or_away() -> None:
     assert [slots.take() for _ in range(3)] == [1, 1, None]
 
 
-def test_nobody_is_there_at_first() -> None:
+def test_slots_without_processors_are_none() -> None:
     assert Slots(2).take() is None
 
 
@@ -76,7 +76,7 @@ def test_use_is_shown() -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_freeing_what_was_not_taken_is_an_error(there: bool) -> None:
+def test_freeing_untaken_slot_is_an_error(there: bool) -> None:
     slots = joined(1) if there else Slots(1)
     with pytest.raises(ValueError, match="processor 0 freed a slot"):
         slots.freed(0)

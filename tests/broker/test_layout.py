@@ -22,7 +22,7 @@ def test_every_thread_of_kafkas_settings_is_a_process_here() -> None:
     ]
 
 
-def test_all_roles_end_and_who_serves_others_ends_after_them() -> None:
+def test_roles_stop_before_the_roles_they_depend_on() -> None:
     groups = stop_groups(SETTINGS)
     assert groups[0] == ["acceptor"]
     assert groups[1:] == [
@@ -35,13 +35,13 @@ def test_all_roles_end_and_who_serves_others_ends_after_them() -> None:
     assert {seat.role for seat in seats(SETTINGS)} == set(ROLES) - {RECORDER}
 
 
-def test_who_is_told_of_activity_ends_after_who_tells_and_before_who_writes() -> None:
+def test_recorder_stops_after_senders_and_before_workers() -> None:
     pairs = ["activity.enable=true", "num.network.threads=1", "num.io.threads=1"]
     groups = stop_groups(Settings.from_sources(pairs=pairs))
     assert groups == [["acceptor"], ["processor-0"], ["recorder"], ["worker-0"], ["controller"]]
 
 
-def test_who_accepts_for_itself_needs_no_acceptor() -> None:
+def test_sharded_mode_has_no_acceptor() -> None:
     pairs = ["acceptor.mode=sharded", "num.network.threads=2", "num.io.threads=1"]
     sharded = Settings.from_sources(pairs=pairs)
     names = ["controller", "worker-0", "processor-0", "processor-1"]

@@ -97,7 +97,7 @@ def test_open_house_with_a_lost_store_is_refused_if_the_store_is_needed(
         pass
 
 
-def test_open_house_with_a_link_as_lock_file_leaves_its_target_unchanged(
+def test_open_directories_with_link_as_lock_file_leaves_its_target_unchanged(
     base: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -131,7 +131,7 @@ def test_a_data_directory_in_use_is_refused_and_its_holder_named(
 @pytest.mark.parametrize(
     ("name", "why"), [("file", "it is a file"), ("file/data", "Not a directory")]
 )
-def test_a_data_directory_that_can_not_be_used_is_told(
+def test_unusable_data_directory_is_an_error(
     base: Path, tmp_path: Path, name: str, why: str
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -151,7 +151,7 @@ def left_by(base: Path, name: str) -> Path:
     return home
 
 
-def test_what_killed_brokers_left_is_swept_and_all_else_stays(base: Path) -> None:
+def test_directories_of_killed_brokers_are_removed_and_others_stay(base: Path) -> None:
     left_by(base, "dead")
     living, starting, other = left_by(base, "living"), base / f"{PREFIX}starting", base / "other"
     for path in (starting, other):
@@ -166,7 +166,7 @@ def test_what_killed_brokers_left_is_swept_and_all_else_stays(base: Path) -> Non
     assert (base / f"{PREFIX}link" / MARK).exists()
 
 
-def test_a_start_sweeps_but_does_not_sweep_others_that_run(base: Path) -> None:
+def test_start_keeps_directories_of_running_brokers(base: Path) -> None:
     left_by(base, "dead")
     with open_directories(None, NODE_ID) as first, open_directories(None, NODE_ID) as second:
         assert left_in(base) == sorted([first.home.name, second.home.name])
@@ -207,7 +207,7 @@ def test_each_listener_gets_a_socket(bound: list[socket.socket]) -> None:
         socket.create_connection(sock.getsockname()).close()
 
 
-def test_a_burst_of_connections_waits_without_being_turned_away(
+def test_burst_of_connections_waits_in_the_backlog(
     bound: list[socket.socket],
 ) -> None:
     listener = bind_one("PLAINTEXT://127.0.0.1:0")
@@ -217,7 +217,7 @@ def test_a_burst_of_connections_waits_without_being_turned_away(
     bound.extend(socket.create_connection(address, timeout=0.9) for _ in range(100))
 
 
-def test_a_port_in_use_is_told_with_a_way_out(bound: list[socket.socket]) -> None:
+def test_port_in_use_is_an_error_with_advice(bound: list[socket.socket]) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     bound.append(taken)
     port = taken.getsockname()[1]
@@ -266,7 +266,7 @@ def test_a_port_whose_connections_are_closing_can_be_shared_at_once(
     assert len(made) == 3
 
 
-def test_a_host_that_is_not_ours_is_told(
+def test_host_of_another_machine_is_an_error(
     bound: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*_: object, **__: object) -> None:
@@ -277,7 +277,7 @@ def test_a_host_that_is_not_ours_is_told(
         bind_all("PLAINTEXT://nowhere:0")
 
 
-def test_connections_get_the_buffers_that_were_asked_for(bound: list[socket.socket]) -> None:
+def test_connections_have_the_configured_buffers(bound: list[socket.socket]) -> None:
     made = bind_one(
         "PLAINTEXT://127.0.0.1:0",
         "socket.send.buffer.bytes=50000",

@@ -48,7 +48,7 @@ async def test_all_roles_serve_once_it_has_started(
     assert (await client.ask(HELLO, 4)).error_code == 0
 
 
-async def test_each_listener_has_an_address_that_is_told(
+async def test_each_listener_has_an_advertised_address(
     broker: TaskBroker, autojump_clock: MockClock
 ) -> None:
     ports = []

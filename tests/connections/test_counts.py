@@ -50,13 +50,13 @@ class Door:
             assert self.counts.left(self.open.pop())
 
 
-def test_without_limits_everybody_comes_in() -> None:
+def test_without_limits_every_connection_is_admitted() -> None:
     door = Door()
     assert [door.knock() for _ in range(10_000)] == [None] * 10_000
     assert door.counts.by_listener() == {EXTERNAL: 10_000}
 
 
-def test_a_listener_is_bounded_by_its_own_limit_and_everybody_by_the_brokers() -> None:
+def test_listener_limit_and_broker_limit_both_apply() -> None:
     door = Door(total=800, listeners={"A": 200, "B": 200, EXTERNAL: 500})
     for listener, most in (("A", 200), ("B", 200), (EXTERNAL, 400)):
         assert [door.knock(listener=listener) for _ in range(most)] == [None] * most
@@ -66,7 +66,7 @@ def test_a_listener_is_bounded_by_its_own_limit_and_everybody_by_the_brokers() -
     assert door.knock(listener=EXTERNAL) is None
 
 
-def test_the_inter_broker_listener_comes_in_past_the_total_but_not_past_its_own() -> None:
+def test_inter_broker_listener_is_limited_by_its_own_limit_only() -> None:
     door = Door(total=3, listeners={EXTERNAL: 3, INTERNAL: 2}, protected=INTERNAL)
     assert [door.knock() for _ in range(4)] == [None, None, None, "waits"]
     assert [door.knock(listener=INTERNAL) for _ in range(3)] == [None, None, "waits"]
@@ -147,7 +147,7 @@ def test_as_many_leave_as_there_are_too_many_the_least_recently_used_first() -> 
     assert door.counts.excess() == 0
 
 
-def test_who_leaves_by_itself_saves_another() -> None:
+def test_connection_that_closes_itself_reduces_the_excess() -> None:
     door = Door()
     for _ in range(3):
         door.knock()
@@ -165,7 +165,7 @@ def test_the_end_of_a_connection_counts_once() -> None:
     assert (door.counts.total, door.counts.by_ip(), door.counts.by_listener()) == (0, {}, {})
 
 
-def test_a_dead_processors_connections_are_gone_with_it() -> None:
+def test_connections_of_dead_processor_are_removed() -> None:
     door = Door()
     for processor in (0, 1, 0):
         door.knock(processor=processor)
@@ -174,7 +174,7 @@ def test_a_dead_processors_connections_are_gone_with_it() -> None:
     assert not door.counts.left(1)
 
 
-def test_what_processors_tell_is_counted_whatever_the_limits_say() -> None:
+def test_reported_connections_are_counted_despite_limits() -> None:
     counts = ConnectionCounts(ConnectionCountLimits(total=1, per_ip=1))
     for number in (1, 2, 3):
         counts.found(number, EXTERNAL, IP, 0)

@@ -29,7 +29,7 @@ def stormed(held: int) -> DelayedCloses[int]:
     return refusals
 
 
-def test_a_few_are_closed_at_once_and_the_next_are_held() -> None:
+def test_first_connections_are_closed_at_once_and_the_next_are_delayed() -> None:
     refusals = stormed(3)
     assert (refusals.held, refusals.most_held) == (3, 3)
     assert list(refusals.tick()) == [0, 1, 2]
@@ -44,7 +44,7 @@ def test_in_a_storm_so_many_are_closed_a_second_in_order_of_their_coming() -> No
     assert closed == list(range(PER_S // 2))
 
 
-def test_in_a_storm_there_is_a_pause_after_each_who_is_let_in() -> None:
+def test_admission_pauses_during_a_storm() -> None:
     assert stormed(0).pause_s == 0
     assert stormed(1).pause_s == LET_IN_EVERY_S
     shared: DelayedCloses[int] = DelayedCloses(3)
@@ -57,7 +57,7 @@ def weather(refusals: DelayedCloses[int]) -> tuple[bool, bool]:
     return refusals.is_storm, refusals.are_calm
 
 
-def test_a_storm_begins_when_somebody_is_held_and_goes_on_as_long_as_refusals_do() -> None:
+def test_storm_lasts_from_first_delay_to_last_rejection() -> None:
     refusals = stormed(0)
     assert weather(refusals) == (False, False)
     assert not refusals.add(1)
@@ -75,7 +75,7 @@ def test_a_storm_begins_when_somebody_is_held_and_goes_on_as_long_as_refusals_do
     assert weather(refusals) == (False, False)
 
 
-def test_the_rate_is_shared_by_those_who_accept() -> None:
+def test_rate_is_shared_by_accepting_processes() -> None:
     parts: list[DelayedCloses[int]] = [DelayedCloses(4) for _ in range(4)]
     for part in parts:
         for number in range(AT_ONCE + HELD_MAX):
@@ -90,7 +90,7 @@ def test_however_many_share_it_each_gets_on() -> None:
     assert list(refusals.tick()) == [AT_ONCE]
 
 
-def test_who_finds_no_room_is_closed_at_once_and_those_held_stay() -> None:
+def test_connection_without_room_is_closed_at_once() -> None:
     refusals = stormed(HELD_MAX)
     assert refusals.add(HELD_MAX)
     assert refusals.held == HELD_MAX
@@ -109,7 +109,7 @@ def test_after_a_calm_time_just_as_many_are_closed_at_once_again() -> None:
     assert not refusals.add(AT_ONCE)
 
 
-def test_all_are_let_go_when_it_is_over() -> None:
+def test_let_go_returns_all_delayed_connections() -> None:
     refusals = stormed(5)
     assert list(refusals.let_go()) == [0, 1, 2, 3, 4]
     assert refusals.held == 0
@@ -122,7 +122,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("sharing", [1, 3])
 @given(steps=STEPS)
-def test_each_is_closed_once_in_its_turn_and_never_are_more_closed_than_may(
+def test_each_connection_is_closed_once_in_order_within_the_rate(
     sharing: int, steps: list[int | str]
 ) -> None:
     refusals: DelayedCloses[int] = DelayedCloses(sharing)

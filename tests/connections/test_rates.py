@@ -19,7 +19,7 @@ def made(samples: int = 2, **limits: object) -> ConnectionRates:
     return rates
 
 
-def test_without_limits_nobody_waits() -> None:
+def test_without_limits_no_connection_waits() -> None:
     rates = made()
     assert {rates.accepted(EXTERNAL, 0) for _ in range(5000)} == {0}
     assert rates.from_ip(EXTERNAL, IP, 0) == 0
@@ -42,7 +42,7 @@ def test_no_delay_is_longer_than_a_window() -> None:
     assert [rates.accepted(EXTERNAL, 0) for _ in range(4)] == [0, 1000, 1000, 1000]
 
 
-def test_a_steady_offer_is_let_in_at_the_limit() -> None:
+def test_steady_connections_are_admitted_at_the_limit() -> None:
     # 40 a second are offered; each waits as long as it is told before the next comes.
     rates, now = made(listeners={EXTERNAL: 30}), 0.0
     for _ in range(600):
@@ -71,7 +71,7 @@ def test_an_address_within_its_rate_is_counted_everywhere() -> None:
     assert rates.figures(0, 100).ips == {IP: 5}
 
 
-def test_an_address_that_is_too_fast_is_held_and_counted_nowhere() -> None:
+def test_rate_limited_address_is_delayed_and_not_recorded() -> None:
     rates = made(11, ips={IP: 5})
     for _ in range(50):
         rates.accepted(EXTERNAL, 0)
@@ -84,7 +84,7 @@ def test_an_address_that_is_too_fast_is_held_and_counted_nowhere() -> None:
     assert figures.ip_throttle_ms == {EXTERNAL: 200}
 
 
-def test_after_its_delay_one_comes_in_and_is_counted_everywhere_then() -> None:
+def test_delayed_connection_is_recorded_when_admitted() -> None:
     rates = made(11, ips={IP: 5})
     for _ in range(50):
         rates.accepted(EXTERNAL, 0)
@@ -95,14 +95,14 @@ def test_after_its_delay_one_comes_in_and_is_counted_everywhere_then() -> None:
     assert figures.broker == figures.listeners[EXTERNAL] == figures.ips[IP] == 5
 
 
-def test_an_address_with_a_limit_of_nothing_never_comes_in() -> None:
+def test_address_with_zero_rate_is_never_admitted() -> None:
     rates = made(ip_default=5, ips={IP: 0})
     assert rates.from_ip(EXTERNAL, IP, 0) == 1000
     assert not rates.again(EXTERNAL, IP, 1000)
     assert rates.from_ip(EXTERNAL, "10.0.0.2", 0) == 0
 
 
-def test_limits_of_addresses_change_under_running_rates() -> None:
+def test_ip_limits_change_while_rates_are_measured() -> None:
     rates = made(11, ip_default=50)
     for _ in range(100):
         assert rates.from_ip(EXTERNAL, IP, 0) == 0

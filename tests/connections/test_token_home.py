@@ -51,7 +51,7 @@ def denied(peer: int, number: int = 1) -> Action:
     return Send(peer, TokenDenied(TERM, TOTAL, number))
 
 
-def test_nothing_is_given_before_all_have_told() -> None:
+def test_home_grants_nothing_before_all_reports() -> None:
     books = Books(2, 1, told=False)
     assert books.ask(1) == []
     books.home.receive(1, Holdings(TERM, (), more=False))
@@ -62,7 +62,7 @@ def test_nothing_is_given_before_all_have_told() -> None:
     assert books.sent() == [granted(1)]
 
 
-def test_what_is_in_use_already_is_not_given_again() -> None:
+def test_tokens_in_use_are_not_granted_again() -> None:
     books = Books(2, 2, told=False)
     books.home.receive(0, Holdings(TERM, ((TOTAL, 1),), more=True))
     books.home.receive(0, Holdings(TERM, (), more=False))
@@ -74,7 +74,7 @@ def test_what_is_in_use_already_is_not_given_again() -> None:
     assert books.ask(0, 7) == [granted(0, reclaim=True)]
 
 
-def test_the_first_of_its_key_brings_a_share_to_everybody() -> None:
+def test_first_request_of_key_grants_a_share_to_all() -> None:
     books = Books(3, 60)
     assert books.ask(2) == [granted(2, 10), granted(0, 10), granted(1, 10)]
     assert books.ask(2) == [granted(2)]
@@ -91,7 +91,7 @@ def test_few_tokens_are_not_shared_out() -> None:
     assert Books(3, 4).ask(1) == [granted(1), granted(0), granted(2)]
 
 
-def test_one_round_collects_what_is_not_in_use_before_anybody_is_refused() -> None:
+def test_unused_tokens_are_collected_before_a_denial() -> None:
     books = Books(2, 3)
     assert books.ask(0) == [granted(0), granted(1)]
     assert books.ask(0) == [granted(0)]
@@ -107,7 +107,7 @@ def test_one_round_collects_what_is_not_in_use_before_anybody_is_refused() -> No
     assert books.ask(1, 5) == [denied(1, 5)]  # Nobody was given any since: no other round.
 
 
-def test_who_dies_in_a_round_holds_nobody_up() -> None:
+def test_dead_processor_does_not_block_a_collection() -> None:
     books = Books(2, 3)
     for _ in range(2):
         books.ask(0)
@@ -131,7 +131,7 @@ def test_tokens_may_be_kept_again_when_half_of_them_are_free() -> None:
     assert books.sent() == [Send(0, Relax(TERM, TOTAL))]
 
 
-def test_a_key_that_nobody_holds_is_forgotten() -> None:
+def test_unused_key_is_forgotten() -> None:
     books = Books(2, 2)
     books.ask(1)
     assert books.home.keys == 1

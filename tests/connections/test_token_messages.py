@@ -5,7 +5,7 @@ from __future__ import annotations
 from minibroker.connections.token_messages import TOTAL, DropLimits, home_of
 
 
-def test_the_home_of_a_key_is_the_same_wherever_and_whenever_it_is_asked_for() -> None:
+def test_home_of_key_is_constant() -> None:
     assert home_of(TOTAL, 4) == 0
     found = [home_of(f"10.0.0.{number}", 4) for number in range(1, 9)]
     assert found == [3, 1, 3, 0, 2, 0, 2, 3]
@@ -16,7 +16,7 @@ def test_homes_are_spread() -> None:
     assert all(150 < found.count(home) < 250 for home in range(5))
 
 
-def test_an_override_comes_before_what_all_addresses_have() -> None:
+def test_override_precedes_the_default_limit() -> None:
     limits = DropLimits(9, 3, {"10.0.0.1": 5})
     assert [limits.of(key) for key in (TOTAL, "10.0.0.1", "10.0.0.2")] == [9, 5, 3]
     alone = DropLimits(overrides={"10.0.0.1": 5})

@@ -49,7 +49,7 @@ class Books:
         return self.done()
 
 
-def test_the_total_comes_first_then_the_address() -> None:
+def test_token_of_total_is_taken_before_token_of_address() -> None:
     books = Books(DropLimits(5, 5))
     books.shard.admit(1, IP)
     assert books.done() == [Send(0, Ask(TERM, TOTAL, 1))]
@@ -67,7 +67,7 @@ def test_a_token_that_was_released_is_used_again_without_asking() -> None:
     assert books.done() == [Admit(2)]
 
 
-def test_in_reclaim_it_goes_home_instead() -> None:
+def test_token_in_reclaim_is_returned_to_its_home() -> None:
     books = Books(DropLimits(5))
     for number in (1, 2):
         books.shard.admit(number, IP)
@@ -81,7 +81,7 @@ def test_in_reclaim_it_goes_home_instead() -> None:
     assert books.done() == []
 
 
-def test_a_refused_address_gives_the_total_to_who_waits_for_it() -> None:
+def test_denied_address_passes_its_total_token_to_a_waiting_connection() -> None:
     books = Books(DropLimits(5, 1))
     for number in (1, 2):
         books.shard.admit(number, IP)
@@ -91,7 +91,7 @@ def test_a_refused_address_gives_the_total_to_who_waits_for_it() -> None:
     assert books.done() == [refused, Send(1, Ask(TERM, IP, 2))]
 
 
-def test_an_answer_to_who_is_gone_serves_the_next() -> None:
+def test_grant_for_closed_connection_serves_the_next() -> None:
     books = Books(DropLimits(5))
     for number in (1, 2):
         books.shard.admit(number, IP)
@@ -103,7 +103,7 @@ def test_an_answer_to_who_is_gone_serves_the_next() -> None:
     assert books.grant(TOTAL, reclaim=True) == [Send(0, Give(TERM, TOTAL, 1))]
 
 
-def test_a_thousand_who_waited_for_one_token_are_refused_one_after_the_other() -> None:
+def test_thousand_waiting_connections_are_denied_without_recursion() -> None:
     books = Books(DropLimits(5, 0))
     for number in range(2000):
         books.shard.admit(number, IP)
@@ -112,7 +112,7 @@ def test_a_thousand_who_waited_for_one_token_are_refused_one_after_the_other() -
     assert found == [Reject(number, ExceededCount.DROPPED_PER_IP) for number in range(2000)]
 
 
-def test_nobody_comes_in_while_the_doors_are_shut() -> None:
+def test_no_connection_is_admitted_before_open_doors() -> None:
     actions: deque[Action] = deque()
     shard = TokenShard(2, actions)
     shard.enter(TERM, DropLimits(), [])
@@ -122,7 +122,7 @@ def test_nobody_comes_in_while_the_doors_are_shut() -> None:
     assert list(actions) == [Admit(1)]
 
 
-def test_a_new_term_begins_with_what_is_in_use_and_asks_anew() -> None:
+def test_new_term_starts_with_tokens_in_use_and_new_requests() -> None:
     books = Books(DropLimits(per_ip=3))
     books.shard.admit(1, IP)
     books.grant(IP, 2)
@@ -137,7 +137,7 @@ def test_a_new_term_begins_with_what_is_in_use_and_asks_anew() -> None:
     ]
 
 
-def test_much_is_told_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_holdings_are_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_shard, "HOLDINGS_MAX", 2)
     books = Books(DropLimits())
     ips = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.8", "10.0.0.4"]

@@ -218,7 +218,7 @@ def burst(random: Random) -> None:
     world.check_books()
 
 
-def test_of_those_who_come_at_once_nobody_is_turned_away_who_has_room(seed: int) -> None:
+def test_concurrent_connections_within_the_limit_are_admitted(seed: int) -> None:
     for run in range(1000):
         burst(Random(seed * 1000 + run))
 
@@ -233,7 +233,7 @@ def begun(processors: int, *terms: DropLimits) -> World:
     return world
 
 
-def test_of_a_total_of_ten_ten_pass_from_wherever_and_one_who_goes_lets_another_in() -> None:
+def test_total_admits_ten_and_a_close_admits_another() -> None:
     world = begun(3, DropLimits(total=10))
     for number in range(10):
         assert world.probe(number % 3, IPS[number % 2]) is None
@@ -269,7 +269,7 @@ def test_an_override_alone_acts_alone_and_its_tokens_come_back() -> None:
         world.arrive()
 
 
-def test_after_a_decrease_nobody_comes_in_until_fewer_are_in_use() -> None:
+def test_lowered_limit_admits_none_until_fewer_are_open() -> None:
     world = begun(4, DropLimits(per_ip=12))
     for number in range(8):
         assert world.probe(number % 4, HERE) is None
@@ -292,7 +292,7 @@ def test_after_a_decrease_nobody_comes_in_until_fewer_are_in_use() -> None:
 # What is asked of whom --------------------------------------------------------------------------
 
 
-def test_without_a_limit_nobody_is_asked() -> None:
+def test_without_limit_no_message_is_sent() -> None:
     world = begun(3, DropLimits(overrides={THERE: 5}))
     before = world.sent
     for at in range(3):
@@ -307,7 +307,7 @@ def test_a_limit_of_none_refuses_without_asking() -> None:
     assert world.sent == before
 
 
-def test_after_the_first_connection_others_need_not_ask() -> None:
+def test_connections_after_the_first_need_no_request() -> None:
     world = begun(4, DropLimits(total=80))
     assert world.probe(1, HERE) is None
     before = world.sent
@@ -317,7 +317,7 @@ def test_after_the_first_connection_others_need_not_ask() -> None:
     assert world.sent == before
 
 
-def test_who_has_too_much_gives_it_back_when_others_have_none() -> None:
+def test_processor_returns_spare_tokens_on_demand() -> None:
     world = begun(2, DropLimits(total=8))
     for _ in range(8):
         assert world.probe(1, HERE) is None  # Two of them had gone to the other processor.
@@ -354,7 +354,7 @@ def test_a_new_term_with_room_keeps_tokens_too() -> None:
     assert world.sent == before
 
 
-def test_nobody_waits_for_the_dead_in_a_new_term() -> None:
+def test_new_term_does_not_wait_for_dead_processors() -> None:
     world = begun(3, DropLimits(), DropLimits(total=1))
     world.kill(2)
     world.arrive()
@@ -365,7 +365,7 @@ def test_nobody_waits_for_the_dead_in_a_new_term() -> None:
     assert world.outcomes[number] is None
 
 
-def test_what_a_killed_processor_had_is_free_again() -> None:
+def test_tokens_of_killed_processor_are_free() -> None:
     world = begun(3, DropLimits(total=2, per_ip=2))
     for _ in range(2):
         assert world.probe(2, HERE) is None
@@ -378,7 +378,7 @@ def test_what_a_killed_processor_had_is_free_again() -> None:
     assert world.in_use(HERE) == 2
 
 
-def test_a_killed_home_is_told_everything_and_who_waits_is_answered() -> None:
+def test_restarted_home_gets_all_holdings_and_answers_waiting_connections() -> None:
     world = begun(2, DropLimits(total=2))
     assert world.probe(1, HERE) is None
     world.kill(0)
@@ -396,7 +396,7 @@ def test_a_term_cannot_come_again() -> None:
         tokens.enter((1, 1), DropLimits())
 
 
-def test_of_what_comes_from_later_terms_only_the_latest_is_kept() -> None:
+def test_only_messages_of_the_latest_later_term_are_kept() -> None:
     tokens = Tokens(0, 2)
     tokens.enter((1, 0), DropLimits(total=5))
     tokens.peer_up(1)

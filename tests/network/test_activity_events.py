@@ -50,7 +50,7 @@ def cost_of(response: Any, checks: QuotaChecks, mutated: Mutated | None) -> Requ
     return made
 
 
-def test_who_is_told_of_is_made_once_for_requests_in_a_row() -> None:
+def test_activity_client_is_reused_for_consecutive_requests() -> None:
     one = client()
     first = activity_client(one, "etl")
     assert first == ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl")
@@ -64,7 +64,7 @@ def test_long_names_are_cut() -> None:
     assert len(activity_client(client(), "c" * 9999)[4]) == NAME_CHARACTERS_MAX
 
 
-def test_an_event_has_what_quotas_found() -> None:
+def test_event_contains_the_quota_checks() -> None:
     quota_checks = QuotaChecks()
     quota_checks.throttle_ms = 500
     tags, bound = Tags("alice", ""), Bound(10.0, None)
@@ -99,7 +99,7 @@ def test_an_event_has_what_quotas_found() -> None:
         ({QuotaType.REQUEST: 5}, 3, (3, 5, None)),
     ],
 )
-def test_the_order_in_which_it_was_counted_is_told_once_where_it_is_the_same(
+def test_equal_ordinals_are_recorded_once(
     looks_at: dict[QuotaType, int], changes: int | None, places: object
 ) -> None:
     tags, quota_checks = Tags("alice", ""), QuotaChecks()
@@ -115,7 +115,7 @@ def test_the_order_in_which_it_was_counted_is_told_once_where_it_is_the_same(
     assert event[-3] == places
 
 
-def test_records_are_counted_by_what_batches_say() -> None:
+def test_records_are_counted_from_batch_headers() -> None:
     batch = build_batch([Record(value=b"v")] * 7)
     data = [
         PartitionProduceData(index=0, records=batch),

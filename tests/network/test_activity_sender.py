@@ -91,7 +91,7 @@ async def test_many_are_sent_at_once(house: House, autojump_clock: MockClock) ->
         assert numbers(await channel.receive()) == list(range(CHUNK_EVENTS))
 
 
-async def test_what_finds_no_room_is_dropped_and_counted(
+async def test_events_without_room_are_dropped_and_counted(
     house: House, autojump_clock: MockClock
 ) -> None:
     house.tell(PENDING_MAX + 5)
@@ -123,7 +123,7 @@ async def test_no_more_is_sent_than_the_recorder_may_have(
     assert len(numbers(await channel.receive())) == CHUNK_EVENTS
 
 
-async def test_what_a_dead_recorder_had_is_dropped(house: House, autojump_clock: MockClock) -> None:
+async def test_events_of_dead_recorder_are_dropped(house: House, autojump_clock: MockClock) -> None:
     channel = await house.call()
     house.tell(10)
     await channel.receive()
@@ -157,7 +157,7 @@ async def test_the_last_events_are_sent_at_once(house: House, autojump_clock: Mo
     assert numbers(await channel.receive()) == [0, 1, 2]
 
 
-async def test_nobody_waits_for_ever_for_a_recorder(
+async def test_finish_does_not_wait_forever_for_a_recorder(
     house: House, autojump_clock: MockClock
 ) -> None:
     channel = await house.call()
@@ -168,7 +168,7 @@ async def test_nobody_waits_for_ever_for_a_recorder(
     await house.activity.finish()  # It gives no receipts any more.
 
 
-async def test_a_share_of_connections_is_told_of(
+async def test_sample_of_connections_is_recorded(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     settings = Settings.from_sources(pairs=["activity.sample=0.25", "activity.enable=true"])
@@ -185,5 +185,5 @@ async def test_a_share_of_connections_is_told_of(
     assert all(found.samples(one[2][1]) for one in events)
 
 
-def test_off_means_that_nobody_tells(make_env: MakeEnvironment) -> None:
+def test_disabled_activity_has_no_sender(make_env: MakeEnvironment) -> None:
     assert activity_sender(make_env(PROCESSOR)) is None

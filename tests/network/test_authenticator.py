@@ -33,7 +33,7 @@ async def test_both_kinds_of_listener_are_served_side_by_side(
             assert (await client.ask(HELLO, 4)).error_code == 0
 
 
-async def test_whoever_is_silent_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_silent_client_is_disconnected(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with secured(tmp_path, autojump_clock, LISTENERS) as at:
         began = trio.current_time()
         stream = await at.dial("SSL")
@@ -58,7 +58,7 @@ async def test_bytes_that_are_no_tls_are_never_answered_by_an_api(
 
 
 @pytest.mark.parametrize("expired", [False, True])
-async def test_a_certificate_is_asked_for(
+async def test_client_certificate_is_requested(
     tmp_path: Path, autojump_clock: MockClock, expired: bool
 ) -> None:
     wanted = (f"ssl.truststore.location={truststore(tmp_path)}", "ssl.client.auth=required")
@@ -76,7 +76,7 @@ async def test_a_certificate_is_asked_for(
         assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
 
 
-async def test_a_renewed_certificate_is_for_who_comes_next(
+async def test_renewed_certificate_is_used_for_new_connections(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     def renew(location: Path) -> IncrementalAlterConfigsRequest:

@@ -21,7 +21,7 @@ def client() -> ClientConnection:
     return ClientConnection(ACCEPTED, memory_stream_pair()[1], 12.5)
 
 
-def test_a_new_connection_is_told_by_what_was_accepted() -> None:
+def test_new_connection_has_the_accepted_facts() -> None:
     view = client().view(used=12.5)
     assert view.connection_id == ACCEPTED.connection_id
     assert (view.listener, view.host, view.port) == ("PLAINTEXT", "10.0.0.7", 51234)
@@ -31,13 +31,13 @@ def test_a_new_connection_is_told_by_what_was_accepted() -> None:
     assert view.principal == "User:ANONYMOUS"
 
 
-def test_a_short_address_on_a_socket_for_long_ones_is_told_as_what_it_is() -> None:
+def test_ipv4_client_on_ipv6_socket_has_its_ipv4_address() -> None:
     peer = ("::ffff:10.0.0.7", 51234)
     one = ClientConnection(ACCEPTED._replace(peer=peer), memory_stream_pair()[1], 12.5)
     assert one.caller.client_host == one.view(used=12.5).host == "10.0.0.7"
 
 
-def test_what_is_in_flight_is_shown_and_travels() -> None:
+def test_request_in_flight_is_reported() -> None:
     one = client()
     one.state.on(ChannelEvent.REQUEST_RECEIVED)
     one.in_flight = ApiKey.FETCH
@@ -51,7 +51,7 @@ def test_what_is_in_flight_is_shown_and_travels() -> None:
     assert pickle.loads(pickle.dumps(view)) == view
 
 
-def test_what_a_client_says_of_itself_is_kept_only_so_far() -> None:
+def test_client_software_name_is_truncated() -> None:
     one = client()
     one.client_id = "i" * 10_000
     one.caller = one.caller._replace(principal=Principal("User", "n" * 10_000))

@@ -78,7 +78,7 @@ def test_it_may_close_at_any_time_but_once(play: Playbook, before: list[ChannelE
         play >> ChannelEvent.CLOSE
 
 
-def test_a_second_request_in_flight_is_a_bug_that_tells_its_story() -> None:
+def test_second_request_in_flight_raises_with_the_history() -> None:
     connection = ConnectionState()
     connection.on(ChannelEvent.REQUEST_RECEIVED)
     with pytest.raises(InvalidChannelTransition, match="MUTED, after: request received") as caught:

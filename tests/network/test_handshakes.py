@@ -68,7 +68,7 @@ async def test_handshake_is_timed_in_real_time_whatever_the_clock_says(
     assert client.scope.cancel_called
 
 
-async def test_authentication_that_has_failed_is_not_closed_before_it_is_told(
+async def test_failed_authentication_is_answered_before_the_close(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     under_way = authentications(SimulatedClock(autojump_clock))

@@ -22,7 +22,7 @@ def test_names_come_in_the_order_of_their_last_use() -> None:
     assert idle.idle_since(9) == ["c", "a"]
 
 
-def test_nobody_is_idle_where_nobody_is() -> None:
+def test_idle_since_without_names_is_empty() -> None:
     idle: IdleConnections[str] = IdleConnections()
     assert idle.oldest_use() is None
     assert idle.idle_since(9) == []
@@ -44,7 +44,7 @@ def test_it_is_as_a_plain_look_at_all_names_would_tell(
     assert idle.oldest_use() == min(last.values(), default=None)
 
 
-def test_all_are_told_in_the_order_of_their_last_use() -> None:
+def test_in_order_yields_names_by_last_use() -> None:
     order: IdleConnections[str] = IdleConnections()
     for number, name in enumerate(["a", "b", "a"]):
         order.use(name, float(number))

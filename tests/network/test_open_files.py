@@ -24,7 +24,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_few_files_stay_open_and_the_longest_unused_goes_first(tmp_path: Path) -> None:
+def test_cache_closes_the_least_recently_used_file(tmp_path: Path) -> None:
     files = OpenFiles(MANY)
     before = open_descriptors()
     paths = [tmp_path / f"{number}.log" for number in range(CACHED_MAX + 1)]

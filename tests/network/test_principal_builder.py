@@ -50,7 +50,7 @@ def named(
     return str(PrincipalBuilder(settings).principal(listener, host, user, subject))
 
 
-def test_without_rules_names_are_what_was_shown() -> None:
+def test_principal_without_rules_is_the_subject() -> None:
     assert named(listener="PLAINTEXT") == str(ANONYMOUS)
     assert named() == str(ANONYMOUS)
     assert named(shown=True) == "User:CN=Alice,O=Tests"
@@ -86,7 +86,7 @@ def test_ones_own_code_is_given_all_there_is() -> None:
         ("ssl.principal.mapping.rules=RULE:x", r"rules \(SSL\): has 'RULE:x', which is no rule"),
     ],
 )
-def test_what_cannot_name_anybody_is_refused_at_the_start(pair: str, text: str) -> None:
+def test_invalid_principal_builder_is_rejected_at_start(pair: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         named(pair)
 

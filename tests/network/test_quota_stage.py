@@ -110,7 +110,7 @@ def make_client() -> ClientConnection:
         (MetadataRequest(), False),
     ],
 )
-def test_which_requests_no_quota_holds(request_: Any, exempt: bool) -> None:
+def test_requests_exempt_from_the_request_quota(request_: Any, exempt: bool) -> None:
     assert is_exempt(context(request_), request_, None) is exempt
 
 
@@ -123,7 +123,7 @@ def test_which_requests_no_quota_holds(request_: Any, exempt: bool) -> None:
         (ControlledShutdownRequest(), ControlledShutdownResponse),
     ],
 )
-def test_what_brokers_ask_for_is_held_if_one_is_none(request_: Any, response: Any) -> None:
+def test_inter_broker_request_is_exempt_only_if_authorized(request_: Any, response: Any) -> None:
     """Whatever goes wrong else, it is no client's request (KIP-124)."""
     for error, exempt in (
         (ErrorCode.NONE, True),
@@ -133,14 +133,14 @@ def test_what_brokers_ask_for_is_held_if_one_is_none(request_: Any, response: An
         assert is_exempt(context(request_), request_, response(error_code=error)) is exempt
 
 
-def test_who_says_to_be_a_broker_must_be_allowed_to() -> None:
+def test_follower_fetch_needs_cluster_action_to_be_exempt() -> None:
     follower = FetchRequest(replica_id=1)
     for name, exempt in (("alice", True), ("bob", False)):
         authorizer = Authorizer({}, [Principal("User", name)])
         assert is_exempt(context(follower, authorizer), follower, None) is exempt
 
 
-async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironment) -> None:
+async def test_quota_stage_without_quotas_is_inactive(make_env: MakeEnvironment) -> None:
     quota_stage = QuotaStage(make_env(PROCESSOR))
     quota_stage.follow(Image())
     assert not quota_stage.active
@@ -158,7 +158,7 @@ async def test_nothing_is_counted_until_there_is_a_quota(make_env: MakeEnvironme
         (MetadataRequest(), False),
     ],
 )
-async def test_which_requests_may_be_answered_before_they_are_counted(
+async def test_requests_that_may_be_recorded_after_their_response(
     request_: Any, may: bool, make_env: MakeEnvironment
 ) -> None:
     quota_stage = QuotaStage(make_env(PROCESSOR))
@@ -171,7 +171,7 @@ async def test_which_requests_may_be_answered_before_they_are_counted(
     assert deferred(quota_stage, client, ctx, request_) is None
 
 
-async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
+async def test_denial_is_reported_when_the_request_is_recorded(
     make_env: MakeEnvironment,
 ) -> None:
     quota_stage = QuotaStage(make_env(PROCESSOR))
@@ -187,7 +187,9 @@ async def test_nobody_is_told_of_a_denial_before_the_request_is_counted(
     assert told == [True]
 
 
-async def test_an_answer_that_may_be_kept_back_is_counted_first(make_env: MakeEnvironment) -> None:
+async def test_request_in_delay_mode_is_recorded_before_its_response(
+    make_env: MakeEnvironment,
+) -> None:
     env = make_env(PROCESSOR)
     settings = env.settings.replaced({"quota.throttle.mode": "delay"}, "test")
     quota_stage = QuotaStage(make_env(PROCESSOR, settings=settings))
@@ -198,7 +200,7 @@ async def test_an_answer_that_may_be_kept_back_is_counted_first(make_env: MakeEn
     assert deferred(quota_stage, client, ctx, ProduceRequest(acks=1)) is None
 
 
-async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) -> None:
+async def test_larger_throttle_applies_and_is_in_the_response(make_env: MakeEnvironment) -> None:
     quota_stage = QuotaStage(make_env(PROCESSOR))
     quota_stage.follow(limited(producer_byte_rate="10", request_percentage="1"))
     client = make_client()
@@ -212,7 +214,9 @@ async def test_the_larger_throttle_holds_and_is_told(make_env: MakeEnvironment) 
     assert [quota_stage.throttled.size(kind) for kind in CLIENT_QUOTA_TYPES] == [0, 0, 0, 0]
 
 
-async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEnvironment) -> None:
+async def test_throttled_fetch_is_empty_and_its_bytes_are_given_back(
+    make_env: MakeEnvironment,
+) -> None:
     quota_stage = QuotaStage(make_env(PROCESSOR))
     quota_stage.follow(limited(consumer_byte_rate="10"))
     full = FetchResponse(error_code=5)
@@ -221,7 +225,7 @@ async def test_a_fetch_that_is_too_much_is_empty_and_taken_back(make_env: MakeEn
     assert await quota_stage.before_response(cost(FetchRequest(), full, size=96)) is None
 
 
-async def test_a_fetch_that_took_too_long_is_empty_too(make_env: MakeEnvironment) -> None:
+async def test_fetch_throttled_by_time_is_empty(make_env: MakeEnvironment) -> None:
     quota_stage = QuotaStage(make_env(PROCESSOR))
     quota_stage.follow(limited(request_percentage="0.0001"))
     full = FetchResponse(error_code=5)
@@ -231,7 +235,7 @@ async def test_a_fetch_that_took_too_long_is_empty_too(make_env: MakeEnvironment
     assert instead == FetchResponse(throttle_time_ms=1000)
 
 
-async def test_a_throttle_ends_when_its_time_has_come(
+async def test_throttle_ends_when_due(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     quota_stage = QuotaStage(make_env(PROCESSOR))
@@ -254,7 +258,7 @@ async def test_a_throttle_ends_when_its_time_has_come(
     assert trio.current_time() - began == pytest.approx(10)
 
 
-async def test_an_answer_is_kept_back_first_for_bytes_then_for_time(
+async def test_response_in_delay_mode_is_delayed_for_bytes_then_for_time(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     env = make_env(PROCESSOR)

@@ -139,7 +139,7 @@ async def accept(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
     return {(batch.topic, batch.partition): ProduceOutcome(0, 7, -1, 0) for batch in part.batches}
 
 
-async def test_a_request_nobody_need_be_asked_about(desk: Desk) -> None:
+async def test_request_without_owners_is_answered(desk: Desk) -> None:
     request = ApiVersionsRequest(client_software_name="me", client_software_version="1.2")
     response = await desk.ask(request, 4)
     assert response.error_code == 0
@@ -327,7 +327,7 @@ async def test_acks_zero_gets_no_response(desk: Desk) -> None:
     assert response.error_code == 0
 
 
-async def test_acks_zero_hangs_up_on_a_refusal(desk: Desk) -> None:
+async def test_acks_zero_error_closes_the_connection(desk: Desk) -> None:
     async def refuse(part: ProducePart) -> Any:
         refused = ProduceOutcome(ErrorCode.CORRUPT_MESSAGE)
         return {(batch.topic, batch.partition): refused for batch in part.batches}
@@ -360,7 +360,7 @@ async def test_a_newer_api_versions_is_answered_in_version_0(desk: Desk) -> None
         (-1, 0, "no API has the key -1"),
     ],
 )
-async def test_what_is_not_served_ends_the_connection(
+async def test_unserved_api_closes_the_connection(
     desk: Desk, key: int, version: int, text: str
 ) -> None:
     head = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True)

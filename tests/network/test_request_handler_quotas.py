@@ -73,7 +73,7 @@ class Watched:
         monkeypatch.setattr(desk.ours.stream, "send_all", watched)
 
 
-async def test_produced_bytes_are_counted_when_the_answer_has_gone(
+async def test_produced_bytes_are_recorded_after_the_response(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(desk, QuotaType.PRODUCE, monkeypatch)
@@ -101,7 +101,7 @@ async def test_so_are_those_that_are_fetched(desk: Desk, monkeypatch: pytest.Mon
     assert counted(desk, QuotaType.FETCH) == sum(watched.sent) - 4
 
 
-async def test_who_has_to_be_waited_for_is_counted_before_that(desk: Desk) -> None:
+async def test_deferred_request_is_recorded_before_a_wait(desk: Desk) -> None:
     await desk.ours.stream.send_all(bytes(MEMORY_STREAM_BYTES_MAX))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.take, frame(produce(0), 9)[4:])
@@ -114,7 +114,7 @@ async def test_who_has_to_be_waited_for_is_counted_before_that(desk: Desk) -> No
     assert worked_ns(desk) - before == 500
 
 
-async def test_who_has_gone_is_counted_all_the_same(desk: Desk) -> None:
+async def test_request_of_disconnected_client_is_recorded(desk: Desk) -> None:
     desk.theirs.stream.close()
     with pytest.raises(StreamClosed):
         await desk.take(frame(produce(0), 9)[4:])
@@ -122,7 +122,7 @@ async def test_who_has_gone_is_counted_all_the_same(desk: Desk) -> None:
     assert worked_ns(desk) == WORKED_NS
 
 
-async def test_who_comes_near_a_bound_is_counted_first_and_held(
+async def test_client_near_its_quota_is_recorded_first_and_throttled(
     desk: Desk, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quotas = {**PLENTY, "producer_byte_rate": "10"}

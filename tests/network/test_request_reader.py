@@ -129,7 +129,7 @@ def test_any_cut_gives_the_same_bodies(bodies: list[bytes], size: int) -> None:
     ],
     ids=["zero", "negative", "absurd", "one too many", "TLS", "HTTP"],
 )
-async def test_what_is_no_request_is_named_before_memory_is_taken(
+async def test_invalid_request_is_rejected_before_memory_is_taken(
     wire: Wire, data: bytes, reason: CloseReason, text: str
 ) -> None:
     await wire.client.send_all(data)
@@ -191,7 +191,7 @@ async def test_nothing_is_read_while_memory_is_full(wire: Wire, sent: int) -> No
     assert found == [b"late"]
 
 
-async def test_request_that_waits_for_memory_is_whole_after_a_cancelled_wait(wire: Wire) -> None:
+async def test_request_that_waits_for_memory_is_complete_after_a_cancelled_wait(wire: Wire) -> None:
     taken = [wire.part.allocate_nowait(PART_BYTES_MIN) for _ in range(2)]
     await wire.client.send_all(framed(b"late"))
     wire.end()

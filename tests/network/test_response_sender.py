@@ -101,7 +101,7 @@ async def test_a_large_response_without_files(files: OpenFiles) -> None:
 
 
 @pytest.mark.parametrize("length", [10, 2 * COPIED_BYTES_MAX], ids=["small", "large"])
-async def test_a_file_that_is_gone_is_noticed_before_the_first_byte(
+async def test_deleted_file_is_noticed_before_the_first_byte(
     files: OpenFiles, tmp_path: Path, length: int
 ) -> None:
     stream = Counting()
@@ -121,7 +121,7 @@ async def test_a_file_that_is_gone_is_noticed_before_the_first_byte(
         ("pread", errno.EIO, 10),
     ],
 )
-async def test_file_that_cannot_be_opened_or_read_is_not_reported_as_gone(
+async def test_unreadable_file_is_not_reported_as_deleted(
     segment: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int, length: int
 ) -> None:
     def fail(*_: object) -> None:

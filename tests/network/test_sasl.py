@@ -150,7 +150,7 @@ async def test_a_scram_password_is_known_as_soon_as_it_is_set_and_no_longer_than
         assert await tries("two") == failed
 
 
-async def test_a_failure_is_told_late_and_then_hung_up_on(
+async def test_failure_is_answered_late_and_then_disconnected(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = (*SETTINGS, "connection.failed.authentication.delay.ms=700")
@@ -169,7 +169,7 @@ async def test_a_failure_is_told_late_and_then_hung_up_on(
     assert "secret" not in logged
 
 
-async def test_others_are_served_while_a_failure_waits(
+async def test_other_clients_are_served_while_a_failure_is_delayed(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     wanted = (
@@ -187,7 +187,7 @@ async def test_others_are_served_while_a_failure_waits(
         assert trio.current_time() - began < 1
 
 
-async def test_an_unknown_mechanism_is_told_the_known_ones(
+async def test_unknown_mechanism_is_answered_with_the_enabled_ones(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
@@ -228,7 +228,9 @@ async def test_versions_too_new_are_answered_as_ever(
         assert await client.wait_closed() == b""
 
 
-async def test_a_token_out_of_order_is_told_so(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_token_out_of_order_is_an_illegal_state(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
         client = await at.connect("SASL_PLAINTEXT")
         answer = await client.ask(SaslAuthenticateRequest(auth_bytes=b"x"), 2)
@@ -272,7 +274,9 @@ async def test_a_proof_is_worth_something_for_a_time(
         assert await at.closed(CloseReason.SESSION_EXPIRED) == ["SASL_PLAINTEXT"]
 
 
-async def test_nobody_becomes_somebody_else(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_reauthentication_cannot_change_the_user(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS, "connections.max.reauth.ms=5000") as at:
         soon = trio.current_time() + at.wall_ms() / 1000 + 100
         tokens = [bearer(unsigned({"sub": name, "exp": soon})) for name in ("carol", "mallory")]

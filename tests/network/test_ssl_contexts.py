@@ -81,7 +81,7 @@ def test_the_same_path_is_read_again_if_the_file_was_written_and_something_set(
     assert keys.context("SSL") is not first
 
 
-def test_whatever_is_set_for_this_broker_has_its_files_looked_at(files: Files) -> None:
+def test_files_are_checked_for_any_config_of_this_broker(files: Files) -> None:
     path = files.write("one.pem")
     keys = keyring(f"ssl.keystore.location={path}")
     first = keys.context("SSL")
@@ -90,7 +90,7 @@ def test_whatever_is_set_for_this_broker_has_its_files_looked_at(files: Files) -
     assert keys.context("SSL") is not first
 
 
-def test_a_file_that_is_gone_stops_nobody(files: Files) -> None:
+def test_missing_file_changes_nothing(files: Files) -> None:
     path = files.write("one.pem")
     keys = keyring(f"ssl.keystore.location={path}")
     path.unlink()
@@ -124,7 +124,7 @@ def test_an_unusable_file_changes_nothing(files: Files, caplog: pytest.LogCaptur
     assert "none.pem: can't be read: No such file" in problem
 
 
-def test_another_subject_is_refused_unless_it_may_change(files: Files) -> None:
+def test_changed_subject_is_rejected_unless_allowed(files: Files) -> None:
     start = f"ssl.keystore.location={files.write('one.pem')}"
     configs = own(__ssl_keystore_location=files.write("two.pem", subject="somebody"))
     [problem] = keyring(start).problems(configs)
@@ -136,7 +136,7 @@ def test_another_subject_is_refused_unless_it_may_change(files: Files) -> None:
     assert keyring(start).problems(spelt) == []
 
 
-def test_names_may_be_added_but_not_lost_unless_they_may_change(files: Files) -> None:
+def test_removed_names_are_rejected_unless_allowed(files: Files) -> None:
     start = f"ssl.keystore.location={files.write('one.pem', 'a', 'b')}"
     more = own(__ssl_keystore_location=files.write("more.pem", "a", "b", "c"))
     less = own(__ssl_keystore_location=files.write("less.pem", "a", "c"))
@@ -151,7 +151,7 @@ def test_names_may_be_added_but_not_lost_unless_they_may_change(files: Files) ->
     assert "DNS:c" in problem  # what is in force is what counts
 
 
-def test_what_the_store_has_at_a_start_is_not_compared(files: Files) -> None:
+def test_configs_found_at_start_are_not_compared(files: Files) -> None:
     start = f"ssl.keystore.location={files.write('one.pem')}"
     keys = SslContexts(
         Settings.from_sources(pairs=["listeners=SSL://127.0.0.1:0", "node.id=7", start])
@@ -161,9 +161,7 @@ def test_what_the_store_has_at_a_start_is_not_compared(files: Files) -> None:
     assert keys.context("SSL") is not first
 
 
-def test_trusted_signers_are_renewed_too_but_come_to_nobody_who_had_none(
-    files: Files, tmp_path: Path
-) -> None:
+def test_truststore_is_renewed_but_never_added(files: Files, tmp_path: Path) -> None:
     start = f"ssl.keystore.location={files.write('one.pem')}"
     trust = truststore(tmp_path)
     both = own(__ssl_truststore_location=files.write("more.pem", text=trust.read_text()))
@@ -183,7 +181,7 @@ def test_trusted_signers_are_renewed_too_but_come_to_nobody_who_had_none(
     assert len(renewed.get_ca_certs()) == len(after.get_ca_certs()) + 1
 
 
-def test_the_log_says_who_the_new_certificate_is_for(
+def test_log_contains_the_subject_of_the_new_certificate(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = keyring(f"ssl.keystore.location={files.write('one.pem')}")

@@ -63,7 +63,7 @@ async def test_key_and_chain_may_be_given_as_text(tmp_path: Path) -> None:
     assert failure is None
 
 
-def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path) -> None:
+def test_invalid_key_is_rejected_without_being_shown(tmp_path: Path) -> None:
     assert "can't be read: No such file" in refusal("ssl.keystore.location=/nowhere.pem")
     text = refusal("ssl.keystore.key=topsecret", "ssl.keystore.certificate.chain=c")
     assert "topsecret" not in text

@@ -88,7 +88,7 @@ async def with_controller(env: Environment, follower: MetadataClient, play: Play
         nursery.cancel_scope.cancel()
 
 
-async def test_it_greets_and_takes_the_whole_image_then_each_update(
+async def test_client_greets_and_applies_the_image_then_each_update(
     make_env: MakeEnvironment,
 ) -> None:
     steps: list[tuple[int, int]] = []
@@ -156,7 +156,7 @@ async def test_a_reborn_controllers_image_is_one_more_step(make_env: MakeEnviron
     await with_controller(env, MetadataClient(env, on_image=on_image), play)
 
 
-async def test_it_asks_and_is_asked(make_env: MakeEnvironment) -> None:
+async def test_requests_are_sent_and_answered(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
     follower = MetadataClient(env, details=lambda: ["mine"], on_ask=lambda question: question.topic)
 
@@ -227,7 +227,7 @@ async def test_a_role_holds_no_configs_that_it_has_no_use_for(make_env: MakeEnvi
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("a bug")])
 @pytest.mark.parametrize("later", [False, True], ids=["at-once", "later"])
-async def test_follower_whose_image_step_fails_ends_so_that_the_role_is_restarted(
+async def test_metadata_client_whose_image_step_fails_ends(
     make_env: MakeEnvironment, error: Exception, later: bool
 ) -> None:
     async def fail() -> None:

@@ -30,7 +30,7 @@ class Waiters:
         return len(self.purgatory._waiting) + len(self.purgatory)
 
 
-async def test_growth_wakes_those_who_wait_for_it(autojump_clock: MockClock) -> None:
+async def test_growth_wakes_waiters_of_the_partition(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         waiters = Waiters(nursery)
         await waiters.start("both", ["a", "b"])
@@ -51,7 +51,7 @@ async def test_growth_wakes_those_who_wait_for_it(autojump_clock: MockClock) -> 
     assert waiters.left_behind() == 0
 
 
-async def test_time_wakes_who_has_waited_long_enough(autojump_clock: MockClock) -> None:
+async def test_waiter_is_woken_at_its_deadline(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         waiters = Waiters(nursery)
         await waiters.start("late", ["a"], 9)
@@ -60,7 +60,7 @@ async def test_time_wakes_who_has_waited_long_enough(autojump_clock: MockClock) 
     assert waiters.left_behind() == 0
 
 
-async def test_who_is_cancelled_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+async def test_cancelled_waiter_is_removed(autojump_clock: MockClock) -> None:
     purgatory: Purgatory[str] = Purgatory()
     with trio.move_on_after(1):
         await purgatory.wait(["a", "b"], FAR)

@@ -178,7 +178,7 @@ async def test_the_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
         assert report.figures.total == 3
 
 
-async def test_what_happens_to_a_connection_is_told(make_env: MakeEnvironment) -> None:
+async def test_connection_events_are_recorded(make_env: MakeEnvironment) -> None:
     async with house(make_env, 1) as at:
         processor = await at.processor(0)
         await at.connect(SLOTS + 1)
@@ -200,7 +200,7 @@ async def test_what_happens_to_a_connection_is_told(make_env: MakeEnvironment) -
         assert report.recent.events[-1].kind == "handed"
 
 
-async def test_nobody_gets_connections_before_it_listens(make_env: MakeEnvironment) -> None:
+async def test_processor_gets_no_connections_before_it_listens(make_env: MakeEnvironment) -> None:
     async with house(make_env, 1) as at:
         (client,) = await at.connect()
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
@@ -301,7 +301,7 @@ async def test_a_shortage_of_descriptors_is_shown_and_ends_while_the_clock_is_fr
     ]
 
 
-async def test_a_shortage_of_descriptors_ends_those_who_are_turned_away_but_held(
+async def test_descriptor_shortage_closes_delayed_rejections(
     make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def sleep_real(_clock: Any, _seconds: float) -> None:
@@ -329,7 +329,7 @@ class Endless(MemorySource):
         return memory_stream_pair()[1]
 
 
-async def test_a_storm_that_is_turned_away_leaves_others_their_turns(
+async def test_storm_of_rejected_connections_does_not_starve_other_tasks(
     make_env: MakeEnvironment,
 ) -> None:
     source = Endless()
@@ -346,7 +346,7 @@ async def test_a_storm_that_is_turned_away_leaves_others_their_turns(
         handoff.close()
 
 
-async def test_nothing_is_accepted_before_every_processor_told_what_it_has(
+async def test_nothing_is_accepted_before_every_processor_has_reported(
     make_env: MakeEnvironment,
 ) -> None:
     async with house(make_env) as at:
@@ -365,12 +365,12 @@ async def test_nothing_is_accepted_before_every_processor_told_what_it_has(
         assert at.counted(ACCEPTED.name) == 4  # the other one goes on meanwhile
 
 
-async def test_it_ends_when_it_is_told_to(make_env: MakeEnvironment) -> None:
+async def test_acceptor_stops_when_requested(make_env: MakeEnvironment) -> None:
     async with house(make_env) as at:
         await at.processor(0)
 
 
-async def test_in_a_storm_newcomers_are_let_in_one_by_one_and_else_at_once(
+async def test_connections_are_admitted_one_by_one_in_a_storm_only(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     source = MemorySource()

@@ -94,7 +94,7 @@ async def house(make_env: MakeEnvironment, *, kill: bool = False) -> AsyncIterat
         nursery.cancel_scope.cancel()
 
 
-async def test_who_greets_gets_the_image(
+async def test_greeting_is_answered_with_the_image(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -104,7 +104,7 @@ async def test_who_greets_gets_the_image(
         assert (image.controller_epoch, image.number) == (1, 0)
 
 
-async def test_a_change_is_answered_when_all_have_taken_it_over(
+async def test_change_is_answered_when_all_processes_applied_it(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -174,7 +174,7 @@ async def test_producer_ids_of_a_store_that_cannot_be_written_are_none_and_a_con
         assert at.env.conditions.all() == ()
 
 
-async def test_what_it_does_not_know_it_says(
+async def test_unknown_request_is_an_error(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -203,7 +203,7 @@ async def test_configs_are_altered_and_their_old_notices_purged(
     await store.close()
 
 
-async def test_a_store_that_is_somebody_elses_is_told_in_words(
+async def test_store_of_another_cluster_is_an_error_in_words(
     make_env: MakeEnvironment, tmp_path: Path
 ) -> None:
     async with house(make_env):
@@ -237,7 +237,7 @@ async def test_a_controller_that_is_deposed_ends(
             )
 
 
-async def test_topics_of_other_hands_reach_all_who_follow(
+async def test_topics_written_by_other_programs_reach_all_processes(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores: list[Store] = []

@@ -188,7 +188,7 @@ async def test_parts_are_executed_and_their_work_is_measured(
         assert at.env.metrics.snapshot().logs[0].end_offset == 1
 
 
-async def test_producer_ids_that_the_controller_cannot_give_are_asked_for_again(
+async def test_unavailable_producer_ids_are_requested_again(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -247,7 +247,7 @@ async def test_other_workers_partitions_are_not_served(
             assert outcome(reply).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_what_waits_does_not_hold_up_the_others(
+async def test_waiting_part_does_not_block_others(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -281,7 +281,7 @@ async def test_a_question_that_is_withdrawn_waits_no_more(
         assert at.env.metrics.snapshot().gauges[PURGATORY.name, ("fetch",)] == 0
 
 
-async def test_a_reborn_processor_is_answered_when_its_former_life_is_gone(
+async def test_restarted_processor_is_answered_when_its_former_requests_ended(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -346,7 +346,7 @@ async def test_a_deleted_topics_logs_go_with_it(
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_the_next_life_goes_on_from_the_logs(
+async def test_restarted_worker_continues_from_its_logs(
     make_env: MakeEnvironment, autojump_clock: MockClock, killed: bool
 ) -> None:
     async with house(make_env) as at:
@@ -395,7 +395,7 @@ async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_ca
         assert [group.group_id for group in await at.ask(GroupsRequest())] == [group_id]
 
 
-async def test_the_controller_is_told_of_logs_and_groups(
+async def test_controller_gets_logs_and_groups(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -448,7 +448,7 @@ async def test_old_records_expire_in_time(
         assert (await at.ask(LogsRequest("t")))[mine("t")].log_start_offset == 1
 
 
-async def test_what_it_does_not_know_it_says(
+async def test_unknown_request_is_an_error(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:

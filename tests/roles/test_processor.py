@@ -31,7 +31,7 @@ from tests.simulation.actors import fetch_request
 from tests.simulation.client import frame
 
 
-async def test_it_receives_nothing_before_every_worker_has_let_go(
+async def test_processor_receives_nothing_before_every_worker_has_answered(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env, ready=False, workers=2) as at:
@@ -147,7 +147,7 @@ async def test_a_client_that_resets_is_counted_as_that(
         assert at.closed() == {CloseReason.CLIENT_RESET: 1}
 
 
-async def test_a_lost_worker_ends_the_connections_that_asked_it(
+async def test_dead_worker_closes_the_connections_that_wait_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -163,7 +163,7 @@ async def test_a_lost_worker_ends_the_connections_that_asked_it(
         assert (await other.ask(LOOK, 1)).topics[0].name == "t"  # By its next life.
 
 
-async def test_a_failing_worker_ends_the_connection_that_asked_it(
+async def test_failing_worker_closes_the_connection_that_waits_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: House, question: Any) -> Any:

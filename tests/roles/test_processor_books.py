@@ -33,7 +33,7 @@ from tests.roles.running_processor import HELLO, LISTENER, house
 from tests.simulation.client import SimulatedClient
 
 
-async def test_an_acceptor_is_told_of_every_end_once(
+async def test_acceptor_gets_every_close_once(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -45,7 +45,7 @@ async def test_an_acceptor_is_told_of_every_end_once(
         assert at.closed_numbers == [1, 2]
 
 
-async def test_a_reborn_acceptor_is_told_of_what_is_open_and_of_its_end(
+async def test_restarted_acceptor_gets_open_connections_and_their_closes(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -67,7 +67,7 @@ async def test_a_reborn_acceptor_is_told_of_what_is_open_and_of_its_end(
         assert len(at.closed_numbers) == 2
 
 
-async def test_many_connections_are_told_in_several_packets(
+async def test_many_connections_are_reported_in_several_packets(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -87,7 +87,7 @@ async def test_many_connections_are_told_in_several_packets(
         ]
 
 
-async def test_the_least_recently_used_are_offered_and_leave_when_told(
+async def test_least_recently_used_connections_are_offered_and_closed_on_request(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -141,7 +141,7 @@ async def test_many_new_ones_leave_turns_to_those_that_are_there(
         assert told.taken <= 2 * in_a_row < SLOTS
 
 
-async def test_a_connection_that_did_not_arrive_is_told_as_closed(
+async def test_connection_that_did_not_arrive_is_reported_as_closed(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -153,7 +153,7 @@ async def test_a_connection_that_did_not_arrive_is_told_as_closed(
         assert at.closed() == {CloseReason.LIMIT: 1}
 
 
-async def test_who_is_served_does_not_wait_for_a_crowd_that_comes_or_goes(
+async def test_served_connection_does_not_wait_for_many_new_or_closing_ones(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -184,7 +184,7 @@ async def test_who_is_served_does_not_wait_for_a_crowd_that_comes_or_goes(
         trio.lowlevel.remove_instrument(work_time)
 
 
-async def test_what_was_promised_to_be_counted_is_before_a_connection_waits(
+async def test_deferred_record_is_kept_before_a_connection_waits(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[bool] = []

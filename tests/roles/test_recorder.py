@@ -168,7 +168,7 @@ async def test_events_of_several_processes_are_put_in_order(
         assert at.counter(ACTIVITY_BYTES.name) == at.headers[0].size
 
 
-async def test_an_event_waits_for_those_that_others_may_still_tell_of(
+async def test_event_waits_for_earlier_ones_of_other_processes(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -196,7 +196,7 @@ async def test_batches_are_bounded(make_env: MakeEnvironment, autojump_clock: Mo
         assert [header.record_count for header in at.headers[2:]] == [2, 1]
 
 
-async def test_what_was_dropped_is_told(
+async def test_dropped_events_are_recorded(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:
@@ -226,7 +226,7 @@ async def test_a_batch_is_sent_again_to_an_owner_that_was_reborn(
         assert at.headers[0].producer_id == 4000
 
 
-async def test_what_the_owner_refuses_is_counted(
+async def test_events_rejected_by_the_owner_are_counted(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with house(make_env) as at:

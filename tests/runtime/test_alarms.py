@@ -24,7 +24,7 @@ async def _turns(number: int = 3) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def test_whoever_waits_goes_on_at_his_time_and_not_before() -> None:
+async def test_wait_ends_at_its_deadline() -> None:
     real = Real()
     alarms = Alarms(real)
     over: list[int] = []
@@ -64,7 +64,7 @@ async def _for_ever() -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def test_whoever_is_cancelled_is_forgotten_and_others_are_not() -> None:
+async def test_cancelled_wait_is_removed() -> None:
     real = Real()
     alarms = Alarms(real)
     async with trio.open_nursery() as nursery:

@@ -51,7 +51,7 @@ async def claimed(part: Part, claim: Claim) -> Block:
     return part.claim(claim) or await part.wait_granted(claim)
 
 
-def test_a_block_is_as_long_as_asked_and_accounted_in_cache_lines(part: Part) -> None:
+def test_block_has_requested_length_and_is_accounted_in_cache_lines(part: Part) -> None:
     block = take(part, 100)
     assert len(block.view) == 100
     assert not block.view.readonly
@@ -181,7 +181,7 @@ async def test_waiting_claim_is_granted_when_memory_is_released(part: Part) -> N
     assert part.statistics().waiting == 0
 
 
-async def test_finished_claim_lets_its_address_have_the_next(part: Part) -> None:
+async def test_finished_claim_allows_the_next_of_its_address(part: Part) -> None:
     claim = Claim(1, "a", PART * 2 // 5)
     await claimed(part, claim)
     async with trio.open_nursery() as nursery:
@@ -192,7 +192,7 @@ async def test_finished_claim_lets_its_address_have_the_next(part: Part) -> None
     assert part.statistics().waiting == 0
 
 
-async def test_cancelled_claim_lets_the_others_pass(part: Part) -> None:
+async def test_cancelled_claim_unblocks_others(part: Part) -> None:
     held = [take(part, PART // 2), take(part, PART // 4)]
     granted: list[Block] = []
 

@@ -96,7 +96,7 @@ def test_a_rate_bends_time_from_now_on(clock: SharedClock, machine: Machine) -> 
     assert clock.deadline_to_sleep_time(clock.now() + 30) == pytest.approx(0.5)
 
 
-def test_frozen_time_stands_until_let_go(clock: SharedClock, machine: Machine) -> None:
+def test_frozen_time_stands_still_until_released(clock: SharedClock, machine: Machine) -> None:
     clock.set_rate(2)
     clock.freeze(True)
     stood = clock.now()
@@ -173,7 +173,7 @@ def test_time_never_goes_back(history: list[tuple[str, float]]) -> None:
     assert all(a.now <= b.now and a.wall_ms <= b.wall_ms for a, b in pairwise(readings))
 
 
-def test_a_writer_that_died_half_way_changed_nothing(clock: SharedClock) -> None:
+def test_writer_that_died_midway_changed_nothing(clock: SharedClock) -> None:
     """The next slot is filled and the count not raised: readers go on, the next writer too."""
     before = clock.state()
     slot_bytes = 8 * 8
@@ -184,7 +184,7 @@ def test_a_writer_that_died_half_way_changed_nothing(clock: SharedClock) -> None
     assert clock.now() == about(before.now + 0.005)
 
 
-def test_a_reader_held_up_for_a_turn_of_the_ring_reads_again() -> None:
+def test_reader_delayed_for_a_ring_of_changes_reads_again() -> None:
     """The machine's clock is asked in the middle of a reading: there the writer intrudes."""
     machine = Machine()
     intrude: list[Callable[[], None]] = []
@@ -231,7 +231,7 @@ def test_a_change_that_comes_late_does_not_turn_time_back() -> None:
 @pytest.mark.parametrize(
     "turn", [lambda clock: clock.freeze(True), lambda clock: clock.set_rate(0.5)]
 )
-def test_who_has_seen_a_later_time_than_a_late_change_still_agrees(
+def test_reader_of_a_later_time_agrees_after_a_late_change(
     turn: Callable[[SharedClock], None],
 ) -> None:
     """Else a millisecond would have passed for one process and not for the other."""
@@ -252,7 +252,7 @@ def test_who_has_seen_a_later_time_than_a_late_change_still_agrees(
     assert clock._doubles[8 * (1 + clock._count[0])] >= max(seen)
 
 
-def test_a_reader_held_up_while_the_clock_is_frozen_looks_again() -> None:
+def test_reader_delayed_during_a_freeze_reads_again() -> None:
     machine = Machine()
     intrude: list[Callable[[], None]] = []
 
@@ -268,7 +268,7 @@ def test_a_reader_held_up_while_the_clock_is_frozen_looks_again() -> None:
     assert clock.now() == about(began + SETTLE_S)
 
 
-def test_a_ring_that_never_rests_does_not_hang_a_reader(clock: SharedClock) -> None:
+def test_constantly_changed_clock_does_not_block_readers(clock: SharedClock) -> None:
     class Restless:
         def __init__(self) -> None:
             self.count = 0

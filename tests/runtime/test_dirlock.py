@@ -11,7 +11,7 @@ import pytest
 from minibroker.runtime.dirlock import HOLDER_BYTES_MAX, LOCK_FILE, DirLock, DirLockedError
 
 
-def test_the_second_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_second_lock_is_rejected_with_its_holder(tmp_path: Path) -> None:
     with DirLock(tmp_path, "starting") as lock:
         lock.describe("minibroker on 127.0.0.1:9092")
         with pytest.raises(DirLockedError) as refused:
@@ -29,7 +29,7 @@ def test_a_file_left_by_a_dead_holder_is_no_obstacle(tmp_path: Path) -> None:
         assert (tmp_path / LOCK_FILE).read_text() == f"pid {os.getpid()}, new\n"
 
 
-def test_a_killed_holder_lets_go_when_its_last_child_has_ended(tmp_path: Path) -> None:
+def test_lock_of_killed_holder_is_released_by_its_last_child(tmp_path: Path) -> None:
     end_read, end_write = os.pipe()
     pid_read, pid_write = os.pipe()
     holder = os.fork()

@@ -19,7 +19,7 @@ def test_a_fresh_range_is_one_extent() -> None:
     assert Extents(SIZE).free() == [Extent(0, SIZE)]
 
 
-def test_the_whole_range_can_be_taken_and_given() -> None:
+def test_complete_range_can_be_taken_and_released() -> None:
     extents = Extents(SIZE)
     assert extents.take(SIZE) == 0
     assert extents.free() == []

@@ -21,7 +21,7 @@ async def test_the_machine_knows_itself() -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "no.such.invalid"])
-async def test_what_is_no_host_is_an_error(host: str) -> None:
+async def test_invalid_host_is_an_error(host: str) -> None:
     with pytest.raises(OSError, match=r".+"):
         await look_up(host)
 
@@ -57,7 +57,7 @@ def resolver(idle: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
     silent.go_on.set()
 
 
-async def test_a_resolver_that_takes_its_time_holds_up_nobody(
+async def test_slow_resolver_does_not_block_the_loop(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts, "LOOK_UP_S", PATIENCE_S)
@@ -87,7 +87,7 @@ async def test_a_resolver_that_says_nothing_is_not_waited_for_for_long(
     assert sum("other look-ups are under way" in error for error in errors) == 1
 
 
-async def test_those_without_an_address_are_told_and_addresses_are_not_looked_up(
+async def test_unresolvable_hosts_are_returned_and_addresses_not_resolved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
@@ -107,5 +107,5 @@ async def test_those_without_an_address_are_told_and_addresses_are_not_looked_up
     ("host", "expected"),
     [("10.0.0.1", True), ("::1", True), ("fe80::1%eth0", True), ("localhost", False), ("1", False)],
 )
-def test_addresses_are_told_from_names(host: str, expected: bool) -> None:
+def test_addresses_are_distinguished_from_names(host: str, expected: bool) -> None:
     assert is_address(host) == expected

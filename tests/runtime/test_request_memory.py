@@ -162,7 +162,7 @@ def test_large_waiter_is_not_overtaken_by_smaller_ones() -> None:
     assert books.free(holders[2])[0] is large
 
 
-def test_whole_request_does_not_wait_behind_claims_that_its_address_limit_stops() -> None:
+def test_complete_request_does_not_wait_for_claims_at_the_address_limit() -> None:
     books = Books()
     first = books.claim(40 * MB)
     books.claim(40 * MB, HONEST)
@@ -177,7 +177,7 @@ def test_whole_request_does_not_wait_behind_claims_that_its_address_limit_stops(
     assert not waits(first)
 
 
-def test_abandoned_claim_lets_the_next_one_pass() -> None:
+def test_abandoned_claim_unblocks_the_next() -> None:
     books = Books()
     books.claim(60 * MB)
     large, small = books.claim(60 * MB, HONEST), books.claim(30 * MB, "third")

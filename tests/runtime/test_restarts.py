@@ -30,7 +30,7 @@ def test_a_process_that_dies_at_once_ends_the_broker_by_default() -> None:
     assert started == RESTARTS_MAX + 1
 
 
-def test_what_is_spare_is_started_again_for_ever_but_seldom() -> None:
+def test_spare_process_is_restarted_forever_with_growing_delay() -> None:
     restarts = Restarts(SPARE)
     now, delays = 0.0, []
     for _ in range(5 * RESTARTS_MAX):

@@ -74,7 +74,7 @@ async def test_awaitable_answers_do_not_hold_up_later_questions(peers: Peers) ->
     assert answers == ["quick", "slow"]
 
 
-async def test_a_broken_handler_is_told_and_the_conversation_goes_on(
+async def test_failed_handler_is_reported_and_the_conversation_continues(
     peers: Peers, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handler(payload: Any) -> Any:
@@ -91,7 +91,7 @@ async def test_a_broken_handler_is_told_and_the_conversation_goes_on(
 
 @pytest.mark.parametrize("lives", [True, False], ids=["asker-lives", "asker-is-gone"])
 @pytest.mark.parametrize("error", [StaleReferenceError("other life"), ValueError("a mistake")])
-async def test_only_what_went_with_its_asker_is_nothing_to_talk_about(
+async def test_stale_reference_of_dead_peer_is_not_logged(
     lives: bool, error: Exception, peers: Peers, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handler(_payload: Any) -> Any:
@@ -107,7 +107,7 @@ async def test_only_what_went_with_its_asker_is_nothing_to_talk_about(
     assert ("a handler broke" in caplog.text) == (not expected)
 
 
-async def test_open_questions_learn_that_the_peer_is_gone(peers: Peers) -> None:
+async def test_requests_in_flight_fail_when_the_peer_is_gone(peers: Peers) -> None:
     async def handler() -> None:
         await trio.sleep_forever()
 
@@ -162,7 +162,7 @@ async def test_questions_beyond_the_limit_wait(peers: Peers) -> None:
     assert sorted(seen) == [0, 1, 2, 3]
 
 
-async def test_question_that_may_wait_takes_no_room_from_others(peers: Peers) -> None:
+async def test_request_that_may_wait_does_not_count_for_the_limit(peers: Peers) -> None:
     async def handler(payload: str) -> str:
         if payload == "waits":
             await trio.sleep_forever()
@@ -208,7 +208,7 @@ async def _hello(conversation: Conversation) -> None:
     await conversation.ask("hello")
 
 
-async def test_a_link_greets_before_anybody_asks_and_dials_a_reborn_peer() -> None:
+async def test_link_greets_first_and_reconnects_to_a_restarted_peer() -> None:
     async with trio.open_nursery() as nursery:
         peer = Reborn(nursery)
         link = Link(peer.dial, _hello)
@@ -253,7 +253,7 @@ async def test_a_peer_that_dies_while_greeted_is_dialled_again() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_when_nobody_dials_any_more_those_who_wait_are_told() -> None:
+async def test_requests_fail_when_the_link_has_ended() -> None:
     async with trio.open_nursery() as nursery:
         peer = Reborn(nursery)
         peer.listens = trio.Event()
@@ -305,7 +305,7 @@ class Company:
 async def _no_greeting(_: Conversation) -> None: ...
 
 
-async def test_several_are_asked_together_and_answer_in_the_order_of_asking(
+async def test_ask_together_returns_answers_in_order(
     nursery: trio.Nursery,
 ) -> None:
     gate = trio.Event()
@@ -323,7 +323,7 @@ async def test_several_are_asked_together_and_answer_in_the_order_of_asking(
     assert answers == [("late", 1), ("early", 2)]
 
 
-async def test_one_answer_can_be_enough_and_the_others_are_withdrawn(
+async def test_first_only_withdraws_the_other_requests(
     nursery: trio.Nursery,
 ) -> None:
     withdrawn = trio.Event()
@@ -341,7 +341,7 @@ async def test_one_answer_can_be_enough_and_the_others_are_withdrawn(
     assert withdrawn.is_set()
 
 
-async def test_questions_together_that_may_wait_take_no_room_from_others(
+async def test_joint_requests_that_may_wait_do_not_count_for_the_limit(
     nursery: trio.Nursery,
 ) -> None:
     async def handler(payload: str) -> str:
@@ -358,7 +358,7 @@ async def test_questions_together_that_may_wait_take_no_room_from_others(
         assert await ask_together([(link, "soon") for link in company.links]) == ["soon"] * 2
 
 
-async def test_a_lost_peer_is_told_only_when_the_others_have_answered(
+async def test_lost_peer_is_reported_when_the_others_have_answered(
     nursery: trio.Nursery,
 ) -> None:
     gate = trio.Event()
@@ -423,7 +423,7 @@ class Echo:
         self._thread.join()
 
 
-async def test_an_answer_is_found_by_looking_and_the_time_is_told(nursery: trio.Nursery) -> None:
+async def test_polled_answer_is_returned_and_the_time_reported(nursery: trio.Nursery) -> None:
     echo = Echo()
     looked: list[int] = []
     conversation = Conversation(SocketChannel(echo.here), on_looked=looked.append)
@@ -437,7 +437,7 @@ async def test_an_answer_is_found_by_looking_and_the_time_is_told(nursery: trio.
     echo.join()
 
 
-async def test_looking_finds_the_answers_of_others_too(nursery: trio.Nursery) -> None:
+async def test_polling_delivers_answers_of_other_requests(nursery: trio.Nursery) -> None:
     echo = Echo()
     conversation = Conversation(SocketChannel(echo.here))
     nursery.start_soon(conversation.run)
@@ -455,7 +455,7 @@ async def test_looking_finds_the_answers_of_others_too(nursery: trio.Nursery) ->
     echo.join()
 
 
-async def test_looking_ends_with_a_peer_that_is_gone(nursery: trio.Nursery) -> None:
+async def test_polling_ends_when_the_peer_is_gone(nursery: trio.Nursery) -> None:
     here, there = socket.socketpair()
     conversation = Conversation(SocketChannel(here))
     nursery.start_soon(conversation.run)
@@ -464,7 +464,7 @@ async def test_looking_ends_with_a_peer_that_is_gone(nursery: trio.Nursery) -> N
         await conversation.ask("nobody there", look=True)
 
 
-async def test_looking_gives_up_and_sleeps_until_the_answer_comes(nursery: trio.Nursery) -> None:
+async def test_polling_gives_up_and_sleeps_until_the_answer_arrives(nursery: trio.Nursery) -> None:
     here, there = socket.socketpair()
     conversation = Conversation(SocketChannel(here))
     nursery.start_soon(conversation.run)
@@ -482,7 +482,7 @@ async def test_looking_gives_up_and_sleeps_until_the_answer_comes(nursery: trio.
     assert answers == ["slow"]
 
 
-async def test_answer_that_cannot_be_sent_is_a_failure_and_the_conversation_goes_on(
+async def test_unsendable_answer_is_a_failure_and_the_conversation_continues(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asker, channel = peers.join(lambda payload: payload)

@@ -79,7 +79,7 @@ def test_a_killed_role_is_restarted_and_the_others_can_read_it(run_supervised: R
     assert supervised.end()[0] == Exit.CLEAN
 
 
-def test_a_role_that_returns_unasked_is_restarted(run_supervised: Run) -> None:
+def test_role_that_returns_early_is_restarted(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def main(life):
             if life.incarnation > 1:
@@ -117,7 +117,7 @@ def test_a_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: 
     assert "bad died too often, the last time with exit status 7 in its incarnation 4" in errors
 
 
-def test_a_crash_loop_of_what_is_spare_stops_nobody(run_supervised: Run) -> None:
+def test_crash_loop_of_spare_role_does_not_stop_others(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def crash(life):
             if life.incarnation > 6:
@@ -174,7 +174,7 @@ def test_a_start_that_takes_too_long_fails(run_supervised: Run) -> None:
     assert "slow did not get ready in time" in errors
 
 
-def test_who_does_not_end_is_killed_and_does_not_use_up_the_time_of_others(
+def test_hanging_role_is_killed_within_its_share_of_the_time(
     run_supervised: Run,
 ) -> None:
     supervised = run_supervised("""
@@ -230,7 +230,7 @@ def test_a_role_waiting_for_its_restart_is_not_restarted_while_stopping(
     assert events.count(("started", "bad")) == 2
 
 
-def test_who_is_ready_and_dies_while_the_dead_are_reaped_did_start(run_supervised: Run) -> None:
+def test_role_that_dies_right_after_ready_has_started(run_supervised: Run) -> None:
     supervised = run_supervised("""
         gate_read, gate_write = os.pipe()
 
@@ -273,7 +273,7 @@ def test_a_failing_callback_leaves_no_process_behind(run_supervised: Run) -> Non
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_an_ignored_hangup_stays_ignored(run_supervised: Run) -> None:
+def test_ignored_sighup_stays_ignored(run_supervised: Run) -> None:
     supervised = run_supervised("""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         children = [ChildSpec("a", serve)]

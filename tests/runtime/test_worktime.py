@@ -187,7 +187,7 @@ def test_a_charge_outside_of_any_loop_counts_nothing(work_time: WorkTime, timer:
     assert account.worked_ns == 0
 
 
-def test_idle_is_what_the_loop_waited(work_time: WorkTime, timer: Timer) -> None:
+def test_idle_time_is_the_time_the_loop_waited(work_time: WorkTime, timer: Timer) -> None:
     class Waits(trio.abc.Instrument):
         """Time passes while the loop waits, and while it only looks."""
 
@@ -214,9 +214,7 @@ def test_a_loop_that_has_not_lived_is_idle() -> None:
     assert LoopTime(0, 0).idle_share == 1.0
 
 
-def test_looking_for_something_is_idling_and_charged_to_nobody(
-    work_time: WorkTime, timer: Timer
-) -> None:
+def test_polling_is_idle_time_and_charged_to_no_account(work_time: WorkTime, timer: Timer) -> None:
     account = Account()
 
     async def main() -> None:

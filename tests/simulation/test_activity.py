@@ -84,7 +84,7 @@ def counted(it: House, name: str) -> int:
     return sum(each.counters.get((name, ()), 0) for each in snapshots)
 
 
-async def test_every_apis_requests_are_told_once(
+async def test_requests_of_every_api_are_recorded_once(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     sizes: dict[int, tuple[int, int, int]] = {}
@@ -109,7 +109,7 @@ async def test_every_apis_requests_are_told_once(
         assert min(each["total_ns"], each["network_ns"]) > 0
 
 
-async def test_records_and_errors_are_told(
+async def test_records_and_errors_are_recorded(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with house(*ON) as it:
@@ -210,7 +210,7 @@ async def test_a_replay_gives_every_rate_and_every_throttle(
         assert each["throttle_ms"] == (sum(asked) if mode == "delay" else max(asked, default=0))
 
 
-async def test_mutations_are_told_as_the_controller_counted_them(
+async def test_mutations_are_recorded_as_counted_by_the_controller(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with house(*ON) as it:
@@ -229,7 +229,7 @@ async def test_mutations_are_told_as_the_controller_counted_them(
     assert "mutations" not in none
 
 
-async def test_what_was_counted_is_told_although_the_client_is_gone(
+async def test_request_of_disconnected_client_is_in_the_activity(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with house(*ON, "quota.throttle.mode=delay") as it:
@@ -265,7 +265,7 @@ async def test_connections_come_and_go(
     assert (reasons["closed"], reasons["refused"]) == ("client_closed", "kafka_connections_max")
 
 
-async def test_who_comes_too_fast_is_told_of_with_how_long(
+async def test_rate_limited_connection_is_recorded_with_its_delay(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     recheck = "connection.ip.throttle.recheck=true"
@@ -296,7 +296,7 @@ async def test_who_comes_too_fast_is_told_of_with_how_long(
     assert outcomes["held"] == outcomes["admitted"] + outcomes["refused"]
 
 
-async def test_who_waits_for_the_listeners_turn_is_delayed(
+async def test_connection_that_waits_for_the_listener_is_delayed(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with house(*ON, "max.connection.creation.rate=1") as it:
@@ -310,7 +310,7 @@ async def test_who_waits_for_the_listeners_turn_is_delayed(
         assert of(happened(tmp_path), each["connection"])[:3] == ["accepted", "delayed", "admitted"]
 
 
-async def test_what_finds_no_room_is_dropped_and_requests_go_on(
+async def test_events_without_room_are_dropped_and_requests_continue(
     house: Open, autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_sender, "PENDING_MAX", 10)
@@ -328,7 +328,7 @@ async def test_what_finds_no_room_is_dropped_and_requests_go_on(
     assert len([each for each in found if each["kind"] == "request"]) == 11
 
 
-async def test_a_recorder_that_dies_costs_what_it_had_and_says_so(
+async def test_events_of_dead_recorder_are_reported_as_dropped(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     asked = 0
@@ -370,7 +370,7 @@ async def test_an_owner_that_dies_costs_nothing_and_nothing_is_written_twice(
     assert len(requests(tmp_path)) == asked
 
 
-async def test_of_a_share_of_connections_everything_is_told(
+async def test_sampled_connections_are_recorded_completely(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with house(*ON, "activity.sample=0.25") as it:
@@ -395,7 +395,7 @@ async def test_without_the_setting_there_is_nothing(
         assert "recorder" not in it.broker.names
 
 
-async def test_who_reads_the_topic_is_told_of_but_not_without_end(
+async def test_reader_of_activity_is_recorded_without_feedback_loop(
     house: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with house(*ON) as it:

@@ -14,7 +14,7 @@ __all__ = ["house"]
 
 
 @pytest.mark.parametrize("version", [1, 4, 13])
-async def test_a_topic_that_is_only_asked_for_is_not_made_above_the_quota(
+async def test_automatic_topic_is_not_created_over_the_quota(
     house: Open, autojump_clock: MockClock, version: int
 ) -> None:
     async with house("num.partitions=15") as it:

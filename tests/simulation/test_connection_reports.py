@@ -121,7 +121,7 @@ async def test_a_refusal_is_seen_with_its_moment(
         ]
 
 
-async def test_who_waits_for_a_slot_is_seen_until_there_is_one(
+async def test_connection_that_waits_for_slot_is_shown_as_waiting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(monkeypatch, tmp_path, autojump_clock, "max.connections=1") as broker:
@@ -149,7 +149,7 @@ async def test_who_waits_for_a_slot_is_seen_until_there_is_one(
         }
 
 
-async def test_who_is_held_for_its_address_is_seen_until_that_is_decided(
+async def test_delayed_connection_is_shown_until_it_is_decided(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(monkeypatch, tmp_path, autojump_clock) as broker:
@@ -174,7 +174,7 @@ async def test_who_is_held_for_its_address_is_seen_until_that_is_decided(
         assert (await broker.look()).refusals[0].ago_ms == 1000
 
 
-async def test_who_does_not_say_who_it_is_is_told_from_who_meets_a_limit(
+async def test_failed_authentication_is_distinguished_from_a_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     pairs = (

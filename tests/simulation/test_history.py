@@ -39,7 +39,7 @@ def test_an_honest_history_is_left_alone() -> None:
         ({P: {0: "a:0", 2: "a:1"}}, "skipped"),
     ],
 )
-def test_what_became_of_acknowledged_records(log: Log, kind: str) -> None:
+def test_history_of_acknowledged_records(log: Log, kind: str) -> None:
     history = History()
     history.appended(P, 0, ["a:0"])
     assert kinds(history, log) == [kind]
@@ -79,7 +79,7 @@ def _forgotten(history: History) -> None:
         (_forgotten, "forgotten"),
     ],
 )
-def test_what_readers_and_members_were_shown(story: Callable[[History], None], kind: str) -> None:
+def test_history_of_readers_and_members(story: Callable[[History], None], kind: str) -> None:
     history = History()
     story(history)
     assert kinds(history, {P: {0: "a:0", 1: "a:1", 2: "a:2"}}) == [kind]

@@ -189,7 +189,7 @@ async def test_a_change_acts_at_once(house: Open, autojump_clock: MockClock) -> 
         assert it.ms == 0
 
 
-async def test_a_client_that_hangs_up_while_throttled_leaves_nothing(
+async def test_client_that_disconnects_while_throttled_is_forgotten(
     house: Open, autojump_clock: MockClock
 ) -> None:
     async with house("num.network.threads=1") as it:
@@ -287,7 +287,7 @@ async def test_a_consumer_gets_nothing_while_it_is_over_and_then_all(
         assert size / it.ms * 1000 == pytest.approx(500, rel=0.1)
 
 
-async def test_a_small_quota_starves_nobody(house: Open, autojump_clock: MockClock) -> None:
+async def test_small_quota_starves_no_client(house: Open, autojump_clock: MockClock) -> None:
     async with house() as it:
         await filled(it, 100, 60)
         await it.set(CLIENT, **{CONSUMER: 250})
@@ -391,7 +391,7 @@ BROKERS_ONLY = (
 
 
 @each([(api, version) for api, version in VERSIONS if api.cluster_action])
-async def test_what_brokers_ask_for_throttles_only_who_is_none(
+async def test_inter_broker_requests_are_throttled_only_for_clients(
     house: Open, autojump_clock: MockClock, api: ServedApi, version: int
 ) -> None:
     async with house(*BROKERS_ONLY, "num.network.threads=1", "num.io.threads=1") as it:
@@ -421,7 +421,7 @@ def _has_field(response: Message, version: int) -> bool:
     return bool(cast("Any", back).throttle_time_ms == 7)
 
 
-async def test_a_generous_quota_of_time_throttles_nobody(
+async def test_generous_request_quota_throttles_no_client(
     house: Open, autojump_clock: MockClock
 ) -> None:
     async with house() as it:
@@ -466,7 +466,7 @@ async def test_changes_are_refused_once_the_bucket_is_overdrawn(
         assert response.results[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_older_clients_are_held_instead(house: Open, autojump_clock: MockClock) -> None:
+async def test_older_clients_are_throttled_instead(house: Open, autojump_clock: MockClock) -> None:
     async with house() as it:
         await it.set({"user": None}, **{MUTATION: 1})
         client = await it.connect()

@@ -70,7 +70,7 @@ async def broker(directory: Path, clock: MockClock, mode: str) -> AsyncIterator[
 
 
 @MODES
-async def test_who_dials_without_end_waits_for_his_turn_and_guests_do_not(
+async def test_endlessly_reconnecting_client_waits_and_others_do_not(
     autojump_clock: MockClock, tmp_path: Path, mode: str
 ) -> None:
     async with broker(tmp_path, autojump_clock, mode) as storm, trio.open_nursery() as blowing:
@@ -92,7 +92,7 @@ async def test_who_dials_without_end_waits_for_his_turn_and_guests_do_not(
 
 @MODES
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_whatever_ends_who_accepts_ends_those_who_are_held(
+async def test_end_of_acceptor_closes_delayed_connections(
     autojump_clock: MockClock, tmp_path: Path, mode: str, end: str
 ) -> None:
     async with broker(tmp_path, autojump_clock, mode) as storm:

@@ -33,14 +33,14 @@ WAIT_MS = 60_000
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(seed: int, run: int) -> None:
+def test_acknowledged_records_are_not_lost_duplicated_or_reordered(seed: int, run: int) -> None:
     found = simulate(seed + run)
     assert found.anomalies == [], f"make sim SEED={seed + run} shows it again"
     assert len(found.history.acknowledged) > 100
     assert sum(map(len, found.history.consumed.values())) > 0
 
 
-def test_a_seed_tells_the_same_story_in_another_process(seed: int) -> None:
+def test_seed_repeats_a_run_in_another_process(seed: int) -> None:
     here = simulate(seed).transcript
     there = subprocess.run(
         [sys.executable, "-m", "tests.simulation.world", str(seed)],
@@ -55,7 +55,7 @@ def test_a_seed_tells_the_same_story_in_another_process(seed: int) -> None:
     assert len(here) == len(there)
 
 
-def test_another_seed_tells_another_story(seed: int) -> None:
+def test_other_seed_is_another_run(seed: int) -> None:
     assert simulate(seed).transcript != simulate(seed + 1).transcript
 
 

@@ -24,7 +24,7 @@ def can_connect(address: str) -> bool:
     return True
 
 
-def test_a_broker_is_there_inside_the_context_and_gone_after_it(
+def test_broker_runs_inside_the_context_only(
     is_gone: Callable[[int], bool],
 ) -> None:
     with MiniBroker() as broker:
@@ -57,7 +57,7 @@ def test_a_broker_can_be_started_again(is_gone: Callable[[int], bool]) -> None:
     assert is_gone(second)
 
 
-def test_an_address_is_asked_for_only_while_the_broker_runs() -> None:
+def test_address_is_available_only_while_the_broker_runs() -> None:
     with pytest.raises(RuntimeError, match="use it as a context manager"):
         _ = MiniBroker().bootstrap_servers
 
@@ -70,12 +70,12 @@ def test_settings_are_given_as_python_values(tmp_path: Path) -> None:
     assert list(tmp_path.glob("cats-*"))
 
 
-def test_settings_that_cannot_be_are_told_in_words() -> None:
+def test_invalid_settings_are_an_error_in_words() -> None:
     with pytest.raises(BrokerStartError, match=r"did you mean num\.partitions\?"):
         MiniBroker(settings={"num.partition": 3}).start()
 
 
-def test_a_port_that_is_taken_is_told_in_words() -> None:
+def test_occupied_port_is_an_error_in_words() -> None:
     with MiniBroker() as broker:
         other = MiniBroker(settings={"listeners": f"PLAINTEXT://{broker.bootstrap_servers}"})
         with pytest.raises(BrokerStartError, match=broker.bootstrap_servers.rpartition(":")[2]):
@@ -120,7 +120,7 @@ def test_connections_and_groups_can_be_looked_at(minibroker: MiniBroker) -> None
     assert isinstance(minibroker.log(), str)
 
 
-async def test_trio_goes_on_while_a_broker_is_waited_for(is_gone: Callable[[int], bool]) -> None:
+async def test_trio_runs_while_a_broker_starts(is_gone: Callable[[int], bool]) -> None:
     turns = 0
 
     async def turn() -> None:

@@ -25,7 +25,7 @@ def test_parts_of_a_path_are_quoted(control: Control) -> None:
     assert caught.value.code == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def test_what_is_none_is_left_to_the_broker(control: Control, minibroker_topic: str) -> None:
+def test_none_values_are_omitted(control: Control, minibroker_topic: str) -> None:
     with pytest.raises(ControlError, match="TOPIC_ALREADY_EXISTS") as caught:
         control.post("v1", "topics", name=minibroker_topic, partitions=None)
     assert caught.value.status == 409

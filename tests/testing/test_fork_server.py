@@ -10,7 +10,7 @@ from minibroker.config import LISTENERS, NUM_IO_THREADS, ConfigError, Listener
 from minibroker.testing.fork_server import LOG_BYTES_MAX, peer_user, read_settings, tail
 
 
-def test_a_test_broker_takes_free_ports_unless_told_otherwise() -> None:
+def test_test_broker_uses_free_ports_by_default() -> None:
     settings = read_settings({"num.io.threads": "1"})
     assert settings[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 0),)
     assert settings[NUM_IO_THREADS] == 1
@@ -29,7 +29,7 @@ def test_the_process_at_the_other_end_is_of_this_user() -> None:
         assert peer_user(one) == os.getuid()
 
 
-def test_a_long_log_is_told_from_its_end() -> None:
+def test_tail_of_long_log_is_its_end() -> None:
     with tempfile.TemporaryFile() as log:
         log.write(b"x" * LOG_BYTES_MAX + b"the end")
         log.flush()

@@ -78,7 +78,7 @@ def test_a_shared_broker_ends_with_its_last_lease(
     assert is_gone(pid)
 
 
-def test_a_broker_that_does_not_start_shows_what_it_said(fork_server: ForkServerAddress) -> None:
+def test_broker_that_does_not_start_shows_its_log(fork_server: ForkServerAddress) -> None:
     lease = Lease(fork_server, {"num.partitions": "13"})
     with pytest.raises(BrokerStartError, match="bad luck with 13 partitions"):
         lease.wait_ready()
@@ -92,7 +92,7 @@ def test_settings_that_cannot_be_are_refused_in_the_broker_s_words(
         lease.wait_ready()
 
 
-def test_what_a_broker_logs_can_be_read_while_it_runs(fork_server: ForkServerAddress) -> None:
+def test_log_of_running_broker_can_be_read(fork_server: ForkServerAddress) -> None:
     lease = Lease(fork_server, {})
     lease.wait_ready()
     assert lease.log() == "about to start\n"
@@ -153,7 +153,7 @@ def test_nothing_is_left_when_the_fork_server_is_killed(
     lease.stop()
 
 
-def test_a_run_that_goes_on_after_its_fork_server_ended_gets_a_new_one(
+def test_run_after_its_fork_server_ended_gets_a_new_one(
     fake_command: tuple[str, str], is_gone: Callable[[int], bool]
 ) -> None:
     run_id = uuid.uuid4().hex

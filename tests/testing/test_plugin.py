@@ -125,7 +125,7 @@ def test_settings_that_cannot_be_are_an_error_of_the_fixture(pytester: pytest.Py
     result.stdout.fnmatch_lines(["*did you mean num.partitions?*"])
 
 
-def test_the_topic_is_gone_after_its_test(pytester: pytest.Pytester) -> None:
+def test_topic_is_deleted_after_its_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         def test_one(minibroker_topic): pass
