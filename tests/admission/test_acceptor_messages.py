@@ -1,4 +1,4 @@
-"""What travels beside a connection."""
+"""Messages between acceptor and processor fit into one packet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_all_messages_fit_a_packet() -> None:
     for message in (
         AcceptedConnection("L" * 255, address, address, 2**63),
         ProcessorConnections(
-            # Each with words of its own: pickle writes what is the very same object only once.
+            # Distinct texts: pickle writes an identical object only once.
             tuple(
                 OpenConnection(n, f"{n:0>255}", f"{n:f>45}")
                 for n in numbers[:PROCESSOR_CONNECTIONS_MAX]

@@ -1,4 +1,4 @@
-"""Notices reach the acceptor in order, and nobody who gives one waits."""
+"""Notices reach the acceptor in order, and adding one never waits."""
 
 from __future__ import annotations
 

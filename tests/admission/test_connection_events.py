@@ -1,4 +1,4 @@
-"""What happened lately is kept within bounds, refusals apart from the rest."""
+"""Recent connection events are bounded, and rejections are kept separately."""
 
 from __future__ import annotations
 

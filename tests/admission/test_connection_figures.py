@@ -1,4 +1,4 @@
-"""What a door's books are read into, and how much of it."""
+"""Figures of connections by listener and address, with their bounds."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ IP_RATE = "connection_creation_rate"
 
 
 class Processor:
-    """Takes connections and closes them when it is told to, or when their clients do."""
+    """Takes connections and closes them on request, or when their clients do."""
 
     def __init__(self, house: House, handoff: Handoff) -> None:
         self.house = house
@@ -71,7 +71,7 @@ class Processor:
             try:
                 message, connection = await self.handoff.receive()
             except ChannelClosed:
-                return  # The acceptor was told to end.
+                return  # The acceptor was stopped.
             if isinstance(message, AcceptedConnection):
                 self.open[message.number] = (message, connection)
                 await self.handoff.send(ConnectionsClosed(1, ()))
@@ -150,18 +150,18 @@ class House:
         return found
 
     async def report(self) -> AcceptorReport:
-        """What the acceptor shows."""
+        """Return the acceptor's report."""
         assert self.controller is not None
         found: AcceptorReport = await self.controller.ask(DetailsRequest())
         return found
 
     async def rejections(self) -> list[tuple[str | None, ExceededLimit | None]]:
-        """Why somebody was turned away, and by which limit."""
+        """Return the reasons of rejections with their limits."""
         rejections = (await self.report()).recent.rejections
         return [(each.event.reason, each.limit) for each in rejections]
 
     async def reasons(self) -> list[str | None]:
-        """What those waited for who waited."""
+        """Return the reasons of waits."""
         events = (await self.report()).recent.events
         return [each.reason for each in events if each.kind == "waiting"]
 
@@ -345,9 +345,9 @@ async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
         at.processors.append(Processor(at, handoff))  # which does not run
         await at.processor()
         await at.connect(4)
-        assert len(at.open) == 2  # of those that were dealt to the one that runs
+        assert len(at.open) == 2  # those passed to the running processor
         await at.configure("brokers", "1", {"max.connections": "1"})
-        assert len(at.open) == 2  # the other one has not said yet what it has
+        assert len(at.open) == 2  # the other processor has not reported its connections yet
         handoff.close()
         await wait_all_tasks_blocked()
         assert len(at.open) == 1
@@ -430,7 +430,7 @@ async def test_rate_limited_connection_is_delayed_then_admitted_or_closed(
         autojump_clock.autojump_threshold = float("inf")
         await at.configure("ips", "10.0.0.1", {IP_RATE: "5.0"})
         clients = await at.connect(52)
-        (other,) = await at.connect(1, "10.0.0.2")  # waits for nobody
+        (other,) = await at.connect(1, "10.0.0.2")  # waits for no other connection
         assert len(at.open) == 51
         assert not any([await hung_up(client) for client in [*clients, other]])
         report = await at.report()
@@ -440,7 +440,7 @@ async def test_rate_limited_connection_is_delayed_then_admitted_or_closed(
         autojump_clock.jump(0.2)
         await wait_all_tasks_blocked()
         hung = [await hung_up(client) for client in clients[50:]]
-        # Whose deadline is the same are looked at in any order.
+        # Connections with the same deadline are checked in any order.
         assert sorted(hung) == ([False, True] if recheck else [True, True])
         assert at.closed() == {CloseReason.IP_RATE: 1 if recheck else 2}
         quota = met("ip_connection_creation_rate", "connection_creation_rate", 5, "10.0.0.1")

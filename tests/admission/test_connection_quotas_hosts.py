@@ -23,7 +23,7 @@ from tests.process.conftest import MakeEnvironment
 
 
 class Resolver:
-    """Answers when the test wants it to."""
+    """Answers when the test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -31,7 +31,7 @@ class Resolver:
         self._answered = trio.Event()
 
     def answer(self, host: str, *addresses: str) -> None:
-        """The addresses of a host from now on; without any nobody knows it."""
+        """Set the addresses of a host; without any it is unknown."""
         self._answers[host] = addresses
         self._answered.set()
         self._answered = trio.Event()
@@ -68,7 +68,7 @@ async def test_limit_of_host_applies_once_it_is_resolved(
         await wait_all_tasks_blocked()
         first = await at.connect(2, "10.0.0.1") + await at.connect(2, "10.0.0.2")
         assert [await hung_up(client) for client in first] == [False, False, False, True]
-        assert not done.is_set()  # who made the change is told when all of it holds
+        assert not done.is_set()  # the change is answered when all hosts are resolved
         resolver.answer("slow.test", "10.0.0.1")
         await done.wait()
         (late,) = await at.connect(1, "10.0.0.1")

@@ -1,4 +1,4 @@
-"""What is asked at the door before what, what is recorded and kept where, and what wakes whom."""
+"""Order of the checks of a new connection, what each records, and what wakes waiting ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.process.conftest import MakeEnvironment
 
 RATE = "max.connection.creation.rate"
 TWO_SAMPLES = "quota.window.num=2"
-"""The rate is then taken over a second at least, so so many may come at once as in a second."""
+"""The rate is then measured over a second at least, so a burst of a second's worth is allowed."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_ip_rate_is_checked_before_ip_count(
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
         *_, last = await at.connect(51)
-        assert not await hung_up(last)  # held for its rate, or it were hung up on as 49 others
+        assert not await hung_up(last)  # delayed by its rate, or it would be closed as 49 others
         await pass_time(clock, 0.2)
         assert await hung_up(last)
         assert at.closed() == {CloseReason.PER_IP: 50}
@@ -177,7 +177,7 @@ async def test_excess_connection_is_closed_once_its_processor_has_it(
         (waiting, _) = await handoff.receive()
         await at.connect(1, listener=PLAINTEXT)
         told = [(await handoff.receive())[0] for _ in range(2)]
-        # Who shall leave is asked for at once, not only when the newcomer has been taken.
+        # The least recently used are requested at once, not only when the new connection was taken.
         assert LeastRecentlyUsedWanted(1, PLAINTEXT) in told
         await handoff.send(LeastRecentlyUsed(()))
         await handoff.send(ConnectionsClosed(1, ()))

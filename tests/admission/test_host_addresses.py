@@ -1,4 +1,4 @@
-"""What is known of hosts while a resolver takes its time."""
+"""Addresses of hosts while a resolver is slow."""
 
 from __future__ import annotations
 

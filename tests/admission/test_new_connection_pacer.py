@@ -1,4 +1,4 @@
-"""Few begin or end in a turn while others are served, all at once while nobody is."""
+"""Few connections start or end per turn while others are served, all at once otherwise."""
 
 from __future__ import annotations
 

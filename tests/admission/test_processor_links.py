@@ -1,4 +1,4 @@
-"""Links between processors: one to each, in all of their lives; what is told keeps its order."""
+"""Links between processors: one to each peer, over all restarts; messages keep their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.process.conftest import MakeEnvironment
 
 
 class Life:
-    """One life of a processor, and what its links told it."""
+    """One process of a processor, and what its links reported."""
 
     def __init__(self, make_env: MakeEnvironment, index: int, life: int = 1, of: int = 2) -> None:
         env = make_env(PROCESSOR, index, processors=of, incarnation=life)

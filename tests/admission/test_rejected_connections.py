@@ -1,4 +1,4 @@
-"""Who is turned away is closed, told of and counted; in a storm not before it is his turn."""
+"""Rejected connections are closed, recorded and counted; in a storm they are closed later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AT_ONCE = 3
 
 
 class Bouncer:
-    """Turns clients away, and sees which of them were hung up on."""
+    """Rejects clients, and sees which of them were disconnected."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env

@@ -1,4 +1,4 @@
-"""A processor that accepts for itself: who comes in, who is closed unheard, who waits for what."""
+"""A processor that accepts connections itself: admitted, rejected and waiting ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: round robin over processors that are there and have a free slot."""
+"""Round robin over processors with a free slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which roles there are, and who may end before whom."""
+"""The roles of a broker, and the order in which they stop."""
 
 from __future__ import annotations
 

@@ -213,7 +213,8 @@ def test_burst_of_connections_waits_in_the_backlog(
     listener = bind_one("PLAINTEXT://127.0.0.1:0")
     bound.append(listener)
     address = listener.getsockname()
-    # Nobody accepts; past Kafka's 50 the system would answer a second later.
+    # No connection is accepted; beyond Kafka's backlog of 50 the system would answer a second
+    # later.
     bound.extend(socket.create_connection(address, timeout=0.9) for _ in range(100))
 
 
@@ -286,7 +287,7 @@ def test_connections_have_the_configured_buffers(bound: list[socket.socket]) -> 
     client = socket.create_connection(made.getsockname())
     accepted, _ = made.accept()
     bound += [made, client, accepted]
-    # Linux keeps twice what it is asked for, the other half being for its own books.
+    # Linux doubles the requested size, for its own bookkeeping.
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
 

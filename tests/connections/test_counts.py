@@ -1,4 +1,4 @@
-"""The books of connections: what each limit lets in, what it turns away, and who leaves."""
+"""Counts of connections: what each limit admits, rejects and closes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_without_a_limit_of_its_own_a_protected_listener_is_capped_at_the_total(
 def test_an_address_has_its_share_and_no_more() -> None:
     door = Door(per_ip=17)
     assert [door.knock() for _ in range(19)] == [None] * 17 + ["PER_IP"] * 2
-    assert door.counts.by_ip() == {IP: 17}  # who was refused is gone
+    assert door.counts.by_ip() == {IP: 17}  # a rejected connection is not counted
     assert door.knock("10.0.0.2") is None
     door.close()  # the other address's
     door.close(2)

@@ -22,7 +22,9 @@ PER_TICK = round(PER_S * TICK_S)
 
 
 def stormed(held: int) -> DelayedCloses[int]:
-    """Refusals with none left to close at once, and so many held, called 0 and on."""
+    """Return closes in a storm: none left to close at once, and ``held`` delayed, numbered from
+    0.
+    """
     refusals: DelayedCloses[int] = DelayedCloses()
     assert all(refusals.add(-1) for _ in range(AT_ONCE))
     assert not any(refusals.add(number) for number in range(held))

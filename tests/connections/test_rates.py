@@ -1,4 +1,4 @@
-"""Connection rates: who waits how long, and what is counted where."""
+"""Rates of new connections: how long each waits, and what is recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_delay_is_longer_than_a_window() -> None:
 
 
 def test_steady_connections_are_admitted_at_the_limit() -> None:
-    # 40 a second are offered; each waits as long as it is told before the next comes.
+    # 40 connections per second are offered; each waits as required before the next one.
     rates, now = made(listeners={EXTERNAL: 30}), 0.0
     for _ in range(600):
         now += max(25, rates.accepted(EXTERNAL, int(now)))

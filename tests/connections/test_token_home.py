@@ -1,4 +1,4 @@
-"""The home of a key: to whom it gives what, whom it asks for what is not in use."""
+"""The home of a key: grants, denials and collections of tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TERM = (1, 0)
 
 
 class Books:
-    """A home, and what it sent since one looked last."""
+    """A home, and the messages it sent since the last look."""
 
     def __init__(self, processors: int, limit: int, *, told: bool = True) -> None:
         self.actions: deque[Action] = deque()
@@ -100,11 +100,11 @@ def test_unused_tokens_are_collected_before_a_denial() -> None:
     books.home.receive(0, Collected(TERM, TOTAL, 0))
     assert books.sent() == []
     books.home.receive(1, Collected(TERM, TOTAL, 1))
-    # Its newcomer may have got another token meanwhile: only then is this one on its way back.
+    # The connection may have got another token: only then is this one on its way back.
     assert books.sent() == [granted(0, reclaim=True), Send(0, Collect(TERM, TOTAL))]
     books.home.receive(0, Collected(TERM, TOTAL, 0))
     assert books.sent() == [denied(0, 4)]
-    assert books.ask(1, 5) == [denied(1, 5)]  # Nobody was given any since: no other round.
+    assert books.ask(1, 5) == [denied(1, 5)]  # No token was granted since: no other round.
 
 
 def test_dead_processor_does_not_block_a_collection() -> None:

@@ -1,4 +1,4 @@
-"""A processor's own connections: what it keeps, gives back, tells and forgets."""
+"""Connections of one processor: cached tokens, returned tokens, messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IP = "10.0.0.1"
 
 
 class Books:
-    """One of two shards, and what it wants done since one looked last. ``IP`` lives at 1."""
+    """One of two shards, and its actions since the last look. The home of ``IP`` is 1."""
 
     def __init__(self, limits: DropLimits) -> None:
         self.actions: deque[Action] = deque()

@@ -1,4 +1,4 @@
-"""Limits that several processors hold together: exact whatever comes when, whoever is killed."""
+"""Limits shared by several processors: exact in any order of events, and after any kill."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ TestInterleavings.settings = settings(stateful_step_count=50, deadline=None)
 
 
 class Storm:
-    """The same at random, for long: rare are those steps after which nothing is as it was."""
+    """Random events for long: steps after which everything has changed are rare."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -197,11 +197,11 @@ def test_a_storm_breaks_no_limit(seed: int, run: int) -> None:
 
 
 def burst(random: Random) -> None:
-    """Many at once: whoever is turned away is one of too many, whatever is under way."""
+    """Many connections at once: each rejected one must exceed the limit, whatever is in flight."""
     limit = random.randint(1, 9)
     both = DropLimits(limit, limit), DropLimits(total=limit), DropLimits(per_ip=limit)
     world = begun(random.randint(1, 4), random.choice(both))
-    for _ in range(random.choice((0, 0, 2 * limit))):  # so that tokens lie about
+    for _ in range(random.choice((0, 0, 2 * limit))):  # so that tokens are cached
         if random.random() < 0.6 or not world.there():
             world.probe(random.randrange(world.size), HERE)
         else:

@@ -1,8 +1,8 @@
-"""Every interleaving of a few events with two processors, one after the other, none left out.
+"""Every interleaving of a few events with two processors, exhaustively.
 
-A state is everything that there is: both processors, what is under way between them, and what may
-still happen. Whatever has been reached by whatever way is looked at once. Where nothing is under
-way any more, the books must be right and a newcomer be let in if and only if there is room.
+A state contains both processors, the messages in flight, and the events that may still happen. Each
+state is visited once, however it was reached. When no message is in flight, the counts must be
+right and a new connection must be admitted if and only if there is room.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minibroker.connections.token_messages import DropLimits
 from tests.connections.token_world import World, frozen
 
 IP = "10.0.0.1"
-"""Its home is not that of the total."""
+"""Its home differs from that of the total."""
 
 
 class Budget(NamedTuple):

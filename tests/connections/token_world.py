@@ -60,17 +60,17 @@ class World:
         self.dialled: dict[tuple[int, int], Link] = {}
         """The newest link of each pair, if both live."""
         self.outcomes: dict[int, ExceededCount | None] = {}
-        """What became of newcomers, the last few."""
+        """Outcomes of the latest connections."""
         self.sent = 0
         self.nobody_leaves = False
-        """From now on whoever is turned away must be one of too many."""
+        """From now on every rejection must be caused by the limit."""
         for number in range(processors):
             self.bear(number, 0)
 
     # What may happen ----------------------------------------------------------------------------
 
     def connect(self, at: int, ip: str) -> int:
-        """A newcomer; its number."""
+        """Connect; return the number of the new connection."""
         used = {*self.living[at].open, *self.living[at].waiting}
         number = next(free for free in range(at, 10**6, self.size) if free not in used)
         self.outcomes.pop(number, None)
@@ -146,7 +146,7 @@ class World:
         ]
 
     def joinable(self) -> list[tuple[int, int]]:
-        """Who may notice a new link to whom: not before the old one's end."""
+        """Return the pairs that may notice a new link: not before the end of the old one."""
         return [
             (at, peer)
             for ends, link in sorted(self.dialled.items())
@@ -166,12 +166,14 @@ class World:
         return sorted(set(range(self.size)) - set(self.living))
 
     def behind(self) -> list[int]:
-        """Who is not in the newest term."""
+        """Return the processors that are not in the latest term."""
         newest = len(self.terms) - 1
         return [at for at, processor in sorted(self.living.items()) if processor.term < newest]
 
     def settle(self) -> None:
-        """Everybody lives, is linked and in the newest term, and every message has arrived."""
+        """Let every processor live, be linked and be in the latest term, and deliver all
+        messages.
+        """
         newest = len(self.terms) - 1
         for number in self.dead():
             self.bear(number, newest)
@@ -230,12 +232,14 @@ class World:
 
     def highest(self, key: str) -> float:
         present = [processor.term for processor in self.living.values()]
-        # Who has come to a later term may have let in what the terms on the way allowed.
+        # A processor that reached a later term may have admitted what the terms in between allowed.
         limits = [terms.of(key) for terms in self.terms[min(present) : max(present) + 1]]
         return max(math.inf if limit is None else limit for limit in limits)
 
     def check_books(self) -> None:
-        """When nothing is under way, every home knows exactly what everybody has."""
+        """Check that every home knows exactly what each processor has, when nothing is in
+        flight.
+        """
         limits = self.terms[-1]
         for at, processor in self.living.items():
             assert not processor.waiting
@@ -257,7 +261,7 @@ class World:
                     assert name in self.living[peer].tokens._shard._accounts
 
     def expected(self, ip: str) -> ExceededCount | None:
-        """What must become of a newcomer when nothing is under way."""
+        """Return the expected outcome of a new connection when nothing is in flight."""
         limits = self.terms[-1]
         for key, refusal in ((TOTAL, ExceededCount.DROPPED), (ip, ExceededCount.DROPPED_PER_IP)):
             limit = limits.of(key)
@@ -266,7 +270,7 @@ class World:
         return None
 
     def probe(self, at: int, ip: str) -> ExceededCount | None:
-        """What becomes of a newcomer when everything it causes has arrived."""
+        """Return the outcome of a new connection when all its messages have arrived."""
         expected = self.expected(ip)
         number = self.connect(at, ip)
         self.arrive()

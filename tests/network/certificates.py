@@ -1,6 +1,6 @@
-"""Certificates for one run of the tests: an authority, a server's, and clients'.
+"""Certificates for one test run: an authority, a server's, and clients'.
 
-Made anew each time, so none ever lies in the repository.
+Generated each time, so none is ever in the repository.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def truststore(directory: Path) -> Path:
 
 
 def client_context(name: str | None = None, *, expired: bool = False) -> ssl.SSLContext:
-    """What a client trusts and, with a name, shows."""
+    """Return a client's context, with a certificate if it has a name."""
     context = ssl.create_default_context()
     authority().configure_trust(context)
     context.check_hostname = False

@@ -1,4 +1,4 @@
-"""A whole broker of tasks with listeners that want to know who connects, and its clients."""
+"""A complete broker of tasks whose listeners authenticate, and its clients."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class SecuredBroker:
         return SimulatedClient(stream)
 
     def principal(self, listener: str) -> Principal:
-        """Who the last request of a listener came from, as APIs see it."""
+        """Return the principal of the last request of a listener, as APIs see it."""
         return self.known[listener]
 
     async def closed(self, reason: CloseReason) -> list[str]:
         """The listeners of which connections were closed for a reason."""
-        await trio.sleep(1)  # Failures are told late.
+        await trio.sleep(1)  # Failures are answered late.
         return [
             labels[0]
             for name in self.broker.names

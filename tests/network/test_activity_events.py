@@ -1,4 +1,4 @@
-"""The event of a request: who sent it, how many records, which error."""
+"""The activity event of a request: its client, records and errors."""
 
 from __future__ import annotations
 

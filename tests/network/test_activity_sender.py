@@ -1,4 +1,4 @@
-"""What a process tells the recorder: in chunks, bounded, and whatever is lost is counted."""
+"""Activity events are sent in chunks and bounded, and dropped ones are counted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def event(number: int) -> Happening:
 
 
 class House:
-    """One who tells, and the recorder that the test plays."""
+    """A sender, and the recorder played by the test."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env

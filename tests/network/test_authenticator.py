@@ -1,4 +1,4 @@
-"""The beginning of a connection: what is agreed in time, what is not, and when that is told."""
+"""Authentication of connections: what succeeds, what times out, and when failures are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a connection, for the exchange and for people."""
+"""Facts of a client connection, for requests and for the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A processor whose memory is claimed by requests that arrive slowly."""
+"""A processor whose memory is claimed by slow requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has been silent longest."""
+"""The connections that have been idle for the longest time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who clients are: by SASL, by certificate, by rules, and by code of one's own."""
+"""Principals: from SASL, certificates, rules, and a custom class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a processor counts, which requests no quota holds, and when throttles end."""
+"""What the quota stage records, which requests are exempt, and when throttles end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MS = 1_000_000
 
 
 def context(request: Any, authorizer: Authorizer | None = None) -> Context:
-    """That of a request of Alice's."""
+    """Return the context of a request of Alice."""
     caller = Caller("1", "PLAINTEXT", "127.0.0.1", 1, Principal("User", "alice"))
     return Context(
         header=RequestHeader(request.__api_key__, 9, 1, "c"),
@@ -167,7 +167,7 @@ async def test_requests_that_may_be_recorded_after_their_response(
     client, ctx = make_client(), context(request_)
     client.caller = ctx.caller
     assert (deferred(quota_stage, client, ctx, request_) is not None) is may
-    client.is_sampled = True  # Who tells of it tells what was found, too.
+    client.is_sampled = True  # Activity events contain the quota checks.
     assert deferred(quota_stage, client, ctx, request_) is None
 
 

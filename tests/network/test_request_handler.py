@@ -1,4 +1,4 @@
-"""One request's way: who is asked, what is answered, and when its memory is free again."""
+"""The path of one request: its owners, its response, and the release of its memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORKED_NS = 1000
 
 
 class Owner:
-    """Somebody who is asked over a link; a handler that raises ``PeerLost`` dies of it."""
+    """A process that answers over a link; it dies of a handler that raises ``PeerLost``."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.handler: Handler | None = None
@@ -72,7 +72,7 @@ class Owner:
 
 
 class Followed:
-    """Stands for the follower of the processor: an image, and the way to the controller."""
+    """Replaces the processor's metadata client: an image, and the link to the controller."""
 
     def __init__(self) -> None:
         partitions = tuple(PartitionRegistration(index, 0, 0, (0,), (0,)) for index in range(2))

@@ -34,7 +34,7 @@ async def give_nothing(part: Any) -> FetchReply:
 
 @pytest.fixture
 async def desk(make_env: MakeEnvironment, nursery: trio.Nursery) -> Desk:
-    """One whose client has quotas, and is known since a first request."""
+    """A handler whose client has quotas and has sent a request before."""
     desk = Desk(make_env(PROCESSOR, workers=2), nursery)
     quotas = desk.exchanges.quota_stage.quotas
     desk.exchanges.quota_stage.follow(apply(Image(), ConfigChanged("clients", CLIENT_ID, PLENTY)))
@@ -58,7 +58,7 @@ BYTES = len(frame(produce(0), 9)) - 4
 
 
 class Watched:
-    """Notes what is sent, and what has been counted when that is about to begin."""
+    """Notes what is sent, and what was recorded just before."""
 
     def __init__(self, desk: Desk, kind: QuotaType, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[float] = []

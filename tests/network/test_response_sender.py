@@ -41,7 +41,7 @@ def files() -> Iterator[OpenFiles]:
 
 
 class Counting(MemoryStream):
-    """Counts what it is asked to send."""
+    """Counts what it sends."""
 
     def __init__(self) -> None:
         client, server = memory_stream_pair()
@@ -60,7 +60,7 @@ class Counting(MemoryStream):
 
 
 async def sent(stream: Counting, files: OpenFiles, header: bytes, chunks: list[Chunk]) -> bytes:
-    """What the client gets; the count that is returned must be right."""
+    """Return what the client receives; the returned count must be right."""
     received = bytearray()
 
     async def send(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

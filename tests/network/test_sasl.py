@@ -1,4 +1,4 @@
-"""SASL over a whole broker: who is let in, what may be asked before, and what is told how late."""
+"""SASL with a complete broker: successes, requests before authentication, and delayed failures."""
 
 from __future__ import annotations
 

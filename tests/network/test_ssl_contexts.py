@@ -1,4 +1,4 @@
-"""Renewing what listeners show: which file may take which place, and what is refused and why."""
+"""Renewal of TLS contexts: which files may replace which, and the reasons of rejections."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def keyring(*pairs: str, listeners: str = "SSL://127.0.0.1:0") -> SslContexts:
 
 
 def own(**config: str | Path) -> Configs:
-    """What was set for this broker; two underscores stand for the listener's prefix."""
+    """Return configs of this broker; two underscores represent the listener's prefix."""
     named = {
         name.replace("__", "listener.name.ssl.").replace("_", "."): str(value)
         for name, value in config.items()
@@ -148,7 +148,7 @@ def test_removed_names_are_rejected_unless_allowed(files: Files) -> None:
     assert keyring(start, "listener.name.ssl.ssl.allow.san.changes=true").problems(less) == []
     keys.follow(more)
     [problem] = keys.problems(own(__ssl_keystore_location=files.write("one.pem", "a", "b")))
-    assert "DNS:c" in problem  # what is in force is what counts
+    assert "DNS:c" in problem  # compared with the context in force
 
 
 def test_configs_found_at_start_are_not_compared(files: Files) -> None:

@@ -1,4 +1,4 @@
-"""TLS: what a listener shows, the words of refusal, and buffers that stay small."""
+"""TLS: contexts of listeners, texts of failures, and bounded buffers."""
 
 from __future__ import annotations
 

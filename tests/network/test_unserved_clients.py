@@ -1,4 +1,4 @@
-"""A client that asks for an unserved protocol is logged once, and only so many are remembered."""
+"""A client that requests an unserved protocol is logged once, and memory is bounded."""
 
 from __future__ import annotations
 

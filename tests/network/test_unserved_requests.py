@@ -1,4 +1,4 @@
-"""A processor reports the clients whose requests it refuses as not served."""
+"""A processor reports clients whose requests are not served."""
 
 from __future__ import annotations
 

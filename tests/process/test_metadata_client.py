@@ -52,7 +52,7 @@ def welcome(number: int, epoch: int = 1) -> Welcome:
 
 
 class Controller:
-    """Welcomes whoever dials, with ``image`` as it is then."""
+    """Welcomes any role that connects, with its current ``image``."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self._listener = env.switchboard.listen(CONTROLLER)
@@ -125,7 +125,7 @@ async def test_an_update_right_behind_the_welcome_builds_on_it(
         assert isinstance(channel, MemoryChannel)
         _, number, greeting = await channel.receive()
         assert isinstance(greeting, Greeting)
-        # Both lie in the channel before the follower runs again; then the scheduler decides.
+        # Both are in the channel before the client runs again; then the scheduler decides.
         for message in ((1, number, welcome(5)), (0, 1, update(6))):
             channel._outgoing.send_nowait(pickle.dumps(message))
         answers = [await channel.receive(), await channel.receive()]

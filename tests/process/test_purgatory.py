@@ -1,4 +1,4 @@
-"""Who waits for which log is woken by its growth, or by time, and leaves nothing behind."""
+"""Waiters of logs are woken by growth or by time, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ async def test_descriptor_shortage_closes_delayed_rejections(
 
 
 class Endless(MemorySource):
-    """Connections that come faster than they are turned away, so that nobody ever waits."""
+    """Connections that arrive faster than they are rejected, so that no task ever waits."""
 
     given = 0
 
@@ -362,7 +362,7 @@ async def test_nothing_is_accepted_before_every_processor_has_reported(
         await wait_all_tasks_blocked()
         assert at.env.metrics.snapshot().gauges[COUNTED.name, (LISTENER,)] in (1, 2)
         await at.connect(3)
-        assert at.counted(ACCEPTED.name) == 4  # the other one goes on meanwhile
+        assert at.counted(ACCEPTED.name) == 4  # the other one continues
 
 
 async def test_acceptor_stops_when_requested(make_env: MakeEnvironment) -> None:
@@ -389,7 +389,7 @@ async def test_connections_are_admitted_one_by_one_in_a_storm_only(
         assert await come_in(5) == 0
         for _ in range(AT_ONCE + 50):
             await source.connect("10.0.0.9")
-        # The first one finds nobody held yet, or those before it, and is not made to wait itself.
+        # The first connections find none delayed yet, and do not wait themselves.
         assert await come_in(5) == pytest.approx(4 * LET_IN_EVERY_S)
         await trio.sleep(2 * STORM_S)
         assert await come_in(5) == 0

@@ -1,4 +1,4 @@
-"""The controller role, asked by roles that the test plays."""
+"""The controller role, with other roles played by the test."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NAMES = ("worker-0", "processor-0", "acceptor")
 
 
 class House:
-    """One life of a controller, and those who follow it."""
+    """One incarnation of a controller, and the roles connected to it."""
 
     def __init__(self, nursery: trio.Nursery, env: Any) -> None:
         self.env = env

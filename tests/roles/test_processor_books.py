@@ -1,6 +1,4 @@
-"""What a processor tells the acceptor of its connections, whom it sends away when told to, and
-what it counts before it waits.
-"""
+"""Reports of a processor to the acceptor, excess connections, and records before a wait."""
 
 from __future__ import annotations
 
@@ -119,7 +117,7 @@ async def test_many_new_ones_leave_turns_to_those_that_are_there(
     receive = MemoryHandoff.receive
 
     async def receive_at_once(handoff: MemoryHandoff) -> tuple[Any, Any]:
-        # As over a socket: what is there already is taken without a turn for anybody.
+        # As over a socket: available messages are taken without yielding.
         try:
             packet, connection = handoff._incoming.receive_nowait()
         except trio.WouldBlock:

@@ -1,7 +1,7 @@
-"""Supervisors in processes of their own, for the tests of both sides of the fork.
+"""Supervisors in their own processes, for tests of both sides of the fork.
 
-A scenario is a piece of code that defines `children` and may change `options`. The supervisor's
-events come out as JSON lines, and so does what the roles say; every wait for a line is bounded.
+A scenario is code that defines `children` and may change `options`. The supervisor's events and the
+roles' output are JSON lines; every wait for a line is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 PATIENCE_S = 120.0
-DRAIN_S = 500.0  # Longer than any wait here: nobody is killed because the machine is busy.
+DRAIN_S = 500.0  # Longer than any wait here: no role is killed because the machine is busy.
 ROOT = Path(__file__).parents[2]
 
 PROLOGUE = """
@@ -72,7 +72,7 @@ class Supervised:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            # Buffered output is what a fork could repeat.
+            # A fork could repeat buffered output.
             env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
         )
         self.seen: list[dict[str, Any]] = []
@@ -105,7 +105,7 @@ class Supervised:
         return self.process.stderr.read().decode()
 
     def end(self) -> tuple[int, list[tuple[str, str]], str]:
-        """Exit status, all (event, name), and what was on stderr."""
+        """Return exit status, all (event, name), and the text on stderr."""
         for _ in self.lines():
             pass
         errors = self.errors()

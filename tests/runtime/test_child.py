@@ -1,4 +1,4 @@
-"""What a forked process keeps of its parent, and what it doesn't."""
+"""What a forked process keeps of its parent, and what it closes."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_writer_that_died_midway_changed_nothing(clock: SharedClock) -> None:
 
 
 def test_reader_delayed_for_a_ring_of_changes_reads_again() -> None:
-    """The machine's clock is asked in the middle of a reading: there the writer intrudes."""
+    """The machine's clock is read in the middle of a reading: there the writer interferes."""
     machine = Machine()
     intrude: list[Callable[[], None]] = []
 

@@ -30,7 +30,7 @@ def test_complete_range_can_be_taken_and_released() -> None:
 
 
 def test_an_extent_below_the_next_power_of_two_is_found() -> None:
-    """700 is asked for and 1000 is free: both lie between 512 and 1024."""
+    """700 is requested and 1000 is free: both are between 512 and 1024."""
     assert Extents(SIZE).take(700) == 0
 
 

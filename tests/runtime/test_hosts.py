@@ -1,4 +1,4 @@
-"""Look-ups beside the loop."""
+"""Host names are resolved outside the loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def idle() -> None:
-    """Nobody looks anything up any more, though the system's resolver may take its time."""
+    """Wait until no look-up is in progress, though the system's resolver may be slow."""
     for _ in range(hosts.LOOK_UPS_MAX):
         assert hosts._places.acquire(timeout=PATIENCE_S)
     hosts._places.release(hosts.LOOK_UPS_MAX)
@@ -65,7 +65,7 @@ async def test_slow_resolver_does_not_block_the_loop(
         nursery.start_soon(look_up, "slow.test")
         while not resolver.asked.is_set():
             await trio.lowlevel.checkpoint()
-        resolver.go_on.set()  # Nobody else would, and then the look-up would be an error.
+        resolver.go_on.set()  # Otherwise the look-up would time out.
 
 
 async def test_a_resolver_that_says_nothing_is_not_waited_for_for_long(

@@ -1,4 +1,4 @@
-"""Resident memory grows with what a process uses, and is read without a new descriptor."""
+"""Resident memory grows with use, and is read without a new descriptor."""
 
 from __future__ import annotations
 

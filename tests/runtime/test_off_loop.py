@@ -23,7 +23,7 @@ def without_collector() -> Iterator[None]:
 
 
 class Buffer:
-    """Stands for decompressed bytes."""
+    """Represents decompressed bytes."""
 
 
 def decompress(made: list[weakref.ref[Buffer]]) -> None:

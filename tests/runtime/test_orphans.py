@@ -1,4 +1,4 @@
-"""Real forks: who has lost its supervisor knows it, and waits for others in real time."""
+"""Real forks: a process notices the loss of its supervisor, and waits for others in real time."""
 
 from __future__ import annotations
 

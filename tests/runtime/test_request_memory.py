@@ -1,4 +1,4 @@
-"""Who gets request memory, who waits and who is evicted; at random and one rule at a time."""
+"""Which requests get memory, wait or are evicted; at random and one rule at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared table of who runs."""
+"""The shared table of processes."""
 
 from __future__ import annotations
 

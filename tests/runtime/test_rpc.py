@@ -406,7 +406,7 @@ async def test_asking_together_can_be_cancelled(nursery: trio.Nursery) -> None:
 
 
 class Echo:
-    """A peer in a process of its own, as far as the asker can tell: a thread with its own loop."""
+    """A peer that behaves like another process: a thread with its own loop."""
 
     def __init__(self) -> None:
         self.here, there = socket.socketpair()

@@ -13,7 +13,7 @@ from minibroker.runtime.worktime import Account, LoopTime, WorkTime
 
 
 class Timer:
-    """Nanoseconds that pass only when somebody works."""
+    """Nanoseconds that pass only during work."""
 
     def __init__(self) -> None:
         self.ns = 1000

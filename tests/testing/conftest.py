@@ -1,4 +1,4 @@
-"""A fork server whose brokers only pretend, so that leases can be tested in milliseconds."""
+"""A fork server with fake brokers, so that leases can be tested in milliseconds."""
 
 from __future__ import annotations
 
