@@ -1,9 +1,9 @@
-"""The command line: what a person types, and what they read.
+"""The command line of minibroker.
 
-Owns the entry point and what a failed command says last. It must never hold behaviour of the
-broker: every command but ``start`` talks to a broker over Kafka's protocol, as any client does.
-Invariant: `main` ends with one of the exit codes of `minibroker.cli.errors` and never a traceback
-for a mistake that a person can make. Kafka's counterparts are the scripts in its ``bin`` folder.
+Owns the entry point and the report of a failed command. It must never contain behaviour of the
+broker: every command except ``start`` talks to a broker over Kafka's protocol, as any client does.
+Invariant: `main` ends with an exit code of `minibroker.cli.errors`, and a user's mistake never
+causes a traceback. Kafka's counterparts are the scripts in its ``bin`` folder.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
     except (OutputFailed, BrokenPipeError) as error:
-        # What could not be written is still buffered and would fail again at exit.
+        # Unwritten output is still buffered, and writing it would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, OutputFailed):
-            # The reader of the output has ended: `minibroker consume … | head`.
+            # The reader of the pipe has exited: `minibroker consume … | head`.
             sys.exit(ExitCode.OK)
         print(f"minibroker: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -1,7 +1,7 @@
-"""The options of every command that connects to a broker.
+"""Options of every command that connects to a broker.
 
-Owns ``--bootstrap-server`` and ``--command-config``. It must never import what TLS and SASL need
-unless a file is given. Invariant: a command gets them as one `BootstrapServers`.
+Owns ``--bootstrap-server`` and ``--command-config``. It must never import modules for TLS and SASL
+unless a file is given. Invariant: a command receives both options as one `BootstrapServers`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _BOOTSTRAP = click.option(
     metavar="HOST:PORT",
     envvar="MINIBROKER_BOOTSTRAP_SERVER",
     show_envvar=True,
-    help="The broker to ask.",
+    help="The broker to connect to.",
 )
 _COMMAND_CONFIG = click.option(
     "--command-config",
     metavar="FILE",
     envvar="MINIBROKER_COMMAND_CONFIG",
     show_envvar=True,
-    help="A client's properties, for a broker that wants TLS or to know who asks.",
+    help="A client properties file, for a broker that requires TLS or SASL.",
 )
 
 
 def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--bootstrap-server`` and ``--command-config``, as ``servers``."""
+    """Add ``--bootstrap-server`` and ``--command-config``; the command receives ``servers``."""
 
     @functools.wraps(command)
     def with_servers(

@@ -1,8 +1,8 @@
-"""The commands put together into one application.
+"""The application: all commands and the first page of help.
 
-Owns the tree of commands and the first page of help; it must never know what a command does.
-Invariant: importing this module imports no command, so that help and mistakes are answered at once,
-a client of a running broker loads none of the broker, and ``start`` nothing of the clients.
+Owns the tree of commands. It must never know what a command does. Invariant: importing this module
+imports no command, so help and usage errors are fast, client commands import nothing of the broker,
+and ``start`` imports nothing of the client.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from minibroker import __version__
-from minibroker.cli.commands import Group, Late
+from minibroker.cli.commands import CommandGroup, Late
 from minibroker.cli.errors import EXIT_CODES_HELP
 
 HELP = """A Kafka broker for tests, experiments and learning, and commands to talk to one.
@@ -29,7 +29,7 @@ LATE = {
     "produce": Late(
         "minibroker.cli.produce", "produce", "Send messages: arguments, or lines of standard input."
     ),
-    "consume": Late("minibroker.cli.consume", "consume", "Print messages as they come."),
+    "consume": Late("minibroker.cli.consume", "consume", "Print messages as they arrive."),
     "dissect": Late(
         "minibroker.cli.dissect",
         "dissect_command",
@@ -45,12 +45,12 @@ LATE = {
     "connections": Late(
         "minibroker.cli.connections",
         "connections",
-        "Show who is connected, live, and why somebody was turned away.",
+        "Show connections live, and why connections were rejected.",
     ),
     "quotas": Late(
         "minibroker.cli.quotas",
         "app",
-        "Show who uses what against which quota, and why somebody is throttled.",
+        "Show usage of quotas, and why a client is throttled.",
     ),
     "pipeline": Late(
         "minibroker.cli.pipeline",
@@ -60,7 +60,7 @@ LATE = {
     "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
 }
 
-app = Group(
+app = CommandGroup(
     "minibroker",
     late=LATE,
     help=HELP,

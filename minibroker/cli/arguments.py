@@ -1,8 +1,8 @@
-"""Secrets among a program's arguments, which every user of the machine can read.
+"""Masks secrets in this process's arguments, which every user of the machine can read.
 
-Owns the arguments as the kernel shows them in ``/proc``. It must never know what a secret is for.
-Invariant: a masked argument keeps its length, and the program's own copy is not changed. With Kafka
-such values come from files or a ``ConfigProvider``.
+Owns the arguments as the kernel shows them in ``/proc``. It must never know the purpose of a
+secret. Invariant: a masked argument keeps its length, and Python's copy does not change. Kafka
+reads secrets from files or from a ``ConfigProvider``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _ARG_START: Final = 48 - 3
-"""Place of ``arg_start`` behind the command's name in ``/proc/self/stat`` (proc(5))."""
+"""Index of ``arg_start`` after the command's name in ``/proc/self/stat`` (proc(5))."""
 
 _MASK: Final = b"*"
 _STATUS: Final = Path("/proc/self/stat")
@@ -24,7 +24,7 @@ _ARGUMENTS: Final = Path("/proc/self/cmdline")
 def mask_arguments(pairs: Iterable[str]) -> None:
     """Overwrite the value of each ``NAME=VALUE`` in this process's arguments, before any fork.
 
-    Where the system does not say where the arguments are, nothing is changed.
+    Do nothing if the system does not report the address of the arguments.
     """
     try:
         shown = _ARGUMENTS.read_bytes()

@@ -1,9 +1,9 @@
-"""What a command line of click's needs here that click does not do: late loading, told arguments.
+"""Extensions of click: commands that are imported late, and help for arguments.
 
-Owns the classes of groups, commands and arguments; it must never know a single command. Invariant:
-a group's page of help imports none of its commands, and a command only itself, because ``start`` is
-waited for by every test run that has a broker. Arguments are told as options are: click 8.5 does
-so too, and in other words, but older ones that people have installed do not.
+Owns the classes of groups, commands and arguments. It must never know a single command. Invariant:
+a group's help imports none of its commands, and a command imports only itself, because every test
+run with a broker waits for ``start``. Arguments are described like options; click 8.5 does this,
+too, but with other words, and older versions do not.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Late(NamedTuple):
 
     module: str
     name: str
-    """Of the command in its module."""
+    """Name of the command in its module."""
     help: str
-    """Its line in the list of commands."""
+    """Line in the list of commands."""
 
 
 class Argument(click.Argument):
-    """An argument that has a line of help."""
+    """An argument with a line of help."""
 
     def __init__(self, names: Sequence[str], *, about: str, **others: Any) -> None:
         super().__init__(names, **others)
@@ -33,12 +33,12 @@ class Argument(click.Argument):
 
     @property
     def row(self) -> tuple[str, str]:
-        """Its name and its line of help."""
+        """The argument's name and line of help."""
         return self.human_readable_name, self.about + ("  [required]" if self.required else "")
 
 
 class Command(click.Command):
-    """A command whose help tells of its arguments before its options."""
+    """A command whose help describes arguments before options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [item.row for item in self.params if isinstance(item, Argument)]
@@ -48,8 +48,8 @@ class Command(click.Command):
         super().format_options(ctx, formatter)
 
 
-class Group(click.Group):
-    """Commands in the order in which they were given, those of ``late`` not yet imported."""
+class CommandGroup(click.Group):
+    """A group that lists commands in definition order; those in ``late`` are imported when used."""
 
     command_class = Command
 
@@ -82,12 +82,14 @@ class Group(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = error.option_name
-            if (command := name.lstrip("-")) in self.list_commands(ctx):  # as Kafka's tools have it
+            if (command := name.lstrip("-")) in self.list_commands(
+                ctx
+            ):  # Kafka's tools use options instead.
                 instead = f"Did you mean {ctx.command_path} {command}?"
             else:
                 instead = f"Options come after the command: {ctx.command_path} COMMAND {name}"
-            told = f"{error.message} {instead}"
-            raise click.NoSuchOption(name, told, ctx=ctx) from None
+            message = f"{error.message} {instead}"
+            raise click.NoSuchOption(name, message, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, self._line(name)) for name in self.list_commands(ctx)]

@@ -1,9 +1,8 @@
 """``minibroker configs``: describe and alter configs of topics and brokers, and quotas.
 
-Owns this one command, whose options, output and exit codes are those of Kafka's
-``kafka-configs.sh``, so that what people know and have written for it goes on working; it must
-never know which settings there are.  The invariant: nothing is altered when a config to delete is
-not there, or when anything about the command line is wrong.
+Owns this one command. Its options, output and exit codes are those of Kafka's ``kafka-configs.sh``,
+so existing knowledge and scripts apply. It must never know which settings exist. Invariant: nothing
+is altered if a config to delete does not exist, or if anything in the command line is invalid.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ SOURCES: Final = (
     "STATIC_BROKER_CONFIG",
     "DEFAULT_CONFIG",
 )
-"""Names of where a value came from, by Kafka's numbers."""
+"""Names of config sources, by Kafka's numbers."""
 
 RESOURCE_TYPES: Final = {TOPICS: 2, BROKERS: 4}
 QUOTA_TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
@@ -104,7 +103,7 @@ Exit codes: 0 done · 1 anything else, as kafka-configs.sh has it
 """
 
 _SECRET: Final = re.compile(r"password|jaas\.config", re.IGNORECASE)
-"""What is in the names of configs that are secret, and in values that set a SCRAM credential."""
+"""Words in the names of secret configs, and in values that set a SCRAM credential."""
 
 _WITH_QUOTA_FILE: Final = {"bootstrap", "command_config", "alter", "quota_file"}
 
@@ -112,13 +111,13 @@ _LONG = ("entity_type", "entity_name", "entity_default")
 
 
 class Mistake(click.UsageError):
-    """An option that there is not, or one without its value."""
+    """An unknown option, or an option without a value."""
 
     exit_code = ExitCode.REFUSED
 
 
 class KafkaCommand(Command):
-    """A command that knows the order of its long entity options and fails with 1 only."""
+    """A command that records the order of its long entity options and fails only with 1."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -163,7 +162,7 @@ def _entity_options(function: Any) -> Any:
 
 @click.command("configs", cls=KafkaCommand, epilog=EXAMPLES)
 @bootstrap_option
-@click.option("--zookeeper", metavar="URLS", help="Use the config store there, not a broker.")
+@click.option("--zookeeper", metavar="URLS", help="Use this config store instead of a broker.")
 @click.option("--describe", is_flag=True, help="List what is set.")
 @click.option("--alter", is_flag=True, help="Change it.")
 @click.option("--all", "everything", is_flag=True, help="With --describe: defaults too.")
@@ -220,7 +219,7 @@ def _apply_file(ctx: click.Context, servers: BootstrapServers, given: dict[str, 
             "--quota-file stands with --alter and --bootstrap-server alone: everything else is in "
             "its lines"
         )
-    from minibroker.cli import quota_file  # asks as this module does, and for nothing else
+    from minibroker.cli import quota_file  # Imported late because few commands use it.
 
     file = quota_file.read(given["quota_file"])
     with KafkaClient(*servers) as client:
@@ -245,7 +244,9 @@ def _in_zookeeper(
 ) -> None:
     if given["everything"]:
         raise UsageMistake("--bootstrap-server must be specified for --all")
-    from minibroker.cli import zookeeper_configs as stored  # the broker's half, and kazoo
+    from minibroker.cli import (
+        zookeeper_configs as stored,  # Imports modules of the broker, and kazoo.
+    )
 
     if given["alter"]:
 
@@ -263,7 +264,7 @@ def _in_zookeeper(
 
 
 def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """What to set and what to unset; `UsageMistake` unless that fits the action."""
+    """Parse the configs to set and to delete. Raises `UsageMistake` if the action takes none."""
     text, file, deletions = given["add_config"], given["add_config_file"], given["delete_config"]
     if text is not None and file is not None:
         raise UsageMistake("Only one of --add-config or --add-config-file must be specified")
@@ -342,18 +343,18 @@ def _alter_resource(
 
 
 def _broker(client: KafkaClient, kind: str, name: str) -> int | None:
-    """The broker to ask, None for any: a broker's own config is known to that broker."""
+    """Choose the broker for a request: a broker's config is known only to that broker."""
     if kind != BROKERS or not name:
         return None
     known = [broker.node_id for broker in client.metadata([]).brokers]
-    # One that is not there is refused by any other, in the words that Kafka has for it.
+    # Any broker rejects the id of a missing broker with Kafka's message.
     return int(name) if int(name) in known else None
 
 
 def _resource_configs(
     client: KafkaClient, kind: str, name: str, *, everything: bool
 ) -> list[DescribeConfigsResourceResult]:
-    """The configs of one resource, by name: all, or those that were set for itself."""
+    """Describe the configs of one resource, by name: all, or those set for it."""
     resource = DescribeConfigsResource(
         resource_type=RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
     )
@@ -408,7 +409,7 @@ def _or_null(value: str | None) -> str:
 
 
 def _quotas(client: KafkaClient, entities: Entities) -> list[EntryData]:
-    """The entities of exactly these types, those without a name whatever theirs is."""
+    """Describe quotas of entities with exactly these types; a type without a name matches any."""
     components = []
     for position, kind in enumerate(entities.types):
         name = entities.names[position] if position < len(entities.names) else None

@@ -1,10 +1,9 @@
-"""``minibroker connections``: who is connected, and who was not let in, as it changes.
+"""``minibroker connections``: show current and rejected connections, live.
 
-Owns the command and its turns with the terminal, never what is drawn. Invariant:
-the terminal is left as it was found, whatever ends the command, and to look costs the broker one
-question an interval. No library draws it: a picture that is written over the former one needs
-three control sequences, and ``rich`` would be one more dependency of every broker. Kafka has no
-counterpart.
+Owns the command and control of the terminal, but not the content. Invariant: the terminal is always
+restored, and each interval costs the broker one request. It needs no library: drawing over the
+previous screen takes three control sequences, and ``rich`` would be another dependency of every
+broker. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import click
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command
 from minibroker.cli.connections_view import Line, Paint, Room, picture
-from minibroker.cli.control import Control, control_option, find_control
+from minibroker.cli.control import ControlClient, control_option, find_control
 from minibroker.cli.output import emit
 from minibroker.client.bootstrap import BootstrapServers
 
@@ -39,10 +38,10 @@ EXAMPLES = """Examples:
   minibroker connections --interval 0.2 --control http://127.0.0.1:8080
   minibroker connections --json | jq .refusals[0].text
 
-What is not on a terminal is printed once. In SLOTS is drawn which places a processor's queue of
-new connections has taken; NEW/S is the rate of new connections; WAITING ones are accepted and wait
-for a limit or a processor, HELD ones for the rate of their address. A broker that turns away this
-command, too, is asked through its control API: give --control.
+Without a terminal, the command prints once. SLOTS shows a processor's queue of new connections;
+NEW/S is the rate of new connections. WAITING connections are accepted and wait for a limit or a
+processor; HELD connections are delayed by the rate of their IP address. If the broker also rejects
+the connection of this command, pass the address of its control API with --control.
 """
 
 
@@ -50,20 +49,20 @@ command, too, is asked through its control API: give --control.
 @bootstrap_option
 @control_option
 @click.option("--once", is_flag=True, help="Print it once.")
-@click.option("--json", "as_json", is_flag=True, help="Print the control API's answer once.")
+@click.option("--json", "as_json", is_flag=True, help="Print the response of the control API once.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.05, 3600),
     default=INTERVAL_S,
     metavar="SECONDS",
-    help="How long to wait before looking again.",
+    help="Interval between updates.",
 )
 def connections(
     servers: BootstrapServers, control: str | None, once: bool, as_json: bool, interval: float
 ) -> None:
-    """Show who is connected, live, and why somebody was turned away."""
+    """Show connections live, and why connections were rejected."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # slots are drawn with what not all can show
+        sys.stdout.reconfigure(errors="replace")  # Not every encoding has the characters of slots.
     api = find_control(control, servers)
     try:
         if as_json:
@@ -76,15 +75,15 @@ def connections(
         api.close()
 
 
-def _print_once(api: Control) -> None:
-    # What nobody looks at directly is not cut, unless COLUMNS asks for that.
+def _print_once(api: ControlClient) -> None:
+    # Output that is not on a terminal is not truncated unless COLUMNS is set.
     nowhere = (0, 0)
     columns = shutil.get_terminal_size(nowhere).columns or None
     for line in _look(api, Room(columns)):
         emit(line.rstrip())
 
 
-def _look(api: Control, room: Room) -> list[str]:
+def _look(api: ControlClient, room: Room) -> list[str]:
     colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return [_text(line, colours=colours) for line in picture(json.loads(api.get(PATH)), room)]
 
@@ -98,8 +97,8 @@ def _text(line: Line, *, colours: bool) -> str:
     )
 
 
-def _watch(api: Control, interval: float) -> None:
-    """Draws until Ctrl-C, which is how one is meant to leave."""
+def _watch(api: ControlClient, interval: float) -> None:
+    """Redraw until Ctrl-C."""
     before = CLEAR + HIDE_CURSOR
     try:
         while True:
@@ -111,7 +110,7 @@ def _watch(api: Control, interval: float) -> None:
             before = ""
             time.sleep(interval)
     except KeyboardInterrupt:
-        sys.stdout.write(f"\r{REST_OF_LINE}")  # over the ^C that the terminal shows
+        sys.stdout.write(f"\r{REST_OF_LINE}")  # Overwrites the terminal's ^C.
     finally:
         sys.stdout.write(SHOW_CURSOR)
         sys.stdout.flush()

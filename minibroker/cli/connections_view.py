@@ -1,9 +1,8 @@
-"""A broker's connections drawn for a terminal: the API's answer in, lines out.
+"""Text view of a broker's connections, from the response of the control API.
 
-Owns what is shown, in which order, and what is left out where there is no room; it must never ask,
-print or know the time. Pure. Invariant: no line is wider and there are no more lines than there is
-room for, and what was left out is told. Kafka has no such view; ``ss`` and ``top`` together come
-nearest.
+Owns the content, its order, and what is omitted on small terminals. It must never send a request,
+print or read the clock. Invariant: the lines fit the given size, and omissions are marked. Kafka
+has no such view; ``ss`` with ``top`` is similar.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Answer: TypeAlias = dict[str, Any]
 """The JSON of ``GET /v1/connections``."""
 
 NO_SETTINGS: Final = {"processors": "a free slot", "tokens": "tokens of other processors"}
-"""The reasons of those whom no limit keeps waiting."""
+"""Reasons for waiting that are not settings."""
 USED, FREE = "▮", "▯"
 ELLIPSIS: Final = "…"
 WRAPPED_MIN: Final = 20
@@ -29,14 +28,14 @@ STATES_SHOWN_MAX: Final = 4
 USERS_SHOWN_MAX: Final = 2
 USER_WIDTH_MAX: Final = 24
 """Characters of one user's name."""
-NOBODY: Final = "User:ANONYMOUS"
+ANONYMOUS: Final = "User:ANONYMOUS"
 UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 DRAWN_SLOTS_FROM: Final = 70
-"""Columns from which on slots are drawn and not only counted."""
+"""Minimum width in columns for drawing slots instead of only counting them."""
 
 
 class Paint(StrEnum):
-    """How a piece of text stands out, as the terminal is told it."""
+    """Emphasis of text: the parameter of the terminal's SGR sequence."""
 
     PLAIN = ""
     HEADING = "1"
@@ -45,25 +44,25 @@ class Paint(StrEnum):
     ALARM = "31"
 
 
-class Piece(NamedTuple):
-    """Some text of a line."""
+class TextPiece(NamedTuple):
+    """A part of a line with one emphasis."""
 
     text: str
     paint: Paint = Paint.PLAIN
 
 
-Line: TypeAlias = tuple[Piece, ...]
+Line: TypeAlias = tuple[TextPiece, ...]
 
 
 class Room(NamedTuple):
-    """How large the picture may be; None for as large as it likes."""
+    """Maximum size of the view; None for unlimited."""
 
     columns: int | None = None
     lines: int | None = None
 
 
 def picture(answer: Answer, room: Room) -> list[Line]:
-    """The whole picture."""
+    """Format the response as lines that fit into ``room``."""
     head = [
         *_total(answer),
         (),
@@ -91,73 +90,79 @@ def _is_wide(room: Room) -> bool:
 
 
 def _cut(lines: list[Line], room: int) -> list[Line]:
-    """As many lines as there is room for, one at least."""
+    """Truncate to ``room`` lines, but at least one."""
     if len(lines) <= room:
         return lines
-    return [*lines[: max(0, room - 1)], (Piece(ELLIPSIS, Paint.FAINT),)]
+    return [*lines[: max(0, room - 1)], (TextPiece(ELLIPSIS, Paint.FAINT),)]
 
 
 def _narrowed(line: Line, columns: int) -> Line:
     if sum(len(piece.text) for piece in line) <= columns:
         return line
-    kept: list[Piece] = []
+    kept: list[TextPiece] = []
     left = max(0, columns - 1)
     for piece in line:
         kept.append(piece._replace(text=piece.text[:left]))
         left -= len(kept[-1].text)
-    return (*kept, Piece(ELLIPSIS, Paint.FAINT))
+    return (*kept, TextPiece(ELLIPSIS, Paint.FAINT))
 
 
 def _total(answer: Answer) -> Iterator[Line]:
     sharded = answer["mode"] == "sharded"
     yield (
         _of(answer["total"], answer["limit"]),
-        Piece(
+        TextPiece(
             " connection, " if (answer["total"], answer["limit"]) == (1, None) else " connections, "
         ),
         _rate(answer["rate"], answer["rate_limit"]),
-        Piece(" new ones a second, accepted by " + ("processors" if sharded else "one acceptor")),
+        TextPiece(
+            " new ones a second, accepted by " + ("processors" if sharded else "one acceptor")
+        ),
     )
 
 
-def _of(count: int, limit: int | None) -> Piece:
-    """How many there are, and how many there may be."""
+def _of(count: int, limit: int | None) -> TextPiece:
+    """Format a count with its limit."""
     if limit is None:
-        return Piece(str(count))
-    return Piece(f"{count}/{limit}", Paint.ALARM if count >= limit else Paint.PLAIN)
+        return TextPiece(str(count))
+    return TextPiece(f"{count}/{limit}", Paint.ALARM if count >= limit else Paint.PLAIN)
 
 
-def _rate(rate: float | None, limit: float | None) -> Piece:
+def _rate(rate: float | None, limit: float | None) -> TextPiece:
     if rate is None:
-        return Piece("-")
+        return TextPiece("-")
     if limit is None:
-        return Piece(f"{rate:.1f}")
-    return Piece(f"{rate:.1f}/{limit_text(limit)}", Paint.ALARM if rate >= limit else Paint.PLAIN)
+        return TextPiece(f"{rate:.1f}")
+    return TextPiece(
+        f"{rate:.1f}/{limit_text(limit)}", Paint.ALARM if rate >= limit else Paint.PLAIN
+    )
 
 
-def _waiting(count: int) -> Piece:
-    return Piece(str(count), Paint.WARNING if count else Paint.PLAIN)
+def _waiting(count: int) -> TextPiece:
+    return TextPiece(str(count), Paint.WARNING if count else Paint.PLAIN)
 
 
 # Tables -------------------------------------------------------------------------------------
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Piece]], right: str = "") -> list[Line]:
-    """Columns under ``headings``; those whose heading is in ``right`` are aligned to the right."""
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[TextPiece]], right: str = ""
+) -> list[Line]:
+    """Format rows as columns; those with a heading in ``right`` are aligned to the right."""
     widths = [
         max([len(heading), *(len(row[column].text) for row in rows)])
         for column, heading in enumerate(headings)
     ]
 
-    def line(row: Sequence[Piece]) -> Line:
-        padded: list[Piece] = []
+    def line(row: Sequence[TextPiece]) -> Line:
+        padded: list[TextPiece] = []
         for heading, width, piece in zip(headings, widths, row, strict=True):
             gap = " " * (width - len(piece.text))
             before, after = (gap, "") if heading in right.split() else ("", gap)
-            padded += (Piece(before), piece, Piece(f"{after}  "))
+            padded += (TextPiece(before), piece, TextPiece(f"{after}  "))
         return tuple(piece for piece in padded[:-1] if piece.text)
 
-    return [line([Piece(heading, Paint.HEADING) for heading in headings]), *map(line, rows)]
+    return [line([TextPiece(heading, Paint.HEADING) for heading in headings]), *map(line, rows)]
 
 
 def _listeners(listeners: Sequence[Answer]) -> list[Line]:
@@ -165,16 +170,16 @@ def _listeners(listeners: Sequence[Answer]) -> list[Line]:
         ("LISTENER", "CONNECTIONS", "NEW/S", "BLOCKED", "WAITING", "HELD", "ADDRESS"),
         [
             (
-                Piece(each["listener"] + (" (protected)" if each["protected"] else "")),
+                TextPiece(each["listener"] + (" (protected)" if each["protected"] else "")),
                 _of(each["connections"], each["limit"]),
                 _rate(each["rate"], each["rate_limit"]),
-                Piece(
+                TextPiece(
                     f"{each['blocked_share']:.0%}",
                     Paint.WARNING if each["blocked_share"] >= 0.005 else Paint.PLAIN,
                 ),
                 _waiting(each["waiting"]),
                 _waiting(each["held"]),
-                Piece(_host_port(each["host"], each["port"])),
+                TextPiece(_host_port(each["host"], each["port"])),
             )
             for each in listeners
         ],
@@ -183,14 +188,14 @@ def _listeners(listeners: Sequence[Answer]) -> list[Line]:
 
 
 def _waits(answer: Answer) -> Iterator[Line]:
-    """What keeps listeners waiting, as far as it is known: it may have been forgotten by now."""
+    """Show why listeners wait, if the broker still has the event."""
     newest = {each["listener"]: each for each in answer["happenings"] if each["kind"] == "waiting"}
     for listener in answer["listeners"]:
         each = newest.get(listener["listener"])
         if listener["waiting"] and each is not None:
             reason = NO_SETTINGS.get(each["reason"], each["reason"])
             text = f"{each['listener']} waits for {reason}, since {ago(each['ago_ms'])}"
-            yield (Piece(text, Paint.WARNING),)
+            yield (TextPiece(text, Paint.WARNING),)
 
 
 def _host_port(host: str, port: int) -> str:
@@ -199,13 +204,13 @@ def _host_port(host: str, port: int) -> str:
 
 def _processors(processors: Sequence[Answer], *, drawn: bool) -> list[Line]:
     return _table(
-        ("PROCESSOR", "SLOTS", "CONNECTIONS", "WHAT THEY DO"),
+        ("PROCESSOR", "SLOTS", "CONNECTIONS", "STATE"),
         [
             (
-                Piece(each["processor"]),
+                TextPiece(each["processor"]),
                 _slots(each["slots_used"], each["slots_total"], drawn=drawn),
-                Piece(str(each["connections_total"])),
-                Piece(_states(each["connections"])),
+                TextPiece(str(each["connections_total"])),
+                TextPiece(_states(each["connections"])),
             )
             for each in processors
         ],
@@ -213,17 +218,17 @@ def _processors(processors: Sequence[Answer], *, drawn: bool) -> list[Line]:
     )
 
 
-def _slots(used: int, total: int, *, drawn: bool) -> Piece:
+def _slots(used: int, total: int, *, drawn: bool) -> TextPiece:
     if not total:
-        return Piece("-")
+        return TextPiece("-")
     text = f"{used}/{total}"
     if drawn:
         text = f"{USED * used}{FREE * (total - used)} {text}"
-    return Piece(text, Paint.WARNING if used else Paint.PLAIN)
+    return TextPiece(text, Paint.WARNING if used else Paint.PLAIN)
 
 
 def _states(connections: Iterable[Answer]) -> str:
-    """What connections are at, most of them first: the API that is answered, or the state."""
+    """Count connections by the API in flight or by state, most frequent first."""
     counted = Counter(each["in_flight"] or each["state"] for each in connections)
     shown = [f"{count} {what}" for what, count in counted.most_common(STATES_SHOWN_MAX)]
     return ", ".join([*shown, ELLIPSIS] if len(counted) > STATES_SHOWN_MAX else shown)
@@ -233,7 +238,7 @@ _ADDRESS_HEADINGS: Final = ("CLIENT", "CONNECTIONS", "NEW/S", "OLDEST")
 
 
 def _users(connections: Iterable[Answer]) -> str:
-    """Who the connections are, those with most of them first; a name may hold anything."""
+    """List users by number of connections, with names made printable."""
     counted = Counter(each["principal"] for each in connections)
     shown = [
         _printable(name.removeprefix("User:")) for name, _ in counted.most_common(USERS_SHOWN_MAX)
@@ -251,30 +256,30 @@ def _addresses(answer: Answer, *, with_users: bool) -> list[Line]:
     for processor in answer["processors"]:
         for connection in processor["connections"]:
             by_ip[_ip(connection["client_address"])].append(connection)
-    somebody = any(one["principal"] != NOBODY for its in by_ip.values() for one in its)
-    with_users = with_users and somebody
+    has_users = any(one["principal"] != ANONYMOUS for its in by_ip.values() for one in its)
+    with_users = with_users and has_users
     rows = []
     for each in answer["addresses"]:
         its = by_ip[each["ip"]]
         rows.append(
             (
-                Piece(each["ip"]),
+                TextPiece(each["ip"]),
                 _of(each["connections"], each["limit"]),
                 _rate(each["rate"], each["rate_limit"]),
-                Piece(ago(max(one["age_ms"] for one in its)) if its else "-"),
-                *([Piece(_users(its) or "-")] if with_users else []),
-                Piece(_states(its) or "-"),
+                TextPiece(ago(max(one["age_ms"] for one in its)) if its else "-"),
+                *([TextPiece(_users(its) or "-")] if with_users else []),
+                TextPiece(_states(its) or "-"),
             )
         )
     lines = _table(
-        (*_ADDRESS_HEADINGS, *(["USERS"] if with_users else []), "WHAT THEY DO"),
+        (*_ADDRESS_HEADINGS, *(["USERS"] if with_users else []), "STATE"),
         rows,
         right="CONNECTIONS NEW/S OLDEST",
     )
     more = answer["addresses_total"] - sum(each["connections"] > 0 for each in answer["addresses"])
     if more > 0:
-        lines.append((Piece(f"and {more} more addresses", Paint.FAINT),))
-    return lines if rows else [(Piece("nobody is connected", Paint.FAINT),)]
+        lines.append((TextPiece(f"and {more} more addresses", Paint.FAINT),))
+    return lines if rows else [(TextPiece("no connections", Paint.FAINT),)]
 
 
 def _ip(client_address: str) -> str:
@@ -282,56 +287,56 @@ def _ip(client_address: str) -> str:
 
 
 def ago(ms: int) -> str:
-    """A length of time in its largest unit."""
+    """Format a duration in its largest unit."""
     for seconds, unit in UNITS:
         if ms >= seconds * 1000:
             return f"{ms // (seconds * 1000)} {unit}"
     return "0 s"
 
 
-# Refusals -----------------------------------------------------------------------------------
+# Rejected connections -----------------------------------------------------------------------
 
 
 def _refusals(refusals: Sequence[Answer], columns: int | None) -> list[Line]:
-    """The newest first, those with the same words together."""
+    """List rejections, newest first; identical texts are counted."""
     if not refusals:
-        return [(Piece("nobody was turned away", Paint.FAINT),)]
+        return [(TextPiece("no rejected connections", Paint.FAINT),)]
     times = Counter((each["listener"], each["text"]) for each in refusals)
     newest: dict[tuple[str, str], Answer] = {}
     for each in refusals:
         newest.setdefault((each["listener"], each["text"]), each)
-    lines: list[Line] = [(Piece("TURNED AWAY", Paint.HEADING),)]
+    lines: list[Line] = [(TextPiece("REJECTED", Paint.HEADING),)]
     for (listener, text), each in newest.items():
         when = f"{ago(each['ago_ms'])} ago"
         count = times[listener, text]
         often = "" if count == 1 else f", {count} times"
         said = f"- {when}{often}, {listener}: {text}"
-        lines += [(Piece(part),) for part in _wrapped(said, columns)]
+        lines += [(TextPiece(part),) for part in _wrapped(said, columns)]
     return lines
 
 
 def _unserved(clients: Sequence[Answer], columns: int | None) -> list[Line]:
-    """Clients that asked for a protocol that is not served, and a blank line; newest first."""
+    """List clients that requested an unsupported protocol, newest first, and a blank line."""
     if not clients:
         return []
-    lines: list[Line] = [(Piece("NOT SERVED", Paint.HEADING),)]
+    lines: list[Line] = [(TextPiece("UNSUPPORTED", Paint.HEADING),)]
     for each in clients:
         words = (each["client_id"], each["software_name"], each["software_version"])
         name = _printable(" ".join(word for word in words if word))
         who = f"{each['client_host']} ({name})" if name else each["client_host"]
         often = "" if each["requests"] == 1 else f", {each['requests']} times"
         said = (
-            f"- {ago(each['ago_ms'])} ago{often}, {who} asked for {each['protocol']}: "
+            f"- {ago(each['ago_ms'])} ago{often}, {who} requested {each['protocol']}: "
             f"{each['advice']}."
         )
-        lines += [(Piece(part, Paint.WARNING),) for part in _wrapped(said, columns)]
+        lines += [(TextPiece(part, Paint.WARNING),) for part in _wrapped(said, columns)]
     return [*lines, ()]
 
 
 def _wrapped(text: str, columns: int | None) -> list[str]:
     if columns is None:
         return [text]
-    # A setting is looked for and copied: it is not broken at its dashes.
+    # Names of settings are not broken at hyphens, so that they can be copied.
     return textwrap.wrap(
         text,
         max(columns, WRAPPED_MIN),

@@ -1,6 +1,6 @@
-"""``minibroker consume``: records in, lines out.
+"""``minibroker consume``: print the records of a topic.
 
-Owns where reading begins, when it ends and how a record is printed; it must never know fetch
+Owns the start and the end of consumption, and the format of records. It must never know fetch
 requests or the group protocol. Invariant: an offset is committed only after its record was printed.
 Kafka's counterpart is ``kafka-console-consumer.sh``.
 """
@@ -72,11 +72,11 @@ FORMATS: Final[dict[str, Callable[[ConsumerRecord], str]]] = {
 }
 
 
-class Limits:
-    """When to stop: after so many messages, or so long without one.
+class ConsumeLimits:
+    """Limits of messages and of idle time.
 
-    Time is asked for after a look at what there is, as finding the leaders or joining a group may
-    have taken all of it.
+    The timeout is checked only after a fetch, because finding the leaders or joining a group may
+    take longer than the timeout.
     """
 
     def __init__(self, messages_max: int | None, silence_s: float | None) -> None:
@@ -86,7 +86,7 @@ class Limits:
         self.count = 0
 
     def counted(self) -> bool:
-        """Count one message; whether it was the last one wanted."""
+        """Count one message; return whether the limit is reached."""
         self.count += 1
         self._last = time.monotonic()
         return self.count == self._messages_max
@@ -97,7 +97,7 @@ class Limits:
 
     @property
     def wait_ms(self) -> int:
-        """How long a fetch may wait for a message."""
+        """Maximum wait of a fetch in milliseconds."""
         return min(POLL_MS, max(1, int(min(self._left_s, POLL_MS) * 1000)))
 
     @property
@@ -108,7 +108,7 @@ class Limits:
 
     @property
     def too_few(self) -> str | None:
-        """What is missing, if more were wanted than came."""
+        """Error message if too few messages arrived."""
         if self._messages_max is None or self.count >= self._messages_max:
             return None
         return f"only {self.count} of {self._messages_max} messages came in time"
@@ -118,24 +118,26 @@ class Limits:
 @click.argument("topic", cls=Argument, about="The topic.")
 @bootstrap_option
 @click.option(
-    "--from-beginning", is_flag=True, help="Start at the first message, not behind the last."
+    "--from-beginning", is_flag=True, help="Start at the first message instead of after the last."
 )
-@click.option("--offset", metavar="OFFSET", help="Start here: a number, earliest or latest.")
-@click.option("--partition", type=int, metavar="NUMBER", help="Read only this one.")
 @click.option(
-    "--group", metavar="GROUP", help="Join this group: resume where it stands, and commit."
+    "--offset", metavar="OFFSET", help="Offset to start at: a number, earliest or latest."
+)
+@click.option("--partition", type=int, metavar="NUMBER", help="Read only this partition.")
+@click.option(
+    "--group", metavar="GROUP", help="Join this group: resume at its committed offsets, and commit."
 )
 @click.option(
     "--max-messages",
     type=click.IntRange(min=1),
     metavar="NUMBER",
-    help="Stop after so many. [default: never]",
+    help="Stop after this number of messages. [default: never]",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Stop after so many seconds without one. [default: never]",
+    help="Stop after this time without a message. [default: never]",
 )
 @click.option(
     "--format",
@@ -154,7 +156,7 @@ def consume(
     timeout: float | None,
     format_: str,
 ) -> None:
-    """Print messages as they come."""
+    """Print messages as they arrive."""
     if format_ not in FORMATS:
         raise UsageMistake(f"--format {format_}: must be one of {', '.join(FORMATS)}")
     if group is not None and (partition is not None or offset is not None):
@@ -162,7 +164,7 @@ def consume(
     if from_beginning and offset is not None:
         raise UsageMistake("--from-beginning and --offset both say where to start: choose one")
     start = EARLIEST if from_beginning else read_offset(offset)
-    limits = Limits(max_messages, timeout)
+    limits = ConsumeLimits(max_messages, timeout)
     try:
         with _ending_on_sigterm(), KafkaClient(*servers) as client:
             if group is None:
@@ -179,7 +181,7 @@ def consume(
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """End on SIGTERM as on Ctrl-C: offsets are committed and the group is left."""
+    """Handle SIGTERM like Ctrl-C: commit offsets and leave the group."""
 
     def end(number: int, frame: object) -> NoReturn:
         del number, frame
@@ -193,7 +195,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 
 def read_offset(text: str | None) -> int:
-    """An offset, or one of the negative numbers that stand for an end of the log."""
+    """Parse an offset; the names of log ends become Kafka's negative numbers."""
     if text is None or text == "latest":
         return LATEST
     if text == "earliest":
@@ -206,7 +208,7 @@ def read_offset(text: str | None) -> int:
 def start_positions(
     client: KafkaClient, topic: str, wanted: Sequence[int] | None, start: int
 ) -> dict[int, int]:
-    """Where to begin in each partition of ``wanted`` (all if None)."""
+    """Find the start offset of each partition in ``wanted`` (all if None)."""
     found = client.topic(topic)
     indexes = [item.partition_index for item in found.partitions]
     unknown = sorted(set(wanted or ()) - set(indexes))
@@ -222,9 +224,9 @@ def start_positions(
 
 
 def read_alone(
-    client: KafkaClient, topic: str, partition: int | None, start: int, limits: Limits
+    client: KafkaClient, topic: str, partition: int | None, start: int, limits: ConsumeLimits
 ) -> Iterator[ConsumerRecord]:
-    """Messages of one partition or all, without a group, until the limits say stop."""
+    """Yield messages of one or all partitions, without a group, until a limit is reached."""
     wanted = None if partition is None else [partition]
     reader = Fetcher(client, topic, start_positions(client, topic, wanted, start))
     while True:
@@ -237,9 +239,9 @@ def read_alone(
 
 
 def read_in_group(
-    client: KafkaClient, topic: str, group: str, start: int, limits: Limits
+    client: KafkaClient, topic: str, group: str, start: int, limits: ConsumeLimits
 ) -> Iterator[ConsumerRecord]:
-    """Messages of the partitions that the group gives this member, until the limits say stop."""
+    """Yield messages of the partitions that the group assigns, until a limit is reached."""
     client.topic(topic)
     membership = ConsumerCoordinator(client, group, topic)
     try:
@@ -257,9 +259,9 @@ def read_in_group(
 
 
 def _one_generation(
-    membership: ConsumerCoordinator, reader: Fetcher, limits: Limits
+    membership: ConsumerCoordinator, reader: Fetcher, limits: ConsumeLimits
 ) -> Generator[ConsumerRecord, None, bool]:
-    """Messages until the limits say stop (returns True) or the group rebalances (False)."""
+    """Yield messages until a limit is reached (returns True) or the group rebalances (False)."""
     printed: dict[int, int] = {}
     heartbeat = Every(HEARTBEAT_S)
     commit = Every(COMMIT_S)
@@ -277,7 +279,7 @@ def _one_generation(
             if commit.is_due():
                 membership.commit(printed)
             if not reader.positions:
-                time.sleep(POLL_MS / 1000)  # nothing to fetch: another member has it all
+                time.sleep(POLL_MS / 1000)  # No partitions are assigned to this member.
             if limits.timed_out:
                 return True
     finally:
@@ -285,7 +287,7 @@ def _one_generation(
 
 
 class Every:
-    """Says once an interval that it is time."""
+    """A timer that expires once in each interval."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s

@@ -1,9 +1,8 @@
-"""The way to a broker's control API: where it is, and one question after the other.
+"""A client of a broker's control API.
 
-Owns finding it, asking over one kept connection, and the words for a broker that is not there or no
-longer; it must never know what an answer means. Invariant: a broker that was asked once and is gone
-now is told from one that was never reached. Kafka's tools have JMX for this, and must be told
-where.
+Owns finding the API, requests over one kept-alive connection, and the errors of an unreachable
+broker. It must never know the meaning of a response. Invariant: the errors distinguish a broker
+that stopped from one that was never reached. Kafka's tools use JMX and need its address.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from protocol.messages.describe_configs import (
 TIMEOUT_S: Final = 10.0
 SETTING: Final = "control.listener"
 BROKER: Final = 4
-"""Kafka's number of the type of resource."""
+"""Kafka's number of this resource type."""
 
 NAME_IT: Final = "name its control API with --control, as `minibroker start` printed it"
 
@@ -40,12 +39,12 @@ control_option: Callable[[Any], Any] = click.option(
     metavar="URL",
     envvar="MINIBROKER_CONTROL",
     show_envvar=True,
-    help="Its HTTP control API, e.g. http://127.0.0.1:8080. [default: the broker is asked]",
+    help="The broker's HTTP control API, e.g. http://127.0.0.1:8080. [default: from the broker]",
 )
 
 
-class Control:
-    """One broker's control API."""
+class ControlClient:
+    """A connection to one broker's control API."""
 
     def __init__(self, address: HostPort) -> None:
         self._address = address
@@ -54,11 +53,11 @@ class Control:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the API."""
         return f"http://{self._address}"
 
     def get(self, path: str) -> bytes:
-        """The answer. A broker whose controller has just been reborn is asked again once."""
+        """Request ``path``; retry once, as the controller process may have restarted."""
         try:
             return self._get(path)
         except (HTTPException, OSError) as error:
@@ -95,7 +94,7 @@ class Control:
         return Unreachable(f"{self.url}: cannot be reached ({error})")
 
     def close(self) -> None:
-        """The connection is made anew when it is needed."""
+        """Close the connection; the next request opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -109,9 +108,9 @@ def _refusal(status: int, body: bytes) -> str:
         return f"HTTP status {status}: is it the control API?"
 
 
-def find_control(url: str | None, servers: BootstrapServers) -> Control:
-    """The control API that was named, or that of a broker of ``servers``."""
-    return Control(_from_url(url) if url else _from_broker(servers))
+def find_control(url: str | None, servers: BootstrapServers) -> ControlClient:
+    """Connect to the given URL, or to the control API of a broker in ``servers``."""
+    return ControlClient(_from_url(url) if url else _from_broker(servers))
 
 
 def _from_url(url: str) -> HostPort:
@@ -137,12 +136,12 @@ def _from_broker(servers: BootstrapServers) -> HostPort:
         raise Unreachable(f"{error}; or {NAME_IT}") from None
     value = next((each.value for each in found.configs if each.name == SETTING), None)
     if not value:
-        raise CliError(f"the broker at {servers.bootstrap} does not tell {SETTING}; {NAME_IT}")
+        raise CliError(f"the broker at {servers.bootstrap} does not report {SETTING}; {NAME_IT}")
     return _as_seen_from_here(parse_host_port(value), parse_bootstrap(servers.bootstrap)[0].host)
 
 
 def _as_seen_from_here(address: HostPort, broker: str) -> HostPort:
-    """A control API that listens everywhere is where the broker is."""
+    """Replace an unspecified address by the broker's host."""
     try:
         everywhere = ipaddress.ip_address(address.host).is_unspecified
     except ValueError:

@@ -1,8 +1,8 @@
-"""SCRAM credentials on the command line: the half of ``minibroker configs`` that is about users.
+"""SCRAM credentials on the command line: the part of ``minibroker configs`` for users.
 
-Owns the syntax ``SCRAM-SHA-512=[iterations=8192,password=…]`` and the lines that describe
-credentials; it must never print a password, nor send one as it is.  The invariant: one command
-changes quotas or credentials, not both.  Echoes ``ConfigCommand.alterUserScramCredentialConfigs``.
+Owns the syntax ``SCRAM-SHA-512=[iterations=8192,password=…]`` and the output that describes
+credentials. It must never print a password or send one in clear text. Invariant: one command
+changes quotas or credentials, not both. Kafka's ``ConfigCommand.alterUserScramCredentialConfigs``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VALUE = re.compile(r"(?:iterations=(?P<count>-?[0-9]{1,9}),)?password=(?P<passw
 
 
 class Salted(NamedTuple):
-    """What is made of a password; it can't be made a password again."""
+    """A salted hash of a password, as the broker stores it."""
 
     iterations: int
     salt: bytes
@@ -51,9 +51,9 @@ def mechanisms_in(
     deletions: Sequence[str],
     where: str = "--bootstrap-server",
 ) -> bool:
-    """Whether a command is about credentials; `UsageMistake` if it is about something else, too.
+    """Return whether a command alters credentials. Raises `UsageMistake` if it mixes in quotas.
 
-    ``where`` is the option that says where they are to be kept.
+    ``where`` is the option that names the broker or the store.
     """
     named = [*additions, *deletions]
     if entities.types != (USERS,) or not any(name in NUMBERS for name in named):
@@ -74,7 +74,7 @@ def mechanisms_in(
 def alter(
     client: KafkaClient, user: str, additions: Mapping[str, str], deletions: Sequence[str]
 ) -> None:
-    """Set and remove credentials of one user."""
+    """Set and delete credentials of one user."""
     request = AlterUserScramCredentialsRequest(
         deletions=[
             ScramCredentialDeletion(name=user, mechanism=NUMBERS[name]) for name in deletions
@@ -97,7 +97,7 @@ def _upsertion(user: str, mechanism: str, value: str) -> ScramCredentialUpsertio
 
 
 def made_of(mechanism: str, value: str) -> Salted:
-    """What comes of ``iterations=8192,password=…``, with a new salt; `UsageMistake` of others."""
+    """Hash the password in ``iterations=8192,password=…`` with a new salt."""
     found = _VALUE.fullmatch(value)
     if found is None:
         text = f"Invalid credential property for {mechanism}: it must be [password=…] or "
@@ -113,7 +113,7 @@ def made_of(mechanism: str, value: str) -> Salted:
 
 
 def describe(client: KafkaClient, entities: Entities) -> None:
-    """Print who of the users has which credentials, where quotas of clients are not asked for."""
+    """Print each user's credentials, unless the command describes quotas of client-ids."""
     if entities.types != (USERS,) or "" in entities.names:
         return
     request = DescribeUserScramCredentialsRequest(
@@ -123,7 +123,7 @@ def describe(client: KafkaClient, entities: Entities) -> None:
     check("users", reply.error_code, reply.error_message)
     for result in reply.results:
         if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
-            continue  # It may have quotas all the same.
+            continue  # The user may still have quotas.
         check(f"user {result.user}", result.error_code, result.error_message)
         infos = ", ".join(
             f"{MECHANISM_NUMBERS.get(info.mechanism, 'UNKNOWN')}=iterations={info.iterations}"

@@ -1,8 +1,8 @@
-"""``minibroker dissect``: frames and log segments as annotated trees.
+"""``minibroker dissect``: print frames and log segments as annotated trees.
 
-Owns where the bytes come from and how they are written down; what they mean is the business of
-`protocol.dissect`. Invariant: no input ends in a traceback; damage is shown in the tree and in the
-exit code. It needs no broker. The nearest thing elsewhere is Wireshark's Kafka dissector.
+Owns the source of the bytes and the output format; `protocol.dissect` interprets the bytes.
+Invariant: no input causes a traceback; damage is shown in the tree and in the exit code. It needs
+no broker. Wireshark's Kafka dissector is similar.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def dissect_command(source: Sequence[str], api: str | None, api_version: int | N
 
 
 def read_source(source: str) -> bytes:
-    """The bytes of a frame, from hex on the command line, a file or standard input."""
+    """Read a frame: from hex on the command line, a file or standard input."""
     if source == "-":
         if sys.stdin.isatty():
             note("paste hex, Ctrl-D ends")
@@ -107,7 +107,7 @@ def _read(file: BinaryIO, name: str) -> bytes:
 
 
 def from_content(content: bytes) -> bytes:
-    """Bytes as they are, or the bytes that they write down if all of them are hex digits."""
+    """Return raw bytes unchanged; decode them if all of them are hex digits."""
     return from_hex(content.decode()) if _HEX.fullmatch(content) else content
 
 

@@ -1,7 +1,7 @@
 """``minibroker groups``: list, describe and delete consumer groups.
 
-Owns these three commands; it must never know the group protocol itself. Invariant: a lag is shown
-only where both the committed offset and the end of the log are known. Kafka's counterpart is
+Owns these three commands. It must never know the group protocol itself. Invariant: a lag is shown
+only if both the committed offset and the log end offset are known. Kafka's counterpart is
 ``kafka-consumer-groups.sh``.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, Group
+from minibroker.cli.commands import Argument, CommandGroup
 from minibroker.cli.output import emit, json_line, note, table
 from minibroker.cli.topics import report_each
 from minibroker.client.bootstrap import BootstrapServers
@@ -31,7 +31,9 @@ from protocol.messages.describe_groups import (
 )
 from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
-app = Group("groups", help="List, describe and delete consumer groups.", no_args_is_help=True)
+app = CommandGroup(
+    "groups", help="List, describe and delete consumer groups.", no_args_is_help=True
+)
 
 LIST_EXAMPLES = """Examples:
 
@@ -112,7 +114,7 @@ def delete(group_ids: Sequence[str], servers: BootstrapServers) -> None:
 
 
 def member_rows(group: DescribedGroup) -> list[tuple[str, str, str, str]]:
-    """Member, client id, host and what it was given, for each member."""
+    """One row for each member: member, client id, host and assignment."""
     return [
         (
             member.member_id,
@@ -125,7 +127,7 @@ def member_rows(group: DescribedGroup) -> list[tuple[str, str, str, str]]:
 
 
 def assigned(assignment: bytes) -> str:
-    """``cats-0,cats-1`` for what the consumer protocol assigned; ``?`` for other protocols."""
+    """Format an assignment as ``cats-0,cats-1``; ``?`` unless it is the consumer protocol's."""
     if not assignment:
         return ""
     try:
@@ -138,7 +140,7 @@ def assigned(assignment: bytes) -> str:
 
 
 def lag_rows(client: KafkaClient, offsets: dict[tuple[str, int], int]) -> list[tuple[object, ...]]:
-    """Topic, partition, committed offset, end of the log and lag; ``-`` where a topic is gone."""
+    """Rows of topic, partition, committed offset, end offset and lag; ``-`` for deleted topics."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in offsets:
         by_topic[topic].append(partition)

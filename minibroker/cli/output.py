@@ -1,8 +1,8 @@
-"""How the commands print: columns for people, one JSON object a line for programs.
+"""Output of commands: tables, and JSON with one object in each line.
 
-Owns the layout of tables and the rendering of bytes that may be no text. It must never know what
-the rows mean. Invariant: columns are separated by two spaces or more, so that ``awk`` and ``cut``
-read what people read; a JSON line holds no line break.
+Owns the layout of tables and the escaping of bytes that are not text. It must never know the
+meaning of the rows. Invariant: columns are separated by at least two spaces, so that ``awk`` and
+``cut`` work; a JSON line contains no line break.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minibroker.cli.errors import OutputFailed
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Left-aligned columns under ``headings``; numbers are aligned to the right."""
+    """Format rows as columns; numbers are aligned to the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     numeric = [
         bool(rows) and all(isinstance(row[column], int) for row in rows)
@@ -37,17 +37,17 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def text_or_none(raw: bytes | memoryview | None) -> str | None:
-    """``raw`` as text; bytes that are no UTF-8 come out as ``\\xff`` escapes."""
+    """Decode ``raw``; bytes that are not UTF-8 become ``\\xff`` escapes."""
     return None if raw is None else bytes(raw).decode("utf-8", errors="backslashreplace")
 
 
 def json_line(value: Mapping[str, object]) -> str:
-    """``value`` as one line of JSON."""
+    """Format ``value`` as one line of JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def emit(line: str) -> None:
-    """Print ``line`` to standard output at once, so that a reader in a pipe sees it.
+    """Print ``line`` to standard output and flush it for the reader of a pipe.
 
     Raises ``OutputFailed``.
     """
@@ -61,5 +61,5 @@ def emit(line: str) -> None:
 
 
 def note(line: str) -> None:
-    """Tell the person something that is no part of the output."""
+    """Print a message for the user to standard error."""
     print(line, file=sys.stderr)

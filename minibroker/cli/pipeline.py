@@ -1,16 +1,16 @@
-"""``minibroker pipeline``: jobs on what brokers saw.
+"""``minibroker pipeline``: Spark jobs on activity records.
 
-Owns the group under that name; the commands are the pipeline's own, which ``spark-submit`` starts
-too. Invariant: help loads neither Spark nor any job, so that it is answered where Spark isn't
-installed. Kafka has no counterpart.
+Owns the group of this name; the commands belong to `minibroker.pipeline`, and ``spark-submit`` can
+run them, too. Invariant: help imports neither Spark nor a job, so it works without Spark. Kafka has
+no counterpart.
 """
 
 from __future__ import annotations
 
-from minibroker.cli.commands import Group, Late
+from minibroker.cli.commands import CommandGroup, Late
 from minibroker.pipeline.commands import EPILOG, HELP, JOBS
 
-app = Group(
+app = CommandGroup(
     "pipeline",
     late={name: Late(*job) for name, job in JOBS.items()},
     help=HELP,

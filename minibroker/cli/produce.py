@@ -1,8 +1,8 @@
-"""``minibroker produce``: lines in, records out.
+"""``minibroker produce``: send lines as records.
 
-Owns how lines become records; it must never know batches or leaders. Invariant: what was read is
-sent before more is waited for, so that a person typing, and ``tail -f`` in a pipe, see every line
-arrive. Kafka's counterpart is ``kafka-console-producer.sh``.
+Owns the conversion of lines to records. It must never know batches or leaders. Invariant: all lines
+that have been read are sent before the command waits for more, so typed lines and ``tail -f`` in a
+pipe arrive at once. Kafka's counterpart is ``kafka-console-producer.sh``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import note
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.client.producer import Producer
+from minibroker.client.producer import RecordProducer
 from protocol.compression import Compression
 from protocol.records import Record
 
@@ -49,15 +49,15 @@ EXAMPLES = """Examples:
 )
 @bootstrap_option
 @click.option("--key", help="The key of every record.")
-@click.option("--key-separator", help="What stands between key and value in a line.")
+@click.option("--key-separator", help="Separator between key and value in a line.")
 @click.option(
     "--header",
     multiple=True,
     metavar="NAME=VALUE",
     help="A header of every record; may be repeated.",
 )
-@click.option("--partition", type=int, metavar="NUMBER", help="Send everything here.")
-@click.option("--acks", default="all", help="Who must have it: all, 1 or 0.")
+@click.option("--partition", type=int, metavar="NUMBER", help="Send all records to this partition.")
+@click.option("--acks", default="all", help="Required acknowledgements: all, 1 or 0.")
 @click.option("--compression", default="none", help="none, gzip, snappy, lz4 or zstd.")
 def produce(
     topic: str,
@@ -80,7 +80,9 @@ def produce(
     groups = iter([[text.encode() for text in messages]]) if messages else read_lines(stdin())
     sent = 0
     with KafkaClient(*servers) as client:
-        producer = Producer(client, topic, acks=ACKS[acks], compression=codec, partition=partition)
+        producer = RecordProducer(
+            client, topic, acks=ACKS[acks], compression=codec, partition=partition
+        )
         for lines in groups:
             for line in lines:
                 record_key, value = split_line(line, key, key_separator)
@@ -93,14 +95,14 @@ def produce(
 
 
 def stdin() -> BinaryIO:
-    """Standard input as bytes; says what is waited for when a person is typing."""
+    """Open standard input as bytes; print a prompt if it is a terminal."""
     if sys.stdin.isatty():
         note("type messages, one a line; Ctrl-D ends")
     return sys.stdin.buffer
 
 
 def read_lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines that have arrived, group by group, without their ends; waits for the next."""
+    """Yield available lines in groups, without line ends; wait for the next group."""
     rest = b""
     while chunk := _read_some(source):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -119,7 +121,7 @@ def _read_some(source: BinaryIO) -> bytes:
 
 
 def split_line(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes]:
-    """Key and value of a line; `UsageMistake` if the separator is not in it."""
+    """Split a line into key and value. Raises `UsageMistake` without the separator."""
     if separator is None:
         return (None if key is None else key.encode()), line
     before, found, after = line.partition(separator.encode())
@@ -130,7 +132,7 @@ def split_line(line: bytes, key: str | None, separator: str | None) -> tuple[byt
 
 
 def read_header(text: str) -> tuple[str, bytes]:
-    """``name=value`` as a record header; `UsageMistake` without an equals sign."""
+    """Parse ``name=value`` as a record header. Raises `UsageMistake` without an equals sign."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise UsageMistake(f"--header {text}: must be NAME=VALUE, e.g. colour=black")
@@ -138,7 +140,7 @@ def read_header(text: str) -> tuple[str, bytes]:
 
 
 def read_codec(text: str) -> Compression:
-    """A codec by its name; `UsageMistake` names those there are."""
+    """Find a codec by name. Raises `UsageMistake`, which lists the codecs."""
     try:
         return Compression[text.upper()]
     except KeyError:

@@ -1,8 +1,8 @@
-"""``minibroker configs --alter --quota-file``: all quotas of a file at once, or none of them.
+"""``minibroker configs --alter --quota-file``: apply all quotas of a file, or none.
 
-Owns the order in which a broker is asked; what a line may be is decided by ``quotas.file``, what a
-quota may be by the broker. Invariant: nothing is changed before the broker has said of every line
-that it would take it, and whatever was changed is told. Kafka's script takes such lines one by one.
+Owns the order of requests; ``quotas.file`` validates lines, and the broker validates quotas.
+Invariant: nothing is changed before the broker has validated every line, and every change is
+printed. Kafka's script applies such lines one by one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from protocol.messages.describe_client_quotas import (
 )
 
 LINES_MAX: Final = 500
-"""Lines that go into one request."""
+"""Maximum number of lines in one request."""
 
 Parts = frozenset[tuple[str, str | None]]
-"""An entity as brokers call it: pairs of type and name, None for the default."""
+"""An entity in the protocol's form: pairs of type and name, None for the default."""
 
 
 def read(path: str) -> QuotaFile:
-    """The file; `UsageMistake` says what is wrong with it."""
+    """Read the file. Raises `UsageMistake` if it is invalid."""
     try:
         found = parse(Path(path).read_text("utf-8"), path)
     except OSError as error:
@@ -53,7 +53,7 @@ def read(path: str) -> QuotaFile:
 
 
 def apply(client: KafkaClient, file: QuotaFile) -> None:
-    """Change everything that the file says, if the broker takes all of it."""
+    """Apply all lines of the file if the broker accepts every one."""
     _check_deletions(client, file)
     batches = list(_batches(file.lines))
     for batch in batches:
@@ -70,7 +70,7 @@ def apply(client: KafkaClient, file: QuotaFile) -> None:
             emit(f"{line.who}: {', '.join(_changes(line))}")
             done += 1
         if refusals:
-            changed = f"{done} of {len(file.lines)} lines were applied, as told above"
+            changed = f"{done} of {len(file.lines)} lines were applied, as listed above"
             raise CliError("\n".join([*refusals, changed]))
     emit(f"Applied {done} line{'s' * (done > 1)} of {file.name}.")
 
@@ -83,7 +83,7 @@ def _changes(line: QuotaLine) -> Iterator[str]:
 
 
 def _batches(lines: tuple[QuotaLine, ...]) -> Iterator[list[QuotaLine]]:
-    """Lines that may stand in one request: no entity twice, as their order counts."""
+    """Split lines into requests; no request has an entity twice, because order matters."""
     batch: dict[Parts, QuotaLine] = {}
     for line in lines:
         if _parts(line) in batch or len(batch) == LINES_MAX:
@@ -125,7 +125,7 @@ def _check_deletions(client: KafkaClient, file: QuotaFile) -> None:
 def _alter(
     client: KafkaClient, lines: list[QuotaLine], *, validate_only: bool
 ) -> list[tuple[QuotaLine, str]]:
-    """Each line, with why it was refused, which is empty if it wasn't."""
+    """Send lines in one request; return each with the error of its rejection, or an empty text."""
     request = AlterClientQuotasRequest(
         entries=[_entry(line) for line in lines], validate_only=validate_only
     )

@@ -1,8 +1,8 @@
-"""``minibroker quotas``: who uses what against which quota, and why somebody is throttled.
+"""``minibroker quotas``: usage of quotas, and reasons for throttling.
 
-Owns the lines that are printed; quotas are set by ``minibroker configs``, and what holds is the
-broker's to say.  Invariant: what is printed is one answer of the control API, so its figures belong
-together.  Kafka has no counterpart: there one reads MBeans and its source.
+Owns the output; ``minibroker configs`` sets quotas, and the broker enforces them. Invariant: the
+output is one response of the control API, so its figures are consistent. Kafka has no counterpart;
+it exposes MBeans.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote_plus, urlencode
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Group
+from minibroker.cli.commands import CommandGroup
 from minibroker.cli.control import control_option, find_control
 from minibroker.cli.output import emit, table
 from minibroker.client.bootstrap import BootstrapServers
@@ -41,15 +41,17 @@ EXPLAIN_EXAMPLES = """Examples:
 """
 
 THROTTLES_MAX = 10
-"""Of the last throttles that are listed."""
+"""Number of recent throttles to list."""
 
-app = Group(
+app = CommandGroup(
     "quotas",
-    help="Show who uses what against which quota, and why somebody is throttled.",
+    help="Show usage of quotas, and why a client is throttled.",
     no_args_is_help=True,
 )
 
-json_option = click.option("--json", "as_json", is_flag=True, help="The control API's answer.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the response of the control API."
+)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -57,7 +59,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The control 
 @control_option
 @json_option
 def list_(servers: BootstrapServers, control: str | None, as_json: bool) -> None:
-    """Who uses what, those who were active last first."""
+    """Show usage of quotas, most recently active first."""
     answer = _ask(control, servers, "/v1/quotas")
     if as_json:
         emit(answer.rstrip("\n"))
@@ -107,12 +109,12 @@ def _throttled(throttle: dict[str, Any]) -> list[str]:
 @click.option("--user", default="ANONYMOUS", metavar="NAME", help="The principal's name.")
 @click.option("--client-id", default="", metavar="ID", help="The client-id; none if left out.")
 @click.option(
-    "--type", "kind", type=click.Choice(list(UNITS)), default="produce", help="What is bounded."
+    "--type", "kind", type=click.Choice(list(UNITS)), default="produce", help="Type of the quota."
 )
 @click.option(
     "--throttle",
     metavar="NUMBER|last",
-    help="A request that was throttled lately, in place of user, client-id and type.",
+    help="Id of a recent throttle, in place of user, client-id and type.",
 )
 def explain(
     servers: BootstrapServers,
@@ -123,7 +125,7 @@ def explain(
     kind: str,
     throttle: str | None,
 ) -> None:
-    """Why a user and client-id is throttled, or isn't; or why a request was."""
+    """Explain why a user and client-id is throttled or not, or why a request was throttled."""
     question = {"user": user, "client_id": client_id, "type": kind}
     asked = urlencode(question if throttle is None else {"throttle": throttle})
     answer = _ask(control, servers, f"/v1/quotas/explain?{asked}")

@@ -1,8 +1,7 @@
-"""``minibroker settings``: what can be set, from the same definitions that the broker reads.
+"""``minibroker settings``: list and explain settings, from the definitions that the broker reads.
 
-Owns two ways to look at the definitions; it must never hold a default or a description of its own.
-Invariant: what it prints needs no running broker. Kafka's counterpart is the documentation that
-its ``ConfigDef`` generates.
+Owns the two views of the definitions. It must never contain a default or a description. Invariant:
+the commands need no running broker. Kafka generates its documentation from ``ConfigDef``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from minibroker.cli.commands import Argument, Group
+from minibroker.cli.commands import Argument, CommandGroup
 from minibroker.cli.errors import UsageMistake
 from minibroker.cli.output import emit, table
 
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from minibroker.config import Setting
 
 SIMILARITY_MIN: Final = 0.8
-"""Of a name that is suggested: a typing error, not a name that only begins alike."""
+"""Minimum similarity of a suggested name: high enough for typing errors only."""
 
-app = Group("settings", help="List and explain settings.", no_args_is_help=True)
+app = CommandGroup("settings", help="List and explain settings.", no_args_is_help=True)
 
 LIST_EXAMPLES = """Examples:
 
@@ -42,7 +41,7 @@ EXPLAIN_EXAMPLES = """Examples:
 
 
 def default_text(setting: Setting[Any]) -> str:
-    """The default as it would be written in a file, or in words where it is worked out."""
+    """Format the default as in a file, or describe how it is computed."""
     if setting.default_text is not None:
         return setting.default_text
     return setting.render(setting.default)
@@ -71,7 +70,7 @@ def list_(part: str, topic: bool) -> None:
 @app.command("explain", epilog=EXPLAIN_EXAMPLES)
 @click.argument("name", cls=Argument, about="The setting.")
 def explain(name: str) -> None:
-    """Say what one setting does, what it may be, and what it is by default."""
+    """Explain one setting: its effect, valid values and default."""
     from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
     from minibroker.config.known import is_known_unserved
 

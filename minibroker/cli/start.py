@@ -1,9 +1,8 @@
-"""``minibroker start``: options in, a running broker out.
+"""``minibroker start``: start a broker with settings from options and a file.
 
-Owns how options become settings; it must never know how a broker is put together. Invariant: an
-option is worth exactly what the setting of the same meaning is worth, and wins over it, so that
-``--listener`` beats a ``listeners`` line in the file. Kafka's ``kafka-server-start.sh`` is the same
-with ``--override``.
+Owns the conversion of options to settings. It must never know the parts of a broker. Invariant: an
+option is equivalent to its setting and overrides it, so ``--listener`` overrides ``listeners`` in
+the file. Kafka's ``kafka-server-start.sh`` has ``--override``.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ at the end. Stop it with Ctrl-C.
     "listeners",
     multiple=True,
     metavar="NAME://HOST:PORT",
-    help="Where clients connect; may be repeated; port 0 takes a free one. "
+    help="Address for clients; may be repeated; port 0 chooses a free port. "
     "[default: PLAINTEXT://127.0.0.1:9092]",
 )
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Keep data here. [default: a temporary directory]",
+    help="Data directory. [default: a temporary directory]",
 )
 @click.option(
     "--config",
@@ -67,18 +66,18 @@ at the end. Stop it with Ctrl-C.
     "--profile",
     default="laptop",
     metavar="PROFILE",
-    help="Where defaults come from: laptop (few processes) or kafka.",
+    help="Profile of defaults: laptop (few processes) or kafka.",
 )
 @click.option(
     "--control",
     metavar="HOST:PORT",
-    help="Where the HTTP control API listens. [default: a free port of 127.0.0.1]",
+    help="Address of the HTTP control API. [default: a free port of 127.0.0.1]",
 )
 @click.option("--json", is_flag=True, help="Print one line of JSON when ready, and nothing else.")
 @click.option(
     "--recover-topics-from-logs",
     is_flag=True,
-    help="Rebuild the topics that the config store has lost from the partitions in --data-dir.",
+    help="Recover topics that the config store has lost from the partitions in --data-dir.",
 )
 def start(
     listeners: Sequence[str],
@@ -102,7 +101,7 @@ def start(
     )
     if recover_topics_from_logs and settings.data_dir is None:
         raise UsageMistake("--recover-topics-from-logs: requires --data-dir")
-    # What is loaded stays as long as the process: looking through it for garbage would find none.
+    # Imported modules live as long as the process; garbage collection need not scan them.
     gc.disable()
     from minibroker import broker
 
@@ -137,7 +136,7 @@ def read_settings(
     profile: str,
     control: str | None,
 ) -> Settings:
-    """The settings that the options and the file ask for; `BadConfig` names all that is wrong."""
+    """Read settings from options and file. Raises `BadConfig`, which lists all problems."""
     from minibroker.config import ConfigError, Given, Settings, read_pairs, read_properties
 
     if config is not None and not config.exists():

@@ -1,7 +1,7 @@
 """``minibroker topics``: list, create, describe and delete topics.
 
-Owns these four commands; it must never know how a broker keeps a topic. Invariant: every command
-answers for each topic that was named and exits with 1 if any was refused. Kafka's counterpart is
+Owns these four commands. It must never know how a broker stores a topic. Invariant: every command
+reports on each topic, and exits with 1 if the broker rejected any. Kafka's counterpart is
 ``kafka-topics.sh``.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, Group
+from minibroker.cli.commands import Argument, CommandGroup
 from minibroker.cli.errors import UsageMistake, error_message
 from minibroker.cli.output import emit, json_line, note, table
 from minibroker.client.bootstrap import BootstrapServers
@@ -43,7 +43,7 @@ ADMIN_TIMEOUT_MS = 30_000
 TOPIC_RESOURCE = 2
 TOPIC_CONFIG_SOURCE = 1
 
-app = Group("topics", help="List, create, describe and delete topics.", no_args_is_help=True)
+app = CommandGroup("topics", help="List, create, describe and delete topics.", no_args_is_help=True)
 
 names_argument = click.argument(
     "names", cls=Argument, nargs=-1, required=True, metavar="NAME...", about="The topics."
@@ -76,7 +76,7 @@ DELETE_EXAMPLES = """Examples:
 
 @app.command("list", epilog=LIST_EXAMPLES)
 @bootstrap_option
-@click.option("--internal", is_flag=True, help="Also the broker's own.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @click.option("--json", is_flag=True, help="One JSON object a line.")
 def list_(servers: BootstrapServers, internal: bool, json: bool) -> None:
     """List topics and their numbers of partitions."""
@@ -194,7 +194,7 @@ def delete(names: Sequence[str], servers: BootstrapServers) -> None:
 
 
 def read_pair(pair: str) -> tuple[str, str]:
-    """``name=value`` taken apart; `UsageMistake` without an equals sign."""
+    """Split ``name=value``. Raises `UsageMistake` without an equals sign."""
     name, separator, value = pair.partition("=")
     if not separator or not name:
         raise UsageMistake(f"--config {pair}: must be NAME=VALUE, e.g. retention.ms=60000")
@@ -202,7 +202,7 @@ def read_pair(pair: str) -> tuple[str, str]:
 
 
 def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> list[tuple[object, ...]]:
-    """Partition, leader, replicas, in-sync replicas, first and next offset, for each partition."""
+    """One row for each partition: leader, replicas, ISR, start and end offset."""
     starts = list_offsets(client, topic, EARLIEST)
     ends = list_offsets(client, topic, LATEST)
     return [
@@ -219,7 +219,7 @@ def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> list[tu
 
 
 def topic_configs(client: KafkaClient, name: str) -> list[tuple[str, str | None]]:
-    """The settings given to this topic, without defaults."""
+    """Fetch the configs set for this topic, without defaults."""
     resource = DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
     )
@@ -234,7 +234,7 @@ def topic_configs(client: KafkaClient, name: str) -> list[tuple[str, str | None]
 
 
 def report_each(done: str, outcomes: list[tuple[str, int, str | None]]) -> None:
-    """Say what was done; raise `BrokerError` for the first that was not, after telling all."""
+    """Report all outcomes, then raise `BrokerError` for the first failure."""
     refusals = []
     for what, code, text in outcomes:
         if code:

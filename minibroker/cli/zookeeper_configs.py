@@ -1,9 +1,9 @@
-"""``minibroker configs --zookeeper``: configs read and written in ZooKeeper, with no broker asked.
+"""``minibroker configs --zookeeper``: read and write configs in ZooKeeper, without a broker.
 
-Owns the way into the store and the lines that Kafka's script printed in its ZooKeeper age; what
-may be set is decided by the very rules that a broker has.  The invariant: nothing is written that
-a broker would have refused, and every change is told by a notice, so that brokers follow at once.
-Echoes ``ConfigCommand.alterConfigWithZk`` of Kafka 3.
+Owns access to the store, and the output format of Kafka's script for ZooKeeper; the broker's own
+rules validate configs. Invariant: configs that a broker would reject are not written, and every
+change has a notification, so brokers apply it at once. Kafka 3's
+``ConfigCommand.alterConfigWithZk``.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ TITLES = {TOPICS: "topic", USERS: "user-principal", CLIENTS: "client-id"}
 
 
 def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Do something with the store at ``connect``; `CliError` if it cannot be reached."""
+    """Run an operation on the store at ``connect``. Raises `CliError` if it is unreachable."""
     try:
         settings = Settings.from_sources(
             pairs=[
                 f"zookeeper.connect={connect}",
-                # People who mistype an address are not to sit out a broker's session timeout.
+                # A mistyped address should fail sooner than a broker's session timeout.
                 f"zookeeper.connection.timeout.ms={REQUEST_TIMEOUT_S * 1000:g}",
             ]
         )
@@ -72,7 +72,7 @@ def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
         raise UsageMistake(text) from None
     access = access_from(settings)
     assert access is not None
-    # It would tell of every attempt; how it ends is told once, below.
+    # kazoo logs every attempt; only the result is reported, below.
     logging.getLogger("minibroker").addHandler(logging.NullHandler())
 
     async def run() -> T:
@@ -92,7 +92,7 @@ def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
 async def alter(
     store: Store, entities: Entities, additions: Mapping[str, str], deletions: list[str]
 ) -> str:
-    """Write one config and tell of it; the line to print."""
+    """Write one config and a change notification; return the line to print."""
     kind, stored_name = _key(entities)
     present = await stored_configs.load(store, kind, stored_name)
     missing = [key for key in deletions if key not in present]
@@ -108,7 +108,7 @@ async def alter(
 
 
 def _key(entities: Entities) -> tuple[str, str]:
-    """Under which kind and name the config lies."""
+    """Return the kind and the name under which the config is stored."""
     kind, name = entities.types[0], entities.names[0]
     if kind in QUOTA_TYPES:
         return config_key(dict(_quota_entity(entities)))
@@ -125,7 +125,7 @@ def _quota_entity(entities: Entities) -> tuple[tuple[str, str | None], ...]:
 async def _plan(
     store: Store, entities: Entities, additions: Mapping[str, str], deletions: list[str]
 ) -> ConfigChanged | ChangeRejected:
-    """As a broker would have it that knows this resource alone."""
+    """Build the image of a cluster with only this resource."""
     kind, stored_name = _key(entities)
     name = entities.names[0]
     image = Image()
@@ -144,7 +144,7 @@ async def _plan(
         )
         return plan_change(image, QuotaChange(_quota_entity(entities), operations), ())
     own = [f"{NODE_ID.name}={name}"] if kind == BROKERS and name else []
-    # Which ZooKeeper makes no difference to what may be kept in one.
+    # The validation of a config does not depend on the ZooKeeper.
     own.append(f"{ZOOKEEPER_CONNECT.name}=this")
     try:
         settings = Settings.from_sources(pairs=own)
@@ -175,12 +175,12 @@ async def _with_topic(store: Store, image: Image, name: str) -> Image:
         node = layout.decode_topic(name, data)
     except (NoNodeError, layout.LayoutError):
         return image
-    # Which brokers there are, and which id it has, makes no difference to its config.
+    # The validation of a broker's config does not depend on its id or on other brokers.
     return apply(image, TopicCreated(topic_of(name, node, b"", broker_id=-1)))
 
 
 async def describe(store: Store, entities: Entities) -> list[str]:
-    """The lines to print: one entity, or all of its types that have a config."""
+    """Return the lines to print: one entity, or all entities of its types with a config."""
     if len(entities.names) == len(entities.types):
         found, shows_empty = [_key(entities)], True
     else:
@@ -190,7 +190,7 @@ async def describe(store: Store, entities: Entities) -> list[str]:
         except NoNodeError:
             every = []
         found = [key for key in every if kind not in QUOTA_TYPES or _is_meant(entities, *key)]
-        # A user may have a node only because its clients need one.
+        # A user's node may exist only as the parent of its clients.
         shows_empty = kind != USERS
     lines = []
     for kind, name in found:
@@ -202,7 +202,7 @@ async def describe(store: Store, entities: Entities) -> list[str]:
 
 
 def _is_meant(entities: Entities, kind: str, name: str) -> bool:
-    """Whether a command line that leaves some names out is about this one, too."""
+    """Return whether an entity matches a command line that omits some names."""
     if kind == IPS:
         return True
     entity = parse_entity(kind, name)

@@ -1,5 +1,5 @@
 """A small synchronous Kafka client for the command line and for tests.
 
-`KafkaClient` finds brokers and sends them one request at a time; `Producer`, `Fetcher` and
+`KafkaClient` finds brokers and sends them one request at a time; `RecordProducer`, `Fetcher` and
 `ConsumerCoordinator` use it. It must never import the broker, print, or exit.
 """

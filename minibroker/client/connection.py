@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from minibroker import __version__
 from minibroker.client.bootstrap import PLAINTEXT, ClientSecurity
 from minibroker.client.errors import (
+    ApiNotSupported,
     BrokerUnreachable,
     ClientError,
     ConnectionDropped,
     InvalidArgument,
-    UnsupportedVersion,
     check,
 )
 from minibroker.config.types import HostPort
@@ -113,7 +113,7 @@ class BrokerConnection:
         newest = min(known.high, NEWEST_VERSION_WITH_TOPIC_NAMES.get(key, known.high))
         if supported is None or max(supported.low, known.low) > min(supported.high, newest):
             has = f"versions {supported}" if supported else "no version"
-            raise UnsupportedVersion(f"the broker at {self.address} supports {has} of {key.name}")
+            raise ApiNotSupported(f"the broker at {self.address} supports {has} of {key.name}")
         return min(supported.high, newest)
 
     def _fetch_api_versions(self) -> None:

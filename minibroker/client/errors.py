@@ -22,7 +22,7 @@ class InvalidClientConfig(ClientError):
     """A client properties file, or a file that it names, is invalid."""
 
 
-class UnsupportedVersion(ClientError):
+class ApiNotSupported(ClientError):
     """The broker does not support an API, or no version of it that this client supports."""
 
 

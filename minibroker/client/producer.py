@@ -1,7 +1,7 @@
 """A producer for one topic: one batch for each partition, one Produce request for each leader.
 
 Owns the choice of partitions for records without a key, and the meaning of Produce responses. It
-must never know the source of the records. Invariant: `Producer.flush` raises, or returns when all
+must never know the source of the records. Invariant: `flush` raises, or returns when all
 previous records are acknowledged (with acks 0: written to the socket). Kafka's
 ``RecordAccumulator`` and ``Sender`` do this in the background.
 """
@@ -35,7 +35,7 @@ class BatchAcknowledgement(NamedTuple):
     records: int
 
 
-class Producer:
+class RecordProducer:
     """Sends records to one topic, and creates the topic if the broker allows it."""
 
     def __init__(

@@ -284,7 +284,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
 def test_it_is_drawn_as_it_changes_until_ctrl_c(limited: Limited, dial: Dial) -> None:
     broker = limited("max.connections=7", "max.connections.per.ip=2")
     with terminal("--bootstrap-server", broker.bootstrap_servers) as screen:
-        screen.wait_shown("nobody was turned away")
+        screen.wait_shown("no rejected connections")
         assert all(client.answered() for client in dial(broker, 2, "127.0.0.2"))
         screen.wait_shown("2/7 connections")
         screen.wait_shown("127.0.0.2          2/2")
@@ -299,7 +299,7 @@ def test_a_broker_that_goes_ends_it_with_a_word(limited: Limited) -> None:
     broker = limited()
     assert broker.control_url is not None
     with terminal("--control", broker.control_url) as screen:
-        screen.wait_shown("nobody is connected")
+        screen.wait_shown("no connections")
         assert broker.stop() == 0
         assert screen.ended() == 1
         screen.wait_shown(f"the broker at {broker.control_url.rstrip('/')} is gone")
@@ -330,6 +330,6 @@ def test_to_look_on_at_a_storm_makes_nobody_grow(limited: Limited) -> None:
         for pid, (memory, files) in zip(pids, before, strict=True):
             assert pss_bytes(pid) - memory < GROWTH_BYTES, pid
             assert open_files(pid) - files <= FILES_OF_STORM, pid
-        screen.wait_shown("TURNED AWAY")
+        screen.wait_shown("REJECTED")
         screen.type(b"\x03")
         assert screen.ended() == 0

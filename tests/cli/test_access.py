@@ -12,7 +12,7 @@ from minibroker.client.errors import InvalidClientConfig
 
 
 def servers_of(*words: str, env: dict[str, str] | None = None) -> BootstrapServers:
-    """What a command with these words is given."""
+    """Run a command with these arguments and return its servers."""
     given: list[BootstrapServers] = []
 
     @click.command()
@@ -26,7 +26,7 @@ def servers_of(*words: str, env: dict[str, str] | None = None) -> BootstrapServe
     return given[0]
 
 
-def test_without_a_word_it_is_the_broker_of_this_machine_as_it_is() -> None:
+def test_bootstrap_option_defaults_to_local_broker() -> None:
     assert servers_of() == BootstrapServers("127.0.0.1:9092", PLAINTEXT)
 
 
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_both_may_be_said_by_option_or_by_environment(file: str) -> None:
+def test_bootstrap_option_reads_options_and_environment(file: str) -> None:
     by_option = servers_of("-b", "x:1", "--command-config", file)
     names = {"MINIBROKER_BOOTSTRAP_SERVER": "y:2", "MINIBROKER_COMMAND_CONFIG": file}
     by_environment = servers_of(env=names)
@@ -46,6 +46,6 @@ def test_both_may_be_said_by_option_or_by_environment(file: str) -> None:
     assert by_environment.security.tls is not None
 
 
-def test_a_file_that_will_not_do_is_told() -> None:
+def test_missing_command_config_is_rejected() -> None:
     with pytest.raises(InvalidClientConfig, match="/no/such: cannot be read"):
         servers_of("--command-config", "/no/such")

@@ -23,7 +23,7 @@ def commands(group: click.Group = app, *before: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
-def test_every_command_shows_examples_of_itself(words: list[str]) -> None:
+def test_help_of_every_command_shows_examples(words: list[str]) -> None:
     result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0
     assert "Examples:" in result.output
@@ -34,7 +34,7 @@ def test_help_lists_the_exit_codes() -> None:
     assert "3 no broker there" in CliRunner().invoke(app, ["--help"]).output
 
 
-def test_the_version_is_printed() -> None:
+def test_version_option_prints_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"minibroker {__version__}\n"
 
 
@@ -54,16 +54,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["settings", "explain", "zzz"], 2, "there is no setting zzz"),
     ],
 )
-def test_mistakes_end_with_a_sentence_and_their_own_code(
-    arguments: list[str], code: int, words: str
-) -> None:
+def test_mistakes_exit_with_message_and_code(arguments: list[str], code: int, words: str) -> None:
     ended = run(*arguments)
     assert ended.returncode == code
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     command = f"{sys.executable} -m minibroker settings list | head -n 1"
     ended = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
@@ -73,7 +71,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert ended.returncode == 0
 
 
-def test_output_that_cannot_be_written_is_an_error_with_a_reason() -> None:
+def test_unwritable_output_exits_with_the_reason() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "minibroker", "settings", "list"]
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -84,7 +82,7 @@ def test_output_that_cannot_be_written_is_an_error_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize("name", LATE)
-def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+def test_list_of_commands_has_the_help_of_each_command(name: str) -> None:
     command = app.get_command(click.Context(app), name)
     assert command is not None
     assert command.name == name

@@ -1,4 +1,4 @@
-"""Secrets that are hidden from the list of processes."""
+"""Masking of secrets in the process list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ print(sys.argv[1:])
 """
 
 
-def test_masked_arguments_are_hidden_and_the_program_keeps_its_own() -> None:
+def test_masked_arguments_are_hidden_only_from_the_process_list() -> None:
     arguments = ["pass=wonderländ", "a=p", "--set=pass=wonderländ", "--set=a=p", "kept, open"]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""``minibroker configs``: what kafka-configs.sh prints and refuses, for each kind of entity."""
+"""``minibroker configs``: output and errors of kafka-configs.sh, for each entity type."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from minibroker.testing import MiniBroker
 
 @pytest.fixture
 def own() -> Iterator[MiniBroker]:
-    """A broker whose configs nobody else changes."""
+    """A broker for these tests only."""
     with MiniBroker() as broker:
         yield broker
 
 
 @pytest.fixture
 def configs(own: MiniBroker) -> Any:
-    """Run the command; gives its lines, or the error's text after asserting its exit code."""
+    """Run the command; return its output, or the error message after asserting the exit code."""
 
     def run(*words: str) -> list[str] | str:
         env = {"MINIBROKER_BOOTSTRAP_SERVER": own.bootstrap_servers}
@@ -42,7 +42,7 @@ def configs(own: MiniBroker) -> Any:
     return run
 
 
-def test_a_topic_is_altered_and_described(configs: Any, own: MiniBroker) -> None:
+def test_topic_configs_are_altered_and_described(configs: Any, own: MiniBroker) -> None:
     own.create_topic("cats")
     add = "retention.ms=60000,cleanup.policy=[compact,delete]"
     assert configs("--topic", "cats", "--alter", "--add-config", add) == [
@@ -75,7 +75,7 @@ def test_a_topic_is_altered_and_described(configs: Any, own: MiniBroker) -> None
     assert len(everything) > 20
 
 
-def test_brokers_are_altered_one_or_all(configs: Any) -> None:
+def test_broker_configs_are_altered_for_one_or_all(configs: Any) -> None:
     assert configs("--broker", "1", "--alter", "--add-config", "max.connections=500") == [
         "Completed updating config for broker 1."
     ]
@@ -98,7 +98,7 @@ def test_brokers_are_altered_one_or_all(configs: Any) -> None:
     assert configs("--broker", "1", "--describe") == described[:1]
 
 
-def test_users_and_clients_have_quotas(configs: Any) -> None:
+def test_user_and_client_quotas_are_altered_and_described(configs: Any) -> None:
     both = ("--user", "u", "--client-defaults")
     assert configs(*both, "--alter", "--add-config", "producer_byte_rate=1024") == [
         "Completed updating config for user u."
@@ -119,7 +119,7 @@ def test_users_and_clients_have_quotas(configs: Any) -> None:
     assert configs("--entity-type", "users", "--entity-type", "clients", "--describe") == []
 
 
-def test_addresses_have_quotas(configs: Any) -> None:
+def test_ip_quotas_are_altered_and_described(configs: Any) -> None:
     rate = "connection_creation_rate"
     assert configs("--ip", "1.2.3.4", "--alter", "--add-config", f"{rate}=100") == [
         "Completed updating config for ip 1.2.3.4."
@@ -135,7 +135,7 @@ def test_addresses_have_quotas(configs: Any) -> None:
     assert configs("--entity-type", "ips", "--entity-name", "1.2.3.4", "--describe") == []
 
 
-def test_a_file_says_what_to_set(configs: Any, tmp_path: Path) -> None:
+def test_add_config_file_sets_its_configs(configs: Any, tmp_path: Path) -> None:
     file = tmp_path / "p"
     file.write_text("max.connections=7\n")
     configs("--broker", "1", "--alter", "--add-config-file", str(file))
@@ -171,7 +171,7 @@ def test_a_file_says_what_to_set(configs: Any, tmp_path: Path) -> None:
         ("--colour red", "No such option"),
     ],
 )
-def test_what_is_refused_exits_with_one(configs: Any, words: str, told: str) -> None:
+def test_rejected_command_exits_with_1(configs: Any, words: str, told: str) -> None:
     assert told in configs(*words.split())
 
 
@@ -194,7 +194,7 @@ def test_secrets_are_masked_in_the_process_list(
     assert found == ([add] if masked else [])
 
 
-def test_the_entry_point_exits_with_one_too(own: MiniBroker) -> None:
+def test_entry_point_exits_with_1(own: MiniBroker) -> None:
     command = [sys.executable, "-m", "minibroker", "configs", "-b", own.bootstrap_servers]
     for words in (["--broker", "2", "--describe"], ["--colour"], []):
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)

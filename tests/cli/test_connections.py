@@ -1,4 +1,4 @@
-"""The command in its turns: once, as JSON, over and over until it is stopped or the broker gone."""
+"""``minibroker connections``: printed once, as JSON, and redrawn until the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from minibroker.cli import connections as command_module
 from minibroker.cli.connections import CLEAR, HIDE_CURSOR, HOME, SHOW_CURSOR
-from minibroker.cli.control import Control
+from minibroker.cli.control import ControlClient
 from minibroker.cli.errors import CliError
 from minibroker.config.types import HostPort
 from tests.cli.test_connections_view import answer
@@ -19,8 +19,8 @@ from tests.cli.test_connections_view import answer
 Command = Callable[..., Any]
 
 
-class Playing(Control):
-    """A control API that gives these answers, then is gone."""
+class Playing(ControlClient):
+    """A control API with these responses, which then stops."""
 
     def __init__(self, *answers: Any) -> None:
         super().__init__(HostPort("127.0.0.1", 1))
@@ -35,7 +35,7 @@ class Playing(Control):
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playing]:
-    """Let a command find a control API of the test's."""
+    """Replace the control API that a command finds."""
 
     def begin(*answers: Any) -> Playing:
         playing = Playing(*answers)
@@ -45,10 +45,10 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playing]:
     return begin
 
 
-def test_what_is_no_terminal_gets_it_once_and_whole(
+def test_output_to_a_pipe_is_printed_once_and_complete(
     command: Command, play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)  # whoever runs the tests may have set it
+    monkeypatch.delenv("COLUMNS", raising=False)  # It may be set in the environment of the tests.
     play(answer())
     result = command("connections", "-b", "unused:1")
     assert result.exit_code == 0
@@ -57,7 +57,7 @@ def test_what_is_no_terminal_gets_it_once_and_whole(
     assert result.stdout.rstrip().endswith("raise or remove it.")
 
 
-def test_columns_may_be_asked_for(
+def test_columns_variable_truncates_lines(
     command: Command, play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
@@ -66,14 +66,14 @@ def test_columns_may_be_asked_for(
     assert max(map(len, result.stdout.splitlines())) == 30
 
 
-def test_json_is_the_apis_answer(command: Command, play: Any) -> None:
+def test_json_option_prints_the_response(command: Command, play: Any) -> None:
     play(answer(total=7))
     result = command("connections", "--json", "-b", "unused:1")
     (line,) = result.stdout.splitlines()
     assert json.loads(line)["total"] == 7
 
 
-def test_a_running_broker_is_found_and_asked(command: Command) -> None:
+def test_connections_of_running_broker_are_printed(command: Command) -> None:
     result = command("connections")
     assert result.exit_code == 0
     assert "PLAINTEXT" in result.stdout
@@ -81,7 +81,7 @@ def test_a_running_broker_is_found_and_asked(command: Command) -> None:
 
 
 class Terminal:
-    """What is written to a terminal of a certain size, until it is interrupted."""
+    """Run on a terminal of the given size until interrupted; return the output."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
         self.slept: list[float] = []
@@ -97,7 +97,7 @@ class Terminal:
             raise KeyboardInterrupt
 
 
-def test_it_is_drawn_over_the_former_picture_until_ctrl_c(
+def test_view_is_redrawn_until_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = Terminal(monkeypatch, looks=2)
@@ -114,7 +114,7 @@ def test_it_is_drawn_over_the_former_picture_until_ctrl_c(
     assert drawn.endswith(SHOW_CURSOR)
 
 
-def test_colours_are_left_out_where_nobody_wants_them(
+def test_no_color_variable_disables_colours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Terminal(monkeypatch, looks=1)
@@ -123,7 +123,7 @@ def test_colours_are_left_out_where_nobody_wants_them(
     assert "\x1b[31m" not in capsys.readouterr().out
 
 
-def test_the_cursor_is_shown_again_when_the_broker_goes(
+def test_cursor_is_restored_when_the_broker_stops(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Terminal(monkeypatch, looks=9)

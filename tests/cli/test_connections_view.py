@@ -1,4 +1,4 @@
-"""What is drawn of a broker's connections: whole, narrow, short, and with nobody there."""
+"""The view of connections: complete, narrow, short and empty."""
 
 from __future__ import annotations
 
@@ -119,16 +119,16 @@ INSIDE (protected)            0      0.0       0%        0     0  127.0.0.1:9092
 OUTSIDE                     4/4  12.3/50      12%        1     3  127.0.0.1:9093
 OUTSIDE waits for max.connections, since 9 s
 
-PROCESSOR    SLOTS                      CONNECTIONS  WHAT THEY DO
+PROCESSOR    SLOTS                      CONNECTIONS  STATE
 processor-0  ▮▮▮▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ 3/20            3  2 Fetch, 1 reading
 processor-1  ▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ 0/20            1  1 reading
 
-CLIENT    CONNECTIONS    NEW/S  OLDEST  WHAT THEY DO
+CLIENT    CONNECTIONS    NEW/S  OLDEST  STATE
 10.0.0.7          3/3  0.5/2.5   2 min  2 Fetch, 1 reading
 10.0.0.8            1        -     2 h  1 reading
 10.0.0.9            0    0.0/0       -  -
 
-TURNED AWAY
+REJECTED
 - 0 s ago, 2 times, OUTSIDE: 10.0.0.7 was turned away: it had 3 connections, the
   most that max.connections.per.ip=3 allows; close some, or raise the limit.
 - 3 s ago, OUTSIDE: 10.0.0.9 was turned away: the quota
@@ -136,11 +136,11 @@ TURNED AWAY
   it."""
 
 
-def test_everything_is_drawn() -> None:
+def test_view_shows_all_sections() -> None:
     assert "\n".join(text(picture(answer(), Room(80)))) == WHOLE
 
 
-def test_where_there_is_room_nothing_is_broken() -> None:
+def test_wide_view_does_not_wrap_lines() -> None:
     lines = text(picture(answer(), Room()))
     assert lines[-2:] == [
         f"- 0 s ago, 2 times, OUTSIDE: {PER_IP}",
@@ -149,7 +149,7 @@ def test_where_there_is_room_nothing_is_broken() -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 10, 20, 41, 69, 70, 200])
-def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+def test_lines_fit_the_width_of_the_terminal(columns: int) -> None:
     lines = text(picture(answer(), Room(columns)))
     assert max(map(len, lines)) <= columns
 
@@ -161,7 +161,7 @@ def test_a_narrow_terminal_counts_slots_without_drawing_them() -> None:
 
 
 @pytest.mark.parametrize("height", range(1, 30))
-def test_there_are_no_more_lines_than_the_terminal_has(height: int) -> None:
+def test_lines_fit_the_height_of_the_terminal(height: int) -> None:
     lines = text(picture(answer(), Room(80, height)))
     assert len(lines) <= height
     assert lines == text(picture(answer(), Room(80)))[:height] or "…" in lines
@@ -183,32 +183,32 @@ def unserved(client_id: str | None, software: str | None, requests: int = 1) -> 
 def test_unserved_clients_are_listed_with_advice() -> None:
     clients = [unserved("app \x1b", "lib", 3), unserved(None, None)]
     lines = text(picture(answer(unserved=clients), Room()))
-    assert lines[lines.index("NOT SERVED") :][:4] == [
-        "NOT SERVED",
+    assert lines[lines.index("UNSUPPORTED") :][:4] == [
+        "UNSUPPORTED",
         (
-            "- 4 s ago, 3 times, 10.0.0.7 (app ? lib 1.2) asked for transactions: "
+            "- 4 s ago, 3 times, 10.0.0.7 (app ? lib 1.2) requested transactions: "
             "remove transactional.id."
         ),
-        "- 4 s ago, 10.0.0.7 asked for transactions: remove transactional.id.",
+        "- 4 s ago, 10.0.0.7 requested transactions: remove transactional.id.",
         "",
     ]
-    assert "NOT SERVED" not in text(picture(answer(), Room()))
+    assert "UNSUPPORTED" not in text(picture(answer(), Room()))
 
 
-def test_addresses_and_refusals_share_what_room_there_is() -> None:
+def test_addresses_and_rejections_share_the_height() -> None:
     lines = text(picture(answer(), Room(80, 18)))
     assert lines[11:] == [
-        "CLIENT    CONNECTIONS    NEW/S  OLDEST  WHAT THEY DO",
+        "CLIENT    CONNECTIONS    NEW/S  OLDEST  STATE",
         "10.0.0.7          3/3  0.5/2.5   2 min  2 Fetch, 1 reading",
         "…",
         "",
-        "TURNED AWAY",
+        "REJECTED",
         "- 0 s ago, 2 times, OUTSIDE: 10.0.0.7 was turned away: it had 3 connections, the",
         "…",
     ]
 
 
-def test_what_meets_a_limit_or_waits_stands_out() -> None:
+def test_reached_limits_and_waits_are_emphasized() -> None:
     pieces = [piece for line in picture(answer(), Room(80)) for piece in line]
     alarms = [piece.text for piece in pieces if piece.paint is Paint.ALARM]
     assert alarms == ["4/4", "3/3", "0.0/0"]
@@ -222,7 +222,7 @@ def test_what_meets_a_limit_or_waits_stands_out() -> None:
     ]
 
 
-def test_what_is_waited_for_and_no_setting_is_told_in_words() -> None:
+def test_wait_reasons_without_setting_are_described() -> None:
     for reason, told in (
         ("processors", "a free slot"),
         ("tokens", "tokens of other processors"),
@@ -233,30 +233,30 @@ def test_what_is_waited_for_and_no_setting_is_told_in_words() -> None:
     assert not [line for line in text(picture(answer(happenings=[]), Room())) if "waits" in line]
 
 
-def test_with_nobody_there_is_little_to_draw() -> None:
+def test_view_without_connections_is_short() -> None:
     idle = {**processor(0, 0), "slots_total": 0}
     empty = answer(addresses=[], addresses_total=0, refusals=[], mode="sharded", processors=[idle])
     lines = text(picture(empty, Room(80)))
     assert "processor-0  -                0" in lines
     assert lines[0].endswith("accepted by processors")
-    assert lines[-3:] == ["nobody is connected", "", "nobody was turned away"]
+    assert lines[-3:] == ["no connections", "", "no rejected connections"]
 
 
 @pytest.mark.parametrize(
     ("total", "limit", "told"),
     [(0, None, "0 connections, "), (1, None, "1 connection, "), (1, 2, "1/2 connections, ")],
 )
-def test_one_is_not_told_as_many(total: int, limit: int | None, told: str) -> None:
+def test_one_connection_is_singular(total: int, limit: int | None, told: str) -> None:
     (first, *_) = text(picture(answer(total=total, limit=limit), Room(80)))
     assert first.startswith(told)
 
 
-def test_addresses_that_are_not_shown_are_counted() -> None:
+def test_omitted_addresses_are_counted() -> None:
     lines = text(picture(answer(addresses_total=7), Room(80)))
     assert "and 5 more addresses" in lines
 
 
-def test_only_so_many_things_that_connections_do_are_named() -> None:
+def test_number_of_listed_states_is_limited() -> None:
     apis = ("Fetch", "Produce", "Metadata", "Heartbeat", "JoinGroup")
     many = [connection("10.0.0.7", 1, "muted", api) for api in (*apis, "Fetch")]
     lines = text(picture(answer(processors=[processor(0, 0, *many)]), Room(120)))
@@ -273,11 +273,11 @@ def test_only_so_many_things_that_connections_do_are_named() -> None:
         (200_000_000, "2 d"),
     ],
 )
-def test_a_length_of_time_is_told_in_its_largest_unit(ms: int, told: str) -> None:
+def test_ago_uses_the_largest_unit(ms: int, told: str) -> None:
     assert ago(ms) == told
 
 
-def test_users_are_shown_once_somebody_has_proven_who_it_is_and_there_is_room() -> None:
+def test_users_are_shown_if_authenticated_and_wide() -> None:
     names = ["alice", "alice", "bob", "carol\x1b[31m", "d" * 99, "d" * 99]
     its = [connection("10.0.0.7", 1, principal=f"User:{name}") for name in names]
     host = connection("10.0.0.8", 1, principal="Host:\x1b[2J")

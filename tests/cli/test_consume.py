@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.consume import Every, Limits, read_offset
+from minibroker.cli.consume import ConsumeLimits, Every, read_offset
 from minibroker.cli.errors import ExitCode, TooFew, UsageMistake
 from minibroker.client.errors import BrokerError
 from minibroker.client.offsets import EARLIEST, LATEST
@@ -16,7 +16,7 @@ from minibroker.testing import MiniBroker
 
 @pytest.fixture
 def cats(command: Any, minibroker_topic: str) -> str:
-    """A topic of one partition with three messages."""
+    """A topic with one partition and three messages."""
     lines = b"tom:black\ntim:white\nkit:red\n"
     command("produce", minibroker_topic, "--key-separator", ":", stdin=lines)
     return minibroker_topic
@@ -27,21 +27,21 @@ def test_messages_are_printed_in_order(command: Any, cats: str) -> None:
     assert printed.stdout == "black\nwhite\nred\n"
 
 
-def test_reading_begins_where_it_is_told_to(command: Any, cats: str) -> None:
+def test_consume_starts_at_the_given_offset(command: Any, cats: str) -> None:
     printed = command("consume", cats, "--partition", "0", "--offset", "1", "--timeout", "0.01")
     assert printed.stdout == "white\nred\n"
 
 
-def test_reading_begins_behind_the_last_message_unless_told(command: Any, cats: str) -> None:
+def test_consume_starts_after_the_last_message_by_default(command: Any, cats: str) -> None:
     assert command("consume", cats, "--timeout", "0.01").stdout == ""
 
 
-def test_keys_are_printed_where_wanted(command: Any, cats: str) -> None:
+def test_keys_are_printed_with_format_key_value(command: Any, cats: str) -> None:
     options = ("--from-beginning", "--max-messages", "1", "--format", "key-value")
     assert command("consume", cats, *options).stdout == "tom\tblack\n"
 
 
-def test_programs_read_one_json_object_a_message(command: Any, minibroker_topic: str) -> None:
+def test_format_json_prints_one_object_per_message(command: Any, minibroker_topic: str) -> None:
     command("produce", minibroker_topic, "v", "--key", "k", "--header", "a=b")
     options = ("--from-beginning", "--max-messages", "1", "--format", "json")
     (line,) = command("consume", minibroker_topic, *options).stdout.splitlines()
@@ -58,14 +58,16 @@ def test_programs_read_one_json_object_a_message(command: Any, minibroker_topic:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_comes_back(command: Any, minibroker_topic: str, codec: str) -> None:
+def test_messages_of_every_codec_are_consumed(
+    command: Any, minibroker_topic: str, codec: str
+) -> None:
     command("produce", minibroker_topic, "purr", "--compression", codec)
     options = ("--from-beginning", "--max-messages", "1")
     assert command("consume", minibroker_topic, *options).stdout == "purr\n"
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_without_any_patience_what_there_is_is_printed(
+def test_timeout_0_prints_available_messages(
     command: Any, cats: str, minibroker_group: str, grouped: bool
 ) -> None:
     options = ("--group", minibroker_group) if grouped else ()
@@ -73,18 +75,18 @@ def test_without_any_patience_what_there_is_is_printed(
     assert sorted(printed.stdout.split()) == ["black", "red", "white"]
 
 
-def test_too_few_messages_are_an_error_of_their_own(command: Any, cats: str) -> None:
+def test_too_few_messages_exit_with_their_own_code(command: Any, cats: str) -> None:
     with pytest.raises(TooFew, match="only 3 of 4 messages"):
         command("consume", cats, "--from-beginning", "--max-messages", "4", "--timeout", "0.01")
 
 
-def test_messages_sent_without_waiting_arrive_too(command: Any, minibroker_topic: str) -> None:
+def test_messages_with_acks_0_are_consumed(command: Any, minibroker_topic: str) -> None:
     command("produce", minibroker_topic, "a", "--acks", "0")
     options = ("--from-beginning", "--max-messages", "1")
     assert command("consume", minibroker_topic, *options).stdout == "a\n"
 
 
-def test_producing_creates_the_topic(
+def test_produce_creates_the_topic(
     command: Any, minibroker: MiniBroker, minibroker_group: str
 ) -> None:
     sent = command("produce", minibroker_group, "a")
@@ -92,7 +94,7 @@ def test_producing_creates_the_topic(
     minibroker.delete_topic(minibroker_group)
 
 
-def test_a_topic_that_is_not_there_is_told(command: Any, minibroker_group: str) -> None:
+def test_missing_topic_is_reported(command: Any, minibroker_group: str) -> None:
     with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         command("consume", minibroker_group)
 
@@ -107,14 +109,14 @@ def test_a_topic_that_is_not_there_is_told(command: Any, minibroker_group: str) 
         (("--partition", "7"), "has partitions 0 to 0"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(
+def test_conflicting_options_are_rejected(
     command: Any, minibroker_topic: str, options: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(UsageMistake, match=words):
         command("consume", minibroker_topic, *options)
 
 
-def test_offsets_have_names() -> None:
+def test_read_offset_accepts_names() -> None:
     assert [read_offset(text) for text in (None, "latest", "earliest", "42")] == [
         LATEST,
         LATEST,
@@ -124,12 +126,12 @@ def test_offsets_have_names() -> None:
 
 
 def test_limits_count_messages() -> None:
-    limits = Limits(2, None)
+    limits = ConsumeLimits(2, None)
     assert [limits.counted(), limits.counted()] == [False, True]
     assert limits.too_few is None
 
 
-def test_an_interval_is_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interval_expires_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("minibroker.cli.consume.time.monotonic", lambda: now)
     every = Every(3)
@@ -141,7 +143,7 @@ def test_an_interval_is_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sigterm_commits_and_leaves_the_group(
     command: Any, minibroker: MiniBroker, cats: str, minibroker_group: str
 ) -> None:
-    """The signal may come right after a line was written, and that message is printed again."""
+    """A message may be printed again if the signal arrives right after its line was written."""
     arguments = ["consume", cats, "--group", minibroker_group, "--from-beginning"]
     process = subprocess.Popen(
         [sys.executable, "-m", "minibroker", *arguments, "-b", minibroker.bootstrap_servers],

@@ -1,4 +1,4 @@
-"""A control API is found, asked, missed and told from what is none."""
+"""The client of the control API: lookup, requests and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from minibroker.cli import control as module
-from minibroker.cli.control import Control, find_control
+from minibroker.cli.control import ControlClient, find_control
 from minibroker.cli.errors import CliError, ExitCode, Unreachable, UsageMistake
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.config.types import HostPort
@@ -20,7 +20,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 @asynccontextmanager
 async def server(*connections: list[bytes]) -> AsyncIterator[HostPort]:
-    """Answers one request after the other on each of so many connections, then listens no more."""
+    """Answer requests on the given number of connections, then stop listening."""
 
     async def serve() -> None:
         with listener.socket:
@@ -36,33 +36,33 @@ async def server(*connections: list[bytes]) -> AsyncIterator[HostPort]:
         yield HostPort("127.0.0.1", listener.socket.getsockname()[1])
 
 
-async def ask(api: Control) -> bytes:
+async def ask(api: ControlClient) -> bytes:
     return await trio.to_thread.run_sync(api.get, "/v1/connections")
 
 
-async def test_one_connection_serves_all_questions() -> None:
+async def test_control_client_keeps_its_connection() -> None:
     async with server([OK, OK]) as address:
-        api = Control(address)
+        api = ControlClient(address)
         assert [await ask(api), await ask(api)] == [b"{}", b"{}"]
         api.close()
 
 
-async def test_a_connection_that_broke_is_made_anew_once() -> None:
+async def test_control_client_reconnects_once() -> None:
     async with server([OK], [OK]) as address:
-        api = Control(address)
+        api = ControlClient(address)
         assert [await ask(api), await ask(api)] == [b"{}", b"{}"]
         api.close()
 
 
-async def test_a_broker_that_is_gone_is_told_from_one_that_never_was() -> None:
+async def test_stopped_broker_and_unreachable_broker_have_different_errors() -> None:
     async with server([OK]) as address:
-        api = Control(address)
+        api = ControlClient(address)
         await ask(api)
     with pytest.raises(CliError, match=rf"^the broker at http://{address} is gone$") as gone:
         await ask(api)
     assert gone.value.exit_code is ExitCode.REFUSED
     with pytest.raises(Unreachable, match="nothing listens on"):
-        await ask(Control(address))
+        await ask(ControlClient(address))
 
 
 @pytest.mark.parametrize(
@@ -76,30 +76,30 @@ async def test_a_broker_that_is_gone_is_told_from_one_that_never_was() -> None:
         ),
     ],
 )
-async def test_what_is_no_answer_is_told(answer: bytes, why: str) -> None:
+async def test_invalid_response_is_reported(answer: bytes, why: str) -> None:
     async with server([answer]) as address:
-        api = Control(address)
+        api = ControlClient(address)
         with pytest.raises(CliError, match=why):
             await ask(api)
         api.close()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:80", "127.0.0.1:80", "http://127.0.0.1:80/v1"])
-def test_it_may_be_named(url: str) -> None:
+def test_find_control_uses_the_given_url(url: str) -> None:
     assert find_control(url, BootstrapServers("unused")).url == "http://127.0.0.1:80"
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_find_control_rejects_invalid_url() -> None:
     with pytest.raises(UsageMistake, match=r"--control http://nowhere: must be host:port"):
         find_control("http://nowhere", BootstrapServers("unused"))
 
 
-def test_a_broker_is_asked_where_it_is(minibroker: MiniBroker) -> None:
+def test_find_control_asks_the_broker_for_the_url(minibroker: MiniBroker) -> None:
     found = find_control(None, BootstrapServers(minibroker.bootstrap_servers))
     assert found.url == minibroker.control_url.rstrip("/")
 
 
-def test_without_a_broker_it_is_told_how_to_name_it() -> None:
+def test_find_control_without_broker_names_the_option() -> None:
     with pytest.raises(Unreachable, match=r"nothing listens on .* or name its control API with"):
         find_control(None, BootstrapServers("127.0.0.1:1"))
 
@@ -114,5 +114,5 @@ def test_without_a_broker_it_is_told_how_to_name_it() -> None:
         ("broker.example", "broker.example"),
     ],
 )
-def test_what_listens_everywhere_is_where_the_broker_is(listens: str, seen: str) -> None:
+def test_unspecified_address_becomes_the_broker_s_host(listens: str, seen: str) -> None:
     assert module._as_seen_from_here(HostPort(listens, 8080), "10.0.0.9") == (seen, 8080)

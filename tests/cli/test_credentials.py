@@ -1,4 +1,4 @@
-"""SCRAM credentials by ``minibroker configs``: what kafka-configs.sh prints and refuses."""
+"""SCRAM credentials in ``minibroker configs``: output and errors of kafka-configs.sh."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def configs(broker: MiniBroker) -> Any:
     return run
 
 
-def test_a_password_is_set_shown_by_its_iterations_and_removed(
-    configs: Any, broker: MiniBroker
-) -> None:
+def test_scram_credential_is_set_described_and_deleted(configs: Any, broker: MiniBroker) -> None:
     done = ["Completed updating config for user alice."]
     add = "SCRAM-SHA-512=[iterations=8192,password=a=b,c]"
     assert configs(*USER, "--alter", "--add-config", add) == done
@@ -76,7 +74,7 @@ def test_a_password_is_set_shown_by_its_iterations_and_removed(
         ((*USER, "--delete-config", "SCRAM-SHA-256"), "does not exist"),
     ],
 )
-def test_what_is_wrong_is_told_without_the_password(
+def test_credential_errors_do_not_contain_the_password(
     configs: Any, words: tuple[str, ...], text: str
 ) -> None:
     told = configs(*words, "--alter")

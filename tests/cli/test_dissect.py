@@ -23,17 +23,17 @@ FRAME = encode_request_header(RequestHeader(18, 3, 7, "foo")) + encode(
 
 
 @pytest.mark.parametrize("text", ["001f", "00 1F\n", "00:1f", "0x00, 0x1f", " 00\t1f "])
-def test_hex_is_read_however_it_is_written(text: str) -> None:
+def test_hex_is_decoded_in_every_notation(text: str) -> None:
     assert from_hex(text) == b"\x00\x1f"
     assert from_content(text.encode()) == b"\x00\x1f"
 
 
-def test_half_a_byte_is_refused() -> None:
+def test_odd_number_of_hex_digits_is_rejected() -> None:
     with pytest.raises(UsageMistake, match="3 digits"):
         from_hex("001")
 
 
-def test_bytes_that_are_no_hex_are_taken_as_they_are() -> None:
+def test_raw_bytes_are_not_decoded() -> None:
     assert from_content(FRAME) == FRAME
     assert from_content(b"") == b""
 
@@ -59,7 +59,7 @@ def test_a_frame_comes_from_a_file_from_hex_or_from_standard_input(
         ("not hex" * 1000, "File name too long"),
     ],
 )
-def test_what_is_neither_file_nor_hex_is_refused(source: str, problem: str) -> None:
+def test_source_that_is_neither_file_nor_hex_is_rejected(source: str, problem: str) -> None:
     with pytest.raises(UsageMistake, match=f"not hex, and as a file it cannot be read: {problem}"):
         read_source(source)
 
@@ -68,9 +68,7 @@ def test_hex_may_be_longer_than_a_file_name() -> None:
     assert read_source("00" * 5000) == bytes(5000)
 
 
-def test_input_that_is_too_large_is_refused_and_not_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_input_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "large.log"
     monkeypatch.setattr(command, "INPUT_BYTES_MAX", len(FRAME))
     file.write_bytes(FRAME)
@@ -80,14 +78,14 @@ def test_input_that_is_too_large_is_refused_and_not_cut(
         read_source(str(file))
 
 
-def test_the_tree_names_fields_and_offsets() -> None:
+def test_tree_contains_fields_and_offsets() -> None:
     result = CliRunner().invoke(app, ["dissect", FRAME.hex()])
     assert result.exit_code == 0
     assert re.search(r"^ *4 .*correlation_id: 7$", result.output, re.MULTILINE)
     assert "client_software_name" in result.output
 
 
-def test_a_response_is_read_with_the_api_that_it_answers() -> None:
+def test_response_is_decoded_with_the_given_api() -> None:
     answer = encode_response_header(18, 3, 7) + encode(
         ApiVersionsResponse(api_keys=[ApiVersion(api_key=0, min_version=3, max_version=12)]), 3
     )
@@ -97,11 +95,11 @@ def test_a_response_is_read_with_the_api_that_it_answers() -> None:
     assert "max_version" in result.output
 
 
-def test_damage_shows_in_the_exit_code() -> None:
+def test_damaged_input_changes_the_exit_code() -> None:
     assert CliRunner().invoke(app, ["dissect", FRAME[:-3].hex()]).exit_code == 1
 
 
-def test_what_is_no_request_may_be_a_response_that_needs_its_api() -> None:
+def test_undecodable_request_suggests_the_api_option() -> None:
     hint = "--api NAME --api-version NUMBER"
     assert hint not in CliRunner().invoke(app, ["dissect", FRAME.hex()]).stderr
     assert hint in CliRunner().invoke(app, ["dissect", FRAME[:-3].hex()]).stderr
@@ -116,13 +114,13 @@ def test_what_is_no_request_may_be_a_response_that_needs_its_api() -> None:
         (["--api", "Metadate", "--api-version", "1"], "no API is called"),
     ],
 )
-def test_options_that_cannot_be_are_refused(arguments: list[str], words: str) -> None:
+def test_invalid_options_are_rejected(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["dissect", FRAME.hex(), *arguments])
     assert isinstance(result.exception, UsageMistake)
     assert words in str(result.exception)
 
 
-def test_the_examples_of_the_help_work() -> None:
+def test_examples_of_dissect_help_work() -> None:
     examples = re.findall(r"dissect ([0-9a-f ]{8,})$", command.EXAMPLES, re.MULTILINE)
     assert len(examples) == 2
     for example in examples:

@@ -10,12 +10,12 @@ from minibroker.cli.errors import (
     exit_code,
 )
 from minibroker.client.errors import (
+    ApiNotSupported,
     BrokerError,
     BrokerUnreachable,
     ConnectionDropped,
     InvalidArgument,
     InvalidClientConfig,
-    UnsupportedVersion,
 )
 from protocol.errors import ErrorCode
 
@@ -49,7 +49,7 @@ def test_exit_codes_of_cli_errors_are_stable() -> None:
 def test_exit_codes_of_client_errors_are_stable() -> None:
     errors = (
         BrokerError("topic cats", ErrorCode.INVALID_PARTITIONS),
-        UnsupportedVersion(),
+        ApiNotSupported(),
         InvalidArgument(),
         BrokerUnreachable(),
         ConnectionDropped(),

@@ -21,7 +21,7 @@ def consume(command: Any, topic: str, group: str, count: int) -> list[str]:
     return lines
 
 
-def test_a_group_resumes_where_it_stands(
+def test_group_resumes_at_committed_offset(
     command: Any, minibroker_topic: str, minibroker_group: str
 ) -> None:
     command("produce", minibroker_topic, "a", "b", "c")
@@ -29,7 +29,7 @@ def test_a_group_resumes_where_it_stands(
     assert consume(command, minibroker_topic, minibroker_group, 1) == ["c"]
 
 
-def test_a_group_is_listed_described_and_deleted(
+def test_group_is_listed_described_and_deleted(
     command: Any, minibroker_topic: str, minibroker_group: str
 ) -> None:
     command("produce", minibroker_topic, "a", "b", "c")
@@ -47,7 +47,7 @@ def test_a_group_is_listed_described_and_deleted(
         command("groups", "describe", minibroker_group)
 
 
-def test_the_lag_of_a_topic_that_is_gone_is_not_made_up(
+def test_lag_of_deleted_topic_is_unknown(
     minibroker: MiniBroker, minibroker_topic: str, minibroker_group: str
 ) -> None:
     offsets = {(minibroker_topic, 0): 0, (minibroker_group, 7): 42}
@@ -59,7 +59,7 @@ def test_the_lag_of_a_topic_that_is_gone_is_not_made_up(
 
 
 def member(minibroker: MiniBroker, topic: str, group: str) -> subprocess.Popen[str]:
-    """A consumer in a process of its own."""
+    """Start a consumer process."""
     command = [sys.executable, "-m", "minibroker", "consume", topic, "--group", group]
     return subprocess.Popen(
         [*command, "-b", minibroker.bootstrap_servers],
@@ -71,12 +71,12 @@ def member(minibroker: MiniBroker, topic: str, group: str) -> subprocess.Popen[s
 
 
 def partitions(consumer: subprocess.Popen[str]) -> str:
-    """What the consumer says that it was given; waits until it says so."""
+    """Wait for the consumer's assignment and return it."""
     assert consumer.stderr is not None
     return consumer.stderr.readline().strip().partition(": partitions ")[2]
 
 
-def test_two_members_share_the_partitions_and_one_takes_over(
+def test_second_member_takes_over_all_partitions(
     command: Any, minibroker: MiniBroker, minibroker_group: str
 ) -> None:
     topic = minibroker.create_topic(f"{minibroker_group}-topic", 2)

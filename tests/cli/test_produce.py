@@ -10,7 +10,7 @@ from protocol.compression import Compression
 
 
 class Pipe(io.RawIOBase):
-    """Standard input that arrives in given pieces."""
+    """Standard input that arrives in the given chunks."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = list(pieces)
@@ -29,40 +29,40 @@ def groups(*pieces: bytes) -> list[list[bytes]]:
     return list(read_lines(source))
 
 
-def test_lines_are_handed_on_when_they_arrive_and_not_later() -> None:
+def test_lines_are_yielded_when_they_arrive() -> None:
     assert groups(b"a\nb\n", b"c\n") == [[b"a", b"b"], [b"c"]]
 
 
-def test_a_line_in_pieces_is_put_together() -> None:
+def test_line_in_several_reads_is_joined() -> None:
     assert groups(b"a", b"b", b"c\nd") == [[b"abc"], [b"d"]]
 
 
-def test_line_ends_of_windows_are_taken_off() -> None:
+def test_crlf_is_removed() -> None:
     assert groups(b"a\r\n\r\n") == [[b"a", b""]]
 
 
-def test_no_input_is_no_message() -> None:
+def test_empty_input_has_no_lines() -> None:
     assert groups() == []
 
 
-def test_a_separator_divides_key_and_value_at_its_first_place() -> None:
+def test_split_line_uses_the_first_separator() -> None:
     assert split_line(b"k::v::w", None, "::") == (b"k", b"v::w")
     assert split_line(b"v", "k", None) == (b"k", b"v")
     assert split_line(b"v", None, None) == (None, b"v")
 
 
-def test_a_line_without_the_separator_is_shown() -> None:
+def test_split_line_without_separator_raises() -> None:
     with pytest.raises(UsageMistake, match="it is not in the line 'no colon'"):
         split_line(b"no colon", None, ":")
 
 
-def test_headers_are_pairs() -> None:
+def test_read_header_parses_name_and_value() -> None:
     assert read_header("a=b=c") == ("a", b"b=c")
     with pytest.raises(UsageMistake, match="must be NAME=VALUE"):
         read_header("a")
 
 
-def test_codecs_go_by_name() -> None:
+def test_read_codec_accepts_names() -> None:
     assert read_codec("zstd") is Compression.ZSTD
     with pytest.raises(UsageMistake, match="must be one of none, gzip, snappy, lz4, zstd"):
         read_codec("brotli")

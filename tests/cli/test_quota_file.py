@@ -1,4 +1,4 @@
-"""``minibroker configs --alter --quota-file``: all lines or none, and what is told of each."""
+"""``minibroker configs --alter --quota-file``: all lines or none, and the output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def configs(own: MiniBroker) -> Configs:
-    """Run the command; gives its lines, or the error's text after asserting its exit code."""
+    """Run the command; return its output, or the error message after asserting the exit code."""
 
     def run(*words: str) -> list[str] | str:
         env = {"MINIBROKER_BOOTSTRAP_SERVER": own.bootstrap_servers}
@@ -61,7 +61,7 @@ def described(configs: Configs) -> list[str]:
     return found
 
 
-def test_every_line_is_applied_and_told(configs: Configs, file: Path) -> None:
+def test_quota_file_applies_and_prints_every_line(configs: Configs, file: Path) -> None:
     file.write_text(TEXT)
     assert configs("--alter", "--quota-file", str(file)) == [
         "user a lice: producer_byte_rate=1024",
@@ -96,7 +96,7 @@ def test_every_line_is_applied_and_told(configs: Configs, file: Path) -> None:
         ),
     ],
 )
-def test_nothing_is_changed_if_one_line_is_wrong(
+def test_quota_file_with_invalid_line_changes_nothing(
     configs: Configs, file: Path, last: str, told: str
 ) -> None:
     before = described(configs)
@@ -107,7 +107,7 @@ def test_nothing_is_changed_if_one_line_is_wrong(
     assert described(configs) == before
 
 
-def test_more_lines_than_one_request_takes_are_applied(configs: Configs, file: Path) -> None:
+def test_quota_file_is_split_into_requests(configs: Configs, file: Path) -> None:
     count = LINES_MAX + 1
     add = [
         f"--alter --client many{n} --add-config producer_byte_rate={n + 1}" for n in range(count)
@@ -132,11 +132,11 @@ def test_more_lines_than_one_request_takes_are_applied(configs: Configs, file: P
         (["--alter", "--quota-file", "/nowhere/f"], "/nowhere/f: cannot be read (No such file"),
     ],
 )
-def test_what_cannot_stand_beside_a_file(configs: Configs, words: list[str], told: str) -> None:
+def test_quota_file_rejects_other_options(configs: Configs, words: list[str], told: str) -> None:
     assert told in configs(*words)
 
 
-def test_a_file_that_says_nothing_is_told(configs: Configs, file: Path) -> None:
+def test_empty_quota_file_is_rejected(configs: Configs, file: Path) -> None:
     file.write_text("# nothing\n\n")
     assert "has no line that is an alteration" in configs("--alter", "--quota-file", str(file))
     file.write_bytes(b"\xff")

@@ -1,4 +1,4 @@
-"""``minibroker quotas``: lines for people, the answer for programs."""
+"""``minibroker quotas``: tables and JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minibroker.cli import quotas as command_module
-from minibroker.cli.control import Control
+from minibroker.cli.control import ControlClient
 from minibroker.config.types import HostPort
 
 USE = {
@@ -62,8 +62,8 @@ THROTTLE = {
 }
 
 
-class Playing(Control):
-    """A control API that gives one answer, and keeps what it was asked."""
+class Playing(ControlClient):
+    """A control API with one response, which records the requested paths."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__(HostPort("127.0.0.1", 1))
@@ -85,7 +85,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Playing]:
     return begin
 
 
-def test_uses_are_a_table(command: Any, play: Any) -> None:
+def test_quotas_list_prints_a_table(command: Any, play: Any) -> None:
     playing = play({"counting": True, "uses": [USE, FREE], "throttles": []})
     lines = command("quotas", "list").stdout.splitlines()
     assert playing.asked == ["/v1/quotas"]
@@ -105,7 +105,7 @@ def test_uses_are_a_table(command: Any, play: Any) -> None:
     assert len(lines) == 3
 
 
-def test_the_last_throttles_are_listed(command: Any, play: Any) -> None:
+def test_quotas_list_prints_recent_throttles(command: Any, play: Any) -> None:
     play({"counting": True, "uses": [USE], "throttles": [THROTTLE] * 20})
     lines = command("quotas", "list").stdout.splitlines()
     assert "--throttle NUMBER" in lines[3]
@@ -113,12 +113,12 @@ def test_the_last_throttles_are_listed(command: Any, play: Any) -> None:
     assert len(lines) == 5 + command_module.THROTTLES_MAX
 
 
-def test_a_broker_without_quotas_says_so(command: Any, play: Any) -> None:
+def test_quotas_list_without_quotas_says_so(command: Any, play: Any) -> None:
     play({"counting": False, "uses": []})
     assert command("quotas", "list").stdout.startswith("No quota was set")
 
 
-def test_an_explanation_has_every_step(command: Any, play: Any) -> None:
+def test_explanation_prints_every_step(command: Any, play: Any) -> None:
     playing = play(EXPLAINED)
     shown = command("quotas", "explain", "--user", "u v", "--client-id", "c").stdout
     assert playing.asked == ["/v1/quotas/explain?user=u+v&client_id=c&type=produce"]
@@ -129,7 +129,7 @@ def test_an_explanation_has_every_step(command: Any, play: Any) -> None:
     assert "(rate - quota) / quota * window" in shown
 
 
-def test_a_throttle_is_explained_by_its_number(command: Any, play: Any) -> None:
+def test_throttle_is_explained_by_id(command: Any, play: Any) -> None:
     playing = play({**EXPLAINED, "throttle": THROTTLE})
     shown = command("quotas", "explain", "--throttle", "17").stdout
     assert playing.asked == ["/v1/quotas/explain?throttle=17"]
@@ -157,6 +157,6 @@ def test_throttle_of_a_shared_counter_is_of_any_user(command: Any, play: Any) ->
 
 
 @pytest.mark.parametrize("words", [["list"], ["explain"]])
-def test_programs_get_the_answer(command: Any, play: Any, words: list[str]) -> None:
+def test_quotas_json_prints_the_response(command: Any, play: Any, words: list[str]) -> None:
     play(EXPLAINED)
     assert json.loads(command("quotas", *words, "--json").stdout) == EXPLAINED

@@ -21,13 +21,13 @@ def test_every_setting_is_listed_with_its_default() -> None:
     assert any(line.split() == ["num.io.threads", "int", "2"] for line in lines)
 
 
-def test_a_part_of_the_name_narrows_the_list() -> None:
+def test_settings_list_filters_by_part_of_name() -> None:
     names = [line.split()[0] for line in run("list", "retention").splitlines()[1:]]
     assert "log.retention.ms" in names
     assert all("retention" in name for name in names)
 
 
-def test_topics_have_settings_of_their_own() -> None:
+def test_settings_list_prints_topic_settings() -> None:
     names = [line.split()[0] for line in run("list", "--topic").splitlines()[1:]]
     assert names == list(TOPIC_SETTINGS)
 
@@ -43,27 +43,27 @@ def test_every_setting_can_be_explained(name: str) -> None:
     assert run("explain", name).startswith(name)
 
 
-def test_a_misspelt_name_is_answered_with_the_nearest_one() -> None:
+def test_misspelt_setting_suggests_the_nearest() -> None:
     with pytest.raises(UsageMistake, match=r"did you mean num\.io\.threads\?"):
         run("explain", "num.io.thread")
 
 
-def test_a_name_like_no_other_points_to_the_list() -> None:
+def test_unknown_setting_refers_to_the_list() -> None:
     with pytest.raises(UsageMistake, match="settings list"):
         run("explain", "zzz")
 
 
-def test_a_part_that_is_nowhere_is_said() -> None:
+def test_settings_list_without_match_raises() -> None:
     with pytest.raises(UsageMistake, match="no setting has 'zzz' in its name"):
         run("list", "zzz")
 
 
 @pytest.mark.parametrize("name", ["retention.bytez.max.of.all", "log.x", "num.partition.count"])
-def test_a_name_that_only_begins_alike_is_not_suggested(name: str) -> None:
+def test_setting_with_equal_prefix_is_not_suggested(name: str) -> None:
     with pytest.raises(UsageMistake, match="settings list"):
         run("explain", name)
 
 
-def test_a_setting_that_only_kafka_has_is_said_to_be_ignored() -> None:
+def test_setting_that_only_kafka_has_is_reported_as_ignored() -> None:
     with pytest.raises(UsageMistake, match=r"log\.cleaner\.threads is a setting of Kafka"):
         run("explain", "log.cleaner.threads")

@@ -24,11 +24,11 @@ def read(**changes: object) -> Settings:
     return read_settings(**{**options, **changes})  # type: ignore[arg-type]
 
 
-def test_without_options_the_defaults_hold() -> None:
+def test_start_without_options_uses_defaults() -> None:
     assert read()[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 9092),)
 
 
-def test_an_option_wins_over_a_pair_and_a_pair_over_the_file(tmp_path: Path) -> None:
+def test_start_options_override_pairs_and_pairs_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("listeners=PLAINTEXT://:1\nnum.partitions=3\nnum.io.threads=4\n")
     settings = read(
@@ -44,7 +44,7 @@ def test_an_option_wins_over_a_pair_and_a_pair_over_the_file(tmp_path: Path) -> 
     )
 
 
-def test_data_and_control_are_settings_too(tmp_path: Path) -> None:
+def test_start_options_set_data_directory_and_control_listener(tmp_path: Path) -> None:
     settings = read(data_dir=tmp_path, control="127.0.0.1:8080")
     assert settings.data_dir == str(tmp_path)
 
@@ -53,23 +53,23 @@ def test_the_profile_chooses_kafka_s_numbers_of_processes() -> None:
     assert read(profile="kafka")[NUM_IO_THREADS] == 8
 
 
-def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
+def test_start_with_misspelt_setting_suggests_the_nearest() -> None:
     with pytest.raises(BadConfig, match=r"num\.partition .*did you mean num\.partitions\?"):
         read(pairs=["num.partition=3"])
 
 
-def test_a_listener_that_is_none_is_refused_with_an_example() -> None:
+def test_start_with_invalid_listener_shows_an_example() -> None:
     with pytest.raises(BadConfig, match=r"--listener.*PLAINTEXT://127\.0\.0\.1:9092"):
         read(listeners=["9092"])
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageMistake, match=r"--config .*nowhere: there is no such file"):
         read(config=tmp_path / "nowhere")
 
 
 def loaded_by(*arguments: str) -> set[str]:
-    """What the command line has imported when it has done what ``arguments`` say."""
+    """Return the modules that a command line with ``arguments`` has imported."""
     program = (
         "import contextlib, io, sys\n"
         "from minibroker.cli import main\n"
@@ -87,28 +87,28 @@ def loaded_by(*arguments: str) -> set[str]:
 HEAVY = {"trio", "starlette", "h11", "kazoo", "prometheus_client", "asyncio", "rich", "pydantic"}
 
 
-def test_help_loads_no_command_and_nothing_that_is_heavy() -> None:
+def test_help_imports_no_command() -> None:
     loaded = loaded_by("--help")
     assert not loaded & {*HEAVY, "construct", "minibroker.config"}
     assert not loaded & {late.module for late in LATE.values()}
 
 
-def test_recovery_without_a_data_directory_is_refused() -> None:
+def test_recovery_without_data_directory_is_rejected() -> None:
     with pytest.raises(UsageMistake, match="--recover-topics-from-logs: requires --data-dir"):
         start.main(["--recover-topics-from-logs"], standalone_mode=False)
 
 
-def test_start_loads_no_client_and_no_other_command() -> None:
+def test_start_imports_no_client() -> None:
     loaded = loaded_by("start", "--help")
     assert "minibroker.cli.start" in loaded
     assert not loaded & {*HEAVY, "minibroker.client.kafka_client", "minibroker.cli.topics"}
 
 
-def test_the_commands_load_nothing_of_the_broker() -> None:
+def test_client_commands_import_nothing_of_the_broker() -> None:
     assert not loaded_by("consume", "--help") & HEAVY
 
 
-def test_what_is_loaded_is_not_looked_through_for_garbage() -> None:
+def test_start_freezes_imported_modules_for_gc() -> None:
     code = """
 import gc, socket, sys
 from minibroker.cli.app import app

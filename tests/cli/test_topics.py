@@ -14,11 +14,11 @@ from protocol.types import uuid_from_text
 
 @pytest.fixture
 def name(minibroker_group: str) -> str:
-    """A name that no topic has."""
+    """An unused topic name."""
     return minibroker_group
 
 
-def test_a_topic_is_created_listed_described_and_deleted(command: Any, name: str) -> None:
+def test_topic_is_created_listed_described_and_deleted(command: Any, name: str) -> None:
     created = command("topics", "create", name, "--partitions", "2", "--config", "retention.ms=9")
     assert created.stdout == f"created topic {name}\n"
     assert [name, "2"] in [line.split() for line in command("topics", "list").stdout.splitlines()]
@@ -32,7 +32,7 @@ def test_a_topic_is_created_listed_described_and_deleted(command: Any, name: str
     assert name not in command("topics", "list").stdout
 
 
-def test_programs_read_one_json_object_a_line(command: Any, minibroker_topic: str) -> None:
+def test_topics_json_prints_one_object_per_line(command: Any, minibroker_topic: str) -> None:
     lines = command("topics", "list", "--json").stdout.splitlines()
     assert {"topic": minibroker_topic, "partitions": 1} in map(json.loads, lines)
     (line,) = command("topics", "describe", minibroker_topic, "--json").stdout.splitlines()
@@ -41,16 +41,14 @@ def test_programs_read_one_json_object_a_line(command: Any, minibroker_topic: st
     assert len(uuid_from_text(described["topic_id"])) == 16
 
 
-def test_a_topic_that_exists_is_refused_or_left_as_it_is(
-    command: Any, minibroker_topic: str
-) -> None:
+def test_existing_topic_is_rejected_or_kept(command: Any, minibroker_topic: str) -> None:
     with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
         command("topics", "create", minibroker_topic)
     again = command("topics", "create", minibroker_topic, "--if-not-exists")
     assert again.stderr == f"topic {minibroker_topic} is there already\n"
 
 
-def test_what_can_be_done_is_done_and_the_rest_is_told(
+def test_topics_create_reports_each_topic(
     command: Any, name: str, minibroker: MiniBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BrokerError, match="topic no such: INVALID_TOPIC_EXCEPTION"):
@@ -58,18 +56,18 @@ def test_what_can_be_done_is_done_and_the_rest_is_told(
     assert minibroker.control.get("v1", "topics", name)
 
 
-def test_a_topic_that_is_not_there_is_told(command: Any, name: str) -> None:
+def test_missing_topic_is_reported(command: Any, name: str) -> None:
     for action in ("describe", "delete"):
         with pytest.raises(BrokerError, match=f"topic {name}: UNKNOWN_TOPIC_OR_PARTITION"):
             command("topics", action, name)
 
 
-def test_a_setting_that_cannot_be_is_told_in_the_broker_s_words(command: Any, name: str) -> None:
+def test_invalid_topic_config_has_the_broker_s_message(command: Any, name: str) -> None:
     with pytest.raises(BrokerError, match=r"INVALID_CONFIG: .*retention"):
         command("topics", "create", name, "--config", "retention.ms=soon")
 
 
-def test_a_setting_without_a_value_is_refused() -> None:
+def test_topic_config_without_value_is_rejected() -> None:
     assert read_pair("a=b=c") == ("a", "b=c")
     with pytest.raises(UsageMistake, match=r"--config a: must be NAME=VALUE"):
         read_pair("a")

@@ -1,4 +1,4 @@
-"""Configs in a store with no broker asked: the rules and lines, here on a store in memory."""
+"""Configs in a store without a broker: validation and output, with an in-memory store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def one(kind: str, *names: str) -> Entities:
     return Entities((kind,), names)
 
 
-async def test_addresses_are_altered_and_described_in_a_store_without_a_broker(
+async def test_ip_quotas_are_altered_and_described_in_the_store(
     store: Store,
 ) -> None:
     assert await describe(store, one("ips")) == []
@@ -56,7 +56,7 @@ async def test_addresses_are_altered_and_described_in_a_store_without_a_broker(
     assert len(await store.children("/config/changes")) == 3
 
 
-async def test_brokers_and_topics_obey_the_rules_of_a_broker(store: Store) -> None:
+async def test_broker_and_topic_configs_are_validated_in_the_store(store: Store) -> None:
     cluster = await ClusterController.start(
         store, Settings.from_sources(), endpoints={"P": ("h", 1)}, random=Random(1), wall_ms=0
     )
@@ -85,7 +85,7 @@ async def test_brokers_and_topics_obey_the_rules_of_a_broker(store: Store) -> No
         ("users", "u", {"request_percentage": "0"}, "greater than 0"),
     ],
 )
-async def test_what_a_broker_would_refuse_is_not_written(
+async def test_invalid_config_is_not_written(
     store: Store, kind: str, name: str, changes: dict[str, str | None], told: str
 ) -> None:
     additions = {key: value for key, value in changes.items() if value is not None}
@@ -95,12 +95,12 @@ async def test_what_a_broker_would_refuse_is_not_written(
     assert not await store.exists("/config")
 
 
-def test_an_address_that_is_none_is_told_so() -> None:
+def test_invalid_zookeeper_address_is_rejected() -> None:
     with pytest.raises(UsageMistake, match=r"--zookeeper :0: .*must be host:port"):
         in_zookeeper(":0", lambda store: store.get("/"))
 
 
-def test_a_server_that_is_not_there_is_told_of_once(
+def test_unreachable_zookeeper_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     access = ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 0.2, 0.2)
@@ -148,7 +148,7 @@ async def test_users_and_clients_are_altered_and_described(store: Store) -> None
 SCRAM = "SCRAM-SHA-512"
 
 
-async def test_a_password_is_kept_as_a_broker_would_keep_it_beside_quotas(store: Store) -> None:
+async def test_password_is_stored_as_by_a_broker_with_quotas(store: Store) -> None:
     alice = one("users", "al ice")
     await alter(store, alice, {"producer_byte_rate": "5"}, [])
     given = {SCRAM: "iterations=4096,password=wonder,land", "SCRAM-SHA-256": "password=x"}
@@ -184,7 +184,7 @@ async def test_a_password_is_kept_as_a_broker_would_keep_it_beside_quotas(store:
         ("u", {SCRAM: None}, "Invalid config"),
     ],
 )
-async def test_credentials_that_would_be_no_good_are_not_written(
+async def test_invalid_credentials_are_not_written(
     store: Store, name: str, changes: dict[str, str | None], told: str
 ) -> None:
     additions = {key: value for key, value in changes.items() if value is not None}

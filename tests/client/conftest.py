@@ -14,7 +14,7 @@ __all__ = ["fake_broker"]
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """A port at which unused_port listens, nor can: it is held."""
+    """A port that is bound but does not listen."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A client's properties: what lets it in, and the words for what is wrong in them."""
+"""Client properties: security settings and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(properties: Callable[..., str]) -> Read:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its certificate, and that of somebody with a key, beside each other."""
+    """A CA certificate, and a client certificate with its key."""
     folder = tmp_path_factory.mktemp("authority")
     made = trustme.CA()
     made.cert_pem.write_to_path(folder / "authority.pem")
@@ -35,11 +35,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "authority.pem"
 
 
-def test_nothing_said_is_an_open_door(read: Read) -> None:
+def test_empty_properties_are_plaintext(read: Read) -> None:
     assert read("bootstrap.servers=x:1", "acks=all") == ClientSecurity()
 
 
-def test_tls_checks_the_host_unless_told_not_to(read: Read, authority: Path) -> None:
+def test_tls_verifies_the_host_unless_disabled(read: Read, authority: Path) -> None:
     lines = ("security.protocol=SSL", f"ssl.truststore.location={authority}")
     checking = read(*lines).tls
     trusting = read(*lines, "ssl.endpoint.identification.algorithm=").tls
@@ -49,14 +49,14 @@ def test_tls_checks_the_host_unless_told_not_to(read: Read, authority: Path) -> 
     assert len(checking.get_ca_certs()) == 1
 
 
-def test_authorities_may_stand_in_the_file(read: Read, authority: Path) -> None:
+def test_truststore_certificates_are_read_from_the_file(read: Read, authority: Path) -> None:
     text = authority.read_text().replace("\n", "\\n")
     tls = read("security.protocol=SSL", f"ssl.truststore.certificates={text}").tls
     assert tls is not None
     assert len(tls.get_ca_certs()) == 1
 
 
-def test_without_a_truststore_the_machine_s_authorities_count(read: Read) -> None:
+def test_tls_without_truststore_uses_system_authorities(read: Read) -> None:
     tls = read("security.protocol=SSL").tls
     assert tls is not None
     assert tls.check_hostname
@@ -71,7 +71,9 @@ def test_without_a_truststore_the_machine_s_authorities_count(read: Read) -> Non
         ("OAUTHBEARER", f'{BEARER} unsecuredLoginStringClaim_sub="a";', b"n,,\x01auth=Bearer "),
     ],
 )
-def test_each_mechanism_begins(read: Read, mechanism: str, module: str, first: bytes) -> None:
+def test_each_mechanism_starts_its_exchange(
+    read: Read, mechanism: str, module: str, first: bytes
+) -> None:
     lines = ("security.protocol=sasl_plaintext", f"sasl.mechanism={mechanism}")
     access = read(*lines, f"sasl.jaas.config={module}")
     assert (access.tls, access.mechanism) == (None, mechanism)
@@ -79,14 +81,14 @@ def test_each_mechanism_begins(read: Read, mechanism: str, module: str, first: b
     assert next(access.start_exchange()).startswith(first)
 
 
-def test_no_nonce_is_used_twice(read: Read) -> None:
+def test_scram_nonces_differ(read: Read) -> None:
     jaas = f'sasl.jaas.config={SCRAM} username="alice" password="s";'
     access = read("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", jaas)
     assert access.start_exchange is not None
     assert next(access.start_exchange()) != next(access.start_exchange())
 
 
-def test_a_token_in_a_file_is_read_when_it_is_needed(read: Read, tmp_path: Path) -> None:
+def test_token_file_is_read_for_each_exchange(read: Read, tmp_path: Path) -> None:
     file = tmp_path / "a token"
     url = f"sasl.oauthbearer.token.endpoint.url=file:{tmp_path}/a%20token"
     jaas = f"sasl.jaas.config={BEARER} ;"
@@ -131,13 +133,13 @@ OAUTH = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER")
         (["security.protocol=SSL", "ssl.truststore.certificates="], "can't be read as PEM"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_line(read: Read, lines: list[str], why: str) -> None:
+def test_invalid_property_is_reported_with_its_line(read: Read, lines: list[str], why: str) -> None:
     with pytest.raises(InvalidClientConfig, match=why) as raised:
         read(*lines)
     assert "hush" not in str(raised.value)
 
 
-def test_tokens_are_not_fetched(read: Read) -> None:
+def test_token_url_must_be_a_file(read: Read) -> None:
     url = "sasl.oauthbearer.token.endpoint.url=https://issuer/token"
     with pytest.raises(
         InvalidClientConfig, match=r"properties:4: .* must be a file with the token"
@@ -145,11 +147,11 @@ def test_tokens_are_not_fetched(read: Read) -> None:
         read(*OAUTH, f"sasl.jaas.config={BEARER} ;", url)
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_file_is_named() -> None:
     with pytest.raises(InvalidClientConfig, match="/no/such: cannot be read: No such file"):
         read_client_security("/no/such")
 
 
-def test_a_certificate_of_one_s_own_is_taken(read: Read, authority: Path) -> None:
+def test_client_keystore_is_loaded(read: Read, authority: Path) -> None:
     keys = f"ssl.keystore.location={authority.with_name('carol.pem')}"
     assert read("security.protocol=SSL", keys).tls is not None

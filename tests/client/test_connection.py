@@ -9,10 +9,10 @@ import trio
 from minibroker.client.bootstrap import ClientSecurity, parse_bootstrap
 from minibroker.client.connection import BrokerConnection, foreign_protocol
 from minibroker.client.errors import (
+    ApiNotSupported,
     BrokerError,
     BrokerUnreachable,
     InvalidArgument,
-    UnsupportedVersion,
 )
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.sasl import plain, scram
@@ -25,7 +25,7 @@ from tests.client.fake_broker import in_thread
 
 
 async def serve_bytes(nursery: trio.Nursery, reply: bytes) -> str:
-    """A port that answers whatever it is request_names with ``reply``, and then ends."""
+    """Listen on a port that answers any request with ``reply`` and closes the connection."""
 
     async def answer(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -102,7 +102,7 @@ async def test_request_uses_newest_version_of_both_sides(fake_broker: Any) -> No
 async def test_request_of_unsupported_api_raises(fake_broker: Any) -> None:
     with (
         await in_thread(lambda: KafkaClient(fake_broker.address)) as client,
-        pytest.raises(UnsupportedVersion, match="supports no version of LIST_GROUPS"),
+        pytest.raises(ApiNotSupported, match="supports no version of LIST_GROUPS"),
     ):
         await in_thread(lambda: client.send(ListGroupsRequest(), ListGroupsResponse))
 

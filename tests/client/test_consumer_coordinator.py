@@ -38,22 +38,20 @@ Work = Callable[[ConsumerCoordinator], Any]
 
 
 @given(st.lists(st.text(min_size=1), unique=True, min_size=1), st.integers(0, 100))
-def test_every_partition_is_given_to_one_member_and_shares_differ_by_one_at_most(
-    members: list[str], partitions: int
-) -> None:
+def test_assign_range_covers_partitions_evenly(members: list[str], partitions: int) -> None:
     shares = assign_range(members, partitions)
     assert sorted(index for share in shares.values() for index in share) == list(range(partitions))
     sizes = [len(share) for share in shares.values()]
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_the_first_members_get_more() -> None:
+def test_assign_range_gives_the_remainder_to_first_members() -> None:
     assert assign_range(["b", "a"], 3) == {"a": [0, 1], "b": [2]}
 
 
 @pytest.fixture
 def coordinator(fake_broker: Any) -> Any:
-    """A fake broker that coordinates a group of this member alone, on a topic of 2 partitions."""
+    """A coordinator of a group with one member, on a topic with 2 partitions."""
     here = {"host": "127.0.0.1", "port": fake_broker.port}
 
     def join(request: JoinGroupRequest) -> JoinGroupResponse:
@@ -117,14 +115,14 @@ def requests(broker: Any, kind: type) -> list[Any]:
     return [request for _, request in broker.requests if isinstance(request, kind)]
 
 
-async def test_a_member_joins_with_the_id_it_was_told_and_as_leader_assigns(
+async def test_join_uses_the_member_id_and_assigns_as_leader(
     coordinator: Any,
 ) -> None:
     assert await as_member(coordinator, lambda member: member.join()) == [0, 1]
     assert [item.member_id for item in requests(coordinator, JoinGroupRequest)] == ["", "m-1"]
 
 
-async def test_a_member_joins_again_when_the_group_moves_on_while_it_syncs(
+async def test_join_retries_when_sync_reports_a_rebalance(
     coordinator: Any,
 ) -> None:
     sync = coordinator.answers[ApiKey.SYNC_GROUP]
@@ -138,7 +136,7 @@ async def test_a_member_joins_again_when_the_group_moves_on_while_it_syncs(
     assert await as_member(coordinator, lambda member: member.join()) == [0, 1]
 
 
-async def test_a_member_that_was_forgotten_asks_for_a_new_id(coordinator: Any) -> None:
+async def test_unknown_member_joins_with_a_new_id(coordinator: Any) -> None:
     codes = [ErrorCode.UNKNOWN_MEMBER_ID]
     coordinator.answers[ApiKey.HEARTBEAT] = lambda _: HeartbeatResponse(error_code=codes.pop(0))
 
@@ -156,7 +154,7 @@ async def test_a_member_that_was_forgotten_asks_for_a_new_id(coordinator: Any) -
     ]
 
 
-async def test_a_heartbeat_without_news_changes_nothing(coordinator: Any) -> None:
+async def test_heartbeat_without_rebalance_needs_no_rejoin(coordinator: Any) -> None:
     def work(member: ConsumerCoordinator) -> bool:
         member.join()
         return member.must_rejoin()
@@ -164,7 +162,7 @@ async def test_a_heartbeat_without_news_changes_nothing(coordinator: Any) -> Non
     assert await as_member(coordinator, work) is False
 
 
-async def test_offsets_are_committed_under_the_generation_that_assigned_them(
+async def test_commit_uses_the_generation_of_the_assignment(
     coordinator: Any,
 ) -> None:
     def work(member: ConsumerCoordinator) -> None:
@@ -178,7 +176,7 @@ async def test_offsets_are_committed_under_the_generation_that_assigned_them(
     assert commit.topics[0].partitions[0].committed_offset == 42
 
 
-async def test_a_group_that_refuses_says_why(coordinator: Any) -> None:
+async def test_join_error_is_raised(coordinator: Any) -> None:
     coordinator.answers[ApiKey.JOIN_GROUP] = lambda _: JoinGroupResponse(
         error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, protocol_name=""
     )

@@ -49,7 +49,7 @@ def leader(fake_broker: Any) -> Any:
 
 
 async def poll(broker: Any, position: int, times: int = 1) -> tuple[list[ConsumerRecord], int]:
-    """What is read from ``position`` on, and where the reader stands then."""
+    """Fetch from ``position``; return the records and the new position."""
 
     def run() -> tuple[list[ConsumerRecord], int]:
         with KafkaClient(broker.address) as client:
@@ -61,18 +61,18 @@ async def poll(broker: Any, position: int, times: int = 1) -> tuple[list[Consume
         return await trio.to_thread.run_sync(run)
 
 
-async def test_records_come_in_order_and_the_position_follows(leader: Any) -> None:
+async def test_fetcher_returns_records_in_order_and_advances(leader: Any) -> None:
     found, position = await poll(leader, 10)
     assert found == [ConsumerRecord("cats", 0, record) for record in RECORDS]
     assert position == 14
 
 
-async def test_records_of_a_batch_before_the_position_are_left_out(leader: Any) -> None:
+async def test_fetcher_omits_records_before_the_position(leader: Any) -> None:
     found, _ = await poll(leader, 12)
     assert [message.record.offset for message in found] == [12, 13]
 
 
-async def test_control_batches_are_passed_over(leader: Any) -> None:
+async def test_fetcher_skips_control_batches(leader: Any) -> None:
     control = build_batch(RECORDS, base_offset=10, control=True)
     more = build_batch(RECORDS[:1], base_offset=14)
     leader.answers[ApiKey.FETCH] = lambda _: answer(control + more)
@@ -81,19 +81,19 @@ async def test_control_batches_are_passed_over(leader: Any) -> None:
     assert position == 15
 
 
-async def test_a_batch_that_is_cut_off_is_read_next_time(leader: Any) -> None:
+async def test_fetcher_ignores_a_truncated_batch(leader: Any) -> None:
     first, second = build_batch(RECORDS, base_offset=10), build_batch(RECORDS, base_offset=14)
     leader.answers[ApiKey.FETCH] = lambda _: answer(first + second[:-1])
     _, position = await poll(leader, 10)
     assert position == 14
 
 
-async def test_nothing_new_is_nothing(leader: Any) -> None:
+async def test_fetcher_without_new_records_returns_none(leader: Any) -> None:
     leader.answers[ApiKey.FETCH] = lambda _: answer()
     assert await poll(leader, 10) == ([], 10)
 
 
-async def test_a_leader_that_moved_is_looked_up_again(leader: Any) -> None:
+async def test_fetcher_refreshes_a_changed_leader(leader: Any) -> None:
     replies = [
         answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
         answer(build_batch(RECORDS, base_offset=10)),
@@ -104,7 +104,7 @@ async def test_a_leader_that_moved_is_looked_up_again(leader: Any) -> None:
     assert len([item for _, item in leader.requests if isinstance(item, MetadataRequest)]) == 2
 
 
-async def test_an_offset_that_is_not_there_is_told(leader: Any) -> None:
+async def test_fetcher_raises_for_offset_out_of_range(leader: Any) -> None:
     leader.answers[ApiKey.FETCH] = lambda _: answer(code=ErrorCode.OFFSET_OUT_OF_RANGE)
     with pytest.raises(BrokerError, match="cats-0: OFFSET_OUT_OF_RANGE"):
         await poll(leader, 99)

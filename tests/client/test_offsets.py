@@ -7,7 +7,7 @@ import pytest
 from minibroker.client.errors import BrokerError
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
-from minibroker.client.producer import Producer
+from minibroker.client.producer import RecordProducer
 from minibroker.testing import MiniBroker
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -31,7 +31,7 @@ def test_list_offsets_returns_every_partition(
 ) -> None:
     topic = minibroker.create_topic(minibroker_group, 3)
     with KafkaClient(minibroker.bootstrap_servers) as client:
-        producer = Producer(client, topic, acks=-1, compression=Compression.NONE, partition=1)
+        producer = RecordProducer(client, topic, acks=-1, compression=Compression.NONE, partition=1)
         for value in (b"a", b"b"):
             producer.send(Record(timestamp=1, value=value))
         producer.flush()

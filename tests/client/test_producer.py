@@ -9,7 +9,7 @@ import trio
 from minibroker.client.errors import BrokerError, InvalidArgument
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.partitioner import partition_of
-from minibroker.client.producer import BatchAcknowledgement, Producer
+from minibroker.client.producer import BatchAcknowledgement, RecordProducer
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import (
@@ -32,7 +32,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 def leader(fake_broker: Any) -> Any:
-    """A fake broker that takes everything at offset 100."""
+    """A leader that appends every batch at offset 100."""
 
     def produce(request: ProduceRequest) -> ProduceResponse | None:
         answers = [
@@ -59,21 +59,21 @@ def leader(fake_broker: Any) -> Any:
     return fake_broker
 
 
-async def send(broker: Any, work: Callable[[Producer], Any], **options: Any) -> Any:
+async def send(broker: Any, work: Callable[[RecordProducer], Any], **options: Any) -> Any:
     choices = {"acks": -1, "compression": Compression.NONE, **options}
 
     def run() -> Any:
         with KafkaClient(broker.address) as client:
-            result = work(Producer(client, "cats", **choices))
-            client.metadata([])  # an answer to this shows that what was told before has arrived
+            result = work(RecordProducer(client, "cats", **choices))
+            client.metadata([])  # The response shows that the previous requests have arrived.
             return result
 
     with trio.fail_after(10):
         return await trio.to_thread.run_sync(run)
 
 
-def flush(*records: Record) -> Callable[[Producer], list[BatchAcknowledgement]]:
-    def work(sender: Producer) -> list[BatchAcknowledgement]:
+def flush(*records: Record) -> Callable[[RecordProducer], list[BatchAcknowledgement]]:
+    def work(sender: RecordProducer) -> list[BatchAcknowledgement]:
         for record in records:
             sender.send(record)
         return sender.flush()
@@ -91,34 +91,34 @@ def produced(broker: Any) -> dict[int, list[Record]]:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-async def test_records_arrive_as_they_were(leader: Any, codec: Compression) -> None:
+async def test_producer_sends_records_unchanged(leader: Any, codec: Compression) -> None:
     record = Record(0, 1_700_000_000_000, b"tom", b"black", (("colour", b"black"),))
     await send(leader, flush(record), compression=codec)
     assert produced(leader) == {partition_of(b"tom", PARTITIONS): [record]}
 
 
-async def test_records_without_a_key_stay_together_in_one_batch(leader: Any) -> None:
+async def test_producer_batches_records_without_key(leader: Any) -> None:
     acknowledged = await send(leader, flush(Record(value=b"a"), Record(value=b"b")))
     assert [(item.first_offset, item.records) for item in acknowledged] == [(100, 2)]
 
 
-async def test_a_named_partition_gets_everything(leader: Any) -> None:
+async def test_producer_with_partition_sends_all_records_there(leader: Any) -> None:
     await send(leader, flush(Record(key=b"x"), Record(key=b"y")), partition=2)
     assert list(produced(leader)) == [2]
 
 
-async def test_a_partition_that_is_not_there_is_refused(leader: Any) -> None:
+async def test_producer_rejects_a_missing_partition(leader: Any) -> None:
     with pytest.raises(InvalidArgument, match="topic cats has partitions 0 to 2"):
         await send(leader, flush(), partition=3)
 
 
-async def test_nothing_is_waited_for_with_acks_0(leader: Any) -> None:
+async def test_producer_with_acks_0_does_not_wait(leader: Any) -> None:
     (acknowledged,) = await send(leader, flush(Record(value=b"a")), acks=0)
     assert acknowledged.first_offset == -1
     assert produced(leader)
 
 
-async def test_a_batch_that_is_refused_is_told(leader: Any) -> None:
+async def test_producer_raises_for_a_rejected_batch(leader: Any) -> None:
     answer = PartitionProduceResponse(
         index=1, error_code=ErrorCode.MESSAGE_TOO_LARGE, error_message="too large"
     )

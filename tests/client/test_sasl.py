@@ -1,4 +1,4 @@
-"""The client's halves against the broker's own, and against those who only pretend to be one."""
+"""Client side of SASL, against the broker's mechanisms and against invalid servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ scrams = st.sampled_from(list(HASHES))
 
 
 def converse(proof: SaslExchange, mechanism: Mechanism) -> Proven | None:
-    """Carry what each says to the other until the client has nothing more to say."""
+    """Pass messages between client and server until the client's exchange ends."""
     proven, token = None, next(proof)
     while True:
         step = mechanism.respond(token)
@@ -46,20 +46,20 @@ def scram_of(mechanism: str, user: str, password: str, iterations: int = 4096) -
 
 
 @given(names, names)
-def test_a_password_as_it_is(user: str, password: str) -> None:
+def test_plain_password_is_verified(user: str, password: str) -> None:
     assert converse(plain(user, password), Plain({user: password})) == Proven(user)
     with pytest.raises(AuthenticationFailed):
         converse(plain(user, password + "x"), Plain({user: password}))
 
 
 @given(scrams, names, names)
-def test_a_password_that_is_never_sent(mechanism: str, user: str, password: str) -> None:
+def test_scram_password_is_verified(mechanism: str, user: str, password: str) -> None:
     theirs = scram_of(mechanism, user, password)
     assert converse(scram(mechanism, user, password, "ours"), theirs) == Proven(user)
 
 
 @given(scrams, names)
-def test_another_password_is_no_proof(mechanism: str, user: str) -> None:
+def test_scram_with_wrong_password_fails(mechanism: str, user: str) -> None:
     with pytest.raises(AuthenticationFailed, match="Invalid client credentials"):
         converse(scram(mechanism, user, "guessed", "ours"), scram_of(mechanism, user, "secret"))
 
@@ -80,7 +80,7 @@ SALT = base64.b64encode(b"salt").decode()
         (b"r=ours+,s=abc,i=4096", "not base64"),
     ],
 )
-def test_who_answers_something_else_is_not_told_more(answer: bytes, why: str) -> None:
+def test_scram_with_invalid_server_message_raises(answer: bytes, why: str) -> None:
     proof = scram("SCRAM-SHA-256", "alice", "secret", "ours")
     next(proof)
     with pytest.raises(ServerNotVerified, match=why):
@@ -88,7 +88,7 @@ def test_who_answers_something_else_is_not_told_more(answer: bytes, why: str) ->
 
 
 @pytest.mark.parametrize("verdict", [b"", b"v=", b"v=AAAA", b"e=invalid-proof"])
-def test_who_does_not_know_the_password_is_found_out(verdict: bytes) -> None:
+def test_scram_with_wrong_server_signature_raises(verdict: bytes) -> None:
     proof = scram("SCRAM-SHA-512", "alice", "secret", "ours")
     next(proof)
     proof.send(f"r=ours+,s={SALT},i=4096".encode())
@@ -96,13 +96,13 @@ def test_who_does_not_know_the_password_is_found_out(verdict: bytes) -> None:
         proof.send(verdict)
 
 
-def test_a_token_names_its_bearer() -> None:
+def test_oauthbearer_token_names_the_principal() -> None:
     token = unsecured_token({"sub": "alice"}, NOW_S, 60)
     theirs = OAuthBearer(unsecured, TokenRules(), lambda: int(NOW_S * 1000))
     assert converse(oauthbearer(token), theirs) == Proven("alice", int(NOW_S + 60) * 1000)
 
 
-def test_a_refused_token_is_heard_of() -> None:
+def test_oauthbearer_rejected_token_raises() -> None:
     token = unsecured_token({"sub": "alice"}, NOW_S, 60)
     theirs = OAuthBearer(unsecured, TokenRules(), lambda: int(NOW_S + 61) * 1000)
     with pytest.raises(AuthenticationFailed, match="it has expired"):
